@@ -9,47 +9,47 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from advisor.advice.record import Advice as Advice
-    from advisor.advice.record import AdviceList as AdviceList
+    from advisor.advise.facts import Advice as Advice
+    from advisor.advise.facts import AdviceList as AdviceList
+    from advisor.answer import Candidate as Candidate
+    from advisor.answer import Configuration as Configuration
+    from advisor.answer import Estimate as Estimate
+    from advisor.answer import Offer as Offer
+    from advisor.answer import Recommendation as Recommendation
     from advisor.api import advise as advise
-    from advisor.api import load_job as load_job
     from advisor.api import recommend as recommend
     from advisor.api import report_page as report_page
+    from advisor.ask import Question as Question
     from advisor.catalogue import Catalogue as Catalogue
     from advisor.collectors.callbacks import hugging_face_callback as hugging_face_callback
     from advisor.collectors.callbacks import lightning_callback as lightning_callback
     from advisor.collectors.marker import step as step
-    from advisor.collectors.runner import profile as profile
-    from advisor.domain import Candidate as Candidate
-    from advisor.domain import Configuration as Configuration
-    from advisor.domain import Estimate as Estimate
-    from advisor.domain import Offer as Offer
-    from advisor.domain import Recommendation as Recommendation
+    from advisor.collectors.run.runner import profile as profile
+    from advisor.estimate.predictor import Predictor as Predictor
     from advisor.export.targets import export_to as export_to
     from advisor.jobs.job import Job as Job
-    from advisor.predict import Predictor as Predictor
-    from advisor.question import Question as Question
-    from advisor.simulation.own_cluster import compare_with_cluster as compare_with_cluster
+    from advisor.jobs.load import load_job as load_job
+    from advisor.simulate.own_cluster import compare_with_cluster as compare_with_cluster
 
 _HOME = {
-    "Advice": "advisor.advice.record",
-    "AdviceList": "advisor.advice.record",
-    "Candidate": "advisor.domain",
+    "Advice": "advisor.advise.facts",
+    "AdviceList": "advisor.advise.facts",
+    "Candidate": "advisor.answer",
     "Catalogue": "advisor.catalogue",
-    "Configuration": "advisor.domain",
-    "Estimate": "advisor.domain",
+    "Configuration": "advisor.answer",
+    "Estimate": "advisor.answer",
     "Job": "advisor.jobs.job",
-    "Offer": "advisor.domain",
-    "Predictor": "advisor.predict",
-    "Question": "advisor.question",
-    "Recommendation": "advisor.domain",
+    "Offer": "advisor.answer",
+    "Predictor": "advisor.estimate.predictor",
+    "Question": "advisor.ask",
+    "Recommendation": "advisor.answer",
     "advise": "advisor.api",
-    "compare_with_cluster": "advisor.simulation.own_cluster",
+    "compare_with_cluster": "advisor.simulate.own_cluster",
     "export_to": "advisor.export.targets",
     "hugging_face_callback": "advisor.collectors.callbacks",
     "lightning_callback": "advisor.collectors.callbacks",
     "load_job": "advisor.api",
-    "profile": "advisor.collectors.runner",
+    "profile": "advisor.collectors.run.runner",
     "recommend": "advisor.api",
     "report_page": "advisor.api",
     "step": "advisor.collectors.marker",

@@ -7,29 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from advisor import advice
-from advisor.advice import experts
-from advisor.advice.asking import facts_here, facts_on
-from advisor.advice.experts import Serving
-from advisor.advice.record import AdviceList
+from advisor import advise as advice
+from advisor.advise import experts
+from advisor.advise.asking import facts_here, facts_on
+from advisor.advise.experts import Serving
+from advisor.advise.facts import AdviceList
+from advisor.answer import QUANTILES, Answer, Candidate, CompletionWay, Recommendation
+from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question
+from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue
-from advisor.collectors import store
-from advisor.collectors.recording import Recording
-from advisor.domain import QUANTILES, Answer, Candidate, CompletionWay, Recommendation
+from advisor.collectors.derive import store
+from advisor.collectors.format.recording import Recording
 from advisor.errors import UsageError
+from advisor.estimate.at_hand import at_hand
+from advisor.estimate.estimate import estimate_here, estimate_on_gpu, estimate_on_type
+from advisor.estimate.known import JOB_NAMES, find_job, job_of
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.jobs.loading import load_job
-from advisor.predict import Predictor
-from advisor.predict.at_hand import at_hand
-from advisor.predict.estimate import (
-    estimate_here,
-    estimate_on_gpu,
-    estimate_on_type,
-)
-from advisor.predict.known_job import JOB_NAMES, find_job, job_of
-from advisor.question import ENTRIES, JobSpec, LayoutRequest, Question
-from advisor.question.layout import layout_space
-from advisor.ranking import recommend as rank
+from advisor.jobs.load import load_job
+from advisor.rank import recommend as rank
 
 __all__ = [
     "advise", "advised", "answer", "estimate", "find_job", "job_of", "load_job", "ranked",
@@ -37,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 Beside = Callable[[Job, Recommendation, Predictor], Mapping[str, Any] | None]
-# What a recommendation can be asked, by the names of ``advisor.question.entries``.
+# What a recommendation can be asked, by the names of ``advisor.ask.entries``.
 _NAMES: Final = (
     JOB_NAMES
     | {name for name, entry in ENTRIES.items() if entry.part in ("constraints", "layout")}
@@ -64,7 +60,7 @@ def recommend(
     **asked
         The options of the command line, with underscores: ``budget=50``, ``deadline="1h30m"``,
         ``gpus="A100:8"``, ``max_nodes=4``, ``tokens="15B"``, ``tp=8``, ``kernels="compiled"``, ...
-        ``advisor.question.entries`` lists them all with their help.
+        ``advisor.ask.entries`` lists them all with their help.
 
     Returns
     -------
@@ -270,14 +266,14 @@ def report_data(
     Returns
     -------
     dict
-        See ``advisor.report.page_data.page_data``.
+        See ``advisor.report.page.page_data``.
 
     Raises
     ------
     UsageError
         As of ``answer``.
     """
-    from advisor.report.page_data import page_data
+    from advisor.report.page import page_data
 
     known, found, recording = _asked(question, job, predictor)
     given = ranked(found, question, predictor=known, recording=recording, in_full=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from advisor.collectors.user_folders import data_folder
+from advisor.collectors.atomic import data_folder
 from advisor.errors import UsageError
 
 LABORATORY_HINT: Final = 'pip install "cloud-config-advisor[lab]"'
@@ -73,6 +73,22 @@ def laboratory(module: str) -> ModuleType:
         if error.name is None or not module.startswith(error.name):
             raise
         raise UsageError(
-            "this needs the laboratory, which is not installed",
-            hint=LABORATORY_HINT,
+            "this needs the laboratory, which is not installed", hint=LABORATORY_HINT
         ) from error
+
+
+# ------------------------------------------------------------------------------------------
+# One thread for the libraries of linear algebra, where problems are many and small.
+#
+# Their threads then wait for each other longer than they compute (``validate gpu`` on two busy
+# cores: 58 s of CPU for what one thread does in 5, 2026-11-22), and a sum in another order changes
+# last digits. The libraries look at the environment once, when they are loaded.
+
+
+VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def use_one() -> None:
+    """Ask for one thread, unless the user asked for a number of them."""
+    if not any(name in os.environ for name in VARIABLES):
+        os.environ.update(dict.fromkeys(VARIABLES, "1"))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advisor.collectors.errors import RecordingError as RecordingError
-    from advisor.collectors.recording import Reading as Reading
-    from advisor.collectors.recording import Recording as Recording
+    from advisor.collectors.format.recording import Reading as Reading
+    from advisor.collectors.format.recording import Recording as Recording
 
 _HOME = {
-    "Reading": "advisor.collectors.recording",
-    "Recording": "advisor.collectors.recording",
+    "Reading": "advisor.collectors.format.recording",
+    "Recording": "advisor.collectors.format.recording",
     "RecordingError": "advisor.collectors.errors",
 }
 __all__ = ["Reading", "Recording", "RecordingError"]

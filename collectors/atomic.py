@@ -303,3 +303,60 @@ def _abandoned(draft: Path) -> Iterator[bool]:
     finally:
         if handle >= 0:
             os.close(handle)
+
+
+# ------------------------------------------------------------------------------------------
+# Folders that nobody but their owner can look into, whatever the umask.
+
+
+OWNER_ONLY = 0o700
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder, and those above it that are missing, for its owner alone; return it.
+
+    A folder that is there already keeps its permissions: somebody chose them.
+    """
+    missing = []
+    at = path
+    while not at.is_dir():
+        missing.append(at)
+        at = at.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=OWNER_ONLY, exist_ok=True)
+        folder.chmod(OWNER_ONLY)
+    return path
+
+
+# ------------------------------------------------------------------------------------------
+# The folders of a user's own files: the XDG base folders, on every system.
+#
+# Standard library only: the profiler's own process, which has no other packages, may import it.
+
+
+def data_folder() -> Path:
+    """Return ``$XDG_DATA_HOME/advisor``: recorded runs, fitted models, fetched measurements."""
+    return base_folder("XDG_DATA_HOME", ".local/share") / "advisor"
+
+
+def config_folder() -> Path:
+    """Return ``$XDG_CONFIG_HOME/advisor``: the user's ``advisor.toml`` and ``overrides.csv``."""
+    return base_folder("XDG_CONFIG_HOME", ".config") / "advisor"
+
+
+def cache_folder() -> Path:
+    """Return ``$XDG_CACHE_HOME/advisor``: what can be measured, fetched or copied again."""
+    return base_folder("XDG_CACHE_HOME", ".cache") / "advisor"
+
+
+def base_folder(variable: str, default: str) -> Path:
+    """Return a base folder; the specification says to ignore a relative one."""
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named
+    try:
+        return Path.home() / default
+    except RuntimeError:  # nobody's home: a container that runs as a bare number
+        import tempfile
+
+        return Path(tempfile.gettempdir()) / default

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shlex
+from collections.abc import Sequence
+from typing import Any, Final
+
 
 class RecordingError(Exception):
     """A command cannot be recorded, or a recording cannot be read.
@@ -16,3 +22,184 @@ class RecordingError(Exception):
         super().__init__(message)
         self.hint = hint
         self.exit_code = exit_code
+
+
+# ------------------------------------------------------------------------------------------
+# Text that others wrote, made safe to print: one line, nothing that a terminal obeys.
+#
+# Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
+# escape sequence in them could move the cursor or retitle the window, a newline could fake a
+# line of ours, and a sign for right-to-left text could show a command that is not the one
+# recorded.
+
+
+def printable(text: str) -> str:
+    r"""Return the text with every sign that is not shown as itself written as an escape.
+
+    These are control characters (C0, C1, line ends), signs that direct text, lone surrogates
+    (bytes that are no text) and separators other than the space. Done twice it changes no more.
+
+    >>> printable("new\nline\x1b[31mred.py")
+    'new\\nline\\x1b[31mred.py'
+    """
+    if text.isprintable():
+        return text
+    signs = (
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+    )
+    return "".join(signs)
+
+
+def shown(text: str) -> str:
+    """Return a text of any origin as it may be shown: printable, without secrets."""
+    from advisor.collectors.hooks.redaction import redacted  # its patterns take time to compile
+
+    return printable(redacted(text))
+
+
+def printable_json(value: Any) -> Any:
+    """Return JSON data with every text in it, keys included, made printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(str(key)): printable_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [printable_json(each) for each in value]
+    return value
+
+
+def shell_line(words: Sequence[str]) -> str:
+    r"""Return a command line that a shell reads as ``words`` and a terminal can show.
+
+    >>> shell_line(["train.py", "--name", "a b", "two\nlines"])
+    "train.py --name 'a b' $'two\\nlines'"
+    """
+    return " ".join(_shell_word(word) for word in words)
+
+
+def _shell_word(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(_shell_sign(sign) for sign in word) + "'"
+
+
+def _shell_sign(sign: str) -> str:
+    if sign in "\\'":
+        return "\\" + sign
+    if sign.isprintable():
+        return sign
+    if sign == "\n":
+        return "\\n"
+    return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape"))
+
+
+# ------------------------------------------------------------------------------------------
+# Refusals of the system (disk, rights, memory, damaged files) as an error and a hint.
+
+
+_FOLDERS: Final = (
+    "runs go where --runs or ADVISOR_RUNS says, the catalogue where XDG_CACHE_HOME, models where "
+    "XDG_DATA_HOME says"
+)
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+_NO_MEMORY_HINT: Final = "raise the limit (ulimit -v, the container's), or ask about less at once"
+
+
+def explain(error: BaseException) -> RecordingError | None:
+    """Return a failure of the system in the words of this project; None for anything else."""
+    if isinstance(error, MemoryError) or _is_no_memory(error):
+        return RecordingError("out of memory", hint=_NO_MEMORY_HINT)
+    if isinstance(error, RecursionError):
+        return RecordingError(
+            "what was given is nested too deeply", hint="look at the files that you named"
+        )
+    if isinstance(error, UnicodeError):
+        return RecordingError(f"text that is not UTF-8: {error}", hint="write the file in UTF-8")
+    if isinstance(error, EOFError) or type(error).__module__ in ("zipfile", "zlib", "gzip"):
+        return _damaged(error)
+    if isinstance(error, RuntimeError) and "encrypted" in str(error):
+        return RecordingError(f"an encrypted archive: {error}", hint="unpack it yourself first")
+    return _of_the_system(error) if isinstance(error, OSError) else None
+
+
+def _of_the_system(error: OSError) -> RecordingError:
+    at = f"{error.filename}: " if error.filename is not None else ""
+    why = error.strerror or str(error)
+    if error.errno == errno.ENOENT and _is_working_folder_gone():
+        return RecordingError(
+            "the working folder no longer exists", hint="change to another one: cd ~"
+        )
+    if error.errno in _FULL:
+        return RecordingError(
+            f"{at}{why}", hint=f"free some space, or write elsewhere: {_FOLDERS}"
+        )
+    if error.errno in _FORBIDDEN:
+        return RecordingError(f"{at}{why}", hint=f"choose a folder that you may use: {_FOLDERS}")
+    if error.errno in _EXHAUSTED:
+        return RecordingError(
+            f"{at}{why}", hint="end other programs, or raise the limits (ulimit)"
+        )
+    if error.__class__.__name__ == "BadGzipFile":
+        return _damaged(error)
+    return RecordingError(f"{at}{why}", hint="check the path and the disk, then try again")
+
+
+def _damaged(error: BaseException) -> RecordingError:
+    said = str(error) or "it ends too early"
+    return RecordingError(
+        f"a damaged file: {said}", hint="get it again; it was changed or cut off"
+    )
+
+
+def _is_no_memory(error: BaseException) -> bool:
+    """Tell whether threads, libraries or an extension in C++ found no memory."""
+    text = str(error)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, SystemError):  # C code that found no memory for its own exception
+        return "exception set" in text
+    if isinstance(error, ImportError):
+        return "cannot allocate memory" in text.lower() or "failed to map segment" in text
+    return isinstance(error, RuntimeError) and (
+        "can't start new thread" in text or "bad_alloc" in text
+    )
+
+
+def _is_working_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------
+# Durations and sizes as a person reads them.
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that suits it.
+
+    >>> duration_text(0.0123), duration_text(2.5), duration_text(4000)
+    ('12.3 ms', '2.50 s', '1.1 h')
+    """
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s" if seconds >= 10 else f"{seconds:.2f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def bytes_text(size: float) -> str:
+    """Return a size in binary units.
+
+    >>> bytes_text(75_000), bytes_text(800 * 2**20), bytes_text(3 * 2**30)
+    ('73 KiB', '800 MiB', '3.0 GiB')
+    """
+    if size < 2**20:
+        return f"{size / 2**10:.0f} KiB"
+    return f"{size / 2**20:.0f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"

@@ -6,17 +6,8 @@ source stand in each module's docstring.
 """
 
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import (
-    Cluster,
-    Device,
-    Layer,
-    Layout,
-    Link,
-    Node,
-    Operator,
-    Transformer,
-    Work,
-)
+from advisor.planners.core.nouns import Cluster, Device, Layer, Layout, Link, Node, Operator, Work
+from advisor.planners.core.setup import Transformer
 
 __all__ = [
     "Cluster",

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.advice.facts import Facts
-from advisor.collectors.recording import Host, Reading, Recording
-from advisor.planners.core.units import GIB
+from advisor.advise.facts import Facts
+from advisor.collectors.format.recording import Host, Reading, Recording
+from advisor.planners.core.errors import GIB
 
 
 def readings(cores: float, memory: float, seconds: int = 30) -> tuple[Reading, ...]:

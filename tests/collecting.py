@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from advisor.collectors.derive import read_events
-from advisor.collectors.events import Events
+from advisor.collectors.derive.read import read_events
+from advisor.collectors.format.events import Events
+from advisor.collectors.format.recording import Recording
+from advisor.collectors.hooks import boot
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks import patches, told, total_work
 from advisor.collectors.hooks.session import Session
-from advisor.collectors.recording import Recording
-from advisor.collectors.runner import profile
+from advisor.collectors.hooks.trace import source as told
+from advisor.collectors.hooks.trace import source as total_work
+from advisor.collectors.run.runner import profile
 
 
 class Hooked:
@@ -58,7 +60,7 @@ def hooked(folder: Path) -> Iterator[Hooked]:
     """
     give_order(folder)
     hooks = Hooked(folder)
-    for name, patch in patches.of(hooks.session).items():
+    for name, patch in boot.of(hooks.session).items():
         if name in sys.modules:
             patch(sys.modules[name])
     with pytest.MonkeyPatch.context() as unread:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from advisor.collectors.recording import Host, HostBenchmark
+from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.jobs.job import Feed, Job, Measured
 from advisor.planners.core.nouns import Operator, Work
 
@@ -164,4 +164,4 @@ def make_job() -> Callable[..., Job]:
 @pytest.fixture
 def warm_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours who cost waiting and nothing else: no cold caches."""
-    monkeypatch.setattr("advisor.collectors.contention.LEFT_OVER", 0.0)
+    monkeypatch.setattr("advisor.collectors.format.contention.LEFT_OVER", 0.0)

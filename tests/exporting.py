@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.collectors.recording import Host, Recording
+from advisor.collectors.format.recording import Host, Recording
 
 # A provider that each target rents from, and a machine of it that it can name.
 MACHINES: Mapping[str, tuple[str, str, str, str | None, float]] = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from advisor.estimate.launch import command, framework_of
 from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import Precision, TrainingSetup
-from advisor.planners.core.transformer import Transformer
-from advisor.planners.layouts.framework_rules import Framework
-from advisor.planners.layouts.grid import (
+from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.layouts.frameworks import Framework
+from advisor.planners.layouts.problem import (
     SearchSpace,
     axis_part,
     block,
@@ -23,7 +23,6 @@ from advisor.planners.layouts.grid import (
     shards,
     splits,
 )
-from advisor.ways.launch import command, framework_of
 
 DENSE = Transformer(
     layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=32000, ffn=11008, is_gated=True,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor import api
-from advisor.predict import Predictor
-from advisor.question import Question
+from advisor.ask import Question
+from advisor.estimate.predictor import Predictor
 
 RUN = Path(__file__).parent / "golden" / "run-schema-1"
 RECORDED = {"run": str(RUN), "cloud": "verda", "total_steps": 2_000_000, "here_price": 0.5}

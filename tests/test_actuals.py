@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs import journal
-from advisor.jobs.actuals import Actual, append_actual, read_actuals, unread_lines
 from advisor.jobs.job import Job
 from advisor.jobs.journal import FILE_NAME
-from advisor.predict import Predictor
+from advisor.jobs.runs import Actual, append_actual, read_actuals, unread_lines
 
 
 def actual(step_s: float = 0.5, run: str = "resnet50", name: str = "g5.xlarge") -> Actual:

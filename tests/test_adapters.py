@@ -9,18 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.planners.core.case import LayoutCase
+from advisor.estimate.layout_model import passed_share, software_of, trained_share
 from advisor.planners.core.columns import Layouts, Machines, device_parameters, shapes_of
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.core.nouns import TrainingSetup, Transformer, Work
-from advisor.planners.core.transformer import transformer_parameters
-from advisor.planners.layouts.layout_time import step_times
-from advisor.planners.memory.equations import MemoryConstants
-from advisor.planners.memory.layout_memory import host_bytes, memory_bytes
-from advisor.planners.step.adapters import adapter_work
+from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import TrainingSetup, Transformer, transformer_parameters
+from advisor.planners.layouts.time import step_times
+from advisor.planners.memory.transformers import MemoryConstants, host_bytes, memory_bytes
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.transformer_step import layer_times
-from advisor.ways.laws import passed_share, software_of, trained_share
+from advisor.planners.step.transformer import adapter_work, layer_times
 
 LLAMA = Transformer(
     layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sequence=2048, vocabulary=128256,

@@ -12,29 +12,16 @@ from conftest import laptop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import (
-    SOURCES,
-    Advice,
-    Facts,
-    How,
-    advise,
-    batches,
-    chores,
-    described,
-    feeding,
-    machines,
-    optimizers,
-    software,
-)
-from advisor.advice.asking import facts_on
-from advisor.advice.facts import saved
-from advisor.collectors import store
-from advisor.domain import Estimate
+from advisor.advise import SOURCES, Advice, Facts, How, advise, feeding, machines, step
+from advisor.advise.asking import facts_on
+from advisor.advise.facts import saved
+from advisor.answer import Estimate
+from advisor.ask import JobSpec
+from advisor.collectors.derive import store
+from advisor.estimate.known import find_job
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Measured, Program
-from advisor.jobs.loading import job_of
-from advisor.predict import Predictor
-from advisor.predict.known_job import find_job
-from advisor.question import JobSpec
+from advisor.jobs.load import job_of
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
@@ -142,10 +129,12 @@ def test_tuning_is_told_from_training(predictor: Predictor) -> None:
     for tokens, is_tuned in (("10M", True), ("100B", False)):
         job = find_job(layers=12, hidden=768, heads=12, tokens=tokens, batch=8)
         found = facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
-        names = {one.name for one in described.advise(found)}
+        names = {one.name for one in step.advise_described(found)}
         assert ("lora" in names) == is_tuned
         assert "fused-kernels" in names
-        assert "lora" not in {one.name for one in described.advise(replace(found, job=_run(job)))}
+        assert "lora" not in {
+            one.name for one in step.advise_described(replace(found, job=_run(job)))
+        }
 
 
 def _run(job: Job) -> Job:
@@ -163,7 +152,7 @@ def test_channels_last_is_for_convolutions_in_16_bits(
 
     def names(source: str, asked: Facts = facts) -> set[str]:
         path.write_text(source)
-        return {one.name for one in software.advise(asked)}
+        return {one.name for one in step.advise_software(asked)}
 
     assert "channels-last" in names("import torch\n")
     assert "channels-last" not in names("x.to(memory_format=torch.channels_last)\n")
@@ -173,7 +162,7 @@ def test_channels_last_is_for_convolutions_in_16_bits(
 
 def test_every_cure_of_a_job_is_on_the_page() -> None:
     page = (ROOT / "docs" / "advice.md").read_text()
-    of_a_job = (batches, chores, described, feeding, machines, optimizers, software)
+    of_a_job = (step, feeding, step, feeding, machines, step, step)
     for source in of_a_job:
         text = Path(inspect.getfile(source)).read_text()
         named = re.findall(r'(?:name=|"name": |^    \()"([a-z0-9-]+)"', text, flags=re.MULTILINE)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from advisor import api
-from advisor.advice import Facts, colocation
-from advisor.advice.asking import facts_on
+from advisor.advise import Facts, neighbours
+from advisor.advise.asking import facts_on
+from advisor.ask import Question
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.question import Question
 
 MakeJob = Callable[..., Job]
 
@@ -29,7 +29,7 @@ def idle(make_job: MakeJob, predictor: Predictor) -> Facts:
 
 
 def test_a_job_that_leaves_its_device_idle_shares_it(idle: Facts) -> None:
-    (one,) = colocation.advise(idle)
+    (one,) = neighbours.advise_colocation(idle)
     busy = idle.now.shares["compute"] + idle.now.shares["memory"]
     assert 0 < busy < 0.6
     assert one.time_factor == pytest.approx(1.0 + busy**2)
@@ -43,8 +43,8 @@ def test_a_job_that_leaves_its_device_idle_shares_it(idle: Facts) -> None:
 
 def test_beside_a_busier_job_it_keeps_less_of_its_rate(idle: Facts, make_job: MakeJob) -> None:
     busy = make_job(global_batch=32, workers=8, total_steps=9e6)  # it runs longer
-    beside = colocation.beside(idle, busy, "run busy")
-    alone = colocation.beside(idle, idle.job, "itself")
+    beside = neighbours.beside(idle, busy, "run busy")
+    alone = neighbours.beside(idle, idle.job, "itself")
     assert beside is not None
     assert alone is not None
     assert "run busy" in beside.change
@@ -53,9 +53,9 @@ def test_beside_a_busier_job_it_keeps_less_of_its_rate(idle: Facts, make_job: Ma
 
 def test_two_that_do_not_fit_are_not_put_together(idle: Facts) -> None:
     full = replace(idle, now=replace(idle.now, memory_gib=0.4 * 22.0))
-    assert colocation.beside(full, idle.job, "itself") is not None
+    assert neighbours.beside(full, idle.job, "itself") is not None
     full = replace(idle, now=replace(idle.now, memory_gib=22.0))
-    assert colocation.beside(full, idle.job, "itself") is None
+    assert neighbours.beside(full, idle.job, "itself") is None
 
 
 def test_cores_that_two_loaders_need_and_processors_are_not_shared(
@@ -63,11 +63,15 @@ def test_cores_that_two_loaders_need_and_processors_are_not_shared(
 ) -> None:
     hungry = make_job(cpu_s_per_sample=0.05, wait_s=1.0, workers=4, global_batch=32)
     assert not list(
-        colocation.advise(facts_on(predictor, hungry, predictor.predict(hungry, "g5.xlarge")))
+        neighbours.advise_colocation(
+            facts_on(predictor, hungry, predictor.predict(hungry, "g5.xlarge"))
+        )
     )
     job = make_job()
     assert not list(
-        colocation.advise(facts_on(predictor, job, predictor.predict(job, "m5.4xlarge")))
+        neighbours.advise_colocation(
+            facts_on(predictor, job, predictor.predict(job, "m5.4xlarge"))
+        )
     )
 
 
@@ -89,7 +93,7 @@ def test_a_neighbour_of_any_length_has_its_interval(
     idle: Facts, make_job: MakeJob, steps: float
 ) -> None:
     other = make_job(global_batch=32, workers=8, total_steps=steps)
-    found = colocation.beside(idle, other, "run other")
+    found = neighbours.beside(idle, other, "run other")
     assert found is not None
     for saved in (found.time_saved_h, found.cost_saved_usd):
         assert saved is not None

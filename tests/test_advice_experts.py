@@ -12,18 +12,17 @@ import pytest
 from advised import recorded
 
 from advisor import api
-from advisor.advice import Facts, experts
-from advisor.advice.asking import facts_on
-from advisor.advice.experts import Serving
-from advisor.collectors.routing import RoutedPass, Routing
+from advisor.advise import Facts, experts
+from advisor.advise.asking import facts_on
+from advisor.advise.experts import Serving
+from advisor.ask import Question
+from advisor.collectors.format.facts import RoutedPass, Routing
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.units import GIB
-from advisor.planners.experts.caching import lru
-from advisor.predict import Predictor
-from advisor.question import Question
-from advisor.report.experts import cache_table
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.systems.expert_caching import lru
+from advisor.words.verdicts import cache_table
 
 MakeJob = Callable[..., Job]
 LAYERS, EXPERTS, TOP, TOKENS = 4, 16, 2, 200

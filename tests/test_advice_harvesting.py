@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from advised import readings, recorded
 
-from advisor import advice
-from advisor.advice import Advice, Facts, harvesting
-from advisor.advice.asking import facts_here, facts_on
-from advisor.collectors.recording import StepTime
-from advisor.collectors.series import TouchedReading
+from advisor import advise
+from advisor.advise import Advice, Facts, neighbours
+from advisor.advise.asking import facts_here, facts_on
+from advisor.ask import Constraints
+from advisor.collectors.format.recording import StepTime, TouchedReading
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.planners.core.units import GIB
-from advisor.planners.harvesting.working_set import MOST_LOSS
-from advisor.predict import Predictor
-from advisor.question import Constraints
+from advisor.planners.core.errors import GIB
+from advisor.planners.systems.working_set import MOST_LOSS
 
 MakeJob = Callable[..., Job]
 
@@ -46,7 +45,7 @@ def facts(make_job: MakeJob) -> Facts:
 
 
 def said(facts: Facts, **changes: Any) -> list[Advice]:
-    return list(harvesting.advise(recorded(facts, **changes)))
+    return list(neighbours.advise_harvesting(recorded(facts, **changes)))
 
 
 COLD = touched({1: GIB, 2: GIB, 4: GIB}, 8 * GIB)
@@ -67,7 +66,7 @@ def test_it_is_said_however_weak_and_under_all_advice(facts: Facts) -> None:
     # Cores decide what is paid: nothing is saved but for others.
     names = [
         one.name
-        for one in advice.advise(recorded(facts, touched=COLD, readings=readings(7.9, 8 * GIB)))
+        for one in advise.advise(recorded(facts, touched=COLD, readings=readings(7.9, 8 * GIB)))
     ]
     assert "harvest-memory" in names
 
@@ -87,11 +86,11 @@ def test_windows_of_the_start_are_left_out(facts: Facts) -> None:
     without = recorded(facts, touched=COLD).recording
     assert late is not None
     assert without is not None
-    assert [one.window_s for one in harvesting.windows_of(late)] == [2, 4]
-    assert [one.window_s for one in harvesting.windows_of(without)] == [1, 2, 4]
+    assert [one.window_s for one in neighbours.windows_of(late)] == [2, 4]
+    assert [one.window_s for one in neighbours.windows_of(without)] == [1, 2, 4]
     grown = recorded(facts, touched=(replace(COLD[0], held_bytes=GIB), *COLD[1:])).recording
     assert grown is not None
-    assert [one.window_s for one in harvesting.windows_of(grown)] == [2, 4]
+    assert [one.window_s for one in neighbours.windows_of(grown)] == [2, 4]
 
 
 def test_rented_machines_are_paid_whole(make_job: MakeJob) -> None:

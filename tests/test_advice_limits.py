@@ -10,15 +10,15 @@ from advised import readings, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import rightsizing
-from advisor.advice.asking import facts_here, facts_on, family
-from advisor.advice.facts import Facts
-from advisor.collectors.series import Throttling
+from advisor.advise import machines
+from advisor.advise.asking import facts_here, facts_on, family
+from advisor.advise.facts import Facts
+from advisor.ask import Constraints
+from advisor.collectors.format.recording import Throttling
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.planners.core.units import GIB, MIB
+from advisor.planners.core.errors import GIB, MIB
 from advisor.planners.rightsizing.limits import RightSize
-from advisor.predict import Predictor
-from advisor.question import Constraints
 
 MakeJob = Callable[..., Job]
 
@@ -31,7 +31,7 @@ def test_what_is_pasted_is_never_less_than_what_is_needed(
         cpu_request=request_, cpu_limit=limit, memory_bytes=memory, oom_probability=0.0,
         growth_bytes_per_s=0.0,
     )  # fmt: skip
-    said: dict[str, Any] = yaml.safe_load(rightsizing.pasted(found))["resources"]
+    said: dict[str, Any] = yaml.safe_load(machines.pasted(found))["resources"]
     assert float(said["limits"]["cpu"].removesuffix("m")) / 1000 >= limit
     assert float(said["limits"]["memory"].removesuffix("Mi")) * MIB >= memory * (1 - 1e-12)
     # Kubernetes refuses a request above its limit.
@@ -46,7 +46,7 @@ def facts(make_job: MakeJob) -> Facts:
 
 
 def test_a_small_job_is_limited_and_the_rest_is_what_is_saved(facts: Facts) -> None:
-    (found,) = rightsizing.advise(recorded(facts))
+    (found,) = machines.advise_rightsizing(recorded(facts))
     # 3 GiB and a little of 16, 1.5 of 8 cores: memory is the larger share.
     assert 3 / 16 < found.cost_factor < 4 / 16
     assert found.time_factor == 1.0
@@ -67,7 +67,7 @@ def test_nothing_is_said_without_evidence(facts: Facts) -> None:
         recorded(facts, contention=0.3),
         recorded(facts, readings=readings(1.0, 15.9 * GIB)),
     )
-    assert [one for case in silent for one in rightsizing.advise(case)] == []
+    assert [one for case in silent for one in machines.advise_rightsizing(case)] == []
 
 
 def rented(make_job: MakeJob, machine: str) -> Facts:
@@ -82,7 +82,7 @@ def test_a_smaller_machine_of_the_family_is_offered_where_memory_is_left(
 ) -> None:
     facts = recorded(rented(make_job, machine))
     ((offer, _),) = facts.now.configuration.parts
-    (found,) = rightsizing.advise(facts)
+    (found,) = machines.advise_rightsizing(facts)
     assert found.name == "smaller-machine"
     assert found.then is not None
     ((other, count),) = found.then.configuration.parts
@@ -112,4 +112,4 @@ def test_no_smaller_machine_is_offered_without_room_or_evidence(make_job: MakeJo
         recorded(rented(make_job, "aws:m5.large"), readings=readings(1.0, 7.9 * GIB)),
         recorded(facts, contention=0.3),
     )
-    assert [one for case in silent for one in rightsizing.advise(case)] == []
+    assert [one for case in silent for one in machines.advise_rightsizing(case)] == []

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 from conftest import laptop
 
-from advisor.advice import Advice, Facts, data_reuse
-from advisor.advice.asking import facts_here, facts_on
-from advisor.collectors import host as hosts
+from advisor.advise import Advice, Facts, feeding
+from advisor.advise.asking import facts_here, facts_on
+from advisor.collectors.watch import host as hosts
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.planners.data_reuse.perfect import RHO, freshness
-from advisor.predict import Predictor
+from advisor.planners.systems.perfect import RHO, freshness
 
 MakeJob = Callable[..., Job]
 
@@ -21,7 +21,7 @@ def predictor() -> Predictor:
 
 
 def found(facts: Facts) -> dict[str, Advice]:
-    return {one.name: one for one in data_reuse.advise(facts)}
+    return {one.name: one for one in feeding.advise_data_reuse(facts)}
 
 
 def on(predictor: Predictor, job: Job, name: str = "aws:g5.xlarge") -> Facts:
@@ -53,8 +53,8 @@ def test_where_it_ran_the_measured_wait_is_what_shrinks(
     make_job: MakeJob, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts, "describe", lambda **_: laptop())
-    monkeypatch.setattr("advisor.collectors.device_sheet.cached", tuple)
-    monkeypatch.setattr("advisor.collectors.benchmark.cached_or_measured", lambda: None)
+    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_sheets", tuple)
+    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
     job = make_job(
         idle_s_per_sample=0.2, wait_s=6.4, workers=0, sample_bytes=None, global_batch=32,
         step_s=8.0,

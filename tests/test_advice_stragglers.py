@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from advised import recorded
 
-from advisor.advice import stragglers
-from advisor.advice.asking import facts_here
-from advisor.advice.facts import Facts
-from advisor.collectors.series import RankSeries
-from advisor.domain import Configuration
+from advisor.advise import neighbours
+from advisor.advise.asking import facts_here
+from advisor.advise.facts import Facts
+from advisor.answer import Configuration
+from advisor.ask import Constraints
+from advisor.collectors.format.recording import RankSeries
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import rank_spread
-from advisor.predict import Predictor
-from advisor.question import Constraints
 
 MakeJob = Callable[..., Job]
 
@@ -43,7 +43,7 @@ def facts(make_job: MakeJob) -> Facts:
 
 def test_a_slow_rank_gets_fewer_samples_and_the_job_ends_earlier(facts: Facts) -> None:
     told = recorded(facts, ranks=series([0.1, 0.1, 0.2]), world_size=3)
-    found = {one.name: one for one in stragglers.advise(told)}
+    found = {one.name: one for one in neighbours.advise_stragglers(told)}
     assert {"uneven-batches", "drop-near-duplicates", "asynchronous"} <= set(found)
     # 32 samples each: 38, 38 and 19 or 20 end together; three fifths of 0.2 s.
     even = found["uneven-batches"]
@@ -65,7 +65,9 @@ def test_ranks_that_are_slow_in_turns_get_a_backup_and_no_other_batches(facts: F
                 wait_s=tuple(0.2 - own[:, rank]))
         for rank in range(ranks)
     )  # fmt: skip
-    found = {a.name: a for a in stragglers.advise(recorded(facts, ranks=turns, world_size=8))}
+    found = {
+        a.name: a for a in neighbours.advise_stragglers(recorded(facts, ranks=turns, world_size=8))
+    }
     # The first seven of eight end after 0.1 s: seven eighths of the samples in half the time.
     assert found["backup-worker"].time_factor == pytest.approx(8 / 7 / 2, rel=0.01)
     assert {"uneven-batches", "drop-near-duplicates"}.isdisjoint(found)
@@ -73,12 +75,21 @@ def test_ranks_that_are_slow_in_turns_get_a_backup_and_no_other_batches(facts: F
 
 
 def test_equal_ranks_and_ranks_elsewhere_get_no_advice(facts: Facts) -> None:
-    assert list(stragglers.advise(recorded(facts, ranks=series([0.1, 0.1]), world_size=2))) == []
-    assert list(stragglers.advise(recorded(facts, ranks=series([0.1]), world_size=1))) == []
+    assert (
+        list(neighbours.advise_stragglers(recorded(facts, ranks=series([0.1, 0.1]), world_size=2)))
+        == []
+    )
+    assert (
+        list(neighbours.advise_stragglers(recorded(facts, ranks=series([0.1]), world_size=1)))
+        == []
+    )
     ((offer, count),) = facts.now.configuration.parts
     rented = Configuration(parts=((replace(offer, pricing="on-demand"), count),))
     away = replace(facts, now=replace(facts.now, configuration=rented))
-    assert list(stragglers.advise(recorded(away, ranks=series([0.1, 0.3]), world_size=2))) == []
+    assert (
+        list(neighbours.advise_stragglers(recorded(away, ranks=series([0.1, 0.3]), world_size=2)))
+        == []
+    )
 
 
 def test_the_spread_of_ranks_is_read_where_nobody_else_used_the_machine(facts: Facts) -> None:

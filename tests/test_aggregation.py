@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from advisor.cli.simulate import app
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.planners.aggregation.parameter_service import (
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.systems.autops import (
     AggregatedJob,
     aggregation_s,
     delay_s,
@@ -25,8 +26,7 @@ from advisor.planners.aggregation.parameter_service import (
     most_saved_fraction,
     pack,
 )
-from advisor.planners.core.errors import PlanningError
-from advisor.simulation.aggregation import shared_aggregation
+from advisor.simulate.systems import shared_aggregation
 
 tensors = st.lists(st.floats(1e-5, 0.05), min_size=1, max_size=12).map(tuple)
 tenants = st.builds(AggregatedJob, name=st.just("job"), step_s=st.floats(0.1, 2.0), work_s=tensors)

@@ -7,22 +7,22 @@ import pytest
 
 from advisor import data
 from advisor.catalogue import Catalogue
-from advisor.jobs.described import described_job
+from advisor.estimate.case import constants
+from advisor.estimate.layout_model import load
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import described_job
+from advisor.lab.fit.described_columns import MeasuredStep
+from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
+from advisor.lab.fit.layouts import is_dense_training, predicted_s
 from advisor.lab.score import asked as asking_product
 from advisor.lab.score.described import OPERATORS, SHAPES, answer
 from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
-from advisor.planners.core.nouns import DEFAULT_SETUP, Transformer
-from advisor.planners.layouts.grid import SearchSpace
-from advisor.planners.memory.equations import MemoryConstants
-from advisor.planners.memory.layout_memory import memory_bytes as planned_bytes
+from advisor.planners.core.setup import DEFAULT_SETUP, Transformer
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.memory.transformers import MemoryConstants
+from advisor.planners.memory.transformers import memory_bytes as planned_bytes
 from advisor.planners.step.describe import transformer_work
-from advisor.predict import Predictor
-from advisor.train.layout_model import is_dense_training, predicted_s
-from advisor.train.layout_rows import LayoutRows, known_part, read
-from advisor.train.measured_step import MeasuredStep
-from advisor.ways.constants import constants
-from advisor.ways.layout_model import load
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,7 @@ def test_other_constants_reach_the_answer(rows: LayoutRows) -> None:
     assert not np.allclose(left_out, asking_product.step_s(some, model.parameters), rtol=1e-6)
 
 
-def test_memory_is_that_of_the_product_with_the_buffers_of_the_framework(
-    rows: LayoutRows,
-) -> None:
+def test_memory_is_that_of_the_product_with_the_buffers_of_the_framework(rows: LayoutRows) -> None:
     constants = MemoryConstants()
     asked = asking_product.memory_bytes(rows, constants)
     at_once = planned_bytes(rows.shapes, rows.layouts, rows.software, constants)

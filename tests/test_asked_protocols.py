@@ -13,27 +13,25 @@ import pytest
 
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError, UsageError
-from advisor.jobs.actuals import Actual
-from advisor.jobs.described import described_job
+from advisor.estimate.case import MeasuredLayout, calibrated_problem, constants, own_layouts
+from advisor.estimate.columns import STATUSES
+from advisor.estimate.known import job_from_runs, measured_runs
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways.model_parallel import OnMachine, on_machine
+from advisor.jobs.describe import described_job
+from advisor.jobs.runs import Actual
 from advisor.lab import score
 from advisor.lab.score import devices, scaling, transformers
 from advisor.lab.score.asked import predictor
 from advisor.lab.score.cells import cell_table
 from advisor.lab.score.scaling import Pair, System
-from advisor.machines.cluster_text import one_group
+from advisor.machines.cluster import one_group
 from advisor.machines.devices import accelerator_devices, device_parameters
-from advisor.machines.fleet import lone_fleet
-from advisor.machines.own_nodes import own_fleet
-from advisor.planners.layouts.runnable import layout_columns
+from advisor.machines.fleet import lone_fleet, own_fleet
+from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.links.data_parallel import straggling
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
-from advisor.predict import Predictor
-from advisor.predict.known_job import job_from_runs, measured_runs
-from advisor.ways.columns import STATUSES
-from advisor.ways.constants import constants
-from advisor.ways.model_parallel import OnMachine, on_machine
-from advisor.ways.own_layouts import MeasuredLayout, calibrated_problem, own_layouts
 
 T4 = accelerator_devices()["T4"]
 PARAMETERS = device_parameters()

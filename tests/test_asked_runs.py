@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from advisor.errors import ModelError
+from advisor.estimate.layout_model import load
 from advisor.lab import score
 from advisor.lab.data import BLACKWELL, FINETUNE
+from advisor.lab.fit import asked
+from advisor.lab.fit.asked import columns_of, joined
+from advisor.lab.fit.layouts import predicted_s
 from advisor.lab.score.asked import ask, memory_bytes
-from advisor.planners.memory.equations import MemoryConstants
-from advisor.train import blackwell_rows, finetune_rows
-from advisor.train.asked_rows import columns_of, joined
-from advisor.train.layout_model import predicted_s
-from advisor.ways.layout_model import load
+from advisor.planners.memory.transformers import MemoryConstants
 
 TUNED = {
     "model_name": "granite-3.1-8b-instruct", "method": "full",
@@ -67,7 +67,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_memory_on_a_known_stack_is_what_pytorch_allocated(tmp_path: Path) -> None:
-    runs, allocated, left_out = blackwell_rows.read(steps(tmp_path))
+    runs, allocated, left_out = asked.read(steps(tmp_path))
     assert left_out == 1
     used = memory_bytes(columns_of(runs), MemoryConstants(context_bytes=0.0, slack=1.0))
     error = np.abs(used / allocated - 1)
@@ -76,7 +76,7 @@ def test_memory_on_a_known_stack_is_what_pytorch_allocated(tmp_path: Path) -> No
 
 
 def test_what_a_user_can_say_gives_what_the_columns_give(tmp_path: Path) -> None:
-    runs, _ = finetune_rows.read(
+    runs, _ = asked.finetune_rows_read(
         tuned(tmp_path, {}, {"batch_size": 16.0}, {"number_gpus": 8.0, "method": "lora"})
     )
     parameters = load().parameters
@@ -90,7 +90,7 @@ def test_what_a_user_can_say_gives_what_the_columns_give(tmp_path: Path) -> None
 
 def test_a_model_of_8b_trains_on_two_gpus_in_pure_bf16(tmp_path: Path) -> None:
     pair = {"number_gpus": 2.0, "batch_size": 4.0, "dataset_tokens_per_second": 4913.7}
-    runs, _ = finetune_rows.read(tuned(tmp_path, pair))
+    runs, _ = asked.finetune_rows_read(tuned(tmp_path, pair))
     answers = ask(runs, load().parameters)
     assert answers.is_answered.all(), answers.status
     wide = [replace(r, setup=replace(r.setup, weights="fp32", gradients="fp32")) for r in runs]
@@ -98,7 +98,7 @@ def test_a_model_of_8b_trains_on_two_gpus_in_pure_bf16(tmp_path: Path) -> None:
 
 
 def test_runs_that_cannot_be_are_left_out(tmp_path: Path) -> None:
-    runs, left_out = finetune_rows.read(
+    runs, left_out = asked.finetune_rows_read(
         tuned(
             tmp_path,
             {},
@@ -109,12 +109,12 @@ def test_runs_that_cannot_be_are_left_out(tmp_path: Path) -> None:
     )
     assert (len(runs), left_out) == (1, 3)
     with pytest.raises(ModelError, match="none of a known model"):
-        finetune_rows.read(tuned(tmp_path, {"is_valid": 0.0}))
+        asked.finetune_rows_read(tuned(tmp_path, {"is_valid": 0.0}))
 
 
 def test_rows_of_two_sources_are_joined(tmp_path: Path) -> None:
-    first = columns_of(finetune_rows.read(tuned(tmp_path, {}, {"batch_size": 4.0}))[0])
-    second = columns_of(blackwell_rows.read(steps(tmp_path))[0])
+    first = columns_of(asked.finetune_rows_read(tuned(tmp_path, {}, {"batch_size": 4.0}))[0])
+    second = columns_of(asked.read(steps(tmp_path))[0])
     both = joined(first, second)
     parameters = load().parameters
     apart = np.concatenate([predicted_s(first, parameters), predicted_s(second, parameters)])

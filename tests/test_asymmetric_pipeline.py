@@ -9,7 +9,11 @@ from golden_latencies import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.asymmetric_pipeline.zorse import (
+from advisor.planners.core.columns import LayerLatency
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.links.collectives import minimum_cut, splits
+from advisor.planners.systems.cephalo import Worker
+from advisor.planners.systems.zorse import (
     PipelineGroup,
     PipelineJob,
     best_of_groups,
@@ -18,11 +22,6 @@ from advisor.planners.asymmetric_pipeline.zorse import (
     share_counts,
     share_layers,
 )
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.layer_latency import LayerLatency
-from advisor.planners.core.units import GIB
-from advisor.planners.heterogeneous.cephalo import Worker
-from advisor.planners.links.link_groups import minimum_cut, splits
 
 CASES, LATENCIES = read("zorse_pipelines.json")
 MEMORY_GIB = {"a100x40": 40, "a10g": 22.5, "t4": 15}

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from test_run_records import run
 
-from advisor.catalogue import store
-from advisor.catalogue.update.raw import RawStore
+from advisor.catalogue import snapshot as store
+from advisor.catalogue.download import RawStore
 from advisor.collectors import atomic
-from advisor.collectors.minicloud import journal
-from advisor.jobs.actuals import Actual, append_actual, read_actuals
-from advisor.jobs.files import read_job, write_job
+from advisor.jobs.load import read_job, write_job
+from advisor.jobs.runs import Actual, append_actual, read_actuals
+from advisor.lab.minicloud import journal
 from advisor.learned import registry, tasks
 from advisor.learned.linear import Ridge
 from advisor.records import read_records, write_records
@@ -301,17 +301,17 @@ OWN_WRITERS = {
     "lab/data/fetch.py": "a part that a later call adds to",
     "lab/score/accuracy.py": "pages of this repository, in a checkout",
     "advisor/jobs/journal.py": "links a whole draft, so that another's journal is not replaced",
-    "collectors/records.py": "append-only records with checksums",
-    "collectors/plan.py": "an anonymous file, gone when it is closed",
-    "collectors/orders.py": "a few bytes rewritten in place, so that a full disk does no harm",
-    "collectors/hooks/writer.py": "append-only records, inside the user's process",
-    "collectors/minicloud/limits.py": "files of the kernel",
-    "collectors/store.py": "the empty file that a run begins with",
+    "collectors/format/records.py": "append-only records with checksums",
+    "collectors/run/child.py": "an anonymous file, gone when it is closed",
+    "collectors/run/agent.py": "a few bytes rewritten in place, so that a full disk does no harm",
+    "collectors/hooks/format.py": "append-only records, inside the user's process",
+    "lab/minicloud/limits.py": "files of the kernel",
+    "collectors/derive/store.py": "the empty file that a run begins with",
     "advisor/learned/registry.py": "fills the folder that ``atomic`` gives it",
-    "collectors/benchmark_kernels.py": "a file to measure the disk with",
-    "collectors/minicloud/journal.py": "opens the journal to lock it",
-    "advisor/catalogue/store.py": "opens a file to lock it",
-    "advisor/catalogue/update/archive.py": "unpacks into a temporary folder",
+    "collectors/watch/benchmark.py": "a file to measure the disk with",
+    "lab/minicloud/journal.py": "opens the journal to lock it",
+    "advisor/catalogue/snapshot.py": "opens a file to lock it",
+    "advisor/catalogue/update.py": "unpacks into a temporary folder",
 }
 
 

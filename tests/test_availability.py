@@ -19,19 +19,26 @@ from advisor.cli import simulate
 from advisor.lab import score
 from advisor.lab.score import clusters
 from advisor.planners import PlanningError
-from advisor.planners.availability import ways
-from advisor.planners.availability.forecast import futures, learn
-from advisor.planners.availability.sas import (
+from advisor.planners.systems import sas
+from advisor.planners.systems.sas import (
+    BEST,
+    CHOSEN,
     LEAST_SHARE,
+    RANDOM,
+    WAYS,
+    Arrival,
+    arrivals,
     choose,
     completion_slots,
+    futures,
     groups,
+    judge,
+    learn,
     placement,
 )
-from advisor.planners.availability.ways import BEST, CHOSEN, RANDOM, WAYS, Arrival, arrivals, judge
 from advisor.records.node_shares import NodeShares, read_node_shares
 from advisor.records.traces import TraceError
-from advisor.simulation.nodes import nodes_answer
+from advisor.simulate.systems import nodes_answer
 
 share = st.floats(0.0, 1.0).map(lambda x: round(x, 3))
 possible = arrays.arrays(float, (3, 8, 5), elements=share)
@@ -257,7 +264,7 @@ def test_the_protocol_plays_the_later_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "_KINDS", [(2, 3.0)])
-    monkeypatch.setattr(ways, "MOST_ARRIVALS", 12)
+    monkeypatch.setattr(sas, "MOST_ARRIVALS", 12)
     found = score.run("availability", data.measurements(None))
     assert found.overall.rows == 12
     name = "2 workers, 3 h"

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from advisor.lab.data import LAMBDA
+from advisor.lab.fit.described import read_steps
+from advisor.lab.fit.described_columns import columns
+from advisor.lab.fit.efficiencies import StepModel
 from advisor.lab.score import described
 from advisor.lab.score.cells import CellTable, cell_table, left_out
 from advisor.machines.devices import suite_device
-from advisor.train.described_columns import columns
-from advisor.train.described_rows import read_steps
-from advisor.train.efficiencies import StepModel
 
 GPUS = ("V100-32GB", "RTX-2080Ti", "RTX-3090", "A100-PCIe-40GB", "RTX-A6000", "H100-SXM-80GB")
 

@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 
 from advisor import data
+from advisor.lab.fit.campaigns import CampaignColumns
+from advisor.lab.fit.memory import MemoryRows, read_memory
+from advisor.lab.fit.scaling import ClusterRuns
 from advisor.lab.score import runs as whole_runs
 from advisor.lab.score import scaling, spot, transformers
 from advisor.lab.score.harness import Questions
-from advisor.learned.choice import Runs, anchor_of, scores
-from advisor.planners.core.units import GIB
-from advisor.planners.links.scaling_fit import MeasuredPlacements
-from advisor.planners.links.scaling_law import Placements
+from advisor.learned.choose import Runs, anchor_of, scores
+from advisor.planners.core.errors import GIB
+from advisor.planners.links.scaling import MeasuredPlacements, Placements
 from advisor.planners.spot.availability import Spells
 from advisor.planners.spot.forecast import ForecastParameters, finish_runner, library
-from advisor.train.campaigns import CampaignColumns
-from advisor.train.memory_model import MemoryRows, read_memory
-from advisor.train.scaling_runs import ClusterRuns
 
 
 def shared() -> Path:

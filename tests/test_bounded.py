@@ -13,20 +13,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from advisor.ask.sources import read_question, stated
 from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError
-from advisor.jobs.described import model_work, read_longest, read_model
-from advisor.jobs.files import read_job, write_job
-from advisor.machines.cluster_text import parse_cluster, read_cluster
+from advisor.jobs.describe import model_work, read_longest, read_model
+from advisor.jobs.load import read_job, write_job
+from advisor.lab.data.campaigns import read_campaigns
+from advisor.machines.cluster import parse_cluster, read_cluster
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
-from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
-from advisor.question.reading import read_question
-from advisor.question.sources import stated
+from advisor.planners.step.describe import convolutional_work, parse_network
 from advisor.records import iterate_records
-from advisor.records.campaigns import read_campaigns
-from advisor.records.importers.formats import FORMATS, read
+from advisor.records.formats import FORMATS, read
 from advisor.records.job_tables import read_cluster_trace
 from advisor.records.traces import read_spot_traces
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from test_run_records import run
 
-from advisor.collectors.system_errors import explain
+from advisor.collectors.errors import explain
 from advisor.records import write_records
 
 ROOT = Path(__file__).parents[1]

@@ -16,16 +16,11 @@ from hypothesis import strategies as st
 from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError, UsageError
+from advisor.estimate import completion as shipped
+from advisor.estimate.completion import checkpoint_s, on_demand, on_spot, save_of_rows_s
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.lab.score import run
-from advisor.lab.score.runs import predict
-from advisor.lab.score.scores import Validation
-from advisor.lab.score.tables import score_table
-from advisor.planners.goodput.campaign import MACHINE_DAY_H, STEPS_ALONE, CampaignLaw
-from advisor.predict import Predictor
-from advisor.predict import campaign as shipped
-from advisor.predict.completion import checkpoint_s, on_demand, on_spot, save_of_rows_s
-from advisor.records.campaigns import (
+from advisor.lab.data.campaigns import (
     PUBLISHED,
     convert,
     packaged_path,
@@ -33,8 +28,12 @@ from advisor.records.campaigns import (
     read_packaged,
     without_repetitions,
 )
-from advisor.train.campaign_question import divisible_batch
-from advisor.train.campaigns import CampaignColumns, fit, folds
+from advisor.lab.fit.campaigns import CampaignColumns, divisible_batch, fit, folds
+from advisor.lab.score import run
+from advisor.lab.score.runs import predict
+from advisor.lab.score.scores import Validation
+from advisor.lab.score.tables import score_table
+from advisor.planners.goodput import MACHINE_DAY_H, STEPS_ALONE, CampaignLaw
 
 LAW = CampaignLaw(growth=0.03, per_year=0.15, sd_per_root=0.2, sd_per_root_measured=0.05)
 sizes = st.floats(1e-3, 1e9)
@@ -90,8 +89,7 @@ def test_the_term_is_told_apart_from_steps_checkpoints_and_failures(
     whole = on_demand(job, columns, 0.9, law=LAW)
     start_h = (columns.startup_s + columns.data_in_s) / 3600
     np.testing.assert_allclose(
-        whole.finish_h[:, 1] - start_h,
-        (without.finish_h[:, 1] - start_h) * whole.whole_run_factor,
+        whole.finish_h[:, 1] - start_h, (without.finish_h[:, 1] - start_h) * whole.whole_run_factor
     )
     np.testing.assert_allclose(sum(whole.parts_h.values()), whole.finish_h[:, 1])
     added = whole.finish_h[:, 1] - without.finish_h[:, 1]

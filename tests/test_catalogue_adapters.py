@@ -11,15 +11,14 @@ import catalogue_payloads as payload
 import pytest
 from catalogue_server import Site, content, serving
 
-from advisor.catalogue.adapters import sources
-from advisor.catalogue.adapters.aws import AWS
-from advisor.catalogue.adapters.azure import Azure
-from advisor.catalogue.adapters.base import Adapter, RawFile, local_file
-from advisor.catalogue.adapters.gcosts import GCosts, read_mapping
-from advisor.catalogue.adapters.skypilot import SkyPilot
+from advisor.catalogue.download import DownloadLimits, HttpSession, RawStore
+from advisor.catalogue.providers import sources
+from advisor.catalogue.providers.aws import AWS
+from advisor.catalogue.providers.azure import Azure
+from advisor.catalogue.providers.base import Adapter, RawFile, local_file
+from advisor.catalogue.providers.gcosts import GCosts, read_mapping
+from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.rows import CatalogueRows, PriceRow
-from advisor.catalogue.update.download import DownloadLimits, HttpSession
-from advisor.catalogue.update.raw import RawStore
 from advisor.errors import CatalogueError, UsageError
 
 Read = Callable[..., CatalogueRows]

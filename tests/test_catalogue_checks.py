@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from advisor.catalogue import Catalogue, store
-from advisor.catalogue.checks import check
-from advisor.catalogue.checks.findings import Context, Finding
-from advisor.catalogue.nouns import Provenance
+from advisor.catalogue import Catalogue, snapshot
+from advisor.catalogue.checks import Context, Finding, check
+from advisor.catalogue.columns import Provenance
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow, read_rows
 
 LISTED = Provenance(
@@ -28,7 +27,7 @@ NOTHING = CatalogueRows(types=(), prices=())
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
-    return Catalogue.load(store.bundled_folder(), with_overrides=False)
+    return Catalogue.load(snapshot.bundled_folder(), with_overrides=False)
 
 
 def machine(name: str, accelerator: str = "", count: float = 0.0, **changes: Any) -> TypeRow:
@@ -219,10 +218,7 @@ def test_bare_metal_with_a_dedicated_surcharge_is_marked(catalogue: Catalogue) -
 
 def test_four_l40_dearer_than_twice_two_are_flagged(catalogue: Catalogue) -> None:
     rows = CatalogueRows(
-        types=(
-            machine("L40x2", "L40", 2, vcpus=64.0),
-            machine("L40x4", "L40", 4, vcpus=128.0),
-        ),
+        types=(machine("L40x2", "L40", 2, vcpus=64.0), machine("L40x4", "L40", 4, vcpus=128.0)),
         prices=(offered("L40x2", "us", 1.98), offered("L40x4", "us", 5.96)),
     )
     left, findings = checked(catalogue, rows)
@@ -292,7 +288,7 @@ def test_regions_that_were_not_read_do_not_count_as_missing(catalogue: Catalogue
 
 
 def test_the_bundled_prices_pass_their_own_rules(catalogue: Catalogue) -> None:
-    rows = read_rows(store.bundled_folder())
+    rows = read_rows(snapshot.bundled_folder())
     context = Context(
         before=rows,
         outdated=("",),

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, Pricing, parse_gpus, speeds
+from advisor.catalogue import (
+    Catalogue,
+    GpuFilter,
+    OfferFilter,
+    Pricing,
+    parse_gpus,
+    specifications,
+)
 from advisor.errors import CatalogueError, UsageError
 
 
@@ -142,7 +149,7 @@ def test_other_benchmarks_fill_holes_but_never_replace_a_measurement() -> None:
     names = np.array(["a.large", "b.large", "b.small", "c.large"])
     measured = np.array([100.0, np.nan, np.nan, np.nan])
     converted = np.array([50.0, 80.0, np.nan, np.nan])
-    speed, source = speeds.fill(words, names, np.array([""] * 4), measured, converted)
+    speed, source = specifications.fill(words, names, np.array([""] * 4), measured, converted)
     assert speed[:3].tolist() == [100.0, 80.0, 80.0]
     assert np.isnan(speed[3])
     assert source.tolist() == ["measured", "other benchmark", "same family", "unknown"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.catalogue import Catalogue, OfferFilter, Pricing, store
-from advisor.catalogue.billing import SHORTEST_BILL_H, charged_h
+from advisor.catalogue import Catalogue, OfferFilter, Pricing, snapshot
+from advisor.catalogue.overrides import SHORTEST_BILL_H, charged_h
 from advisor.errors import CatalogueError
 
 HEADER = (
@@ -19,14 +19,14 @@ HEADER = (
 
 @pytest.fixture(scope="module")
 def plain() -> Catalogue:
-    return Catalogue.load(store.bundled_folder(), with_overrides=False)
+    return Catalogue.load(snapshot.bundled_folder(), with_overrides=False)
 
 
 def load(tmp_path: Path, *rows: str) -> Catalogue:
     width = HEADER.count(",")
     path = tmp_path / "overrides.csv"
     path.write_text(HEADER + "".join(row + "," * (width - row.count(",")) + "\n" for row in rows))
-    return Catalogue.load(store.bundled_folder(), overrides=path)
+    return Catalogue.load(snapshot.bundled_folder(), overrides=path)
 
 
 def price(catalogue: Catalogue, provider: str, name: str, region: str, way: str) -> float:
@@ -197,7 +197,7 @@ def test_a_capacity_block_is_charged_whole(tmp_path: Path) -> None:
     path = tmp_path / "overrides.csv"
     row = "block,aws,p5.48xlarge,us-east-1,,31.5,,,4,24"
     path.write_text(header + row + "," * (header.count(",") - row.count(",")) + "\n")
-    catalogue = Catalogue.load(store.bundled_folder(), overrides=path)
+    catalogue = Catalogue.load(snapshot.bundled_folder(), overrides=path)
     offers = catalogue.select(P5_ON_DEMAND)
     assert offers.price_usd_per_h[0] == 31.5
     charged = charged_h(np.array([1.0, 24.0, 25.0]), offers.shortest_bill_h[0],

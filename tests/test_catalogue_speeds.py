@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.catalogue import Catalogue, speed_scores, speeds, store
+from advisor.catalogue import Catalogue, snapshot, specifications
+from advisor.lab.catalogue import build
 
 
 def fill(*rows: tuple[str, str, str, float, float]) -> list[tuple[float, str]]:
     provider, name, model = (np.array([row[at] for row in rows]) for at in range(3))
     measured, converted = (np.array([row[at] for row in rows]) for at in (3, 4))
-    speed, source = speeds.fill(provider, name, model, measured, converted)
+    speed, source = specifications.fill(provider, name, model, measured, converted)
     return list(zip(speed.tolist(), source.tolist(), strict=True))
 
 
@@ -45,10 +46,12 @@ def test_each_rule_applies_where_no_better_one_does() -> None:
 
 
 def test_a_measured_speed_is_never_changed() -> None:
-    types = Catalogue.load(store.bundled_folder(), with_overrides=False).types
+    types = Catalogue.load(snapshot.bundled_folder(), with_overrides=False).types
     measured = np.where(types.core_speed_source == "measured", types.core_speed, np.nan)
     nothing = np.full(len(measured), np.nan)
-    again, source = speeds.fill(types.provider, types.name, types.cpu_model, measured, nothing)
+    again, source = specifications.fill(
+        types.provider, types.name, types.cpu_model, measured, nothing
+    )
     known = ~np.isnan(measured)
     np.testing.assert_array_equal(again[known], measured[known])
     assert (source[known] == "measured").all()
@@ -66,7 +69,7 @@ def test_a_measured_speed_is_never_changed() -> None:
     ],
 )
 def test_a_processor_is_known_by_its_number(model: str, expected: str) -> None:
-    assert speeds.processor(model) == expected
+    assert specifications.processor(model) == expected
 
 
 def test_an_exact_law_between_benchmarks_is_found_again(tmp_path: Path) -> None:
@@ -84,7 +87,7 @@ def test_an_exact_law_between_benchmarks_is_found_again(tmp_path: Path) -> None:
         {**keys, "vcpus": 4, "cpu_arch": np.where(is_arm, "arm64", "x86_64"),
          "coremark_per_vcpu": np.where(np.arange(12) < 9, truth, np.nan)}
     )  # fmt: skip
-    found = speed_scores.converted(tmp_path, types)
+    found = build.converted(tmp_path, types)
     assert set(found) == {("p", name) for name in names[9:]}
     for at in range(9, 12):
         assert found["p", names[at]] == pytest.approx(truth[at], rel=1e-3)

@@ -12,7 +12,8 @@ import csv
 import numpy as np
 import pytest
 
-from advisor.catalogue import Catalogue, OfferFilter, second_sources, store
+from advisor.catalogue import Catalogue, OfferFilter, snapshot
+from advisor.lab.catalogue import build
 
 LIST_PRICES = [
     ("aws", "m5.large", "us-east-1", 0.096),
@@ -61,7 +62,7 @@ N1_WITH_GPU = [
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
-    return Catalogue.load(store.bundled_folder(), with_overrides=False)
+    return Catalogue.load(snapshot.bundled_folder(), with_overrides=False)
 
 
 def on_demand(catalogue: Catalogue, provider: str, name: str, region: str) -> float:
@@ -196,24 +197,20 @@ def test_every_accelerator_names_two_sources_or_says_that_there_is_none(
     lacking = {
         one.name
         for one in catalogue.accelerators.values()
-        if one.source_2.startswith(second_sources.NONE_FOUND)
+        if one.source_2.startswith(build.NONE_FOUND)
     }
     assert lacking == WITHOUT_SECOND_SOURCE
     assert all(one.source_2 for one in catalogue.accelerators.values())
 
 
 def test_other_tables_agree_or_a_note_says_why_ours_stays() -> None:
-    folder = store.bundled_folder()
+    folder = snapshot.bundled_folder()
     with (folder / "accelerators.csv").open(newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
-    checks = second_sources.read_checks(folder)
+    checks = build.read_checks(folder)
     compared = [(rows[name], check) for name, found in checks.items() for check in found]
     assert len(compared) > 500
-    differing = [
-        (row["name"], check) for row, check in compared if not second_sources.agrees(check, row)
-    ]
+    differing = [(row["name"], check) for row, check in compared if not build.agrees(check, row)]
     assert len(differing) <= 0.05 * len(compared)
     assert all(check.note for _, check in differing)
-    assert not [
-        check for row, check in compared if check.note and second_sources.agrees(check, row)
-    ]
+    assert not [check for row, check in compared if check.note and build.agrees(check, row)]

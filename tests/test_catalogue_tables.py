@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.catalogue import Catalogue, store
+from advisor.catalogue import Catalogue
+from advisor.catalogue import snapshot as store
 from advisor.catalogue.columns import Floats
 from advisor.catalogue.tables import (
     MAX_ROWS,
@@ -73,8 +74,7 @@ def test_the_fast_reader_finds_the_same_faults(content: str, place: str) -> None
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 10**6),
-            st.one_of(st.none(), st.floats(1e-5, 1e5, allow_nan=False)),
+            st.integers(0, 10**6), st.one_of(st.none(), st.floats(1e-5, 1e5, allow_nan=False))
         ),
         min_size=1,
         max_size=30,

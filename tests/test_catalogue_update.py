@@ -18,17 +18,16 @@ import pytest
 from catalogue_server import Site, content, redirect, serving, status, truncated
 from typer.testing import CliRunner
 
-from advisor.catalogue import Catalogue, OfferFilter, store
-from advisor.catalogue.adapters import FetchSession, RawFile, Source, sources
-from advisor.catalogue.adapters.aws import AWS
-from advisor.catalogue.adapters.azure import Azure
-from advisor.catalogue.adapters.gcosts import GCosts
-from advisor.catalogue.adapters.skypilot import SkyPilot
-from advisor.catalogue.difference import difference
-from advisor.catalogue.places import cache_folder
+from advisor.catalogue import Catalogue, OfferFilter, snapshot
+from advisor.catalogue.download import DownloadLimits
+from advisor.catalogue.providers import FetchSession, RawFile, Source, sources
+from advisor.catalogue.providers.aws import AWS
+from advisor.catalogue.providers.azure import Azure
+from advisor.catalogue.providers.gcosts import GCosts
+from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.rows import CatalogueRows, read_rows, write_rows
-from advisor.catalogue.update import Options, Report, given_files, update
-from advisor.catalogue.update.download import DownloadLimits
+from advisor.catalogue.snapshot import cache_folder
+from advisor.catalogue.update import Options, Report, difference, given_files, update
 from advisor.cli.catalogue import app
 from advisor.errors import CatalogueError, UsageError
 
@@ -55,7 +54,7 @@ FEWER = {"gcp", "lambda", "azure", "aws"}  # these payloads are a handful of row
 @pytest.fixture(scope="session")
 def few_offers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few types of the bundled snapshot in all their regions: whole updates in milliseconds."""
-    whole, small = store.bundled_folder(), tmp_path_factory.mktemp("bundled")
+    whole, small = snapshot.bundled_folder(), tmp_path_factory.mktemp("bundled")
     for path in whole.iterdir():
         if not path.name.startswith(("types", "prices", "regions", "provenance")):
             (small / path.name).write_bytes(path.read_bytes())
@@ -75,7 +74,7 @@ def few_offers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_offers: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(store, "bundled_folder", lambda: few_offers)
+    monkeypatch.setattr(snapshot, "bundled_folder", lambda: few_offers)
 
 
 @pytest.fixture
@@ -195,7 +194,7 @@ def test_when_every_source_fails_the_snapshot_stays(site: Site) -> None:
     report = run(two(site))
     assert report.folder is None
     assert not report.is_current
-    assert store.current_folder() == store.bundled_folder()
+    assert snapshot.current_folder() == snapshot.bundled_folder()
 
 
 def test_a_refused_source_stays_as_it_was_until_it_is_accepted(site: Site) -> None:
@@ -205,7 +204,7 @@ def test_a_refused_source_stays_as_it_was_until_it_is_accepted(site: Site) -> No
     report = run(two(site)[:1])
     assert statuses(report) == {"gcp": "refused"}
     assert "--accept gcp" in report.outcomes[0].hint
-    assert store.current_folder() == store.bundled_folder()
+    assert snapshot.current_folder() == snapshot.bundled_folder()
     assert statuses(run(two(site)[:1], accept={"gcp"})) == {"gcp": "updated"}
     assert price(Catalogue.load(), "gcp", "e2-standard-4", "us-central1") == [0.05]
 
@@ -221,11 +220,11 @@ def test_an_update_can_be_compared_and_undone(site: Site) -> None:
         == ("e2-standard-4", "us-central1", 0.14)
         for one in changed.changes
     )
-    assert store.previous_folder(report.folder) == store.bundled_folder()
-    assert store.roll_back() == store.bundled_folder()
-    assert Catalogue.load().path == store.bundled_folder()
+    assert snapshot.previous_folder(report.folder) == snapshot.bundled_folder()
+    assert snapshot.roll_back() == snapshot.bundled_folder()
+    assert Catalogue.load().path == snapshot.bundled_folder()
     with pytest.raises(CatalogueError, match="no update to undo"):
-        store.roll_back()
+        snapshot.roll_back()
 
 
 def test_two_updates_are_undone_one_after_the_other(site: Site) -> None:
@@ -233,9 +232,9 @@ def test_two_updates_are_undone_one_after_the_other(site: Site) -> None:
     second = run(two(site)[1:]).folder
     assert first is not None
     assert second is not None
-    assert store.read_manifest(second)["previous"] == first.name
-    assert store.roll_back() == first
-    assert store.roll_back() == store.bundled_folder()
+    assert snapshot.read_manifest(second)["previous"] == first.name
+    assert snapshot.roll_back() == first
+    assert snapshot.roll_back() == snapshot.bundled_folder()
 
 
 def test_the_same_prices_again_make_no_new_snapshot(site: Site) -> None:
@@ -246,7 +245,7 @@ def test_the_same_prices_again_make_no_new_snapshot(site: Site) -> None:
     assert again.folder is None
     assert again.is_current
     assert again.message == "nothing has changed"
-    assert store.current_folder() == first.folder
+    assert snapshot.current_folder() == first.folder
 
 
 def test_raw_files_are_kept_with_day_and_checksum_and_serve_as_input(site: Site) -> None:
@@ -258,7 +257,7 @@ def test_raw_files_are_kept_with_day_and_checksum_and_serve_as_input(site: Site)
     day = entry["retrieved_at"][:10]
     assert report.folder is not None
     first = read_rows(report.folder)
-    store.roll_back()
+    snapshot.roll_back()
     # The folder of downloads, carried to a machine without a network.
     chosen = sources(["gcp", "lambda"])
     with given_files(raw, chosen) as files:
@@ -280,7 +279,7 @@ def test_old_snapshots_are_forgotten_but_the_last_ones_are_kept(site: Site) -> N
     left = sorted((cache_folder() / "snapshots").iterdir())
     assert made[-1] in left
     assert made[-2] in left
-    assert len(left) <= store.KEPT + 1
+    assert len(left) <= snapshot.KEPT + 1
 
 
 def test_a_corrupt_update_says_how_to_return(site: Site) -> None:
@@ -290,7 +289,7 @@ def test_a_corrupt_update_says_how_to_return(site: Site) -> None:
     with pytest.raises(CatalogueError, match="updated catalogue cannot be read") as raised:
         Catalogue.load()
     assert "rollback" in raised.value.hint
-    store.roll_back()
+    snapshot.roll_back()
     assert len(Catalogue.load().types) > 20
 
 
@@ -300,17 +299,17 @@ def test_a_newer_bundled_snapshot_is_preferred_to_an_older_update(site: Site) ->
     folder = run(two(site)[:1]).folder
     assert folder is not None
     # This update is newer than the bundle in the other providers' rows: they are the bundle's.
-    assert store.newest_date(folder) == store.newest_date(store.bundled_folder())
+    assert snapshot.newest_date(folder) == snapshot.newest_date(snapshot.bundled_folder())
     rows = read_rows(folder)
     early = tuple(
         replace(one, provenance=replace(one.provenance, as_of="2020-01-01")) for one in rows.prices
     )
     write_rows(folder, CatalogueRows(types=rows.types, prices=early))
-    assert store.current_folder() == store.bundled_folder()
+    assert snapshot.current_folder() == snapshot.bundled_folder()
 
 
 def test_only_one_update_runs_at_a_time(site: Site) -> None:
-    with store.locked(), pytest.raises(CatalogueError, match="another update is running"):
+    with snapshot.locked(), pytest.raises(CatalogueError, match="another update is running"):
         run(two(site))
     assert run(two(site)).folder is not None
 
@@ -334,7 +333,7 @@ def test_a_kill_in_the_middle_leaves_the_snapshot_in_use(site: Site) -> None:
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    assert store.current_folder() == store.bundled_folder()
+    assert snapshot.current_folder() == snapshot.bundled_folder()
     assert len(Catalogue.load().types) > 20
     assert list((cache_folder() / "snapshots").glob(".*.partial"))
     run(two(site))
@@ -461,7 +460,7 @@ def test_the_adapters_ask_their_own_hosts(site: Site) -> None:
 
 
 def test_rows_written_and_read_are_the_same(tmp_path: Path) -> None:
-    rows = read_rows(store.bundled_folder())
+    rows = read_rows(snapshot.bundled_folder())
     write_rows(tmp_path, rows)
     assert read_rows(tmp_path) == rows
-    assert store.digest(tmp_path) == store.digest(store.bundled_folder())
+    assert snapshot.digest(tmp_path) == snapshot.digest(snapshot.bundled_folder())

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.ask import Question
 from advisor.cli import app
-from advisor.collectors import certainty, store, summary
-from advisor.collectors.recording import Recording, StepTime, TotalWork
-from advisor.collectors.step_time import Steps
-from advisor.collectors.stop_rule import StopRule, judge
+from advisor.collectors.derive import certainty, store, summary
+from advisor.collectors.derive.certainty import StopRule, judge
+from advisor.collectors.format.recording import Recording, StepTime, TotalWork
+from advisor.collectors.format.step_time import Steps
 from advisor.errors import NotKnownError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.question import Question
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()
@@ -146,8 +146,8 @@ def test_the_whole_job_is_no_surer_than_any_of_its_parts(
     make_job: MakeJob, predictor: Predictor, step_sd: float, length: float, start: float,
     ends: float, startup_s: float,
 ) -> None:  # fmt: skip
-    from advisor.predict.completion import as_recorded_h
-    from advisor.ways.as_recorded import as_recorded
+    from advisor.estimate.completion import as_recorded_h
+    from advisor.estimate.ways.data_parallel import as_recorded
 
     sure = replace(
         make_job(step_s=1.0, log_sd=step_sd, global_batch=32, total_steps=100.0),
@@ -205,8 +205,8 @@ def test_a_length_that_is_said_is_sure(make_job: MakeJob) -> None:
 
 def test_a_recording_that_settled_is_settled_wherever_it_is_read() -> None:
     """The verdict that ended it is not judged again: a later step could overturn it."""
-    from advisor.collectors.derive import is_settled
-    from advisor.collectors.stop_rule import SETTLED, Verdict
+    from advisor.collectors.derive.certainty import SETTLED, Verdict
+    from advisor.collectors.derive.read import is_settled
 
     unsure = Verdict(is_settled=False, mean=None, waiting_for="±5 %")
     assert is_settled({"stop_reason": SETTLED}, unsure)

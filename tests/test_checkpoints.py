@@ -12,7 +12,7 @@ from advisor.lab import data as measurements
 from advisor.lab.score import clusters, run
 from advisor.lab.score.scores import THE_PRODUCT
 from advisor.planners import PlanningError
-from advisor.planners.goodput.checkpoints import (
+from advisor.planners.goodput import (
     BYTES_PER_PARAMETER,
     RESTART_AFTER_ADDITION_S,
     restart_after_removal_s,

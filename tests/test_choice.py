@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.errors import UsageError
-from advisor.learned.choice import GROWTH, in_order, too_small
-from advisor.learned.job_runs import choose, matrices
+from advisor.learned.choose import GROWTH, choose, in_order, matrices, too_small
 from advisor.records import Instances, JobFacts, RunRecord, write_records
 from advisor.records.nouns import Status
 

@@ -21,17 +21,15 @@ from typer.testing import CliRunner
 from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.cli import app
+from advisor.estimate import case
 from advisor.lab import score as scored
 from advisor.lab.data import MLPERF
+from advisor.lab.fit.scaling import fit_without_each, read_clusters, variance_components
 from advisor.lab.score import runs, scaling
 from advisor.lab.score.harness import Answers, Blinded, Protocol, Questions, by, evaluate
 from advisor.lab.score.scores import FORMS, STATISTICS, Group, Scores, Validation, score
-from advisor.learned.choice import Runs, random_ratio, walked_ratio
+from advisor.learned.choose import Runs, random_ratio, walked_ratio
 from advisor.planners.links.data_parallel import ScalingParameters
-from advisor.train.scaling import fit_without_each
-from advisor.train.scaling_errors import variance_components
-from advisor.train.scaling_runs import read_clusters
-from advisor.ways import parameters
 
 ROOT = Path(__file__).parents[1]
 
@@ -311,7 +309,7 @@ def test_nominal_links_alone_are_scored_without_the_cluster(
 
 def _widths_are_of(left_out: Mapping[str, ScalingParameters]) -> None:
     """The shipped widths are those of clusters that the constants have not seen."""
-    shipped, clusters = parameters.scaling(), read_clusters(shared())
+    shipped, clusters = case.scaling(), read_clusters(shared())
     found = variance_components(left_out, clusters)
     assert (shipped.log_sd_compute, shipped.log_sd_communication) == pytest.approx(found, rel=1e-3)
     in_sight = variance_components(dict.fromkeys(left_out, shipped), clusters)

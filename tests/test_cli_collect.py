@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.collectors.minicloud.journal import Journal, unpack
+from advisor.lab.minicloud.journal import Journal, unpack
 
 
 def advisor(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.machines.cluster_text import parse_cluster, read_cluster
+from advisor.machines.cluster import parse_cluster, read_cluster
+from advisor.machines.devices import part
 from advisor.machines.fleet import fleet
-from advisor.machines.parts import part
 from advisor.planners.core.columns import domain_devices
-from advisor.planners.core.units import GIB
+from advisor.planners.core.errors import GIB
 
 
 @cache

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from advisor import data
-from advisor.collectors.minicloud.journal import Row, unpack
 from advisor.errors import RunError
-from advisor.learned.analytic import analytic_time_s
-from advisor.records import RunRecord
-from advisor.records.importers import minicloud
-from advisor.records.importers.hosts import host_of
-from advisor.train.collected import with_device_physics
+from advisor.lab.data.public_runs import host_of
+from advisor.lab.minicloud.journal import Row, unpack
+from advisor.learned.features import analytic_time_s
+from advisor.records import RunRecord, minicloud
+from advisor.train.labelled import with_device_physics
 
 SHIPPED = data.root("datasets") / "runs"
 
@@ -28,7 +27,7 @@ def rows() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def records() -> list[RunRecord]:
-    return minicloud.read(SHIPPED)
+    return minicloud.read_minicloud(SHIPPED)
 
 
 def threads(record: RunRecord) -> float:

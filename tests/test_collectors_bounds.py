@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_collectors_work import look_at
 
-from advisor.collectors.hooks.bounds import Exits
-from advisor.collectors.hooks.expressions import value_of
+from advisor.collectors.hooks.trace.expressions import Exits, value_of
 
 HEADS = {
     "range": ("for i in range({start}, {start} + {size} * {stride}, {stride}):", True),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from collecting import MARKED, ROOT, record, record_command
 
-from advisor.collectors.memory import advised_memory_bytes
-from advisor.collectors.recording import Recording
+from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.collectors.format.recording import Recording
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -48,7 +48,7 @@ RANKS = """
 import os, sys, time, torch
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from advisor.collectors.profiler_log import read_profiler_log
+from advisor.collectors.derive.profiler_log import read_profiler_log
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn

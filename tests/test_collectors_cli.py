@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from collecting import MARKED, ROOT
 
-from advisor.collectors import benchmark
+from advisor.collectors.watch import benchmark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

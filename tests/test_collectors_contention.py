@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.collectors import contention
-from advisor.collectors.contention import Curve, Stretch, correct, own_share
-from advisor.collectors.derive import recording
+from advisor.collectors.derive.read import recording
+from advisor.collectors.format import contention
+from advisor.collectors.format.contention import Curve, Stretch, correct, own_share
+from advisor.collectors.format.recording import Recording
+from advisor.collectors.format.records import Appender
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.recording import Recording
-from advisor.collectors.records import Appender
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -15,10 +15,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.collectors.hooks.storages import Storages, key_of
-from advisor.collectors.memory import step_memory_bytes
-from advisor.collectors.recording import DeepStep
-from advisor.collectors.tracing import deep_step
+from advisor.collectors.derive.deep_step import deep_step, step_memory_bytes
+from advisor.collectors.format.recording import DeepStep
+from advisor.collectors.hooks.trace.storages import Storages, key_of
 
 
 class Convolutional(nn.Module):

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from collecting import MARKED, ROOT, record, record_command
 
-from advisor.collectors.derive import read_events
+from advisor.collectors.derive.profiler_log import read_profiler_log
+from advisor.collectors.derive.read import read_events
+from advisor.collectors.derive.store import latest_run, list_runs, read_recording, recover, remove
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.records import PROFILER_FILE
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.profiler_log import read_profiler_log
-from advisor.collectors.run_files import PROFILER_FILE
-from advisor.collectors.store import latest_run, list_runs, read_recording, recover, remove
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -54,7 +54,7 @@ def start(
 @pytest.fixture(autouse=True)
 def _no_benchmark(tmp_path: Path) -> None:
     """Give the command line a cache in which this host has been measured."""
-    from advisor.collectors import benchmark
+    from advisor.collectors.watch import benchmark
 
     figures = dict.fromkeys(
         ("matmul_flop_per_s", "matmul_one_core_flop_per_s", "copy_bytes_per_s",
@@ -195,7 +195,7 @@ except KeyboardInterrupt:
     (tmp_path / "train.py").write_text(marked(body))
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from advisor.collectors.runner import profile\n"
+        "from advisor.collectors.run.runner import profile\n"
         "seen = profile([sys.executable, sys.argv[2]], run_root=sys.argv[1], measure_host=False)\n"
         "print(seen.status, seen.exit_code)"
     )
@@ -253,7 +253,7 @@ def test_names_that_are_no_text_are_recorded_and_listed(tmp_path: Path) -> None:
 def test_without_proc_the_steps_are_recorded_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(MARKED)
     code = (
-        "import sys; from advisor.collectors.runner import profile\n"
+        "import sys; from advisor.collectors.run.runner import profile\n"
         "seen = profile([sys.executable, sys.argv[2]], run_root=sys.argv[1], measure_host=False)\n"
         "print(seen.status, seen.step_time.steps + seen.step_time.warmup_steps)"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from collecting import only_advisor, record, record_command
 
-from advisor.collectors.recording import Recording
+from advisor.collectors.format.recording import Recording
 
 pytestmark = [
     pytest.mark.frameworks,

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from collecting import ROOT
 
-from advisor.collectors import benchmark
-from advisor.collectors.interpreter import interpreter_for, missing_modules
-from advisor.collectors.recording import HostBenchmark
+from advisor.collectors.format.recording import HostBenchmark
+from advisor.collectors.run.runner import interpreter_for, missing_modules
+from advisor.collectors.watch import benchmark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

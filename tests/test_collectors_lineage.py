@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from collecting import ROOT, record, record_command
 
-from advisor.collectors import child
-from advisor.collectors.derive import read_events
+from advisor.collectors.derive.read import read_events
+from advisor.collectors.format.recording import Recording
 from advisor.collectors.hooks import lineage
-from advisor.collectors.recording import Recording
+from advisor.collectors.run import child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

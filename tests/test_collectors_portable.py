@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from collecting import MARKED, record
 
-from advisor.collectors import runner
-from advisor.collectors.cgroups import Groups
-from advisor.collectors.portable import PortableTree
-from advisor.collectors.processes import Processes, ProcessTree
-from advisor.collectors.recording import Reading
-from advisor.collectors.sampler import Sampler, unpack
+from advisor.collectors.format.recording import Reading
+from advisor.collectors.run import runner
+from advisor.collectors.watch.host import Groups
+from advisor.collectors.watch.portable import PortableTree
+from advisor.collectors.watch.processes import Processes, ProcessTree
+from advisor.collectors.watch.sampler import Sampler, unpack
 
 MIB = 2**20
 TREE = """
@@ -141,7 +141,7 @@ def test_on_linux_psutil_may_be_asked_for(tmp_path: Path) -> None:
 WAITING = """
 import os, signal, sys
 {without}
-from advisor.collectors.waiting import SignalWait
+from advisor.collectors.run.child import SignalWait
 signals = SignalWait()
 assert signals.wait(0.01) is None
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
@@ -169,7 +169,7 @@ def test_signals_are_waited_for_with_and_without_sigtimedwait(without: str) -> N
 def test_psutil_is_not_imported_where_proc_is_read() -> None:
     """Starting beside the script takes 20 ms; psutil would add as much again."""
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    code = "import sys; import advisor.collectors.agent; print('psutil' in sys.modules)"
+    code = "import sys; import advisor.collectors.run.agent; print('psutil' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, check=True,

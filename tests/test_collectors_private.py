@@ -14,13 +14,12 @@ from collecting import MARKED, ROOT, record_command
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.collectors.atomic import private_folder
+from advisor.collectors.derive.store import new_run, read_recording
+from advisor.collectors.errors import printable, printable_json, shell_line
+from advisor.collectors.format.records import PROFILER_FILE, parse_json
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.plan import RecordingPlan
-from advisor.collectors.printable import printable, printable_json, shell_line
-from advisor.collectors.private import private_folder
-from advisor.collectors.records import parse_json
-from advisor.collectors.run_files import PROFILER_FILE
-from advisor.collectors.store import new_run, read_recording
+from advisor.collectors.run.child import RecordingPlan
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -186,7 +185,7 @@ def test_names_with_escape_sequences_never_reach_a_terminal(tmp_path: Path) -> N
     hostile.mkdir()
     fact = {"fact": "warning", "text": "first\nsecond \x1b[31m \x9b1m"}
     with (run / PROFILER_FILE).open("ab") as log:
-        log.write(fmt.frame(fmt.FACT, json.dumps(fact).encode()))
+        log.write(fmt.framed(fmt.FACT, json.dumps(fact).encode()))
     (hostile / PROFILER_FILE).write_bytes((run / PROFILER_FILE).read_bytes())
     outputs += [
         run_cli(tmp_path, *words)

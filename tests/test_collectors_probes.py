@@ -17,13 +17,12 @@ from pathlib import Path
 import pytest
 from collecting import ROOT, record_command
 
-from advisor.collectors.cgroups import Groups
-from advisor.collectors.child import Child
-from advisor.collectors.gpu import Gpus
-from advisor.collectors.hooks.writer import start_ticks
-from advisor.collectors.processes import Process, ProcessTree
-from advisor.collectors.sampler import Sampler, stolen_ns, unpack
-from advisor.collectors.sockets import TcpCounters
+from advisor.collectors.hooks.format import start_ticks
+from advisor.collectors.run.child import Child
+from advisor.collectors.watch.host import Groups
+from advisor.collectors.watch.probes import Gpus, TcpCounters
+from advisor.collectors.watch.processes import Process, ProcessTree
+from advisor.collectors.watch.sampler import Sampler, stolen_ns, unpack
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -186,9 +185,9 @@ def test_tcp_bytes_are_counted_exactly() -> None:
 def test_an_answer_cut_short_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = TcpCounters()
     answers = [[(7, 100, 10), (8, 50, 5)], [(7, 150, 10)], [(7, 160, 10), (8, 60, 5)]]
-    monkeypatch.setattr("advisor.collectors.sockets.socket_inodes", lambda _: iter((7, 8)))
+    monkeypatch.setattr("advisor.collectors.watch.probes.socket_inodes", lambda _: iter((7, 8)))
     monkeypatch.setattr(
-        "advisor.collectors.sockets.interface_bytes", lambda _: -counters._sequence
+        "advisor.collectors.watch.probes.interface_bytes", lambda _: -counters._sequence
     )
     counters.is_there or pytest.skip("no socket diagnosis here")
 
@@ -302,7 +301,7 @@ def test_a_quota_is_part_of_the_machine_that_was_measured(tmp_path: Path) -> Non
         code = (
             "import os, sys; open(os.environ['ADVISOR_TEST_GROUP'], 'w').write(str(os.getpid())); "
             f"sys.path.insert(0, {ROOT!r}); from pathlib import Path; "
-            "from advisor.collectors.runner import profile; "
+            "from advisor.collectors.run.runner import profile; "
             "seen = profile(sys.argv[2:], run_root=Path(sys.argv[1]), measure_host=False); "
             "print(seen.step_time.corrected_s, seen.host.cpu_limit)"
         )

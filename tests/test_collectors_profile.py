@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.collectors.recording import Recording
-from advisor.collectors.runner import profile
-from advisor.collectors.store import latest_run, list_runs, read_recording
+from advisor.collectors.derive.store import latest_run, list_runs, read_recording
+from advisor.collectors.format.recording import Recording
+from advisor.collectors.run.runner import profile
 
 SCRIPT = """
 import argparse, torch

@@ -14,8 +14,8 @@ from collecting import record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.processes import OneProcess, Process, ProcessTree
-from advisor.collectors.proportional import Proportional
+from advisor.collectors.watch.processes import OneProcess, Process, ProcessTree
+from advisor.collectors.watch.sampler import Proportional
 
 MIB = 2**20
 SECOND_NS = 1_000_000_000

@@ -12,19 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.collectors.derive import read_events
+from advisor.collectors.derive.read import read_events
+from advisor.collectors.derive.store import latest_run, list_runs, new_run, read_recording
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.records import PROFILER_FILE, Appender, Tail, parse
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.writer import HOLD_NS, Writer
-from advisor.collectors.records import Appender, Tail, parse
-from advisor.collectors.run_files import PROFILER_FILE
-from advisor.collectors.store import latest_run, list_runs, new_run, read_recording
+from advisor.collectors.hooks.format import HOLD_NS, Writer
 
 RECORDS = st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=60)), max_size=20)
 
 
 def packed(records: list[tuple[int, bytes]]) -> bytes:
-    return b"".join(fmt.frame(kind, payload) for kind, payload in records)
+    return b"".join(fmt.framed(kind, payload) for kind, payload in records)
 
 
 def parsed(data: bytes) -> list[tuple[int, bytes]]:
@@ -56,7 +55,7 @@ def test_a_flipped_bit_costs_the_record_it_hits(
     whole[bit // 8] ^= 1 << (bit % 8)
     end = 0
     for hit, record in enumerate(records):  # noqa: B007 - the record that the bit lies in
-        end += len(fmt.frame(*record))
+        end += len(fmt.framed(*record))
         if bit // 8 < end:
             break
     # The unused byte of a frame's head is not covered: a flip there costs nothing.
@@ -162,7 +161,7 @@ def test_records_with_true_checksums_and_false_contents_are_refused_or_read(
     forged = data.draw(st.dictionaries(st.sampled_from(names), json_values, max_size=4))
     path = run / data.draw(st.sampled_from([PROFILER_FILE, "ev-5-6.bin"]))
     with path.open("ab") as file:
-        file.write(fmt.frame(kind, json.dumps(forged).encode()))
+        file.write(fmt.framed(kind, json.dumps(forged).encode()))
     with suppress(RecordingError):
         read_recording(run)
 
@@ -180,7 +179,7 @@ def test_missing_empty_and_later_runs_are_refused_in_words(tmp_path: Path) -> No
     with pytest.raises(RecordingError, match="no readable beginning"):
         read_recording(run)
     later = json.dumps({"schema_version": fmt.SCHEMA_VERSION + 1}).encode()
-    (run / PROFILER_FILE).write_bytes(fmt.frame(fmt.HEADER, later))
+    (run / PROFILER_FILE).write_bytes(fmt.framed(fmt.HEADER, later))
     with pytest.raises(RecordingError, match="schema version"):
         read_recording(run)
 
@@ -195,7 +194,7 @@ def test_fields_and_kinds_of_later_versions_are_passed_over(
     grown = b""
     for kind, payload, _ in parse(path.read_bytes()):
         more = struct.pack("<Q", 7) if kind in (fmt.STEP, fmt.LOADER) else b""
-        grown += fmt.frame(kind, payload + more) + fmt.frame(200, b"from the future")
+        grown += fmt.framed(kind, payload + more) + fmt.framed(200, b"from the future")
     path.write_bytes(grown)
     now, then = read_recording(run), read_recording(good_run)
     assert (now.step_time, now.loading) == (then.step_time, then.loading)
@@ -215,7 +214,7 @@ def test_steps_and_facts_mix_in_order_however_many_share_a_record(tmp_path: Path
     writer.close()
     (path,) = tmp_path.glob("ev-*.bin")
     records = parsed(path.read_bytes())
-    assert path.stat().st_size == sum(len(fmt.frame(*record)) for record in records)
+    assert path.stat().st_size == sum(len(fmt.framed(*record)) for record in records)
     steps, counted = [], 0
     for kind, payload in records:
         if kind == fmt.STEP:

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.hooks.redaction import (
-    HIDDEN,
-    redacted,
-    redacted_command,
-    redacted_json,
-)
+from advisor.collectors.hooks.redaction import HIDDEN, redacted, redacted_command, redacted_json
 
 _PARTS = (
     "password", "passwd", "pwd", "passphrase", "secret", "token", "api_key", "api-key",

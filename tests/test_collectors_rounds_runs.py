@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from collecting import only_advisor, record
 
-from advisor.collectors.recording import Recording, Rounds
+from advisor.collectors.format.recording import Recording, Rounds
 
 pytestmark = [
     pytest.mark.frameworks,

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from advisor.collectors.recording import Recording
-from advisor.collectors.runner import profile
-from advisor.collectors.saves import saves_of
-from advisor.jobs.data_in import VOLUME_BYTES_PER_S
+from advisor.collectors.format.facts import saves_of
+from advisor.collectors.format.recording import Recording
+from advisor.collectors.run.runner import profile
+from advisor.estimate.completion import checkpoint_s
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.recorded import job_from_recording
-from advisor.predict import Predictor
-from advisor.predict.completion import checkpoint_s
+from advisor.jobs.transfers import VOLUME_BYTES_PER_S
 
 SCRIPT = """
 import io, sys, torch

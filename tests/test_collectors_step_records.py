@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from advisor.collectors import step_records
-from advisor.collectors.events import Events
+from advisor.collectors.format import events as step_records
+from advisor.collectors.format.events import Events
+from advisor.collectors.format.records import parse
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.records import parse
 
 # A tick: time since the one before, waited since, clock, flags, and the rest of its fields.
 ticks = st.tuples(
@@ -23,11 +23,11 @@ ticks = st.tuples(
 )  # fmt: skip
 others = st.sampled_from(
     [
-        fmt.frame(fmt.FACT, b'{"fact": "deep_step", "x": 1}'),
-        fmt.frame(fmt.FACT, b'{"fact": "loader", "loader": 0, "workers": 2}'),
-        fmt.frame(fmt.LOADER, fmt.LOADER_PAYLOAD.pack(10**9, 0, *range(1, 10))),
-        fmt.frame(fmt.POOL, fmt.POOL_PAYLOAD.pack(10**9, 10**6, 10**5, 10**6, 10**7)),
-        fmt.frame(fmt.DEVICE_STEP, fmt.DEVICE_STEP_PAYLOAD.pack(3, 10**6)),
+        fmt.framed(fmt.FACT, b'{"fact": "deep_step", "x": 1}'),
+        fmt.framed(fmt.FACT, b'{"fact": "loader", "loader": 0, "workers": 2}'),
+        fmt.framed(fmt.LOADER, fmt.LOADER_PAYLOAD.pack(10**9, 0, *range(1, 10))),
+        fmt.framed(fmt.POOL, fmt.POOL_PAYLOAD.pack(10**9, 10**6, 10**5, 10**6, 10**7)),
+        fmt.framed(fmt.DEVICE_STEP, fmt.DEVICE_STEP_PAYLOAD.pack(3, 10**6)),
         b"\xadR torn",
         b"\0" * 16,
     ]
@@ -49,13 +49,13 @@ def files(draw: st.DrawFn) -> bytes:
             fields = (t_ns, delay_ns, number, clock, flags, 0, backwards, batches, wait, samples,
                       held)  # fmt: skip
             payload = fmt.STEP_PAYLOAD.pack(*fields)
-            made.append(fmt.frame(fmt.STEP, payload[: draw(st.sampled_from([99] * 9 + [36]))]))
+            made.append(fmt.framed(fmt.STEP, payload[: draw(st.sampled_from([99] * 9 + [36]))]))
         made.append(draw(others))
         if draw(st.booleans()):
             rows = [(t_ns + i, delay_ns, i, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 8)
                     for i in range(20)]  # fmt: skip
             packed = b"".join(fmt.STEP_PAYLOAD.pack(*row, 1) for row in rows)
-            made.append(fmt.frame(fmt.STEPS, fmt.STEPS_HEAD.pack(fmt.STEP_PAYLOAD.size) + packed))
+            made.append(fmt.framed(fmt.STEPS, fmt.STEPS_HEAD.pack(fmt.STEP_PAYLOAD.size) + packed))
     data = bytearray(b"".join(made))
     for _ in range(draw(st.integers(0, 2)) if data else 0):
         data[draw(st.integers(0, len(data) - 1))] ^= 1 << draw(st.integers(0, 7))
@@ -78,7 +78,7 @@ def at_once(data: bytes) -> Events:
 def steady(count: int) -> bytes:
     rows = ((10**9 + i * 10**6, i, i, fmt.CLOCK_OPTIMIZER, fmt.FLAG_COMPLETES, 0, 1, 1, 5, 8, 1)
             for i in range(count))  # fmt: skip
-    return b"".join(fmt.frame(fmt.STEP, fmt.STEP_PAYLOAD.pack(*row)) for row in rows)
+    return b"".join(fmt.framed(fmt.STEP, fmt.STEP_PAYLOAD.pack(*row)) for row in rows)
 
 
 @given(files())

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.collectors.contention import Corrected
+from advisor.collectors.derive.certainty import StopRule, judge
+from advisor.collectors.format.contention import Corrected
+from advisor.collectors.format.step_time import Mean, Steps, mean
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.step_time import Mean, Steps, mean
-from advisor.collectors.stop_rule import StopRule, judge
 
 MS = 1_000_000
 pytestmark = pytest.mark.usefixtures("warm_caches")

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.collectors import remote, runner
-from advisor.collectors.errors import RecordingError
-from advisor.collectors.memory import advised_memory_bytes, peak_memory_bytes
-from advisor.collectors.recording import Reading
-from advisor.collectors.run_files import PROFILER_FILE
-from advisor.collectors.store import (
+from advisor.collectors.derive import store
+from advisor.collectors.derive.deep_step import advised_memory_bytes, peak_memory_bytes
+from advisor.collectors.derive.store import (
     find_run,
     latest_run,
     list_runs,
@@ -22,6 +19,10 @@ from advisor.collectors.store import (
     remove,
     run_root,
 )
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.recording import Reading
+from advisor.collectors.format.records import PROFILER_FILE
+from advisor.collectors.run import runner
 
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 
@@ -34,7 +35,7 @@ def test_the_environment_names_the_root(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert run_root() == tmp_path
     monkeypatch.setenv("ADVISOR_RUNS", "s3://team/runs")
     assert run_root() == "s3://team/runs"
-    assert local_folder() == remote.mirror_of("s3://team/runs")
+    assert local_folder() == store.mirror_of("s3://team/runs")
 
 
 def test_runs_of_earlier_versions_are_found_beside_the_script(
@@ -99,7 +100,7 @@ def test_a_team_shares_runs_at_a_url(
         (run / path.name).write_bytes(path.read_bytes())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
     assert list_runs(url) == []
-    remote.push(run, url)
+    store.push(run, url)
     (shared,) = list_runs(url)
     assert read_recording(shared).step_time == read_recording(run).step_time
     before = (shared / PROFILER_FILE).stat().st_mtime_ns

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.series import TouchedReading
-from advisor.collectors.touched import LENGTHS_NS, TouchedMemory, unpack_touched
+from advisor.collectors.format.recording import TouchedReading
+from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory, unpack_touched
 
 MIB = 2**20
 HOT, COLD = 16 * MIB, 48 * MIB

@@ -17,13 +17,18 @@ from collecting import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors import store
+from advisor.collectors.derive import store
+from advisor.collectors.derive.store import clean, never_recorded, recover_all
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.records import (
+    PROFILER_FILE,
+    identity,
+    is_alive,
+    machine,
+    mark,
+    parse,
+)
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.profiler_life import identity, is_alive, machine, mark
-from advisor.collectors.records import parse
-from advisor.collectors.run_files import PROFILER_FILE
-from advisor.collectors.upkeep import clean, never_recorded, recover_all
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -33,7 +38,7 @@ NOBODY = {"fact": "made", "pid": 2**22 - 1, "start_ticks": 7, "t_ns": 1, "machin
 
 def framed(kind: int, value: dict[str, Any]) -> bytes:
     """Return a JSON record."""
-    return fmt.frame(kind, json.dumps(value).encode())
+    return fmt.framed(kind, json.dumps(value).encode())
 
 
 def header(**changes: Any) -> dict[str, Any]:
@@ -56,8 +61,8 @@ def golden(root: Path, name: str) -> Path:
     return Path(shutil.copytree(GOLDEN, root / name))
 
 
-STEP = fmt.frame(fmt.STEP, bytes(fmt.STEP_PAYLOAD.size))
-READING = fmt.frame(fmt.READING, bytes(fmt.READING_PAYLOAD.size))
+STEP = fmt.framed(fmt.STEP, bytes(fmt.STEP_PAYLOAD.size))
+READING = fmt.framed(fmt.READING, bytes(fmt.READING_PAYLOAD.size))
 
 
 def test_killed_start_ups_are_taken_away_and_nothing_else(tmp_path: Path) -> None:
@@ -143,7 +148,7 @@ def test_a_full_disk_is_said_when_a_run_cannot_be_closed(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("advisor.collectors.records.os.write", full)
+    monkeypatch.setattr("advisor.collectors.format.records.os.write", full)
     with pytest.raises(RecordingError, match="cannot close the run"):
         store.recover(run)
 

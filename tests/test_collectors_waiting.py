@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from collecting import record
 
-from advisor.collectors.hooks import clock, loaders
+from advisor.collectors.format.recording import Recording
+from advisor.collectors.hooks import loaders
+from advisor.collectors.hooks.format import Writer
 from advisor.collectors.hooks.loaders import Loaders
-from advisor.collectors.hooks.writer import Writer
-from advisor.collectors.recording import Recording
 
 US = 1000
 
@@ -107,12 +107,12 @@ def test_a_batch_that_takes_long_by_itself_has_not_waited(
 def test_another_process_says_what_each_kind_of_its_threads_waited() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        main, others = clock.of_process(child.pid)
+        main, others = loaders.of_process(child.pid)
         assert main >= 0
         assert others == 0  # it has one thread
     finally:
         child.communicate(b"\n")
-    assert clock.of_process(child.pid) == (0, 0)
+    assert loaders.of_process(child.pid) == (0, 0)
 
 
 BURN = "while True: pass"
@@ -186,7 +186,7 @@ def _adds_up(seen: Recording) -> None:
 
 
 def test_the_whole_machine_has_computed_at_least_what_this_process_has() -> None:
-    from advisor.collectors.sampler import busy_ns
+    from advisor.collectors.watch.sampler import busy_ns
 
     before_ns = busy_ns(Path("/proc/stat").read_bytes())
     begin_ns = time.process_time_ns()

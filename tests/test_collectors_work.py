@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from advisor.collectors.events import Events, LoaderCounts
-from advisor.collectors.hooks import total_work as hook
-from advisor.collectors.recording import TotalWork
-from advisor.collectors.work import GivenWork, length_hint, total_work, unused
+from advisor.collectors.derive.work import GivenWork, length_hint, total_work, unused
+from advisor.collectors.format.events import Events, LoaderCounts
+from advisor.collectors.format.recording import TotalWork
+from advisor.collectors.hooks.trace import source as hook
 
 PREAMBLE = """
 import itertools

@@ -10,21 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
-from advisor.planners.colocation.interference import (
+from advisor.planners.core.errors import GIB
+from advisor.planners.systems.switchflow import (
     MeasuredPair,
     Sharer,
-    fit,
-    shared_rates,
-    sharer,
-)
-from advisor.planners.colocation.switchflow import (
     Tenant,
+    fit,
     needed_bytes,
     pair_bill,
     preemption_s,
     round_s,
+    shared_rates,
+    sharer,
 )
-from advisor.planners.core.units import GIB
 
 seconds = st.floats(1e-3, 10.0)
 sharers = st.builds(sharer, st.floats(0.01, 1.0), st.floats(1e-6, 1e-1))

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from advisor.answer import Estimate
 from advisor.cli import app
-from advisor.domain import Estimate
+from advisor.estimate.predictor import Predictor
 from advisor.jobs import journal
-from advisor.jobs.actuals import Actual, read_actuals
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.train import drift, feedback
+from advisor.jobs.runs import Actual, read_actuals
+from advisor.train import feedback
 
 MakeJob = Callable[..., Job]
 RUN = "20261121-120948-resnet50-1"
@@ -34,24 +34,24 @@ def keep(folder: Path, actual_h: float, *, now: datetime, run: str = RUN) -> Non
     ran = Actual(run=run, provider="aws", instance_type="g5.xlarge", count=1, step_s=1.0,
                  time_h=actual_h)  # fmt: skip
     predicted = Estimate(value=1.0, low=1 / 1.2, high=1.2)
-    said = drift.Comparison(actual=ran, predicted_h=predicted).predicted
+    said = feedback.Comparison(actual=ran, predicted_h=predicted).predicted
     journal.note(folder, {"actual": asdict(ran), "predicted": said}, now=now)
 
 
-def kept(folder: Path, times_h: list[float]) -> tuple[drift.Comparison, ...]:
+def kept(folder: Path, times_h: list[float]) -> tuple[feedback.Comparison, ...]:
     for day, time_h in enumerate(times_h):
         keep(folder, time_h, now=START + timedelta(days=day))
-    return drift.read(folder)
+    return feedback.read(folder)
 
 
 def test_what_was_kept_is_read_oldest_first(tmp_path: Path) -> None:
     keep(tmp_path, 2.0, now=START + timedelta(days=1))
     keep(tmp_path, 1.1, now=START)
-    found = drift.read(tmp_path)
+    found = feedback.read(tmp_path)
     assert [one.time_h for one in found] == [1.1, 2.0]
     assert [one.is_inside for one in found] == [True, False]
     assert found[1].error_fraction == pytest.approx(-0.5)
-    assert drift.read(tmp_path / "nowhere") == ()
+    assert feedback.read(tmp_path / "nowhere") == ()
 
 
 @pytest.mark.parametrize("line", [
@@ -62,14 +62,14 @@ def test_a_line_that_cannot_be_read_costs_no_other(tmp_path: Path, line: str) ->
     kept(tmp_path, [1.0])
     with (tmp_path / journal.FILE_NAME).open("a") as file:
         file.write(line + "\n")
-    assert len(drift.read(tmp_path)) == 1
+    assert len(feedback.read(tmp_path)) == 1
     assert len(kept(tmp_path, [1.0])) == 2
 
 
 @given(p=st.floats(0.01, 0.99), n=st.integers(0, 12), k=st.integers(0, 12))
 def test_the_probability_is_the_binomial_tail(p: float, n: int, k: int) -> None:
     tail = sum(math.comb(n, m) * p**m * (1 - p) ** (n - m) for m in range(k, n + 1))
-    assert drift.at_least(k, [p] * n) == pytest.approx(tail, abs=1e-12)
+    assert feedback.at_least(k, [p] * n) == pytest.approx(tail, abs=1e-12)
 
 
 @settings(max_examples=20)
@@ -78,24 +78,24 @@ def test_intervals_that_hold_are_rarely_called_drifting(seed: int) -> None:
     """A false alarm in at most one of twenty runs of ten, and little less often than that."""
     generator = np.random.default_rng(seed)
     alarms = [
-        drift.at_least(int((generator.random(10) < 0.1).sum()), [0.1] * 10)
-        < drift.LEAST_PROBABILITY
+        feedback.at_least(int((generator.random(10) < 0.1).sum()), [0.1] * 10)
+        < feedback.LEAST_PROBABILITY
         for _ in range(400)
     ]
-    assert np.mean(alarms) <= drift.LEAST_PROBABILITY
+    assert np.mean(alarms) <= feedback.LEAST_PROBABILITY
 
 
 def test_errors_that_leave_the_interval_are_drift_and_few_are_not(tmp_path: Path) -> None:
     steady = kept(tmp_path / "a", [1.0, 1.1, 0.9, 1.5, 1.0, 1.05, 0.95, 1.0, 1.0, 1.0])
-    assert not drift.drift(steady).is_drifting
+    assert not feedback.drift(steady).is_drifting
     drifting = kept(tmp_path / "b", [1.0] * 20 + [1.5] * 4)
-    found = drift.drift(drifting)
+    found = feedback.drift(drifting)
     assert found.is_drifting
     assert (found.looked_at, found.outside) == (10, 4)
     assert found.median_error == pytest.approx(0.0)
-    mended = drift.drift(kept(tmp_path / "c", [1.5] * 4 + [1.0] * 10))
+    mended = feedback.drift(kept(tmp_path / "c", [1.5] * 4 + [1.0] * 10))
     assert not mended.is_drifting  # a drift that is over is not shown for ever
-    nothing = drift.drift(())
+    nothing = feedback.drift(())
     assert not nothing.is_drifting
     assert nothing.to_record()["median_error_fraction"] is None
 
@@ -107,7 +107,7 @@ def runs(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def load(path: str | Path) -> Job:
         return replace(make_job(name=RUN), actuals=read_actuals(tmp_path, RUN))
 
-    monkeypatch.setattr("advisor.collectors.store.find_run", lambda name: tmp_path / RUN)
+    monkeypatch.setattr("advisor.collectors.derive.store.find_run", lambda name: tmp_path / RUN)
     monkeypatch.setattr(feedback, "load_job", load)
     monkeypatch.setenv("ADVISOR_RUNS", str(tmp_path))
     return tmp_path
@@ -120,7 +120,7 @@ def test_a_noted_run_is_compared_with_what_was_predicted_before(
     before = predictor.predict(make_job(), "g5.xlarge").training_time_h
     feedback.note_run(RUN, "g5.xlarge", time_h=2 * before.value, predictor=predictor)
     narrowed = feedback.note_run(RUN, "g5.xlarge", time_h=2 * before.value, predictor=predictor)
-    first, second = drift.read(runs)
+    first, second = feedback.read(runs)
     assert first.predicted_h == before
     assert first.error_fraction == pytest.approx(-0.5)
     # The second was predicted from the first.

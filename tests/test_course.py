@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.resources import Resources, of_ranks
-from advisor.collectors.series import RankSeries
-from advisor.learned.course import (
+from advisor.collectors.derive.resources import Resources, of_ranks
+from advisor.collectors.format.recording import RankSeries
+from advisor.lab.learned.sequence import SequenceNetwork
+from advisor.learned.features import (
     RANK_CHANNELS,
     SEQUENCE_CHANNELS,
     SEQUENCE_READINGS,
     channels_of,
     sequences,
 )
-from advisor.learned.hull import Hull
 from advisor.learned.problem import problem
-from advisor.learned.sequence import SequenceNetwork
+from advisor.learned.quick import Hull
 from advisor.learned.trained import TrainedModel, describe_features
 from advisor.records import AnchorRun, Instances, JobFacts, RunRecord
-from advisor.records.importers.profiled import _series
+from advisor.records.profiled import _series
 
 STEPS = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=600)
 

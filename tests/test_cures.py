@@ -11,29 +11,28 @@ from typing import Any
 
 import pytest
 import typer
+from benchmarks.experiments import cures as experiment
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import advisor
-from advisor.advice import Advice, Facts, batches, chores, feeding, machines, optimizers, software
-from advisor.advice.asking import facts_here
-from advisor.advice.script import SourceScript
-from advisor.cli.advise import command
-from advisor.collectors import store
-from advisor.collectors.limits import Limits
-from advisor.collectors.recording import Reading, Recording
-from advisor.collectors.saves import Saves
-from advisor.domain import Candidate
+from advisor.advise import Advice, Facts, feeding, machines, step
+from advisor.advise.asking import facts_here
+from advisor.advise.script import SourceScript
+from advisor.answer import Candidate
+from advisor.cli.answers import advise
+from advisor.collectors.derive import store
+from advisor.collectors.format.facts import Limits, Saves
+from advisor.collectors.format.recording import Reading, Recording
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
-from advisor.planners.elastic.noise import NoiseScale
-from advisor.predict import Predictor
-from benchmarks.experiments import cures as experiment
+from advisor.planners.systems.hydrozoa import NoiseScale
 
 app = typer.Typer()
-app.command()(command)
+app.command()(advise)
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 SCRIPT = """\
 import torch
@@ -96,7 +95,7 @@ def test_a_fused_update_takes_its_operators_out_of_the_recorded_step(
     facts_of: Callable[..., Facts], recorded: Recording
 ) -> None:
     facts = facts_of()
-    found = named(optimizers, facts)["fused-optimizer"]
+    found = named(step, facts)["fused-optimizer"]
     deep, job = recorded.deep_step, facts.job
     assert deep is not None
     assert job.measured is not None
@@ -114,25 +113,25 @@ def test_a_fused_update_takes_its_operators_out_of_the_recorded_step(
     assert [one.name for one in changed.work.operators if one.phase == "optimizer"] == [
         "fused optimizer"
     ]
-    assert named(optimizers, facts_of(optimizers=("Adadelta",))) == {}
+    assert named(step, facts_of(optimizers=("Adadelta",))) == {}
 
 
 def test_a_cure_needs_its_fact(facts_of: Callable[..., Facts]) -> None:
     facts = facts_of()
     assert named(feeding, facts) == {}  # 4 % of a step waits, inline, on a CPU without spare cores
     assert "threads" not in named(machines, facts)
-    assert named(chores, facts_of({"epochs": 1.0})) == {}
+    assert named(feeding, facts_of({"epochs": 1.0})) == {}
     assert {"no-sync", "gradient-buckets", "gradient-view", "one-pass"}.isdisjoint(
-        named(batches, facts)
+        named(step, facts)
     )
-    assert {"full-precision", "fused-attention", "tf32"}.isdisjoint(named(software, facts))
+    assert {"full-precision", "fused-attention", "tf32"}.isdisjoint(named(step, facts))
 
 
 def test_ends_of_epochs_are_halved_where_they_take_long(facts_of: Callable[..., Facts]) -> None:
     facts = facts_of()
     job = facts.job
     ends = job.epochs * job.epoch_end_steps / job.paid_steps
-    found = named(chores, replace(facts, job=job))
+    found = named(feeding, replace(facts, job=job))
     assert ends > 0.05
     assert found["validate-less"].time_factor == pytest.approx(1 - ends / 2)
 
@@ -140,12 +139,12 @@ def test_ends_of_epochs_are_halved_where_they_take_long(facts_of: Callable[..., 
 def test_saves_too_often_are_spread_out(facts_of: Callable[..., Facts]) -> None:
     often = Saves(count=60, seconds=0.5, size_bytes=1_000_000)
     facts = facts_of({"total_steps": 2e6}, saves=often)
-    found = named(chores, facts)["checkpoint-interval"]
+    found = named(feeding, facts)["checkpoint-interval"]
     # A save every three steps of 6 ms costs many times what the steps do.
     assert found.time_factor < 0.2
     assert found.how.text.startswith("save_every = ")
     once = replace(often, count=1)
-    assert "checkpoint-interval" not in named(chores, facts_of({"total_steps": 2e6}, saves=once))
+    assert "checkpoint-interval" not in named(feeding, facts_of({"total_steps": 2e6}, saves=once))
 
 
 def test_threads_are_lifted_to_the_cores_there_are(facts_of: Callable[..., Facts]) -> None:
@@ -170,11 +169,11 @@ def test_gradients_are_exchanged_once_a_step(facts_of: Callable[..., Facts]) -> 
     sent = {"payload_bytes_per_step": 4.0 * work.gradient_bytes}
     seen = replace(seen, exchange_s=0.5 * seen.step_s)
     facts = facts_of({"measured": seen}, communication=sent, accumulation_steps=4)
-    found = named(batches, facts)["no-sync"]
+    found = named(step, facts)["no-sync"]
     assert found.time_factor == pytest.approx(1 - 0.5 * 3 / 4)
     once = {"payload_bytes_per_step": work.gradient_bytes}
     quiet = facts_of({"measured": seen}, communication=once, accumulation_steps=4)
-    assert "no-sync" not in named(batches, quiet)
+    assert "no-sync" not in named(step, quiet)
 
 
 def test_what_the_script_says_is_read_and_patched(tmp_path: Path) -> None:
@@ -266,8 +265,8 @@ def test_a_larger_batch_costs_the_samples_that_the_recorded_noise_scale_says(
     plain = facts_of()
     batch = plain.job.global_batch
     noise = NoiseScale(samples=2.0 * batch, low=1.5 * batch, high=None, steps=40)
-    unknown = named(batches, plain)["batch"]
-    known = named(batches, facts_of({"noise": noise}))["batch"]
+    unknown = named(step, plain)["batch"]
+    known = named(step, facts_of({"noise": noise}))["batch"]
     # (N + 2 B) / (N + B) at N = 2 B.
     assert known.time_factor == pytest.approx(unknown.time_factor * 4 / 3)
     assert "33% more samples" in known.rests_on

@@ -66,9 +66,7 @@ def simulated_exposed(communication_s: float, backward_s: float, buckets: int) -
 
 
 @given(
-    communication=st.floats(0.0, 100.0),
-    backward=st.floats(0.0, 100.0),
-    buckets=st.integers(1, 60),
+    communication=st.floats(0.0, 100.0), backward=st.floats(0.0, 100.0), buckets=st.integers(1, 60)
 )
 def test_exposed_communication_equals_its_simulation(
     communication: float, backward: float, buckets: int

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
-from advisor.planners.data_reuse.feeding import Feeding, cached, enough_workers
-from advisor.planners.data_reuse.perfect import (
+from advisor.planners.systems.perfect import (
     MOST_ECHO,
     RHO,
+    Feeding,
     best_echo,
+    cached,
+    enough_workers,
     freshness,
     repeat_then_fresh_s,
     reuse,

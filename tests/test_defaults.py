@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 from advisor import api
-from advisor.api import find_job
-from advisor.jobs.defaults import default_batch, sequence_notes
-from advisor.jobs.described import described_job
-from advisor.jobs.setup_words import setup_words
-from advisor.planners.core.nouns import TrainingSetup, Transformer
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.describe_config import longest_sequence, read_config
-from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
+from advisor.estimate.known import find_job
+from advisor.jobs.describe import default_batch, described_job, sequence_notes, setup_words
+from advisor.planners.core.setup import TrainingSetup, Transformer
+from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.describe_configs import longest_sequence, read_config
 
 
 def _decoder(layers: int, hidden: int, sequence: int = 2048) -> Transformer:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from advisor.jobs.described import model_work
+from advisor.jobs.describe import model_work
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import TrainingSetup, Work
-from advisor.planners.step.describe_config import read_config
-from advisor.planners.step.diffusion_unet import DiffusionUNet
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import TrainingSetup
+from advisor.planners.step.describe_configs import read_config
+from advisor.planners.step.describe_networks import DiffusionUNet
 
 SD_15 = {
     "_class_name": "UNet2DConditionModel", "attention_head_dim": 8,

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from advisor.machines import devices
-from advisor.machines.processors import cpu_device
+from advisor.machines.devices import cpu_device
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
-from advisor.planners.step.calibration import calibrate
+from advisor.planners.step.calibrate import calibrate
 from advisor.planners.step.device import GRAIN, step_time
-from advisor.planners.step.device_parameters import DeviceParameters
-from advisor.planners.step.device_rates import runs_as
+from advisor.planners.step.device_rates import DeviceParameters, runs_as
 
 WORK = Work(
     operators=(
@@ -85,9 +84,7 @@ def test_cpu_devices_scale_with_their_cores() -> None:
     assert small.memory_bytes_per_s < big.memory_bytes_per_s <= 2 * small.memory_bytes_per_s
 
 
-def test_a_cpu_calibration_carries_over_to_cpus_and_not_to_gpus(
-    sheet: dict[str, Device],
-) -> None:
+def test_a_cpu_calibration_carries_over_to_cpus_and_not_to_gpus(sheet: dict[str, Device]) -> None:
     host = cpu_device(name="h", vcpus=2, memory_bytes=8e9, cpu_model="AMD EPYC 9R45")
     target = cpu_device(name="c6i", vcpus=8, memory_bytes=8e9, cpu_model="Xeon 8375C")
     factor, sd = calibrate(

@@ -13,22 +13,27 @@ import pytest
 
 from advisor import data
 from advisor.lab.data import GAVEL, LAMBDA, MLPERF, NVIDIA_EXAMPLES, PROFET
-from advisor.machines import devices
-from advisor.planners.core.nouns import Transformer
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.device import step_time
-from advisor.train.described_columns import DescribedRows, columns
-from advisor.train.described_residuals import (
+from advisor.lab.fit.described import (
     WAYS,
     fitted_correlations,
     fitted_spreads,
     left_out_fits,
+    read_steps,
     residuals_of,
 )
-from advisor.train.described_rows import read_steps
-from advisor.train.device_fit import residual_table, update
-from advisor.train.efficiencies import PRIORS, Fitted, StepModel
-from advisor.train.processor_rows import processor_log_sd, processor_residuals, processor_rows
+from advisor.lab.fit.described_columns import DescribedRows, columns
+from advisor.lab.fit.device import (
+    processor_log_sd,
+    processor_residuals,
+    processor_rows,
+    residual_table,
+    update,
+)
+from advisor.lab.fit.efficiencies import PRIORS, Fitted, StepModel
+from advisor.machines import devices
+from advisor.planners.core.setup import Transformer
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.device import step_time
 
 GPUS = ("RTX-3070", "RTX-3080", "RTX-2080Ti", "V100-16GB", "A100-PCIe-40GB", "RTX-A5500")
 

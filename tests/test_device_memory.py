@@ -7,13 +7,12 @@ import csv
 import numpy as np
 import pytest
 
-from advisor.catalogue import Catalogue, files, store
-from advisor.catalogue.device_memory import device_memory_bytes, memory_bytes, memory_gib
+from advisor.catalogue import Catalogue, files, snapshot
+from advisor.catalogue.specifications import device_memory_bytes, memory_bytes, memory_gib
 from advisor.errors import CatalogueError
-from advisor.machines.devices import accelerator_devices, catalogue_device
+from advisor.machines.devices import accelerator_devices, catalogue_device, part
 from advisor.machines.fleet import fleet
-from advisor.machines.parts import part
-from advisor.planners.core.units import GIB
+from advisor.planners.core.errors import GIB
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def catalogue() -> Catalogue:
 
 
 def rows() -> list[dict[str, str]]:
-    path = store.bundled_folder() / files.ACCELERATOR_MEMORY_FILE
+    path = snapshot.bundled_folder() / files.ACCELERATOR_MEMORY_FILE
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 

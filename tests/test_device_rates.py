@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from advisor.machines import devices
 from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
 from advisor.planners.step import device_rates
-from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
+from advisor.planners.step.describe import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import (
+    convolution_kind,
     distance_from_fitted,
     log_rates,
     share_of_rates,
     sustained_flop_per_s,
 )
-from advisor.planners.step.operators import convolution_kind
 
 SHEET = devices.accelerator_devices()
 PARAMETERS = devices.device_parameters()
@@ -65,7 +65,7 @@ def test_a_transposed_convolution_and_one_of_unknown_shapes_are_plain(shapes: st
 
 def test_torchs_own_calls_are_told_apart() -> None:
     torch = pytest.importorskip("torch")
-    from advisor.collectors.hooks.operators import observe
+    from advisor.collectors.hooks.trace.operators import observe
 
     def kind(layer: Any, side: int = 16) -> str:
         data = torch.randn(2, layer.in_channels, side, side)
@@ -208,12 +208,12 @@ def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew(
 
 def test_a_card_of_unmeasured_rate_is_timed_by_its_operators_where_its_family_was_fitted() -> None:
     from advisor.catalogue import Catalogue
-    from advisor.jobs.described import described_job
+    from advisor.estimate.predictor import Predictor
+    from advisor.estimate.ways.model_parallel import on_machine
+    from advisor.jobs.describe import described_job
     from advisor.machines.fleet import lone_fleet
-    from advisor.planners.core.nouns import Transformer
+    from advisor.planners.core.setup import Transformer
     from advisor.planners.step.describe import transformer_work
-    from advisor.predict import Predictor
-    from advisor.ways.model_parallel import on_machine
 
     work = transformer_work(
         Transformer(layers=4, hidden=512, heads=8, sequence=256, vocabulary=1000), micro_batch=4,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from advisor import api
-from advisor.collectors import device_kernels, device_sheet
-from advisor.collectors.recording import DeviceSheet, Host
+from advisor.collectors.format.recording import DeviceSheet, Host
+from advisor.collectors.watch import benchmark
 from advisor.jobs.job import Job
 from advisor.machines import devices
-from advisor.machines.host import host_device, processor
+from advisor.machines.devices import host_device, processor
 from advisor.planners.step.device import step_time
 
 SHEET = DeviceSheet(
@@ -104,12 +104,12 @@ def test_a_sheet_that_cannot_be_read_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert device_sheet.cached() == ()
-    path = device_sheet.sheet_path()
+    assert benchmark.cached_sheets() == ()
+    path = benchmark.sheet_path()
     path.parent.mkdir(parents=True)
     for content in ("{", "[{}]", '[{"device": "cpu", "colour": 1}]'):
         path.write_text(content)
-        assert device_sheet.cached() == ()
+        assert benchmark.cached_sheets() == ()
 
 
 def test_the_processor_is_measured_with_every_number_of_threads(
@@ -117,11 +117,11 @@ def test_the_processor_is_measured_with_every_number_of_threads(
 ) -> None:
     """Small and short, but the real kernels: rates are positive and the sheet is whole."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(device_kernels, "_SIDE", {"cpu": 128})
-    monkeypatch.setattr(device_kernels, "_COPY_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(device_kernels, "_ROUND_S", 0.001)
-    monkeypatch.setattr(device_kernels, "_ROUNDS", 1)
-    (sheet,) = (s for s in device_kernels.measure() if s.device == "cpu")
+    monkeypatch.setattr(benchmark, "_SIDE", {"cpu": 128})
+    monkeypatch.setattr(benchmark, "_SHEET_COPY_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(benchmark, "_ROUND_S", 0.001)
+    monkeypatch.setattr(benchmark, "_ROUNDS", 1)
+    (sheet,) = (s for s in benchmark.measured_devices() if s.device == "cpu")
     assert sheet.threads[0] == 1
     assert list(sheet.threads) == sorted(set(sheet.threads))
     rates: list[Any] = [sheet.fp32_flop_per_s, sheet.copy_bytes_per_s, sheet.call_s]
@@ -131,14 +131,14 @@ def test_the_processor_is_measured_with_every_number_of_threads(
         rates += series
     assert np.all(np.array(rates) > 0)
     assert sheet.tf32_flop_per_s is sheet.fp8_flop_per_s is None
-    assert len(device_sheet.sheet_lines(sheet)) == 3 + len(sheet.threads)
+    assert len(benchmark.sheet_lines(sheet)) == 3 + len(sheet.threads)
 
 
 def test_this_machine_can_be_asked_for(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = device_sheet.sheet_path()
+    path = benchmark.sheet_path()
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps([asdict(SHEET)]))
     assert host.benchmark is not None

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from documentation import ROOT, Block, blocks, pages
 
+from advisor.ask import ENTRIES, Question, read_question
+from advisor.ask.entries import ALIASES
+from advisor.ask.sources import stated
 from advisor.catalogue import Catalogue
 from advisor.cli import VERBS, load_verb
-from advisor.cli.verb_settings import all_in_force
-from advisor.jobs.actuals import read_runs, runs_of
-from advisor.jobs.described import read_model
-from advisor.machines.cluster_text import read_cluster
+from advisor.cli.options import all_in_force
+from advisor.jobs.describe import read_model
+from advisor.jobs.runs import read_runs, runs_of
+from advisor.machines.cluster import read_cluster
 from advisor.planners.spot.availability import SpotTrace
-from advisor.question import ENTRIES, Question, read_question
-from advisor.question.entries import ALIASES
-from advisor.question.sources import stated
 from advisor.records import read_records
 from advisor.records.job_tables import read_cluster_trace
 from advisor.records.node_shares import read_node_shares

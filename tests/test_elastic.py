@@ -13,21 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners import PlanningError
-from advisor.planners.elastic.hydrozoa import (
+from advisor.planners.links.data_parallel import expected_maximum
+from advisor.planners.systems.hydrozoa import (
     Billing,
+    NoiseScale,
     Phase,
     WorkerScaling,
     billed_cost_usd,
     elastic_plan,
+    noise_scale,
 )
-from advisor.planners.elastic.noise import NoiseScale, noise_scale
-from advisor.planners.links.data_parallel import expected_maximum
-from advisor.planners.stragglers.spread import RankSpread
-from advisor.predict import Predictor
+from advisor.planners.systems.stragglers import RankSpread
 from advisor.report.simulation import elastic
-from advisor.simulation.elastic import (
+from advisor.simulate.elastic import (
     ElasticQuestion,
     JobFigures,
     elastic_answer,

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from advisor import data
-from advisor.collectors.resources import Resources
-from advisor.collectors.store import read_recording
+from advisor.collectors.derive.resources import Resources
+from advisor.collectors.derive.store import read_recording
+from advisor.estimate.learned import Learned, candidate_records
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
 from advisor.learned import features
-from advisor.learned.boosted_trees import BoostedTrees
-from advisor.predict import Learned, Predictor
-from advisor.predict.learned import candidate_records
+from advisor.learned.quick import BoostedTrees
 from advisor.records import RunRecord
-from advisor.records.importers.profiled import profile
+from advisor.records.profiled import profile
 
 ROOT = Path(__file__).parents[1]
 MODELS = data.root("trained_models")

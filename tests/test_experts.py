@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.experts.caching import (
+from advisor.planners.systems.expert_caching import (
+    Mixture,
     Served,
+    cache_sizes,
     che_hit_rate,
     foreseen,
+    gated_expert_bytes,
+    learn,
     lfu,
     lru,
     oracle,
     periodic,
-)
-from advisor.planners.experts.forecast import learn
-from advisor.planners.experts.serving import (
-    Mixture,
-    cache_sizes,
-    gated_expert_bytes,
     smallest_within,
 )
 

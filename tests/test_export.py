@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.answer import Recommendation
+from advisor.ask import Question
 from advisor.cli import app
-from advisor.domain import Recommendation
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.export.launch import NotRunnableError
 from advisor.export.pick import NothingToExportError, read_pick
 from advisor.export.targets import export_to
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.question import Question
-from advisor.ranking import Request, recommend
+from advisor.rank import Request, recommend
 
 MakeJob = Callable[..., Job]
 

@@ -21,17 +21,17 @@ from launch_cases import options_of
 from slurm_cluster import cluster, installed
 
 from advisor import api
+from advisor.ask import Question
+from advisor.estimate.predictor import Predictor
 from advisor.export.launch import NotRunnableError, launch_of
 from advisor.export.pick import read_pick
 from advisor.export.slurm import time_text
 from advisor.export.target import Exported, NotExportableError
 from advisor.export.targets import TARGETS, export_to, write
-from advisor.gate.records import OwnDevices
-from advisor.gate.sbatch import directives, read_submission, time_limit_h
+from advisor.gate.decision import OwnDevices
+from advisor.gate.submissions import directives, read_submission, time_limit_h
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.question import Question
-from advisor.ranking import Request, recommend
+from advisor.rank import Request, recommend
 
 MakeJob = Callable[..., Job]
 LAUNCHERS = ("slurm", "torchrun", "accelerate", "deepspeed")
@@ -187,7 +187,7 @@ def test_megatrons_arguments_are_those_of_the_launch_commands(
     record: dict[str, Any], described: Job, predictor: Predictor
 ) -> None:
     """Plain data parallelism, too, which ``plan`` gives to the Trainer."""
-    from advisor.ways.launch.megatron import command_line
+    from advisor.estimate.launch.megatron import command_line
 
     one = with_layout(
         row_on(record, "aws", count=2), zero_stage=1, shard_group=None, micro_batch=2,

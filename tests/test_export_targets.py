@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.export.launch import launch_of
 from advisor.export.pick import read_pick
 from advisor.export.target import Exported, NotExportableError
 from advisor.export.targets import TARGETS, export_to, write
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.rank import Request, recommend
 
 MakeJob = Callable[..., Job]
 # A provider that the target rents from.

@@ -12,15 +12,15 @@ import yaml
 from collecting import ROOT
 from exporting import recording_of, row_on
 
+from advisor.estimate.predictor import Predictor
 from advisor.export.dstack import BACKENDS
 from advisor.export.pick import Rented, read_pick
 from advisor.export.sagemaker_types import TYPES
 from advisor.export.skypilot import CLOUDS
 from advisor.export.targets import export_to
-from advisor.export.vertex import CARDS
+from advisor.export.training_jobs import CARDS
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.rank import Request, recommend
 
 pytestmark = pytest.mark.exports
 

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.errors import RunError, UsageError
-from advisor.jobs.actuals import read_actuals
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.journal import FILE_NAME
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.jobs.runs import read_actuals
+from advisor.rank import Request, recommend
 from advisor.records.files import to_line
-from advisor.records.importers.journal import read as read_records
-from advisor.train import drift, feedback
+from advisor.records.profiled import read_journal as read_records
+from advisor.train import feedback
 from advisor.train.labelled import read_runs
 
 MakeJob = Callable[..., Job]
@@ -124,7 +124,7 @@ def test_three_files_of_earlier_versions_say_what_the_journal_said(
     """Measurements, comparisons and records are the same, read from them or from the journal."""
     for time_h in (90.0, 95.0):
         feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=100.0, predictor=predictor)
-    noted, records = drift.read(runs), read_records(runs)
+    noted, records = feedback.read(runs), read_records(runs)
     earlier = tmp_path_factory.mktemp("earlier")
     old = {
         "actuals.jsonl": [json.dumps(asdict(one)) for one in read_actuals(runs, RUN)],
@@ -135,7 +135,7 @@ def test_three_files_of_earlier_versions_say_what_the_journal_said(
     }
     for name, lines in old.items():
         (earlier / name).write_text("\n".join(lines) + "\n")
-    assert drift.read(earlier) == noted
+    assert feedback.read(earlier) == noted
     assert read_records(earlier) == records
     assert read_actuals(earlier, RUN) == read_actuals(runs, RUN)
     assert len(list(runs.iterdir())) == 1

@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
-from advisor.jobs.described import described_job, model_work
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways.data_parallel import data_parallel, in_equal_parts
+from advisor.estimate.words import reasons
+from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
 from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.grid import SearchSpace
-from advisor.planners.step.describe_convolutions import parse_network
-from advisor.predict import Predictor
-from advisor.ways.data_parallel import data_parallel
-from advisor.ways.fitting import in_equal_parts
-from advisor.ways.why import reasons
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.step.describe import parse_network
 
 MakeJob = Callable[..., Job]
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from advisor.collectors.tracing import deep_step
-from advisor.jobs.recorded_work import recorded_work
+from advisor.collectors.derive.deep_step import deep_step
+from advisor.jobs.recorded import recorded_work
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.device import step_time
-from advisor.planners.step.operators import fused_calls
+from advisor.planners.step.device_rates import fused_calls
 
 STEPS, LAYERS = 12, 2
 

@@ -14,20 +14,28 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from advisor.catalogue.gpus import parse_gpus
+from advisor.ask import Constraints, Question
+from advisor.catalogue.select import parse_gpus
 from advisor.cli import app
 from advisor.errors import AdvisorError, UsageError
-from advisor.gate.answer import judge, judge_submission
-from advisor.gate.decision import decide, judged
-from advisor.gate.records import AskedMachines, Judged, OwnDevices, Submission, Unclear
+from advisor.estimate.predictor import Predictor
+from advisor.gate.decision import (
+    AskedMachines,
+    Judged,
+    OwnDevices,
+    Submission,
+    Unclear,
+    decide,
+    judge,
+    judge_submission,
+    judged,
+)
 from advisor.gate.said import from_script, joined
 from advisor.jobs.job import Job
-from advisor.machines.cluster_text import one_group
-from advisor.predict import Predictor
-from advisor.question import Constraints, Question
-from advisor.ranking import recommend
-from advisor.ranking.ranked import Ranked, ranked_rows
-from advisor.simulation.own_cluster import on_own_devices
+from advisor.machines.cluster import one_group
+from advisor.rank import recommend
+from advisor.rank.rows import Ranked, ranked_rows
+from advisor.simulate.own_cluster import on_own_devices
 
 RUN = CliRunner()
 MODEL = {"layers": "24", "hidden": "2048", "heads": "16", "sequence": "2048", "batch": "64",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import lambertw
 
 from advisor.planners import PlanningError
-from advisor.planners.goodput.goodput import (
+from advisor.planners.goodput import (
     EDGE_P95,
     LLAMA3,
     EdgeFaultTolerance,
@@ -96,12 +96,7 @@ def test_no_other_interval_beats_the_chosen_one(
 ) -> None:
     common: dict[str, Any] = {"devices": 1, "failures_per_device_h": per_h, "restart_s": 30.0}
     best = expected_completion(work, checkpoint_s=save, **common)
-    rival = expected_completion(
-        work,
-        checkpoint_s=save,
-        checkpoint_interval_s=other,
-        **common,
-    )
+    rival = expected_completion(work, checkpoint_s=save, checkpoint_interval_s=other, **common)
     assert best.expected_s[0] <= rival.expected_s[0] * (1 + 1e-9)
 
 
@@ -149,18 +144,10 @@ def test_llama_3_effective_time_above_90_percent_needs_a_loss_of_18_minutes_a_fa
     """Their > 90 % effective training time: at most about 0.1 x 3.09 h lost at each failure."""
     run: dict[str, Any] = {"devices": 16_384, "checkpoint_s": 5.0, "detection_s": 0.0}
     # Half an interval of 10 minutes plus a restart of 12 = 17 minutes: just effective enough.
-    ok = expected_completion(
-        54 * 24 * HOUR,
-        restart_s=720.0,
-        checkpoint_interval_s=600.0,
-        **run,
-    )
+    ok = expected_completion(54 * 24 * HOUR, restart_s=720.0, checkpoint_interval_s=600.0, **run)
     assert 1 / (1 + ok.overhead_fraction[0]) == pytest.approx(0.90, abs=0.01)
     slow = expected_completion(
-        54 * 24 * HOUR,
-        restart_s=1800.0,
-        checkpoint_interval_s=600.0,
-        **run,
+        54 * 24 * HOUR, restart_s=1800.0, checkpoint_interval_s=600.0, **run
     )
     assert 1 / (1 + slow.overhead_fraction[0]) < 0.88
 

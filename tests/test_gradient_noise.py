@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from advisor.collectors.events import Events
-from advisor.collectors.gradients import FEWEST, GradientNorms, gradient_norms
-from advisor.collectors.hooks import gradients
+from advisor.collectors.format.events import Events
+from advisor.collectors.format.facts import FEWEST, GradientNorms, gradient_norms
+from advisor.collectors.hooks import ranks as gradients
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.elastic.noise import NoiseScale, measured_noise
+from advisor.planners.systems.hydrozoa import NoiseScale, measured_noise
 
 SIZE = 50
 

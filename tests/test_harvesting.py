@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.harvesting.working_set import (
+from advisor.planners.systems.working_set import (
     HEADROOM,
     MOST_LOSS,
     PAGE_BYTES,

@@ -15,16 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import api
-from advisor.collectors import host as hosts
-from advisor.collectors.limits import Limits, limits_of
-from advisor.domain import Answer
+from advisor.answer import Answer
+from advisor.ask import LayoutRequest, Question
+from advisor.collectors.format.facts import Limits, limits_of
+from advisor.collectors.watch import host as hosts
 from advisor.errors import AdvisorError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.machines.host import is_same_machine
-from advisor.machines.limited import limited_processor
-from advisor.machines.processors import cpu_device
-from advisor.predict import Predictor
-from advisor.question import LayoutRequest, Question
+from advisor.machines.devices import cpu_device, is_same_machine
+from advisor.machines.fleet import limited_processor
 
 MakeJob = Callable[..., Job]
 
@@ -38,8 +37,8 @@ def predictor() -> Predictor:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine is the laptop that the tests' jobs were recorded on."""
     monkeypatch.setattr(hosts, "describe", lambda **_: laptop())
-    monkeypatch.setattr("advisor.collectors.device_sheet.cached", tuple)
-    monkeypatch.setattr("advisor.collectors.benchmark.cached_or_measured", lambda: None)
+    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_sheets", tuple)
+    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
 
 
 @pytest.mark.usefixtures("here")
@@ -269,7 +268,7 @@ def test_ranks_of_the_advisor_are_not_limited_by_their_share(
     """``--workers`` pins every rank and divides the threads: another machine has more of both."""
     import os
 
-    from advisor.collectors.hooks import limits as hook
+    from advisor.collectors.hooks import chores as hook
 
     class Torch:
         @staticmethod

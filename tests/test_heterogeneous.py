@@ -9,19 +9,19 @@ from golden_latencies import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.layer_latency import LayerLatency
-from advisor.planners.core.units import GIB
-from advisor.planners.heterogeneous.cephalo import (
+from advisor.planners.core.columns import LayerLatency
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.systems.cephalo import (
     CephaloConstants,
     UnevenJob,
     Worker,
     even_plan,
     layer_s,
+    level_shards,
+    level_utilisation,
     memory_curve,
     plan,
 )
-from advisor.planners.heterogeneous.state_shards import level_shards, level_utilisation
 
 CASES, LATENCIES = read("cephalo_splits.json")
 MEMORY_GIB = {"l4": 22.5, "a6000": 48.0, "p40": 22.5, "p100": 12.0}

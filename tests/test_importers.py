@@ -12,9 +12,8 @@ import pytest
 
 from advisor import data
 from advisor.errors import RunError, UsageError
-from advisor.records import read_records, write_records
-from advisor.records.importers import formats
-from advisor.records.importers.series import gauge, grid, rate
+from advisor.records import formats, read_records, write_records
+from advisor.records.tracked import gauge, grid, rate
 
 SHARED = data.shared()
 
@@ -116,12 +115,12 @@ def test_coastline_and_gpu_power(tmp_path: Path) -> None:
 
 
 def test_trainpred_joins_the_anchor_of_the_same_job(tmp_path: Path) -> None:
-    from advisor.records.importers import trainpred
+    from advisor.lab.data import public_runs
 
-    header = ",".join(trainpred._COLUMNS)
-    statistics = ",".join("50" for _ in trainpred._COLUMNS[6:])
+    header = ",".join(public_runs._TRAINPRED_COLUMNS)
+    statistics = ",".join("50" for _ in public_runs._TRAINPRED_COLUMNS[6:])
     file = written(
-        tmp_path / trainpred.FILE,
+        tmp_path / public_runs.TRAINPRED_FILE,
         header,
         f"g5,AlexNet,16,32,5000,10,{statistics}",
         f"p3,AlexNet,16,32,5000,20,{statistics}",
@@ -151,18 +150,18 @@ def test_profet_turns_microseconds_of_two_steps_into_seconds_of_one(tmp_path: Pa
 
 
 def test_hivemind_keeps_the_first_minute_only(tmp_path: Path) -> None:
-    from advisor.records.importers import hivemind
+    from advisor.lab.data import public_runs
 
     written(
         tmp_path / "experiments.csv",
-        ",".join(hivemind._EXPERIMENT),
+        ",".join(public_runs._EXPERIMENT),
         "e1,2,gc-t4x2,90,100,4096,resnet18,notebook,US + EU T4",
         "e2,1,8xV100x1,50,,,resnet18,filename,",
         "e3,2,gc-t4x2,90,,4096,resnet18,notebook,",
     )
     written(
         tmp_path / "nodes.csv",
-        ",".join(hivemind._NODE),
+        ",".join(public_runs._NODE),
         "0,e1,gc-t4,32,8,31000",
         "1,e1,gc-t4,32,8,31000",
     )
@@ -173,7 +172,7 @@ def test_hivemind_keeps_the_first_minute_only(tmp_path: Path) -> None:
         for i, t in enumerate(t_s)
     ]
     system = [
-        {"node_id": n, "_runtime": t, **dict.fromkeys(hivemind._SYSTEM[2:], 8.0)}
+        {"node_id": n, "_runtime": t, **dict.fromkeys(public_runs._SYSTEM[2:], 8.0)}
         for n in (0, 1)
         for t in t_s
     ]
@@ -182,7 +181,7 @@ def test_hivemind_keeps_the_first_minute_only(tmp_path: Path) -> None:
     two, one = formats.read("hivemind", tmp_path)
     assert (two.time_s, one.time_s) == (1e6 / 100, 1e6 / 50)
     assert two.layout["regions"] == 2.0
-    nodes = hivemind.read_nodes(tmp_path)["e1"]
+    nodes = public_runs.read_nodes(tmp_path)["e1"]
     assert nodes[0].step_t_s.max() == 60.0
     assert nodes[0].sent_bytes_per_s.tolist() == [1e6] * 61
     assert two.series[0].channels["network_sent_bytes_per_s"][0] == pytest.approx(1e6)

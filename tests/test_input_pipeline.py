@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.domain import Candidate
+from advisor.answer import Candidate
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.planners.data_reuse.feeding import Feeding
-from advisor.planners.step.input_pipeline import (
-    idle_s_per_sample,
-    relative_speed,
-    vcpus_needed,
-)
-from advisor.predict import Predictor
-from advisor.ranking import recommend
+from advisor.planners.step.units import idle_s_per_sample, relative_speed, vcpus_needed
+from advisor.planners.systems.perfect import Feeding
+from advisor.rank import recommend
 
 MakeJob = Callable[..., Job]
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from advisor.errors import RunError
-from advisor.jobs.described import described_job, model_work
-from advisor.jobs.files import read_job, write_job
+from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
-from advisor.planners.core.nouns import Transformer
+from advisor.jobs.load import read_job, write_job
+from advisor.planners.core.setup import Transformer
 
 MODEL = Transformer(layers=2, hidden=64, heads=2, sequence=32, vocabulary=100)
 

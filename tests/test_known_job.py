@@ -12,27 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from advisor.ask import JobSpec
 from advisor.catalogue import Catalogue
 from advisor.cli import app
-from advisor.collectors.run_files import PROFILER_FILE
+from advisor.collectors.format.records import PROFILER_FILE
 from advisor.errors import UsageError
+from advisor.estimate.columns import STATUSES
+from advisor.estimate.known import find_job, job_from_runs, job_of, measured_runs
+from advisor.estimate.predictor import Predictor
 from advisor.jobs import elsewhere
-from advisor.jobs.actuals import Actual, read_runs
-from advisor.jobs.described import described_job
+from advisor.jobs.describe import described_job
 from advisor.jobs.elsewhere import step_of
 from advisor.jobs.job import Job
+from advisor.jobs.runs import Actual, read_runs
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Transformer
+from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import MeasuredRun, steps_s, work_from_runs
-from advisor.predict import Predictor
-from advisor.predict.known_job import find_job, job_from_runs, job_of, measured_runs
-from advisor.question import JobSpec
-from advisor.ranking import Request, recommend
-from advisor.ways.columns import STATUSES
+from advisor.rank import Request, recommend
 
 RUN = CliRunner()
 SHEET = accelerator_devices()

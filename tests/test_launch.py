@@ -17,22 +17,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launch_cases import (
-    CASES,
-    DENSE,
-    MODELS,
-    SETUPS,
-    odd_layouts,
-    random_layouts,
-)
+from launch_cases import CASES, DENSE, MODELS, SETUPS, odd_layouts, random_layouts
 
+from advisor.estimate.launch import command, framework_of, runnable
+from advisor.estimate.launch.modules import listed
 from advisor.planners.core.columns import RECOMPUTES, shapes_of
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import Precision, TrainingSetup
-from advisor.planners.core.transformer import Transformer
-from advisor.planners.layouts.framework_rules import Framework
-from advisor.planners.layouts.grid import (
+from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.layouts.frameworks import (
+    DESCRIBED,
+    RULES,
+    Framework,
+    broken_rule,
+    is_runnable,
+)
+from advisor.planners.layouts.problem import (
     SearchSpace,
     axis_part,
     block,
@@ -41,9 +41,6 @@ from advisor.planners.layouts.grid import (
     shards,
     splits,
 )
-from advisor.planners.layouts.runnable import DESCRIBED, RULES, broken_rule, is_runnable
-from advisor.ways.launch import command, framework_of, runnable
-from advisor.ways.launch.modules import listed
 
 
 @pytest.mark.parametrize(("name", "transformer"), MODELS.items())

@@ -18,10 +18,10 @@ from launch_cases import (
     random_layouts,
 )
 
+from advisor.estimate.launch.megatron import megatron_arguments
 from advisor.planners.core.columns import shapes_of
 from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.runnable import broken_rule
-from advisor.ways.launch.megatron import megatron_arguments
+from advisor.planners.layouts.frameworks import broken_rule
 
 
 def test_megatron_commands_pass_its_argument_checks() -> None:

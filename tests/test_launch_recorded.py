@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from advisor.estimate.launch.modules import tensor_parallel_plan
+from advisor.estimate.launch.recorded import framework_of, parallel_file, runnable
 from advisor.planners.core.nouns import Layout
-from advisor.ways.launch.modules import tensor_parallel_plan
-from advisor.ways.launch.recorded import framework_of, parallel_file, runnable
 
 
 @pytest.mark.slow

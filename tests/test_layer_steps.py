@@ -6,9 +6,9 @@ import pytest
 
 from advisor.errors import ModelError
 from advisor.lab.data import LAYERS
+from advisor.lab.fit.described import layer_frame, layer_steps
 from advisor.machines.devices import accelerator_devices, device_parameters, suite_device
 from advisor.planners.step.device_rates import sustained_flop_per_s
-from advisor.train.layer_steps import layer_frame, layer_steps
 
 HEADER = "source,model,gpu,seq,dtype,hidden,n_layers,params_per_layer,micro_batch,fwd_ms,bwd_ms\n"
 

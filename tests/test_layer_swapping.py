@@ -9,19 +9,19 @@ from recorded_models import transformer as recorded_transformer
 
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
-from advisor.jobs.described import described_job
+from advisor.estimate.groups import OnGroups
+from advisor.estimate.laws import model_on
+from advisor.estimate.plan import Choice
+from advisor.estimate.predictor import Physics
+from advisor.estimate.ways.stages import pipeline_over_groups
+from advisor.estimate.ways.swapping import NAME, is_compared, layer_swapping, or_swap
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
-from advisor.machines.cluster_text import parse_cluster
+from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Transformer
+from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.swapping.atom import AVERAGE_EVERY
-from advisor.predict.physics import Physics
-from advisor.ways.answer import Choice
-from advisor.ways.layer_swapping import NAME, is_compared, layer_swapping, or_swap
-from advisor.ways.on_groups import OnGroups
-from advisor.ways.pipeline_over_groups import pipeline_over_groups
-from advisor.ways.unit_models import model_on
+from advisor.planners.systems.atom import AVERAGE_EVERY
 
 SMALL = Transformer(layers=24, hidden=2048, heads=16, sequence=1024, vocabulary=50304)
 

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.case import LayoutCase
+from advisor.estimate.layout_model import software_of
 from advisor.planners.core.columns import Layouts, Machines, Shapes, Software
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.core.nouns import TrainingSetup, Transformer
-from advisor.planners.layouts.layout_time import step_times
+from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
+from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
-from advisor.planners.memory.equations import MemoryConstants
-from advisor.planners.memory.layout_memory import (
+from advisor.planners.layouts.time import step_times
+from advisor.planners.memory.transformers import (
+    MemoryConstants,
     host_bytes,
     in_flight,
     kept_bytes,
@@ -32,7 +32,6 @@ from advisor.planners.memory.layout_memory import (
     memory_bytes,
 )
 from advisor.planners.step.describe import transformer_work
-from advisor.ways.laws import software_of
 
 SHAPE = Shapes(
     layers=24,

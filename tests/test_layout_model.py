@@ -14,12 +14,12 @@ from scipy import stats
 
 from advisor import data
 from advisor.errors import ModelError
+from advisor.estimate.layout_model import LayoutModel, TableErrors, load, student_quantile
+from advisor.lab.fit.layout_rows import LayoutRows, read
+from advisor.lab.fit.layouts import fit, predicted_s, text, train, usable
 from advisor.lab.score import layouts as protocol
 from advisor.lab.score import run
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.train.layout_model import fit, predicted_s, text, train, usable
-from advisor.train.layout_rows import LayoutRows, read
-from advisor.ways.layout_model import LayoutModel, TableErrors, load, student_quantile
+from advisor.planners.core.layout_case import LayoutParameters
 
 COLUMNS = (
     "row_id", "table", "model", "arch", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn",

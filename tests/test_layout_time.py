@@ -7,21 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.case import LayoutCase
-from advisor.planners.core.columns import (
-    Layouts,
-    Machines,
-    Shapes,
-    Software,
-    layer_parameters,
-)
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.layouts.layout_time import ring_bytes_per_s, ring_latency_s, step_times
+from advisor.planners.core.columns import Layouts, Machines, Shapes, Software, layer_parameters
+from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
+from advisor.planners.layouts.time import ring_bytes_per_s, ring_latency_s, step_times
 from advisor.planners.links.collectives import reduce_scatter_s
-from advisor.planners.memory.layout_memory import in_flight, layer_activation_bytes
-from advisor.planners.step.transformer_step import layer_times, products_s
+from advisor.planners.memory.transformers import in_flight, layer_activation_bytes
+from advisor.planners.step.transformer import layer_times, products_s
 
 SHAPE = Shapes(
     layers=24,

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.api import estimate
-from advisor.collectors.resources import Resources
-from advisor.collectors.store import read_recording
+from advisor.collectors.derive.resources import Resources
+from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError
+from advisor.estimate.learned import Learned, candidate_records
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
 from advisor.learned import features
-from advisor.learned.hull import LEAST_ROWS, Hull
-from advisor.predict import Learned, Predictor
-from advisor.predict.learned import candidate_records
-from advisor.ranking import Request, recommend
+from advisor.learned.quick import LEAST_ROWS, Hull
+from advisor.rank import Request, recommend
 from advisor.records import RunRecord
 from advisor.records.catalogued import machines_of
-from advisor.records.importers.profiled import profile, program_of, record
-from advisor.train.model_card import card
+from advisor.records.profiled import profile, program_of, record
+from advisor.train.folder import card
 from advisor.train.models import train
 
 MakeJob = Callable[..., Job]
@@ -146,7 +146,7 @@ class TestCorrection:
     def test_a_real_run_of_the_job_itself_counts_more_than_others(
         self, make_job: MakeJob, learned: Predictor
     ) -> None:
-        from advisor.jobs.actuals import Actual
+        from advisor.jobs.runs import Actual
 
         seen = Actual(run="resnet50", provider="aws", instance_type="t3.medium", count=1, step_s=9)
         job = replace(small(make_job), actuals=(seen,))
@@ -173,11 +173,7 @@ class TestFromPython:
     ) -> None:
         found = learned.predict(small(make_job), ["t3.large", "2 x g5.xlarge", ("m5.large", 1)])
         frame = found.to_frame()
-        assert frame["configuration"].tolist() == [
-            "1 x t3.large",
-            "2 x g5.xlarge",
-            "1 x m5.large",
-        ]
+        assert frame["configuration"].tolist() == ["1 x t3.large", "2 x g5.xlarge", "1 x m5.large"]
         assert frame["learned"].tolist() == [True, False, True]
 
     def test_intervals_widen_with_their_coverage(
@@ -266,7 +262,7 @@ class TestShipped:
         import sys
 
         code = (
-            "import sys\nfrom advisor.predict import Learned\nLearned.default()\n"
+            "import sys\nfrom advisor.estimate.predictor import Learned\nLearned.default()\n"
             "print([m for m in ('sklearn', 'xgboost', 'torch') if m in sys.modules])"
         )
         root = Path(__file__).parents[1]
@@ -281,7 +277,7 @@ class TestShipped:
         assert shipped._covers_job(known)
 
     def test_it_splits_on_nothing_that_no_recording_tells(self, example: Job) -> None:
-        from advisor.learned.boosted_trees import BoostedTrees
+        from advisor.learned.quick import BoostedTrees
 
         asked = [self._row(example, count) for count in (1, 3)]
         told = {n for row in asked for n, v in zip(features.NAMES, row, strict=True) if v == v}
@@ -352,7 +348,7 @@ class TestProfiled:
     def test_candidates_are_records_with_the_estimate_as_physics(
         self, make_job: MakeJob, physics: Predictor
     ) -> None:
-        from advisor.learned.analytic import analytic_time_s
+        from advisor.learned.features import analytic_time_s
 
         job = make_job()
         row = physics.catalogue.instance_type("g5.xlarge")

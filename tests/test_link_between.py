@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import Catalogue
-from advisor.machines.cluster_text import one_group
-from advisor.machines.devices import accelerator_devices
+from advisor.machines.cluster import one_group
+from advisor.machines.devices import accelerator_devices, part
 from advisor.machines.fleet import fleet, lone_fleet
-from advisor.machines.parts import part
 from advisor.machines.pcie import link_between
 
 CATALOGUE = Catalogue.load(with_overrides=False)

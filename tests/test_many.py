@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.domain import Candidate, Refused
+from advisor.answer import Candidate, Refused
 from advisor.errors import AdvisorError, UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
 
 MakeJob = Callable[..., Job]
 # A name, two that nobody has, one that several have, one without a spot price, one too small.

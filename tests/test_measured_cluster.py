@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 
 from advisor import data
 from advisor.cli import app
-from advisor.collectors import store
+from advisor.collectors.derive import store
 from advisor.errors import UsageError
-from advisor.jobs.actuals import Actual, read_actuals
-from advisor.jobs.described import described_job
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
+from advisor.jobs.runs import Actual, read_actuals
 from advisor.lab.score import run, scaling
-from advisor.machines.cluster_text import read_cluster
+from advisor.machines.cluster import read_cluster
 from advisor.planners.core.nouns import Work
-from advisor.predict import Predictor
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.train import step_feedback
+from advisor.rank.given import PlanQuestion, plan
+from advisor.train import feedback
 
 MakeJob = Callable[..., Job]
 LINKS = "T4:pcie@50Gbps"
@@ -115,7 +115,7 @@ def test_the_verb_notes_runs_of_a_recorded_job_on_its_own_cluster(
         return replace(make_job(name=folder.name), actuals=read_actuals(tmp_path, folder.name))
 
     monkeypatch.setattr(store, "find_run", lambda name: folder)
-    monkeypatch.setattr(step_feedback, "load_job", load)
+    monkeypatch.setattr(feedback, "load_job", load)
     for nodes, step in ((1, "300ms"), (2, "350ms"), (4, "380ms")):
         words = ["runs", "actual", "resnet", "--cluster", f"{nodes}x4x{LINKS}", "--batch",
                  str(nodes * 128), "--step-time", step, "--json"]  # fmt: skip

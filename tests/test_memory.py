@@ -11,25 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import data as packaged
+from advisor.estimate.case import constants
+from advisor.estimate.layout_model import software_of
+from advisor.estimate.ways.data_parallel import kept_free_bytes
+from advisor.lab.fit.memory import read_memory
 from advisor.planners.core.columns import Layouts, Shapes, Software, shapes_of
-from advisor.planners.core.nouns import Layer, TrainingSetup, Transformer, Work
-from advisor.planners.core.units import GIB
-from advisor.planners.memory.equations import (
-    MemoryConstants,
-    state_bytes,
-    token_activation_bytes,
-)
-from advisor.planners.memory.layout_memory import StageAsked, memory_bytes
-from advisor.planners.memory.training_memory import (
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Layer, Work
+from advisor.planners.core.setup import TrainingSetup, Transformer
+from advisor.planners.memory.recorded import (
     MemoryParameters,
     largest_micro_batch,
     training_memory_bytes,
 )
+from advisor.planners.memory.transformers import (
+    MemoryConstants,
+    StageAsked,
+    memory_bytes,
+    state_bytes,
+    token_activation_bytes,
+)
 from advisor.planners.step.describe import transformer_work
-from advisor.train.memory_model import read_memory
-from advisor.ways.constants import constants
-from advisor.ways.fitting import kept_free_bytes
-from advisor.ways.laws import software_of
 
 PARAMETERS = MemoryParameters(
     context_bytes=1.5 * GIB,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from advisor.collectors.minicloud import card, summary
+from advisor.lab.minicloud import summary
 
 
 def row(key: str, **changes: Any) -> dict[str, Any]:
@@ -32,25 +32,25 @@ FULL = "full/mlp-w1-b1/quota-0.5core/single/"
 def test_repeat_noise_is_the_relative_standard_deviation_of_a_cell() -> None:
     times = [1.0, 1.1, 0.9, 1.2]
     rows = [row(f"{FULL}{i}", time_s=time) for i, time in enumerate(times)]
-    ((cell, count, noise),) = card.repeat_noise(rows)
+    ((cell, count, noise),) = summary.repeat_noise(rows)
     assert (cell, count) == (FULL[:-1], 4)
     assert noise == pytest.approx(np.std(times, ddof=1) / np.mean(times))
 
 
 def test_two_repeats_or_failures_tell_no_noise() -> None:
     rows = [row(f"{FULL}0"), row(f"{FULL}1"), row(f"{FULL}2", status="oom")]
-    assert card.repeat_noise(rows) == []
+    assert summary.repeat_noise(rows) == []
 
 
 def test_the_share_law_is_exact_on_a_machine_without_noise() -> None:
     anchor = row(PARTIAL, anchor_mean_step_s=0.1, total_steps=10)
-    assert card.share_law_s(row(f"{FULL}0"), anchor) == pytest.approx(2.0)
+    assert summary.share_law_s(row(f"{FULL}0"), anchor) == pytest.approx(2.0)
 
 
 def test_the_quietest_anchor_counts_with_the_first_ones_total() -> None:
     first = row(PARTIAL, total_steps=10, nodes=[{"cpu_s": 2.0}])
     second = row(PARTIAL, total_steps=99, nodes=[{"cpu_s": 1.0}])
-    anchors = card.anchor_rows([first, second])
+    anchors = summary.anchor_rows([first, second])
     assert anchors["mlp-w1-b1"]["total_steps"] == 10
     assert anchors["mlp-w1-b1"]["nodes"] == [{"cpu_s": 1.0}]
 
@@ -76,7 +76,7 @@ def test_a_card_counts_labels_not_attempts() -> None:
         row(f"{FULL}0", is_noisy=True), row(f"{FULL}0"),
         row(f"{FULL}1", status="oom"),
     ]  # fmt: skip
-    text = card.describe(rows)
+    text = summary.describe(rows)
     assert "| records, every attempt | 4 |" in text
     assert "| labelled (full) runs | 2 |" in text
     assert "|   of them oom | 1 |" in text
@@ -84,4 +84,4 @@ def test_a_card_counts_labels_not_attempts() -> None:
 
 
 def test_an_empty_dataset_has_a_card() -> None:
-    assert "| labelled (full) runs | 0 |" in card.describe([])
+    assert "| labelled (full) runs | 0 |" in summary.describe([])

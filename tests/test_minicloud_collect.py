@@ -20,12 +20,12 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.collectors import RecordingError, network
-from advisor.collectors.minicloud import limits
-from advisor.collectors.minicloud.collect import _AHEAD, State, collect, is_sensitive
-from advisor.collectors.minicloud.instances import HALF
-from advisor.collectors.minicloud.journal import Journal, Row
-from advisor.collectors.minicloud.plan import DISTRIBUTED, MiniJob, MiniRun, plan
+from advisor.collectors import RecordingError
+from advisor.collectors.watch import network
+from advisor.lab.minicloud import limits
+from advisor.lab.minicloud.collect import _AHEAD, State, collect, is_sensitive
+from advisor.lab.minicloud.journal import Journal, Row
+from advisor.lab.minicloud.plan import DISTRIBUTED, HALF, MiniJob, MiniRun, plan
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="runs are limited by Linux's means"
@@ -35,7 +35,7 @@ JOB = "mlp-w256-b512"
 
 
 def start(out: Path, *only: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "advisor.collectors.minicloud", "--out", str(out)]
+    program = [sys.executable, "-m", "advisor.lab.minicloud", "--out", str(out)]
     program += ["--attempts", "1"]
     patterns = [option for pattern in only for option in ("--only", pattern)]
     return subprocess.Popen([*program, *patterns], stderr=subprocess.PIPE, text=True)
@@ -147,9 +147,9 @@ def integral(t_s: list[float], rates: list[float]) -> float:
 # Jobs of the plan of minutes, a hundred times shorter; stdout has what is told.
 SHORT_PLAN = """
 import dataclasses, pathlib, sys
-from advisor.collectors.minicloud.collect import collect
-from advisor.collectors.minicloud.journal import Journal
-from advisor.collectors.minicloud.plan import MINUTES
+from advisor.lab.minicloud.collect import collect
+from advisor.lab.minicloud.journal import Journal
+from advisor.lab.minicloud.plan import MINUTES
 scale = dataclasses.replace(MINUTES, shortest_s=0.8, longest_s=1.2, partial_cpu_s=0.02, cap_s=60.0)
 def tell(progress):
     print(progress.done, progress.planned, progress.left_s, flush=True)
@@ -270,8 +270,8 @@ def test_workers_share_the_declared_steps() -> None:
 
 def test_a_parameter_server_equals_one_process_with_averaged_gradients() -> None:
     """Two forked workers and a master over loopback against the same steps done in one process."""
-    from advisor.collectors.minicloud.training import Trainee
-    from advisor.collectors.workloads import load
+    from advisor.lab.minicloud.node import Trainee
+    from advisor.lab.workloads import load
 
     steps, width, batch = 3, 256, 32
     workers = [Trainee.build(load("mlp"), width=width, batch=batch, seed=s) for s in (1, 2)]
@@ -312,9 +312,9 @@ def _fork(work: Callable[[], None]) -> int:
 def _serve_or_work(rank: int, steps: int, width: int, batch: int, writing: int) -> None:
     import torch.distributed as dist
 
-    from advisor.collectors.minicloud import training
-    from advisor.collectors.minicloud.tape import Tape
-    from advisor.collectors.workloads import load
+    from advisor.lab.minicloud import node as training
+    from advisor.lab.minicloud.journal import Tape
+    from advisor.lab.workloads import load
 
     torch.set_num_threads(1)
     port = 20_000 + os.getppid() % 20_000

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.collectors.minicloud.counting import count_step, operator_class
+from advisor.lab.minicloud.node import count_step, operator_class
 
 B = 4
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from advisor import data
-from advisor.collectors.minicloud import card, summary
-from advisor.collectors.minicloud.journal import Row, unpack
-from advisor.collectors.workloads import WORKLOADS
+from advisor.lab.minicloud import summary
+from advisor.lab.minicloud.journal import Row, unpack
+from advisor.lab.workloads import WORKLOADS
 
 FOLDER = data.root("datasets") / "runs"
 
@@ -18,7 +18,7 @@ def rows() -> list[Row]:
 
 
 def test_the_card_is_what_the_rows_say(rows: list[Row]) -> None:
-    assert card.describe(rows) in (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert summary.describe(rows) in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 def test_all_workloads_and_three_machine_runs_are_there(rows: list[Row]) -> None:
@@ -28,7 +28,7 @@ def test_all_workloads_and_three_machine_runs_are_there(rows: list[Row]) -> None
 
 
 def test_every_label_has_its_jobs_anchor(rows: list[Row]) -> None:
-    anchors = card.anchor_rows(rows)
+    anchors = summary.anchor_rows(rows)
     for row in summary.least_disturbed(rows, "full"):
         anchor = anchors[row["job"]["key"]]
         assert anchor["counts"]["flop"] > 0

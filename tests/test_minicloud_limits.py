@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from advisor.collectors import RecordingError, network
-from advisor.collectors.minicloud import limits, sampling
-from advisor.collectors.minicloud.instances import MIB, MiniInstance
-from advisor.collectors.minicloud.tape import Tape
+from advisor.collectors import RecordingError
+from advisor.collectors.watch import network
+from advisor.lab.minicloud import limits
+from advisor.lab.minicloud.journal import Tape
+from advisor.lab.minicloud.plan import MIB, MiniInstance
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
 
@@ -71,13 +72,13 @@ def test_an_unbegun_tape_has_no_beginning() -> None:
 @linux
 def test_the_cpu_clock_of_a_process_is_the_kernels() -> None:
     spin(0.05)
-    mine = sampling.cpu_clock_s(os.getpid())
+    mine = limits.cpu_clock_s(os.getpid())
     assert mine == pytest.approx(time.process_time(), abs=0.02)
 
 
 @linux
 def test_cpu_readings_add_up_to_the_cpu_time() -> None:
-    sampler = sampling.ProcessSampler(os.getpid(), has_network=False)
+    sampler = limits.ProcessSampler(os.getpid(), has_network=False)
     sampler.read()
     began = time.process_time()
     for _ in range(5):
@@ -102,7 +103,7 @@ def test_a_dead_process_gives_no_reading() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    sampler = sampling.ProcessSampler(pid, has_network=True)
+    sampler = limits.ProcessSampler(pid, has_network=True)
     sampler.read()
     sampler.read()
     assert sampler.series.t_s == []

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.minicloud import plan
-from advisor.collectors.minicloud.duration import Pace, declared_s
-from advisor.collectors.minicloud.instances import (
+from advisor.lab.minicloud import plan
+from advisor.lab.minicloud.plan import (
     ANCHOR,
     HALF,
     TWO,
     MiniInstance,
     MiniLayout,
     MiniPrices,
+    Pace,
+    declared_s,
     nominal_price_usd_per_h,
 )
-from advisor.collectors.workloads import WORKLOADS
+from advisor.lab.workloads import WORKLOADS
 
 RUNS = tuple(plan.plan())
 
@@ -170,7 +171,7 @@ def test_what_is_left_follows_the_pace_of_what_was_made() -> None:
 
 def test_machines_of_minutes_cost_what_the_closest_of_the_catalogue_do() -> None:
     from advisor.catalogue import Catalogue
-    from advisor.machines.miniature import closest_prices
+    from advisor.lab.data.miniature import closest_prices
 
     catalogue = Catalogue.load()
     found = closest_prices(catalogue)

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.minicloud import limits, summary
-from advisor.collectors.minicloud.execute import priced
-from advisor.collectors.minicloud.instances import (
+from advisor.lab.minicloud import limits, summary
+from advisor.lab.minicloud.collect import priced
+from advisor.lab.minicloud.limits import ReadingSeries
+from advisor.lab.minicloud.node import NodeReport
+from advisor.lab.minicloud.plan import (
     ANCHOR,
     HALF,
     TWO,
     MiniInstance,
+    MiniJob,
     MiniLayout,
     MiniPrices,
+    MiniRun,
 )
-from advisor.collectors.minicloud.node import NodeReport
-from advisor.collectors.minicloud.plan import MiniJob, MiniRun
-from advisor.collectors.minicloud.sampling import ReadingSeries
 
 SECONDS = st.floats(0.0, 50.0)
 RUN = MiniRun(kind="full", job=MiniJob(workload="mlp", width=256, batch=32), instance=HALF)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from advisor.collectors import workloads
-from advisor.collectors.workloads import Workload, data
+from advisor.lab import workloads
+from advisor.lab.workloads import Workload, data
 
 # Steps after which the mean loss of the last five is clearly below that of the first five.
 STEPS = {"cnn": 60, "recommender": 300, "resnet": 30, "vit": 40, "convnext": 40}

@@ -14,20 +14,21 @@ import pytest
 from recorded_models import convolutions, transformer
 from typer.testing import CliRunner
 
+from advisor.answer import Candidate, Recommendation
 from advisor.catalogue import Catalogue, OfferFilter
-from advisor.domain import Candidate, Recommendation
+from advisor.estimate.best import best_released
+from advisor.estimate.group_bounds import least_group_step_s, refined_step_s
+from advisor.estimate.laws import model_on
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
-from advisor.machines.cluster_text import parse_cluster
+from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Transformer, Work
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
-from advisor.predict import Predictor
-from advisor.ranking import Request, pareto_front, recommend
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.ranking.mixed import mixed_rows
-from advisor.ways.group_bounds import least_group_step_s, refined_step_s
-from advisor.ways.unit_models import model_on
-from advisor.ways.unlike import best_released
+from advisor.rank import Request, pareto_front, recommend
+from advisor.rank.given import PlanQuestion, plan
+from advisor.rank.prune import mixed_rows
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()
@@ -149,13 +150,7 @@ def test_constraints_prune_only_what_breaks_them(make_job: MakeJob) -> None:
 @pytest.fixture(scope="module")
 def answer(make_job: MakeJob) -> Recommendation:
     job = job_of(make_job, heavy())
-    request = Request(
-        least_gain_fraction=0.0,
-        mixed=True,
-        region="*us*",
-        max_nodes=3,
-        top=1000,
-    )
+    request = Request(least_gain_fraction=0.0, mixed=True, region="*us*", max_nodes=3, top=1000)
     return recommend(job, request, predictor=scarce(2))
 
 
@@ -191,12 +186,7 @@ def test_parts_stand_in_one_place_and_their_prices_add_up(answer: Recommendation
 
 def test_mixed_clusters_only_add_to_the_list(make_job: MakeJob) -> None:
     job = job_of(make_job, heavy())
-    request = Request(
-        least_gain_fraction=0.0,
-        region="us*",
-        max_nodes=3,
-        top=10_000,
-    )
+    request = Request(least_gain_fraction=0.0, region="us*", max_nodes=3, top=10_000)
     alone = recommend(job, replace(request, mixed=False), predictor=scarce(2))
     both = recommend(job, replace(request, mixed=True), predictor=scarce(2))
     assert any(is_mixed(c) for c in both.front)

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.planners.core.columns import Machines
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.core.nouns import Transformer
-from advisor.planners.core.units import GIB
-from advisor.planners.layouts.mixed_search import MachineGroup, search_mixed
-from advisor.planners.layouts.mixed_stages import apportion
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.layout_case import LayoutParameters
+from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.mixed import MachineGroup, apportion, search_mixed
 from advisor.planners.layouts.problem import LayoutProblem
 
 A100 = Machines(

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from advisor import data
 from advisor.cli.train import app
 from advisor.errors import ModelError, UsageError
+from advisor.lab.fit import check
 from advisor.records import reads
-from advisor.train import check, model_folder
+from advisor.train import folder as model_folder
 
 RUN = CliRunner()
 FOLDERS = sorted(p.name for p in data.root("trained_models").iterdir() if p.is_dir())
@@ -48,7 +49,7 @@ def test_a_card_says_nothing_that_its_metrics_do_not(name: str) -> None:
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     about = (folder / model_folder.ABOUT).read_text(encoding="utf-8")
     card = (folder / "card.md").read_text(encoding="utf-8")
-    assert card == model_folder.card(name, metrics, about)
+    assert card == model_folder.model_folder_card(name, metrics, about)
 
 
 @pytest.mark.slow
@@ -94,7 +95,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_fit(
         raise AssertionError("the fit began")
 
     monkeypatch.setattr("advisor.data.measurements", never)
-    monkeypatch.setattr("advisor.train.campaigns.read_campaigns", never)
+    monkeypatch.setattr("advisor.lab.fit.campaigns.read_campaigns", never)
     file = tmp_path / "parameters.json"
     file.write_text("kept")
     ended = RUN.invoke(app, [verb, "--out", str(file)])

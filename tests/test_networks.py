@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.catalogue.assumed_networks import (
-    assumed_networks,
-    front_end_bytes_per_s,
-    size_class,
-)
-from advisor.catalogue.network_facts import base_size, network_rows
-from advisor.catalogue.networks import rate_of
+from advisor.catalogue.networks import assumed_networks, front_end_bytes_per_s, rate_of, size_class
 from advisor.catalogue.rows import TypeRow
 from advisor.errors import CatalogueError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
+from advisor.lab.catalogue.networks import base_size, network_rows
 from advisor.machines.fleet import assumed_network_log_sd, fleet
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.rank import Request, recommend
 
 GBIT = 1e9 / 8
 

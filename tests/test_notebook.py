@@ -15,12 +15,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from advisor import words
-from advisor.api import find_job as ask_job
-from advisor.domain import Recommendation
+from advisor.answer import Recommendation
 from advisor.errors import UsageError
+from advisor.estimate.known import find_job as ask_job
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.rank import Request, recommend
 
 MakeJob = Callable[..., Job]
 ROOT = Path(__file__).parents[1]

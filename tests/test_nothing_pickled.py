@@ -20,13 +20,12 @@ import numpy as np
 import pytest
 
 from advisor.errors import ModelError
+from advisor.estimate import case, completion, layout_model
 from advisor.learned import registry
 from advisor.learned.problem import Problem
 from advisor.learned.trained import TrainedModel
 from advisor.machines import devices
-from advisor.predict import campaign
-from advisor.records.importers import minicloud
-from advisor.ways import layout_model, parameters
+from advisor.records import minicloud
 
 ROOT = Path(__file__).parents[1]
 # Call -> the keyword that makes it safe; None where nothing does.
@@ -234,18 +233,18 @@ def test_answers_that_are_no_numbers_are_refused(
 ) -> None:
     """What neither hashes nor shapes show: trees whose leaves are no numbers."""
     trained = TrainedModel.load(model)
-    records = minicloud.read(ROOT / "datasets" / "runs")[:3]
+    records = minicloud.read_minicloud(ROOT / "datasets" / "runs")[:3]
     monkeypatch.setattr(Problem, "predict_band", lambda *_: np.full((len(records), 3), np.nan))
     with pytest.raises(ModelError, match="not a number"):
         trained.predict(records)
 
 
 CONSTANTS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "campaign": ("parameters.json", campaign.load),
+    "campaign": ("parameters.json", completion.load),
     "device_model": ("parameters.json", devices.device_parameters),
     "layout_model": ("parameters.json", layout_model.load),
-    "memory": ("parameters.json", lambda path: parameters.memory(path.parent)),
-    "scaling": ("parameters.json", lambda path: parameters.scaling(path.parent)),
+    "memory": ("parameters.json", lambda path: case.memory(path.parent)),
+    "scaling": ("parameters.json", lambda path: case.scaling(path.parent)),
 }
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import on_gpu, zoo
 from hypothesis import given
 from hypothesis import strategies as st
-
-from benchmarks import on_gpu, zoo
 
 
 def _parts(made: list[str], failing: frozenset[str] = frozenset()) -> list[on_gpu.Part]:

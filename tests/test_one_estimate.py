@@ -20,29 +20,28 @@ from recorded_models import transformer as recorded_transformer
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.answer import Answer
+from advisor.ask import Question
+from advisor.ask.records import LayoutRequest
+from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.cli import app
-from advisor.domain import Answer
 from advisor.errors import AdvisorError
-from advisor.jobs.described import described_job
+from advisor.estimate.case import SPACE
+from advisor.estimate.estimate import estimate_on_type
+from advisor.estimate.plan import Plan
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
-from advisor.machines.cluster_text import parse_cluster
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layout, Transformer
-from advisor.planners.core.units import GIB
-from advisor.planners.layouts.grid import SearchSpace
+from advisor.machines.cluster import parse_cluster
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.layouts.search import node_counts
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
-from advisor.predict import Predictor
-from advisor.predict.estimate import estimate_on_type
-from advisor.question import Question
-from advisor.question.layout import layout_space
-from advisor.question.records import LayoutRequest
-from advisor.ranking import Request, recommend
-from advisor.ranking.given import FAMILIES, PlanQuestion, plan
-from advisor.ways.answer import Plan
-from advisor.ways.case import SPACE
+from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.rank import Request, recommend
+from advisor.rank.given import FAMILIES, PlanQuestion, plan
 
 MakeJob = Callable[..., Job]
 SAME = 1e-9

@@ -8,13 +8,13 @@ from collecting import hooked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.tracing import deep_step
-from advisor.jobs.recorded_work import recorded_work
+from advisor.collectors.derive.deep_step import deep_step
+from advisor.jobs.recorded import recorded_work
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.planners.core.nouns import Work
-from advisor.planners.step.describe_updates import over_lists
 from advisor.planners.step.device import step_time
-from advisor.planners.step.operators import kernels_in_call, operator_kind
+from advisor.planners.step.device_rates import kernels_in_call, operator_kind
+from advisor.planners.step.ledger import over_lists
 
 CLASSES = {
     "matmul": "mm addmm bmm.default baddbmm linear",

@@ -10,28 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from advisor.ask import JobSpec
 from advisor.catalogue import Catalogue
 from advisor.cli import app
 from advisor.errors import UsageError
-from advisor.jobs.actuals import Actual, read_runs, runs_of
+from advisor.estimate.known import job_from_runs, job_of
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
+from advisor.jobs.runs import Actual, read_runs, runs_of
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.step.device_rates import unmeasured
-from advisor.planners.step.from_runs import MeasuredRun, amounts_of, steps_s, work_from_runs
-from advisor.planners.step.other_jobs import (
+from advisor.planners.step.from_runs import (
     ALIKE,
     DEVICE,
     JOB,
     LENGTH,
     RUN,
     JobErrors,
+    MeasuredRun,
     _spread,
+    amounts_of,
     expected_error,
+    steps_s,
+    work_from_runs,
 )
-from advisor.predict import Predictor
-from advisor.predict.known_job import job_from_runs, job_of
-from advisor.question import JobSpec
 
 CLI = CliRunner()
 SHEET = accelerator_devices()

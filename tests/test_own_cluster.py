@@ -16,20 +16,20 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from advisor import api, compare_with_cluster
+from advisor.answer import Recommendation
 from advisor.cli import app
-from advisor.domain import Recommendation
 from advisor.errors import AdvisorError
-from advisor.jobs import loading
+from advisor.estimate.predictor import Predictor
+from advisor.jobs import load
 from advisor.jobs.job import Job
 from advisor.planners import PlanningError
-from advisor.planners.queueing.nouns import POLICIES
-from advisor.planners.queueing.wait import Wait, rent_or_wait
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.planners.queueing.engine import POLICIES
+from advisor.planners.queueing.simulator import Wait, rent_or_wait
+from advisor.rank import Request, recommend
 from advisor.records.traces import TraceError
-from advisor.report import own_cluster as report
-from advisor.report.page_data import page_data
-from advisor.simulation.own_cluster import ClusterComparison
+from advisor.report import simulation as report
+from advisor.report.page import page_data
+from advisor.simulate.own_cluster import ClusterComparison
 
 CLUSTER = "10x4xV100-SXM2-16GB@100Gbps"
 
@@ -220,7 +220,7 @@ def test_the_verdict_says_what_an_hour_must_be_worth() -> None:
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, job: Job) -> Job:
     """The latest run is the job: nothing is profiled here."""
-    monkeypatch.setattr(loading, "load_job", lambda *_, **__: job)
+    monkeypatch.setattr(load, "load_job", lambda *_, **__: job)
     monkeypatch.setattr(api, "recording_of", lambda *_: None)
     return job
 

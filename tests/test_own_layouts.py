@@ -15,21 +15,22 @@ from hypothesis.extra import numpy as arrays
 from typer.testing import CliRunner
 
 from advisor import api, data
-from advisor.api import find_job
 from advisor.cli import app
 from advisor.errors import UsageError
+from advisor.estimate.known import find_job
+from advisor.estimate.layout_model import load
+from advisor.estimate.plan import Choice
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.journal import FILE_NAME
-from advisor.jobs.layout_runs import (
-    LayoutRun,
-    append_layout_run,
-    read_layout_runs,
-    unread_layout_runs,
-)
+from advisor.jobs.runs import LayoutRun, append_layout_run, read_layout_runs, unread_layout_runs
+from advisor.lab.fit.layouts import read_all
 from advisor.lab.score.layouts import SEEDS, after_runs
-from advisor.machines.cluster_text import read_cluster
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.core.nouns import DEFAULT_SETUP, Layout, Transformer
+from advisor.machines.cluster import read_cluster
+from advisor.planners.core.layout_case import LayoutParameters
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import DEFAULT_SETUP, Transformer
+from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.own_runs import (
     NAMES,
     LayoutRuns,
@@ -39,13 +40,8 @@ from advisor.planners.layouts.own_runs import (
     sensitivity,
 )
 from advisor.planners.layouts.problem import LayoutProblem
-from advisor.planners.layouts.runnable import layout_columns
-from advisor.predict import Predictor
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.train.layout_tables import read_all
-from advisor.train.step_feedback import note_layout_run
-from advisor.ways.answer import Choice
-from advisor.ways.layout_model import load
+from advisor.rank.given import PlanQuestion, plan
+from advisor.train.feedback import note_layout_run
 
 CLUSTER = "4x8xA100-80GB:nvlink@1600Gbps"
 MODEL = Transformer(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=50_304)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import ModelError
-from advisor.ways import parameters
+from advisor.estimate import case
 
 
 def test_packaged_constants_survive_a_round_trip(tmp_path: Path) -> None:
-    scaling, memory = parameters.scaling(), parameters.memory()
+    scaling, memory = case.scaling(), case.memory()
     for name, record in (("scaling", scaling), ("memory", memory)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "parameters.json").write_text(parameters.text(record))
-    assert parameters.scaling(tmp_path / "scaling") == scaling
-    assert parameters.memory(tmp_path / "memory") == memory
+        (tmp_path / name / "parameters.json").write_text(case.text(record))
+    assert case.scaling(tmp_path / "scaling") == scaling
+    assert case.memory(tmp_path / "memory") == memory
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_packaged_constants_survive_a_round_trip(tmp_path: Path) -> None:
 )
 def test_unreadable_constants_are_one_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "parameters.json").write_text(text)
-    for read in (parameters.scaling, parameters.memory):
+    for read in (case.scaling, case.memory):
         with pytest.raises(ModelError, match=r"cannot use") as caught:
             read(tmp_path)
         assert "advisor train" in caught.value.hint
@@ -41,4 +41,4 @@ def test_unreadable_constants_are_one_error(tmp_path: Path, text: str) -> None:
 
 def test_missing_constants_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot use"):
-        parameters.memory(tmp_path)
+        case.memory(tmp_path)

@@ -15,11 +15,23 @@ from typer.testing import CliRunner
 
 from advisor import data
 from advisor.cli import app
-from advisor.collectors.store import read_recording
+from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError, RunError, UsageError
+from advisor.estimate.peers import (
+    PeerGroup,
+    PeerModel,
+    PeerSeries,
+    answer,
+    minute_of,
+    peers_of,
+    series_of,
+    together,
+)
 from advisor.lab import score
-from advisor.lab.data import HIVEMIND
-from advisor.planners.links.peers import (
+from advisor.lab.data import HIVEMIND, public_runs
+from advisor.lab.data.hivemind_sites import sites_of, slowest_link_gbit_per_s
+from advisor.lab.fit.peers import PeerRows, constants_of, left_out
+from advisor.planners.systems.internet_peers import (
     FirstMinutes,
     PeerParameters,
     Peers,
@@ -27,12 +39,6 @@ from advisor.planners.links.peers import (
     rate_of_parts,
     stall_s,
 )
-from advisor.predict.peer_minutes import PeerSeries, minute_of, series_of, together
-from advisor.predict.peers import PeerGroup, PeerModel, answer, peers_of
-from advisor.records.importers import hivemind
-from advisor.records.importers.hivemind_sites import sites_of, slowest_link_gbit_per_s
-from advisor.train.peer_rows import PeerRows
-from advisor.train.peers import constants_of, left_out
 
 runner = CliRunner()
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
@@ -220,8 +226,8 @@ def test_the_slow_link_is_one_between_two_sites_whatever_the_machines_are() -> N
 
 
 def test_no_name_of_a_machine_is_read_where_rates_are_predicted() -> None:
-    for module in ("planners/links/peers.py", "advisor/predict/peers.py",
-                   "advisor/train/peer_rows.py", "lab/score/scaling.py"):  # fmt: skip
+    for module in ("planners/systems/internet_peers.py", "advisor/estimate/peers.py",
+                   "lab/fit/peers.py", "lab/score/scaling.py"):  # fmt: skip
         assert "V100" not in (Path(__file__).parents[1] / module).read_text()
 
 
@@ -232,24 +238,24 @@ def test_no_name_of_a_machine_is_read_where_rates_are_predicted() -> None:
      ("ResNet50", "resnet50")],
 )  # fmt: skip
 def test_a_model_is_known_by_any_of_its_names(name: str, same: str) -> None:
-    found = hivemind.model_parameters(name)
+    found = public_runs.model_parameters(name)
     assert found is not None
-    assert found == hivemind.model_parameters(same)
+    assert found == public_runs.model_parameters(same)
 
 
 def test_a_model_of_unknown_size_is_an_error_with_its_row(tmp_path: Path) -> None:
     import pandas as pd
 
     (tmp_path / "experiments.csv").write_text(
-        ",".join(hivemind._EXPERIMENT) + "\ne1,2,gc-t4x2,90,100,4096,my-net,notebook,US T4\n"
+        ",".join(public_runs._EXPERIMENT) + "\ne1,2,gc-t4x2,90,100,4096,my-net,notebook,US T4\n"
     )
-    (tmp_path / "nodes.csv").write_text(",".join(hivemind._NODE) + "\n0,e1,gc-t4,32,8,31000\n")
+    (tmp_path / "nodes.csv").write_text(",".join(public_runs._NODE) + "\n0,e1,gc-t4,32,8,31000\n")
     for name, columns in (
-        ("train_steps", hivemind._STEPS), ("system_series", hivemind._SYSTEM),
+        ("train_steps", public_runs._STEPS), ("system_series", public_runs._SYSTEM),
     ):  # fmt: skip
         pd.DataFrame([dict.fromkeys(columns, 0.0)]).to_parquet(tmp_path / f"{name}.parquet")
     with pytest.raises(RunError, match=r"row 1: model_final: the size of 'my-net' is not known"):
-        hivemind.read(tmp_path)
+        public_runs.read_hivemind(tmp_path)
 
 
 # What a user asks -----------------------------------------------------------------------------

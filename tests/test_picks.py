@@ -11,23 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.told import Told
-from advisor.domain import Candidate, Configuration, Estimate, Offer, Recommendation
-from advisor.jobs.actuals import Actual
+from advisor.answer import Candidate, Configuration, Estimate, Offer, Recommendation
+from advisor.ask import JobSpec
+from advisor.collectors.format.facts import Told
+from advisor.estimate.at_hand import at_hand
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.jobs.loading import job_of
+from advisor.jobs.load import job_of
+from advisor.jobs.runs import Actual
 from advisor.planners.core.nouns import Layout
-from advisor.predict import Predictor
-from advisor.predict.at_hand import at_hand
-from advisor.question import JobSpec
-from advisor.ranking import Request, recommend
-from advisor.ranking.changes import changes
-from advisor.ranking.front import pareto_front
-from advisor.ranking.known_error import known_error, stored_errors, unmeasured_words
-from advisor.ranking.picks import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
-from advisor.ranking.picks import picks as picks_of
-from advisor.report import explained, terminal
-from advisor.words import summary
+from advisor.rank import Request, recommend
+from advisor.rank.changes import changes, known_error, stored_errors, unmeasured_words
+from advisor.rank.front import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
+from advisor.rank.front import picks as picks_of
+from advisor.rank.ranking_front import pareto_front
+from advisor.words import recommendation, summary
 
 MakeJob = Callable[..., Job]
 
@@ -249,22 +247,25 @@ def test_the_answer_is_one_screen(
 ) -> None:
     job = replace(make_job(), total_steps=steps)
     answer = recommend(job, predictor=predictor, here=at_hand(predictor, job))
-    lines = [line for line, _ in terminal.text(answer.to_record(), width=width)]
-    assert len(lines) <= terminal.SCREEN_LINES
+    lines = [line for line, _ in recommendation.text(answer.to_record(), width=width)]
+    assert len(lines) <= recommendation.SCREEN_LINES
     assert max(map(len, lines)) <= width
-    assert sum(is_choice for _, is_choice in terminal.text(answer.to_record(), width=width)) >= 1
+    assert (
+        sum(is_choice for _, is_choice in recommendation.text(answer.to_record(), width=width))
+        >= 1
+    )
 
 
 def test_a_row_explains_itself_and_an_unknown_one_says_which_there_are(
     answer: Recommendation,
 ) -> None:
     for one in answer.front:
-        said = explained.text(answer.to_record(), one.rank)
+        said = recommendation.explained_text(answer.to_record(), one.rank)
         assert all(name in said for name in ("layout", "where time and cost go"))
         parts = sum(part.time_h for part in one.breakdown.values())
         assert math.isclose(parts, one.training_time_h.value, rel_tol=1e-9)
     with pytest.raises(Exception, match="no row 99"):
-        explained.text(answer.to_record(), 99)
+        recommendation.explained_text(answer.to_record(), 99)
 
 
 def test_the_hourly_price_of_all_machines_together_is_bounded(
@@ -297,7 +298,7 @@ def test_what_misses_the_hourly_limit_by_least_is_shown(
     assert hourly == sorted(hourly)
     free = recommend(job, replace(request, max_hourly_usd=None, top=500), predictor=predictor)
     assert hourly[0] <= min(one.configuration.price_usd_per_h for one in free.front)
-    first = next(line for line, is_bold in terminal.text(answer.to_record()) if is_bold)
+    first = next(line for line, is_bold in recommendation.text(answer.to_record()) if is_bold)
     assert first == "Nothing satisfies the constraints. The nearest misses:"
 
 
@@ -309,7 +310,7 @@ def test_every_spot_row_says_how_often_it_is_interrupted(
     offers = [offer for one in answer.front for offer, _ in one.configuration.parts]
     assert any(offer.pricing == "spot" for offer in offers)
     assert all(("interrupt" in offer.terms) == (offer.pricing == "spot") for offer in offers)
-    shown = "\n".join(line for line, _ in terminal.text(answer.to_record(), most=None))
+    shown = "\n".join(line for line, _ in recommendation.text(answer.to_record(), most=None))
     assert shown.count("interrupt") >= sum(offer.pricing == "spot" for offer in offers)
 
 
@@ -460,7 +461,7 @@ def test_the_best_value_is_among_the_rows_of_the_screen(
     job = replace(make_job(), total_steps=450_000.0)
     answer = recommend(job, Request(least_gain_fraction=0.01), predictor=predictor)
     assert len(answer.front) > 5
-    lines = [line for line, _ in terminal.text(answer.to_record())]
+    lines = [line for line, _ in recommendation.text(answer.to_record())]
     best_row = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     name = best_row.configuration.parts[0][0].instance_type
     assert any(line.startswith(f"{best_row.rank:>4} ") and name in line for line in lines)

@@ -15,22 +15,22 @@ from typer.testing import CliRunner
 from advisor.catalogue import Catalogue
 from advisor.cli import app
 from advisor.errors import UsageError
-from advisor.jobs.described import described_job, read_model
-from advisor.machines.cluster_text import parse_cluster
-from advisor.machines.own_nodes import own_fleet
+from advisor.estimate.case import SPACE
+from advisor.estimate.launch.megatron import megatron_arguments, pipeline_layout
+from advisor.estimate.launch.trainer import deepspeed_config
+from advisor.estimate.laws import ModelOn, model_on
+from advisor.estimate.plan import Objective, Plan, burden
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import described_job, read_model
+from advisor.machines.cluster import parse_cluster
+from advisor.machines.fleet import own_fleet
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layout, Transformer
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.swapping.atom import AVERAGE_EVERY
-from advisor.predict import Predictor
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.ways.answer import Objective, Plan, burden
-from advisor.ways.case import SPACE
-from advisor.ways.launch.megatron import megatron_arguments, pipeline_layout
-from advisor.ways.launch.trainer import deepspeed_config
-from advisor.ways.model_on import ModelOn
-from advisor.ways.terminal import show
-from advisor.ways.unit_models import model_on
+from advisor.planners.systems.atom import AVERAGE_EVERY
+from advisor.rank.given import PlanQuestion, plan
+from advisor.words.ways import show
 
 LLAMA_8B = Transformer(
     layers=32,

@@ -19,16 +19,16 @@ from typer.testing import CliRunner
 from advisor.catalogue import Catalogue
 from advisor.cli import app
 from advisor.errors import RunError, UsageError
+from advisor.estimate.case import SPACE
+from advisor.estimate.launch.recorded import script_of
+from advisor.estimate.plan import Plan, burden
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
-from advisor.machines.cluster_text import parse_cluster
+from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
-from advisor.predict import Predictor
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.ways.answer import Plan, burden
-from advisor.ways.case import SPACE
-from advisor.ways.launch.recorded import script_of
-from advisor.ways.terminal import show
+from advisor.rank.given import PlanQuestion, plan
+from advisor.words.ways import show
 
 MakeJob = Callable[..., Job]
 MIXED = "a2-highgpu-4g + 2x g2-standard-48"

@@ -11,19 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.asymmetric_pipeline.zorse import PipelineGroup, PipelineJob, best_of_groups
-from advisor.planners.core.columns import Machines
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.layer_latency import LayerLatency
-from advisor.planners.core.nouns import Cluster, Device, Layout, Link, Node, Transformer
-from advisor.planners.core.units import GIB
-from advisor.planners.elastic.hydrozoa import Billing, WorkerScaling
-from advisor.planners.heterogeneous.cephalo import UnevenJob, Worker, even_plan, plan
-from advisor.planners.layouts.grid import SearchSpace
+from advisor.planners.core.columns import LayerLatency, Machines
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.nouns import Cluster, Device, Layout, Link, Node
+from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.layouts.search import search
-from advisor.planners.queueing.nouns import JobTable
+from advisor.planners.queueing.engine import JobTable
 from advisor.planners.spot.availability import Spells, SpotJob, SpotTrace, replay
-from advisor.planners.swapping.atom import Peer, SwapModel
+from advisor.planners.systems.atom import Peer, SwapModel
+from advisor.planners.systems.cephalo import UnevenJob, Worker, even_plan, plan
+from advisor.planners.systems.hydrozoa import Billing, WorkerScaling
+from advisor.planners.systems.zorse import PipelineGroup, PipelineJob, best_of_groups
 
 NAN = float("nan")
 SMALL = Transformer(layers=4, hidden=1024, heads=8, sequence=1024, vocabulary=32000)
@@ -181,19 +180,14 @@ def test_layers_that_do_not_fill_the_stages_are_named() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    memory=st.floats(0.001, 4.0),
-    kept=st.floats(0.0, 8.0),
-    hidden=st.sampled_from([12288, 65536]),
+    memory=st.floats(0.001, 4.0), kept=st.floats(0.0, 8.0), hidden=st.sampled_from([12288, 65536])
 )
 def test_hints_hold_counts_that_somebody_could_use(
     memory: float, kept: float, hidden: int
 ) -> None:
     model = Transformer(layers=96, hidden=hidden, heads=64, sequence=8192, vocabulary=51200)
     machines = replace(
-        MACHINES,
-        memory_bytes=memory * GIB,
-        kept_free_bytes=kept * GIB,
-        host_memory_bytes=0.0,
+        MACHINES, memory_bytes=memory * GIB, kept_free_bytes=kept * GIB, host_memory_bytes=0.0
     )
     with pytest.raises(PlanningError) as caught:
         search(model, machines, 1, 4)

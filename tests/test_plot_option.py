@@ -15,21 +15,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import words
-from advisor.cli import VERBS, load_verb, plot_option
-from advisor.cli.plot_option import PlotCommand, with_terminal
+from advisor.answer import Recommendation
+from advisor.cli import VERBS, load_verb, options
+from advisor.cli.options import PlotCommand, leaves, with_terminal
 from advisor.cli.simulate import app
-from advisor.cli.verb_settings import leaves
-from advisor.domain import Recommendation
 from advisor.errors import AdvisorError, UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.lab.score.scores import _record, score
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
-from advisor.shown import picture, text_plot
-from advisor.shown.agreement import compared_charts, scored_charts
-from advisor.shown.chart import TOGETHER
-from advisor.shown.front import front_chart
-from advisor.shown.plans import plan_charts
+from advisor.rank import Request, recommend
+from advisor.show import draw
+from advisor.show.charts import TOGETHER, compared_charts, front_chart, plan_charts, scored_charts
 
 FAILURES = ["failures", "--hours", "240", "--devices", "512"]
 WORDS = st.sampled_from(
@@ -111,7 +107,7 @@ def test_colours_are_the_terminal_s_and_the_user_s_choice(
             pass
 
     monkeypatch.setattr("sys.stdout", Terminal())
-    style = plot_option.terminal_style()
+    style = options.terminal_style()
     assert style.is_coloured == is_coloured
     assert not style.is_unicode
 
@@ -161,7 +157,7 @@ def test_the_front_that_is_drawn_is_the_record_s(answer: Recommendation) -> None
         assert {words.picked_as(record, rank) for rank in ranks} == {
             "" if series.is_minor else series.name
         }
-    (axes,) = picture.figure(front_chart(record, names=True)).axes
+    (axes,) = draw.figure(front_chart(record, names=True)).axes
     dots = [tuple(xy) for line, _, _ in axes.containers for xy in line.get_xydata().tolist()]
     assert sorted(dots) == sorted(_marks(answer))
 
@@ -169,7 +165,7 @@ def test_the_front_that_is_drawn_is_the_record_s(answer: Recommendation) -> None
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_front_in_a_terminal_names_every_candidate(answer: Recommendation, width: int) -> None:
     record = answer.to_record()
-    drawn = text_plot.text(front_chart(record), text_plot.Style(width=width))
+    drawn = draw.text(front_chart(record), draw.Style(width=width))
     for one in record["front"]:
         assert f"{one['rank']}: {words.inside(one['configuration'])}" in drawn
     for name, rank in record["picks"].items():

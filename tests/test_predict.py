@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.answer import CompletionWay, Estimate
 from advisor.cli import app
-from advisor.domain import CompletionWay, Estimate
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.transfers import BOOT_S
-from advisor.predict import Predictor
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()
@@ -133,7 +133,7 @@ def test_half_precision_compiling_and_a_larger_card_help(predictor: Predictor) -
 
 
 def test_a_recorded_job_can_be_asked_for_in_another_way(make_job: MakeJob, tmp_path: Path) -> None:
-    from advisor.jobs.files import write_job
+    from advisor.jobs.load import write_job
 
     write_job(make_job(), tmp_path / "job.json")
     same = api.find_job(job_file=tmp_path / "job.json")
@@ -257,12 +257,7 @@ def test_a_job_is_completed_as_asked(way: CompletionWay, predictor: Predictor) -
     options: dict[str, Any] = {"on": "aws:p4d.24xlarge", "count": 2, "predictor": predictor}
     found = api.estimate(job, completion=way, **options)
     same = predictor.predict(
-        job,
-        "p4d.24xlarge",
-        count=2,
-        provider="aws",
-        pricing="spot",
-        completion=way,
+        job, "p4d.24xlarge", count=2, provider="aws", pricing="spot", completion=way
     )
     assert (found.training_time_h, found.cost_usd) == (same.training_time_h, same.cost_usd)
     assert found.completion == way
@@ -274,7 +269,7 @@ def test_a_job_is_completed_as_asked(way: CompletionWay, predictor: Predictor) -
 
 def test_elastic_machines_keep_to_the_layout_that_is_fixed(predictor: Predictor) -> None:
     """Fewer machines have the ZeRO stage that was asked for, too."""
-    from advisor.question import LayoutRequest
+    from advisor.ask import LayoutRequest
 
     job = api.find_job(**LLAMA)
     asked: list[Any] = []

@@ -16,16 +16,22 @@ from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.errors import ModelError, UsageError
-from advisor.learned import course, features
-from advisor.learned.analytic import analytic_time_s, communication_s
-from advisor.learned.choice import Runs, chosen_ratio, penalty_for, scores, walked_ratio
-from advisor.learned.evaluation import evaluate, metrics
+from advisor.lab.learned.sequence import SequenceNetwork
+from advisor.learned import features
+from advisor.learned.choose import (
+    Regret,
+    Runs,
+    chosen_ratio,
+    penalty_for,
+    regret,
+    scores,
+    walked_ratio,
+)
+from advisor.learned.evaluation import Contest, best_of, evaluate, metrics
+from advisor.learned.features import analytic_time_s, communication_s
+from advisor.learned.intervals import left_out
 from advisor.learned.linear import Ridge
 from advisor.learned.problem import problem
-from advisor.learned.regret import Regret, regret
-from advisor.learned.selection import Contest, best_of
-from advisor.learned.sequence import SequenceNetwork
-from advisor.learned.splits import left_out
 from advisor.learned.trained import TrainedModel, data_hash
 from advisor.records import (
     AnchorRun,
@@ -35,7 +41,7 @@ from advisor.records import (
     RunRecord,
     write_records,
 )
-from advisor.train.model_card import card
+from advisor.train.folder import card
 from advisor.train.models import train
 
 runner = CliRunner()
@@ -55,8 +61,7 @@ def record(
 ) -> RunRecord:
     """A run of a job on machines of a share of a core, with its partial run on one core."""
     series = ResourceSeries(
-        interval_s=0.5,
-        channels={"cpu_cores": (0.5, 1.0, 1.0), "memory_bytes": (1e8, 2e8, 3e8)},
+        interval_s=0.5, channels={"cpu_cores": (0.5, 1.0, 1.0), "memory_bytes": (1e8, 2e8, 3e8)}
     )
     values: dict[str, Any] = {
         "record_id": name or f"{family}-{cores}-{count}-{gbit}-{time_s}",
@@ -152,11 +157,11 @@ class TestFeatures:
         run = record(anchor=anchor)
         row = dict(zip(features.NAMES, features.table([run])[0], strict=True))
         assert math.isnan(row["cpu_cores_late_growth"])
-        assert np.isfinite(course.sequences([run])).all()
+        assert np.isfinite(features.sequences([run])).all()
 
     def test_series_are_scaled_to_order_one(self) -> None:
-        rows = course.sequences([record()])
-        assert rows.shape == (1, len(course.SEQUENCE_CHANNELS) * course.SEQUENCE_READINGS)
+        rows = features.sequences([record()])
+        assert rows.shape == (1, len(features.SEQUENCE_CHANNELS) * features.SEQUENCE_READINGS)
         assert rows.min() >= 0.0
         assert rows.max() <= 1.0
 
@@ -227,7 +232,7 @@ def table(jobs: int = 12, seed: int = 0) -> Runs:
 class TestChoice:
     def test_one_run_tells_a_long_job_from_a_short_one(self) -> None:
         runs_, own, usual = table(), [], []
-        from advisor.learned.regret import constant_answer
+        from advisor.learned.choose import constant_answer
 
         for job in range(12):
             others = np.setdiff1d(np.arange(12), [job])
@@ -238,7 +243,7 @@ class TestChoice:
         assert np.mean(own) < 1.0 + 0.5 * (np.mean(usual) - 1.0)
 
     def test_a_job_that_failed_on_the_anchor_gets_the_constant_answer(self) -> None:
-        from advisor.learned.regret import constant_answer
+        from advisor.learned.choose import constant_answer
 
         runs_ = table()
         others = np.arange(1, 12)
@@ -505,8 +510,7 @@ class TestCommands:
         one = [r for r in runs() if r.instance_key == "quota-0.5"]
         write_records(tmp_path / "runs.jsonl", one)
         found = runner.invoke(
-            app,
-            ["evaluate", "--data", str(tmp_path / "runs.jsonl"), "--model", "ridge", "--json"],
+            app, ["evaluate", "--data", str(tmp_path / "runs.jsonl"), "--model", "ridge", "--json"]
         )
         assert set(json.loads(found.stdout)["splits"]) == {"random", "job"}
         assert "split instance left out" in found.stderr
@@ -541,8 +545,8 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Calibrating anew for each of hundreds of programs took most of a training's time."""
-    from advisor.learned import selection
-    from advisor.learned.conformal import calibrate
+    from advisor.learned import evaluation
+    from advisor.learned.intervals import calibrate
     from advisor.learned.stack import Stack
 
     calls: list[int] = []
@@ -551,7 +555,7 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
         calls.append(len(errors))
         return calibrate(X, errors, groups, **more)
 
-    monkeypatch.setattr(selection, "calibrate", counted)
+    monkeypatch.setattr(evaluation, "calibrate", counted)
     for programs in (12, 60):
         runs = [
             record(f"program{i}", name=f"{i}-{k}", cores=cores, time_s=20.0 + i % 5 + k)
@@ -562,7 +566,7 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
         stack = Stack((("ridge", Ridge()),), folds=3, static_columns=len(features.FEATURES))
         asked.fit(stack, slice(None))
         calls.clear()
-        found = selection.contest(asked, stack)
+        found = evaluation.contest(asked, stack)
         assert len(found) == 2
         assert len(calls) == 2 * 12
         # Each row is scored by errors of other programs alone.

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from advisor.domain import Recommendation
+from advisor.answer import Recommendation
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
-from advisor.report.terminal import show_probes
+from advisor.rank import Request, recommend
+from advisor.words.recommendation import show_probes
 
 MakeJob = Callable[..., Job]
 

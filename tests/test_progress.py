@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.learned.sequence import SequenceNetwork
+from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.learned.tasks import run, supervised
-from advisor.train.progress import PERIOD_S, ProgressLines, progress
+from advisor.train.cluster import PERIOD_S, ProgressLines, progress
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter
-from advisor.jobs.described import described_job
+from advisor.estimate.best import best_columns, first_look, improvable, least_step_s
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
-from advisor.planners.core.nouns import Transformer
+from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
-from advisor.ranking.pruning import AskedRows, promising_columns
-from advisor.ways.best import best_columns, first_look, improvable, least_step_s
+from advisor.rank import Request, recommend
+from advisor.rank.prune import AskedRows, promising_columns
 
 MakeJob = Callable[..., Job]
 MODELS = {

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import api
-from advisor.api import find_job
-from advisor.cli import app
-from advisor.cli.asking import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, ask
-from advisor.errors import UsageError
-from advisor.jobs.loading import job_of
-from advisor.planners.core.nouns import TrainingSetup
-from advisor.planners.layouts.grid import SearchSpace
-from advisor.question import (
+from advisor.ask import (
     ALIASES,
     ENTRIES,
     Constraints,
@@ -30,7 +23,14 @@ from advisor.question import (
     flag_of,
     merged,
 )
-from advisor.question.layout import layout_space
+from advisor.ask.sources import layout_space
+from advisor.cli import app
+from advisor.cli.options import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, ask
+from advisor.errors import UsageError
+from advisor.estimate.known import find_job
+from advisor.jobs.load import job_of
+from advisor.planners.core.setup import TrainingSetup
+from advisor.planners.layouts.problem import SearchSpace
 
 RUN = CliRunner()
 ALL = (*JOB, *CONSTRAINTS, *LAYOUT, *SETUP, *CLUSTER, "catalogue", "objective", "completion")
@@ -115,7 +115,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Question]:
         seen.append(ask(given, **options))
         raise UsageError("seen", hint="")
 
-    monkeypatch.setattr("advisor.cli.asking.ask", remember)
+    monkeypatch.setattr("advisor.cli.options.ask", remember)
     return seen
 
 

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.domain import Estimate
+from advisor.answer import Estimate
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.queueing.nouns import Policy, SharedCluster
-from advisor.planners.queueing.start import OpenJobs, drawn_s, start_delays_s
+from advisor.planners.queueing.engine import Policy, SharedCluster
+from advisor.planners.queueing.simulator import OpenJobs, drawn_s, start_delays_s
 from advisor.records.job_tables import read_cluster_trace
-from advisor.simulation.queue import queue_answer
-from advisor.simulation.queue_now import OwnCluster
+from advisor.simulate.queue import OwnCluster, queue_answer
 
 FOUR = SharedCluster(nodes=1, devices_per_node=4)
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
-from advisor.planners.queueing.nouns import (
+from advisor.planners.queueing.engine import (
     POLICIES,
     JobTable,
     Placement,
@@ -21,10 +21,15 @@ from advisor.planners.queueing.nouns import (
     QueueParameters,
     SharedCluster,
 )
-from advisor.planners.queueing.policies import engine
 from advisor.planners.queueing.preemptive import Attained, Gittins, gittins_index
-from advisor.planners.queueing.simulator import outcome, simulate_queue
-from advisor.planners.queueing.wait import Wait, rent_or_wait, wait_on_cluster
+from advisor.planners.queueing.simulator import (
+    Wait,
+    engine,
+    outcome,
+    rent_or_wait,
+    simulate_queue,
+    wait_on_cluster,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "tiresias"
 
@@ -181,13 +186,7 @@ def test_consolidation_makes_a_job_wait_for_one_node(policy: Policy) -> None:
     jobs = table_of([(0, 3, 100), (0, 3, 100), (10, 2, 10)])
     parameters = QueueParameters(service_samples=(1e3, 1e4))
     free = simulate_queue(jobs, EIGHT, policy, parameters=parameters)
-    together = simulate_queue(
-        jobs,
-        EIGHT,
-        policy,
-        placement="consolidated",
-        parameters=parameters,
-    )
+    together = simulate_queue(jobs, EIGHT, policy, placement="consolidated", parameters=parameters)
     assert free.start_s[2] == 10
     # Preempting policies may put the short job first; the others wait for an end.
     expected = {"shortest": 10, "shortest-gpu": 10}.get(policy, 100)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.learned import registry
-from advisor.learned.boosted_trees import BoostedTrees
-from advisor.learned.quick import QuickModel
+from advisor.learned.quick import BoostedTrees, QuickModel
 
 SHIPPED = data.root("trained_models") / "runs"
 

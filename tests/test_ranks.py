@@ -17,29 +17,25 @@ from collecting import MARKED, ROOT, hooked, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors import local_ranks, network, summary
+from advisor.collectors.derive import summary
+from advisor.collectors.derive.profiler_log import throttling
+from advisor.collectors.derive.ranks import communication_of, corrected_together, ranks_of
+from advisor.collectors.derive.resources import resources
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.events import CommunicationCounts, Events
+from advisor.collectors.format.events import CommunicationCounts, Events
+from advisor.collectors.format.recording import Reading, Recording, StepTime
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.own_sockets import tcp_bytes
-from advisor.collectors.hooks.tensor_groups import buckets, buffers_beside
-from advisor.collectors.ranks import communication_of, corrected_together, ranks_of
-from advisor.collectors.recording import Reading, Recording, StepTime
-from advisor.collectors.resources import resources
-from advisor.collectors.sampler import unpack
-from advisor.collectors.tree_series import throttling
+from advisor.collectors.hooks.ranks import buckets, buffers_beside
+from advisor.collectors.hooks.state import tcp_bytes
+from advisor.collectors.run import child
+from advisor.collectors.watch import network
+from advisor.collectors.watch.sampler import unpack
+from advisor.estimate.case import constants, host_anchor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
-from advisor.learned.course import (
-    RANK_CHANNELS,
-    SEQUENCE_CHANNELS,
-    SEQUENCE_READINGS,
-    sequences,
-)
+from advisor.learned.features import RANK_CHANNELS, SEQUENCE_CHANNELS, SEQUENCE_READINGS, sequences
 from advisor.records import RunRecord
-from advisor.records.importers.profiled import profile
-from advisor.ways.anchors import host_anchor
-from advisor.ways.constants import constants
+from advisor.records.profiled import profile
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -101,7 +97,7 @@ with open(sys.argv[3] + os.environ.get("RANK", "alone"), "w") as file:
 
 @given(st.integers(1, 8), st.lists(st.integers(0, 99), min_size=1, max_size=16, unique=True))
 def test_ranks_share_no_core_where_there_are_enough(workers: int, allowed: list[int]) -> None:
-    cores = local_ranks.cores_of(workers, allowed)
+    cores = child.cores_of(workers, allowed)
     assert len(cores) == workers
     assert all(set(one) <= set(allowed) and one for one in cores)
     if len(allowed) >= workers:
@@ -117,7 +113,7 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     theirs = json.loads(done.stdout)
-    ours = local_ranks.rank_environment(
+    ours = child.rank_environment(
         0, 1, address=theirs["MASTER_ADDR"], ports=(int(theirs["MASTER_PORT"]), 1),
         interface="lo", threads=1,
     )  # fmt: skip
@@ -138,23 +134,23 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
 )
 def test_commands_that_start_ranks_are_refused(command: list[str]) -> None:
     with pytest.raises(RecordingError) as caught:
-        local_ranks.check(command, 2, None)
+        child.check(command, 2, None)
     assert caught.value.hint
-    local_ranks.check(command, 1, None)
+    child.check(command, 1, None)
 
 
 def test_no_more_ranks_than_one_machine_can_take() -> None:
-    local_ranks.check(["python", "train.py"], local_ranks.MOST_RANKS, None)
+    child.check(["python", "train.py"], child.MOST_RANKS, None)
     with pytest.raises(RecordingError, match="ranks on one machine"):
-        local_ranks.check(["python", "train.py"], local_ranks.MOST_RANKS + 1, None)
+        child.check(["python", "train.py"], child.MOST_RANKS + 1, None)
 
 
 def test_a_bandwidth_needs_ranks_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecordingError, match="between ranks"):
-        local_ranks.check(["python", "train.py"], 1, 1e9)
+        child.check(["python", "train.py"], 1, 1e9)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(RecordingError, match="root"):
-        local_ranks.check(["python", "train.py"], 2, 1e9)
+        child.check(["python", "train.py"], 2, 1e9)
 
 
 def test_a_link_is_limited_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ import pytest
 from recorded_models import transformer
 
 from advisor import api
-from advisor.collectors.recording import OperatorCount
+from advisor.collectors.format.recording import OperatorCount
 from advisor.errors import UsageError
-from advisor.jobs.files import read_job, write_job
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import recognised, recorded_heads
 from advisor.jobs.job import Job
-from advisor.jobs.recognised import recognised, recorded_heads
-from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, units
-from advisor.predict import Predictor
+from advisor.jobs.load import read_job, write_job
+from advisor.planners.step.units import TransformerBlocks, transformer_blocks, units
 
 MakeJob = Callable[..., Job]
 

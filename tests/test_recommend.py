@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from advisor.answer import Recommendation
 from advisor.catalogue import parse_gpus
-from advisor.catalogue.billing import bills, charged_h
-from advisor.domain import Recommendation
+from advisor.catalogue.overrides import bills, charged_h
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.rank import Request, recommend
 
 MakeJob = Callable[..., Job]
 
@@ -165,7 +165,7 @@ def test_leaving_out_hopeless_spot_rows_changes_no_front(
     request = Request(providers=("aws",), pricings=("on-demand", "spot"), max_nodes=2, top=500)
     pruned = recommend(make_job(), request, predictor=predictor)
     monkeypatch.setattr(
-        "advisor.ranking.rows._worth_replaying",
+        "advisor.rank.ranking_rows._worth_replaying",
         lambda time_h, cost, is_spot, column, bands: np.flatnonzero(is_spot & np.isfinite(time_h)),
     )
     whole = recommend(make_job(), request, predictor=predictor)

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from recorded_models import convolutions, transformer
 
+from advisor.estimate import case as parameters
 from advisor.planners.core.columns import Offload
 from advisor.planners.core.nouns import Device, Layout, Link, Node, Work
-from advisor.planners.layouts.recorded_case import RecordedCase
-from advisor.planners.layouts.recorded_layout import RecordedMachine, RecordedModel
-from advisor.planners.memory.training_memory import MemoryParameters
-from advisor.planners.memory.unit_memory import UnitTable, offloaded_bytes, unit_state_bytes
-from advisor.planners.step.model_units import units
-from advisor.ways import parameters
+from advisor.planners.layouts.units import RecordedCase, RecordedMachine, RecordedModel
+from advisor.planners.memory.recorded import (
+    MemoryParameters,
+    UnitTable,
+    offloaded_bytes,
+    unit_state_bytes,
+)
+from advisor.planners.step.units import units
 
 WORK = transformer()
 TABLE = UnitTable.of(units(WORK), WORK)

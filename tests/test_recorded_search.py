@@ -11,28 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_models import convolutions, transformer
 
+from advisor.estimate import case
 from advisor.machines import devices
-from advisor.planners.asymmetric_pipeline.grouped_pipeline import (
-    StageGroup,
-    StageMemory,
-    grouped_pipeline,
-)
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Link, Node, Recompute, Work
-from advisor.planners.heterogeneous.uneven_data_parallel import (
-    MicroBatchCurve,
-    balance,
-)
-from advisor.planners.layouts.grid import SearchSpace
 from advisor.planners.layouts.pipeline import replay_s
-from advisor.planners.layouts.recorded_layout import RecordedMachine, RecordedModel
-from advisor.planners.layouts.recorded_search import search_recorded
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.layouts.unit_search import search_recorded
+from advisor.planners.layouts.units import RecordedMachine, RecordedModel
 from advisor.planners.links.data_parallel import data_parallel_step
-from advisor.planners.memory.training_memory import training_memory_bytes
-from advisor.planners.memory.unit_memory import UnitTable, base_bytes, unit_state_bytes
-from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, units
-from advisor.planners.step.unit_times import UnitTimes, unit_times
-from advisor.ways import parameters
+from advisor.planners.memory.recorded import (
+    UnitTable,
+    base_bytes,
+    training_memory_bytes,
+    unit_state_bytes,
+)
+from advisor.planners.step.units import (
+    TransformerBlocks,
+    UnitTimes,
+    transformer_blocks,
+    unit_times,
+    units,
+)
+from advisor.planners.systems.cephalo import MicroBatchCurve, balance
+from advisor.planners.systems.zorse import StageGroup, StageMemory, grouped_pipeline
 
 DEVICES = devices.accelerator_devices()
 CONSTANTS = devices.device_parameters()
@@ -46,8 +48,8 @@ def model_of(work: Work) -> RecordedModel:
         work=work,
         table=UnitTable.of(parts, work),
         blocks=blocks if isinstance(blocks, TransformerBlocks) else None,
-        memory=parameters.memory(),
-        scaling=parameters.scaling(),
+        memory=case.memory(),
+        scaling=case.scaling(),
     )
 
 

@@ -12,12 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from advisor.advice.record import How
-from advisor.collectors.limits import Limits
-from advisor.collectors.recording import Host
-from advisor.collectors.resources import Resources
-from advisor.collectors.told import Told
-from advisor.domain import (
+from advisor.advise.facts import How
+from advisor.answer import (
     Answer,
     Candidate,
     Configuration,
@@ -27,16 +23,20 @@ from advisor.domain import (
     from_record,
     to_record,
 )
+from advisor.collectors.derive.resources import Resources
+from advisor.collectors.format.facts import Limits, Told
+from advisor.collectors.format.recording import Host
 from advisor.errors import AdvisorError
-from advisor.gate.records import Remedy
-from advisor.jobs.actuals import Actual
-from advisor.jobs.files import read_job, write_job
+from advisor.gate.decision import Remedy
 from advisor.jobs.job import Feed, Job, Measured, Program
+from advisor.jobs.load import read_job, write_job
+from advisor.jobs.runs import Actual
 from advisor.jobs.transfers import Transfers
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layout, Transformer
-from advisor.planners.elastic.noise import NoiseScale
-from advisor.planners.stragglers.spread import RankSpread
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import Transformer
+from advisor.planners.systems.hydrozoa import NoiseScale
+from advisor.planners.systems.stragglers import RankSpread
 
 PLAIN: dict[Any, Callable[[Random], Any]] = {
     int: lambda draw: draw.randint(1, 64),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
-from advisor.ranking import Request
+from advisor.rank import Request
 
 
 @pytest.mark.parametrize(

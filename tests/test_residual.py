@@ -13,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import ModelError
+from advisor.estimate.case import Anchors, constants
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.machines import residuals
+from advisor.lab.fit.device import fit_errors, left_out, without
+from advisor.machines import devices
 from advisor.machines.devices import accelerator_devices
-from advisor.planners.core.nouns import Transformer, Work
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.residual import (
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import Transformer
+from advisor.planners.step.calibrate import (
     AMPLITUDES,
     ExpectedErrors,
     SeenErrors,
@@ -28,10 +31,7 @@ from advisor.planners.step.residual import (
     errors_at,
     expected_errors,
 )
-from advisor.predict import Predictor
-from advisor.train.residual_fit import fit_errors, left_out, without
-from advisor.ways.anchors import Anchors
-from advisor.ways.constants import constants
+from advisor.planners.step.describe import transformer_work
 
 SHEET = accelerator_devices()
 GPUS = ("T4", "V100-SXM2-16GB", "A100-SXM4-40GB", "RTX-3090", "RTX-4090", "H100-SXM5-80GB", "L4")
@@ -107,10 +107,10 @@ def test_a_precise_measurement_on_the_very_card_is_believed() -> None:
 
 def test_kept_and_read_again_the_process_is_the_same(tmp_path: Path) -> None:
     process = constants().residual
-    path = tmp_path / residuals.FILE
-    path.write_text(json.dumps(residuals.to_record(process)))
-    again = residuals.residual_parameters(path)
-    assert residuals.to_record(again) == residuals.to_record(process)
+    path = tmp_path / devices.FILE
+    path.write_text(json.dumps(devices.to_record(process)))
+    again = devices.residual_parameters(path)
+    assert devices.to_record(again) == devices.to_record(process)
     one, two = (expected_errors(work(), [SHEET["L4"]], p) for p in (process, again))
     np.testing.assert_array_equal(one.mean, two.mean)
 
@@ -130,12 +130,12 @@ def test_kept_and_read_again_the_process_is_the_same(tmp_path: Path) -> None:
 def test_a_spoilt_process_is_refused(
     tmp_path: Path, spoil: Callable[[dict[str, Any]], object]
 ) -> None:
-    record = residuals.to_record(constants().residual)
+    record = devices.to_record(constants().residual)
     spoil(record)
-    path = tmp_path / residuals.FILE
+    path = tmp_path / devices.FILE
     path.write_text(json.dumps(record))
     with pytest.raises(ModelError, match="cannot be read"):
-        residuals.residual_parameters(path)
+        devices.residual_parameters(path)
 
 
 def test_what_published_steps_say_is_in_the_answer_on_a_gpu(make_job: Callable[..., Job]) -> None:

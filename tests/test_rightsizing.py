@@ -6,13 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from benchmarks.experiments import recorded_usage
+from benchmarks.experiments.rightsizing import MOST_UNDER, judged, mean, ours
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor import data
 from advisor.lab import data as measurements
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.units import GIB, MIB
+from advisor.planners.core.errors import GIB, MIB, PlanningError
+from advisor.planners.rightsizing.autoscalers import (
+    AUTOPILOT,
+    VPA,
+    Autoscaler,
+    FadingHistogram,
+    Fixed,
+    Oracle,
+)
 from advisor.planners.rightsizing.escra import (
     MEMORY_HEADROOM_BYTES,
     Container,
@@ -20,18 +29,19 @@ from advisor.planners.rightsizing.escra import (
     Pool,
     next_quota_s,
 )
-from advisor.planners.rightsizing.histogram import FadingHistogram
 from advisor.planners.rightsizing.limits import (
     Headroom,
     growth_bytes_per_s,
     oom_probability,
     right_size,
 )
-from advisor.planners.rightsizing.nouns import Policy, RecordedUsage, ResourceLimits
-from advisor.planners.rightsizing.policies import AUTOPILOT, VPA, Autoscaler, Fixed, Oracle
-from advisor.planners.rightsizing.replay import replay, replay_together
-from benchmarks.experiments import recorded_usage
-from benchmarks.experiments.rightsizing import MOST_UNDER, judged, mean, ours
+from advisor.planners.rightsizing.replay import (
+    Policy,
+    RecordedUsage,
+    ResourceLimits,
+    replay,
+    replay_together,
+)
 
 MS = 1e-3  # rules are stated in core-milliseconds a period
 ASKED = ResourceLimits(cores=4.0, memory_bytes=16 * GIB)

@@ -15,15 +15,15 @@ from collecting import give_order, hooked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.collectors.events import Events
+from advisor.answer import REACH_90
+from advisor.collectors.derive.work import count_rounds, rounds_of
+from advisor.collectors.format.events import Events
+from advisor.collectors.format.recording import Reading, StepTime
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.keras_jax import Jitted, Updates
-from advisor.collectors.hooks.rounds import RoundCounter
-from advisor.collectors.recording import Reading, StepTime
-from advisor.collectors.rounds import count_rounds, rounds_of
-from advisor.domain import REACH_90
+from advisor.collectors.hooks.frameworks.keras_jax import Jitted, Updates
+from advisor.collectors.hooks.frameworks.rounds import RoundCounter
+from advisor.estimate.ways.programs import cores_factor
 from advisor.jobs.job import Program
-from advisor.ways.programs import cores_factor
 
 S = 1_000_000_000
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.recording import Recording, Rounds, StepTime, TotalWork
+from advisor.collectors.format.recording import Recording, Rounds, StepTime, TotalWork
 from advisor.errors import NotKnownError, RunError, UsageError
+from advisor.estimate.completion import on_demand
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
-from advisor.predict import Predictor
-from advisor.predict.completion import on_demand
 
 KNOWN = Rounds(
     kind="LightGBM", unit="round", device="cpu", cores=1.0, busy_cores=0.98, compile_s=0.1,

@@ -14,12 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.cli.runs import table
-from advisor.collectors import store
+from advisor.collectors.derive import store
+from advisor.collectors.derive.run_list import (
+    INDEX_FILE,
+    UNREADABLE,
+    RunLine,
+    closing_fact,
+    run_lines,
+)
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.records import PROFILER_FILE, machine, mark
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.profiler_life import machine, mark
-from advisor.collectors.run_files import PROFILER_FILE
-from advisor.collectors.run_list import INDEX_FILE, UNREADABLE, RunLine, closing_fact, run_lines
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="recordings are of Linux")
 
@@ -33,7 +38,7 @@ def golden(root: Path, name: str) -> Path:
 
 def framed(kind: int, content: str) -> bytes:
     """Return a record of any text."""
-    return fmt.frame(kind, content.encode(errors="surrogatepass"))
+    return fmt.framed(kind, content.encode(errors="surrogatepass"))
 
 
 HEADER = {"schema_version": 1, "pid": 2**22 - 1, "start_ticks": 5, "t_ns": 1, "machine": machine(),
@@ -182,7 +187,7 @@ def test_runs_are_listed_where_no_index_can_be_written(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("advisor.collectors.run_list.atomic.write_text", full)
+    monkeypatch.setattr("advisor.collectors.derive.run_list.atomic.write_text", full)
     assert [one.status for one in run_lines([golden(tmp_path, "run")])] == ["finished"]
     assert not (tmp_path / INDEX_FILE).exists()
 

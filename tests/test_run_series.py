@@ -14,11 +14,9 @@ from test_certainty import recording, step
 from typer.testing import CliRunner
 
 from advisor.cli.runs import app
-from advisor.collectors.recording import Reading
-from advisor.collectors.series import RankSeries
+from advisor.collectors.format.recording import RankSeries, Reading
 from advisor.errors import UsageError
-from advisor.shown.chart import Chart
-from advisor.shown.run_series import MOST_POINTS, run_charts
+from advisor.show.charts import MOST_POINTS, Chart, run_charts
 
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 GROWTH = st.lists(

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import ModelError
-from advisor.planners.links.scaling_fit import MeasuredPlacements, cluster_terms, fit_cluster
-from advisor.planners.links.scaling_law import (
+from advisor.lab.fit.scaling import read_clusters
+from advisor.planners.links.scaling import (
     ApplicationTerms,
     ClusterTerms,
+    MeasuredPlacements,
     Placements,
+    cluster_terms,
+    fit_cluster,
     step_parts,
 )
-from advisor.train.scaling_runs import read_clusters
 
 CLUSTER = ClusterTerms(
     seconds_per_gb=0.0,

@@ -10,17 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from advisor.domain import REACH_90
+from advisor.answer import REACH_90
+from advisor.estimate import case
+from advisor.lab.fit import scaling
+from advisor.lab.fit.scaling import (
+    GRADIENT_BYTES,
+    KNOWN_CLUSTERS,
+    TABLE_NETWORK_BYTES_PER_S,
+    ClusterRuns,
+    Rings,
+    growth_per_doubling,
+    uncalibrated,
+    variance_components,
+)
+from advisor.lab.fit.verbs import widening
 from advisor.planners.links.collectives import ring_all_reduce_s
 from advisor.planners.links.data_parallel import ScalingParameters
-from advisor.planners.links.scaling_fit import MeasuredPlacements
-from advisor.planners.links.scaling_law import Placements
-from advisor.train import scaling_errors
-from advisor.train.few_groups import widening
-from advisor.train.scaling_errors import KNOWN_CLUSTERS, uncalibrated, variance_components
-from advisor.train.scaling_links import TABLE_NETWORK_BYTES_PER_S, Rings, growth_per_doubling
-from advisor.train.scaling_runs import GRADIENT_BYTES, ClusterRuns
-from advisor.ways import parameters
+from advisor.planners.links.scaling import MeasuredPlacements, Placements
 
 WORKERS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 PLACES = Placements(
@@ -31,7 +37,7 @@ ALONE_S = 0.2
 
 
 def constants() -> ScalingParameters:
-    return replace(parameters.scaling(), log_sd_compute=0.0, log_sd_communication=0.0)
+    return replace(case.scaling(), log_sd_compute=0.0, log_sd_communication=0.0)
 
 
 def shares() -> np.ndarray:
@@ -48,8 +54,7 @@ def drawn(rng: np.random.Generator, compute: float, communication: float) -> Clu
     return ClusterRuns(
         applications=("bert",),
         measured=MeasuredPlacements(
-            placements=PLACES,
-            step_s=np.where(WORKERS > 1, found.step_s * np.exp(error), ALONE_S),
+            placements=PLACES, step_s=np.where(WORKERS > 1, found.step_s * np.exp(error), ALONE_S)
         ),
         is_placement=np.ones(5, bool),
     )
@@ -61,7 +66,7 @@ def widths_of(
     rng = np.random.default_rng(seed)
     runs = {f"c{k}": drawn(rng, *spread) for k in range(clusters)}
     links = {**KNOWN_CLUSTERS, **dict.fromkeys(runs, KNOWN_CLUSTERS["aws"])}
-    monkeypatch.setattr(scaling_errors, "KNOWN_CLUSTERS", links)
+    monkeypatch.setattr(scaling, "KNOWN_CLUSTERS", links)
     return variance_components(dict.fromkeys(runs, constants()), runs)
 
 

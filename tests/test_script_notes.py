@@ -11,17 +11,17 @@ import pytest
 from recorded_models import convolutions, transformer
 
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.collectors.told import Told
+from advisor.collectors.format.facts import Told
+from advisor.estimate.estimate import estimate_on_type
+from advisor.estimate.plan import Plan
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.jobs.script_notes import script_notes
-from advisor.machines.cluster_text import parse_cluster
+from advisor.jobs.recorded import script_notes
+from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.nouns import Layer, Work
-from advisor.predict import Predictor
-from advisor.predict.estimate import estimate_on_type
-from advisor.ranking import Request, recommend
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.ways.answer import Plan
-from advisor.ways.terminal import show
+from advisor.rank import Request, recommend
+from advisor.rank.given import PlanQuestion, plan
+from advisor.words.ways import show
 
 MakeJob = Callable[..., Job]
 NO_CUDA = Told(reason="--no-cuda is given", change="drop --no-cuda", edits=((("--no-cuda",), ()),))

@@ -9,17 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.case import LayoutCase
 from advisor.planners.core.columns import Layouts, Machines, Software, shapes_of
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.core.nouns import Transformer
-from advisor.planners.core.units import GIB
-from advisor.planners.layouts.grid import SearchSpace, divisors, splits
-from advisor.planners.layouts.layout_time import step_times
-from advisor.planners.layouts.runnable import layout_columns
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
+from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.frameworks import layout_columns
+from advisor.planners.layouts.problem import SearchSpace, divisors, splits
 from advisor.planners.layouts.search import node_counts, search
-from advisor.planners.memory.layout_memory import host_bytes, memory_bytes
+from advisor.planners.layouts.time import step_times
+from advisor.planners.memory.transformers import host_bytes, memory_bytes
 
 SMALL = Transformer(layers=4, hidden=1024, heads=8, sequence=1024, vocabulary=32000)
 NODE = Machines(

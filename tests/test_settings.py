@@ -12,18 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from advisor.ask import ENTRIES, Question
+from advisor.ask.sources import read_environment, settings, stated, unknown_variables, variable_of
 from advisor.cli import app
-from advisor.cli.asking import CONSTRAINTS, JOB, ask
-from advisor.collectors import store
+from advisor.cli.options import CONSTRAINTS, JOB, ask
+from advisor.collectors.derive import store
 from advisor.errors import UsageError
-from advisor.question import ENTRIES, Question
-from advisor.question.sources import (
-    read_environment,
-    settings,
-    stated,
-    unknown_variables,
-    variable_of,
-)
 
 NAMES = (*JOB, *CONSTRAINTS, "catalogue", "overrides")
 # From weak to strong, as the documentation orders them.
@@ -123,7 +117,7 @@ def test_doctor_says_what_is_set_where(folder: Path, monkeypatch: pytest.MonkeyP
     assert (found.value, found.place) == ("12", "the environment")
     assert [text.rpartition(": ")[2] for text in found.beaten] == ["10", "11"]
     monkeypatch.setenv("ADVISOR_BUGDET", "5")
-    monkeypatch.setattr("advisor.collectors.benchmark.cached_or_measured", lambda: None)
+    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
     shown = runner.invoke(app, ["doctor"])
     assert shown.exit_code == 0, shown.output
     (line,) = [line for line in shown.output.splitlines() if line.startswith("max_nodes")]
@@ -280,7 +274,7 @@ def test_doctor_shows_the_settings_of_every_verb(
     for place in ("user", "project", "environment"):
         _said_for_a_verb(folder, monkeypatch, place, len(place))
     monkeypatch.setenv("ADVISOR_SIMULATE_SPOT_NODS", "5")
-    monkeypatch.setattr("advisor.collectors.benchmark.cached_or_measured", lambda: None)
+    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
     shown = runner.invoke(app, ["doctor"])
     assert shown.exit_code == 0, shown.output
     (line,) = [one for one in shown.output.splitlines() if one.startswith("simulate.spot.nodes")]

@@ -9,19 +9,24 @@ from typing import Any, get_args
 
 import pytest
 
-from advisor.jobs.described import described_job, model_work
-from advisor.jobs.files import read_job, write_job
+from advisor.estimate.layout_model import software_of
+from advisor.jobs.describe import described_job, model_work
+from advisor.jobs.load import read_job, write_job
 from advisor.planners.core.columns import shapes_of
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layout, Transformer, Work
-from advisor.planners.core.setup import DEFAULT_SETUP, Optimizer, Precision, TrainingSetup
-from advisor.planners.layouts.runnable import layout_columns
-from advisor.planners.memory.layout_memory import memory_bytes
-from advisor.planners.memory.training_memory import MemoryParameters, training_memory_bytes
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
-from advisor.planners.step.describe_updates import update
-from advisor.ways.laws import software_of
+from advisor.planners.core.nouns import Layout, Work
+from advisor.planners.core.setup import (
+    DEFAULT_SETUP,
+    Optimizer,
+    Precision,
+    TrainingSetup,
+    Transformer,
+)
+from advisor.planners.layouts.frameworks import layout_columns
+from advisor.planners.memory.recorded import MemoryParameters, training_memory_bytes
+from advisor.planners.memory.transformers import memory_bytes
+from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.ledger import update
 
 MEMORY = MemoryParameters(
     context_bytes=0.5e9, alone_context_bytes=0.4e9, process_bytes=0.0, slack=1.1, cpu_slack=1.0,

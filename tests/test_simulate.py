@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from advisor.answer import Estimate
 from advisor.cli.simulate import app
-from advisor.domain import Estimate
 from advisor.errors import AdvisorError, UsageError
 from advisor.planners import PlanningError
-from advisor.planners.goodput.goodput import expected_completion
-from advisor.planners.queueing.nouns import POLICIES
+from advisor.planners.goodput import expected_completion
+from advisor.planners.queueing.engine import POLICIES
 from advisor.records.traces import TraceError
-from advisor.simulation.queue import samples_of
+from advisor.simulate.queue import samples_of
 
 GOLDEN = Path(__file__).parent / "golden" / "tiresias"
 

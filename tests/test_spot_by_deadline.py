@@ -11,26 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from advisor.answer import Candidate, Recommendation
+from advisor.ask import JobSpec
 from advisor.catalogue import parse_gpus
 from advisor.cli import app
-from advisor.domain import Candidate, Recommendation
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.spot import planned_jobs
 from advisor.jobs.job import Job
-from advisor.jobs.loading import job_of
-from advisor.planners.spot.availability import Spells, SpotJob
-from advisor.planners.spot.bands import hazard_of_band
-from advisor.planners.spot.controlled import replay_policy
-from advisor.planners.spot.planned import late_probability, replay_plan
-from advisor.planners.spot.policy import SpotPolicy, with_saves_s
-from advisor.planners.spot.spell_ages import SpellHazards
-from advisor.predict import Predictor
-from advisor.predict.spot_by_deadline import planned_jobs
-from advisor.question import JobSpec
-from advisor.ranking import Request, recommend
-from advisor.report import terminal
-from advisor.simulation.spot import packaged_answer
-from advisor.simulation.spot_plan import PLANNED
-from advisor.simulation.spot_question import SpotQuestion
+from advisor.jobs.load import job_of
+from advisor.planners.spot.availability import Spells, SpotJob, hazard_of_band
+from advisor.planners.spot.deadline import late_probability, replay_plan, replay_policy
+from advisor.planners.spot.policy import SpellHazards, SpotPolicy, with_saves_s
+from advisor.rank import Request, recommend
+from advisor.simulate.spot import PLANNED, SpotQuestion, packaged_answer
+from advisor.words import recommendation
 
 HOUR_S = 3600.0
 DEADLINE_H = 13.0
@@ -114,7 +109,7 @@ def test_the_pick_by_the_deadline_is_a_plan_and_says_how_sure_it_is(
     ]  # fmt: skip
     assert all(other.cost_usd.value >= one.cost_usd.value for other in sure)
     assert "as `advisor simulate spot` plans it" in " ".join(answer.summary)
-    shown = "\n".join(line for line, _ in terminal.text(answer.to_record(), most=None))
+    shown = "\n".join(line for line, _ in recommendation.text(answer.to_record(), most=None))
     assert "on demand or waiting" in shown
     parts = sum(part.time_h for part in one.breakdown.values())
     assert parts == pytest.approx(one.training_time_h.value, rel=1e-9)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from advisor.answer import Candidate, Recommendation
 from advisor.catalogue import parse_gpus
-from advisor.domain import Candidate, Recommendation
 from advisor.errors import UsageError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.ranking import Request, ranked, recommend, spot_rows
+from advisor.rank import Request, recommend, rows
 
 MakeJob = Callable[..., Job]
 
@@ -55,7 +55,7 @@ def test_both_ways_are_found_where_spot_comes_and_goes(answer: Recommendation) -
 def test_the_front_with_further_ways_leaves_nothing_of_the_front_without(
     job: Job, predictor: Predictor, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranked, "with_spot_ways", lambda *args: args[-1])
+    monkeypatch.setattr(rows, "with_spot_ways", lambda *args: args[-1])
     without = recommend(job, REQUEST, predictor=predictor)
     assert len(without.front) < len(answer.front)
     for old in without.front:
@@ -70,7 +70,7 @@ def test_replaying_only_what_may_pay_changes_no_front(
     job: Job, predictor: Predictor, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        spot_rows._Front, "is_open", lambda _, time_h, __: np.isfinite(np.asarray(time_h))
+        rows._Front, "is_open", lambda _, time_h, __: np.isfinite(np.asarray(time_h))
     )
     everything = recommend(job, REQUEST, predictor=predictor)
     assert everything.considered > answer.considered

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
 from advisor.planners.spot.availability import Spells, SpotJob, SpotTrace, replay
-from advisor.planners.spot.fallback import replay_with_fallback
+from advisor.planners.spot.deadline import replay_with_fallback
 from advisor.planners.spot.forecast import (
     ForecastParameters,
     Library,

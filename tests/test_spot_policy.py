@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from advisor import data
 from advisor.lab import score
 from advisor.lab.score import spot
-from advisor.planners.core.units import HOUR_S
+from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import Spells, SpotJob
-from advisor.planners.spot.clairvoyant import clairvoyant_usd
-from advisor.planners.spot.controlled import replay_policy
-from advisor.planners.spot.fallback import replay_with_fallback
-from advisor.planners.spot.policy import ON_DEMAND, ON_SPOT, SpotPolicy
-from advisor.planners.spot.spell_ages import BINS, SpellHazards
+from advisor.planners.spot.deadline import clairvoyant_usd, replay_policy, replay_with_fallback
+from advisor.planners.spot.policy import BINS, ON_DEMAND, ON_SPOT, SpellHazards, SpotPolicy
 
 JOB = SpotJob(work_s=10 * HOUR_S, restart_s=300.0, checkpoint_interval_s=1800.0)
 PRICES: dict[str, Any] = {"spot_price_usd_per_h": 0.3, "price_usd_per_h": 1.0}

@@ -6,11 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from advisor.estimate.spot import Workers, counts_below, elastic_spot, spot_with_fallback
 from advisor.planners.spot.availability import Spells, joined
-from advisor.planners.spot.rentals import RentalColumns
-from advisor.planners.spot.table import SpotHistory
-from advisor.ways.elastic_spot import Workers, counts_below, elastic_spot
-from advisor.ways.spot_fallback import spot_with_fallback
+from advisor.planners.spot.columns import RentalColumns, SpotHistory
 
 
 def spells_of(seconds: list[int]) -> Spells:

@@ -10,13 +10,7 @@ import pytest
 
 from advisor.planners import PlanningError
 from advisor.planners.spot.availability import SpotJob, SpotTrace, replay
-from advisor.planners.spot.strategies import (
-    STRATEGIES,
-    Name,
-    _adjacent,
-    replay_strategy,
-    strategy,
-)
+from advisor.planners.spot.strategies import STRATEGIES, Name, _adjacent, replay_strategy, strategy
 
 HOUR = 3600.0
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.spot.alternating import replay_alternating
 from advisor.planners.spot.availability import (
     Rental,
     Spells,
@@ -20,9 +19,9 @@ from advisor.planners.spot.availability import (
     replay_timeline,
     settling_s,
 )
-from advisor.planners.spot.fallback import replay_with_fallback
-from advisor.planners.spot.growing import growing_timeline, nested_levels
+from advisor.planners.spot.deadline import replay_with_fallback
 from advisor.planners.spot.strategies import Strategy, replay_strategy
+from advisor.planners.spot.timelines import growing_timeline, nested_levels, replay_alternating
 
 # Whole minutes, so that a replay minute by minute is exact.
 spell_minutes = st.lists(st.integers(1, 60), min_size=2, max_size=30).map(

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.units import GIB
-from advisor.planners.layouts.stage_partition import Partition, partition
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.layouts.pipeline import Partition, partition
 
 amounts = st.integers(1, 9)
 

@@ -10,22 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.planners.core.errors import GIB, MIB
 from advisor.planners.core.nouns import Moment, Work
-from advisor.planners.core.units import GIB, MIB
-from advisor.planners.memory.step_moments import (
+from advisor.planners.memory.recorded import (
     BLOCK_BYTES,
     LARGE_SEGMENT_BYTES,
     SMALL_SEGMENT_BYTES,
+    MemoryParameters,
+    base_bytes,
     beside_bytes,
     excess_bytes,
-    rounding_bytes,
-)
-from advisor.planners.memory.training_memory import (
-    MemoryParameters,
     largest_micro_batch,
+    rounding_bytes,
     training_memory_bytes,
 )
-from advisor.planners.memory.unit_memory import base_bytes
 
 PARAMETERS = MemoryParameters(
     context_bytes=1.0 * GIB, alone_context_bytes=0.8 * GIB, process_bytes=0.5 * GIB, slack=1.1,

@@ -14,26 +14,24 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.errors import RunError
-from advisor.jobs.files import read_job, write_job
+from advisor.estimate.case import constants
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
+from advisor.jobs.load import read_job, write_job
 from advisor.lab import data as measurements
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.links.data_parallel import expected_maximum
-from advisor.planners.stragglers.mending import (
+from advisor.planners.systems.stragglers import (
+    RankSpread,
     UnlikeRanks,
     asynchronous,
     backed_up,
     dropped,
-    rebalanced,
-)
-from advisor.planners.stragglers.spread import (
-    RankSpread,
     measured_spread,
     own_times,
     per_doubling,
+    rebalanced,
 )
-from advisor.predict import Predictor
-from advisor.ways.constants import constants
 
 Array = NDArray[np.float64]
 
@@ -228,9 +226,7 @@ def test_backups_shorten_the_step_and_lose_samples(levels: list[float]) -> None:
 # --- The one estimate -----------------------------------------------------------------------
 
 
-def test_a_measured_spread_takes_the_place_of_the_fitted_one(
-    make_job: Callable[..., Job],
-) -> None:
+def test_a_measured_spread_takes_the_place_of_the_fitted_one(make_job: Callable[..., Job]) -> None:
     job, predictor = make_job(), Predictor()
     alike = RankSpread(staying_fraction=0.0, passing_fraction=0.0, lag1=0.0, ranks=64, steps=500)
     unlike = replace(alike, passing_fraction=0.2)

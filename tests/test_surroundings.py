@@ -14,19 +14,18 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import api
+from advisor.answer import Estimate, Recommendation
+from advisor.ask import JobSpec, Question
 from advisor.catalogue import Pricing
-from advisor.catalogue.nouns import PRICINGS
+from advisor.catalogue.columns import PRICINGS
 from advisor.cli import app
-from advisor.domain import Estimate, Recommendation
 from advisor.errors import UsageError
-from advisor.jobs import loading
-from advisor.jobs.data_in import VOLUME_BYTES_PER_S
+from advisor.estimate.completion import CHECKPOINTS_KEPT
+from advisor.estimate.predictor import Predictor
+from advisor.jobs import load
 from advisor.jobs.job import Job
-from advisor.jobs.transfers import Transfers, recorded_data
-from advisor.predict import Predictor
-from advisor.predict.data_costs import CHECKPOINTS_KEPT
-from advisor.question import JobSpec, Question
-from advisor.ranking import Request, recommend
+from advisor.jobs.transfers import VOLUME_BYTES_PER_S, Transfers, recorded_data
+from advisor.rank import Request, recommend
 
 GIB = 2**30
 WHOLE: dict[str, Any] = {
@@ -39,7 +38,7 @@ WHOLE: dict[str, Any] = {
 
 def with_surroundings(job: Job, **said: str | float) -> Job:
     """The job with what a user says about it; its machines start as fast as before."""
-    found = loading.job_of(Question.read(said).job, job=job)
+    found = load.job_of(Question.read(said).job, job=job)
     return replace(found, transfers=replace(found.transfers, boot_s=job.transfers.boot_s))
 
 
@@ -213,7 +212,7 @@ def test_a_recorded_loader_says_how_much_data_there_is() -> None:
 def test_command_line_python_and_json_have_one_estimate(
     job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "load_job", lambda *_, **__: job)
+    monkeypatch.setattr(load, "load_job", lambda *_, **__: job)
     monkeypatch.setattr(api, "recording_of", lambda *_: None)
     options = [w for k, v in WHOLE.items() for w in (f"--{k.replace('_', '-')}", v)]
     shell = CliRunner().invoke(

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.units import GIB, bytes_per_s
-from advisor.planners.swapping.atom import (
+from advisor.planners.core.errors import GIB, PlanningError, bytes_per_s
+from advisor.planners.systems.atom import (
     AVERAGE_EVERY,
     Peer,
     SwapModel,

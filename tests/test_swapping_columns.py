@@ -11,30 +11,28 @@ import pytest
 from numpy.typing import NDArray
 from recorded_models import transformer as recorded_transformer
 
+from advisor.answer import Recommendation
+from advisor.ask import LayoutRequest
+from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
-from advisor.domain import Recommendation
-from advisor.jobs.described import described_job
+from advisor.estimate.best import best_columns
+from advisor.estimate.case import SPACE
+from advisor.estimate.columns import CODE, STATUSES, WAYS, TimeColumns
+from advisor.estimate.estimate import estimate_on_type
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.spot import elastic_workers
+from advisor.estimate.ways.model_parallel import nothing
+from advisor.estimate.ways.swapping import NAME, SWAPPING, could_swap, least_swap_s, with_swapping
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
-from advisor.machines.cluster_text import parse_cluster
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Transformer
-from advisor.planners.core.units import GIB
-from advisor.planners.layouts.grid import SearchSpace
+from advisor.machines.cluster import parse_cluster
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.swapping.atom import AVERAGE_EVERY
-from advisor.predict import Predictor, TimeColumns
-from advisor.predict.estimate import estimate_on_type
-from advisor.predict.spot_ways import elastic_workers
-from advisor.question import LayoutRequest
-from advisor.question.layout import layout_space
-from advisor.ranking import Request, recommend
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.ways.best import best_columns
-from advisor.ways.case import SPACE
-from advisor.ways.columns import CODE, STATUSES, WAYS
-from advisor.ways.layer_swapping import NAME
-from advisor.ways.model_parallel import nothing
-from advisor.ways.swapping_columns import SWAPPING, could_swap, least_swap_s, with_swapping
+from advisor.planners.systems.atom import AVERAGE_EVERY
+from advisor.rank import Request, recommend
+from advisor.rank.given import PlanQuestion, plan
 
 MakeJob = Callable[..., Job]
 Integers = NDArray[np.int64]

@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 
 from advisor.cli.runs import app
 from advisor.errors import RunError, UsageError
-from advisor.records import Instances, RunRecord, read_records
-from advisor.records.importers import formats
-from advisor.records.importers.wandb_log import payloads
+from advisor.records import Instances, RunRecord, formats, read_records
+from advisor.records.wandb_log import payloads
 
 KEPT = Path(__file__).parent / "data" / "trackers"
 (LOG,) = (KEPT / "wandb").rglob("*.wandb")
@@ -219,9 +218,7 @@ def test_a_run_tracked_now_is_read(
         check(run, cores=2.0)
 
 
-def test_a_missing_library_is_named_with_what_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("wandb", "mlflow", "tensorboard"):
         loaded = [one for one in sys.modules if one.startswith(f"{name}.")]
         for one in (name, *loaded):

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from ui_pages import ASKED, FEW, Opened, opened
 
 from advisor import api
+from advisor.ask import ENTRIES, Question
 from advisor.catalogue import Catalogue
-from advisor.cli import app, load_verb, own_cluster
-from advisor.cli.asking import CONSTRAINTS, LAYOUT, SETUP
+from advisor.cli import app, load_verb, simulate
+from advisor.cli.options import CONSTRAINTS, LAYOUT, SETUP
 from advisor.errors import UsageError
-from advisor.question import ENTRIES, Question
 from advisor.ui import controls, live_report
 from advisor.ui.desk import Desk, SupersededError
 from advisor.ui.live_report import LiveReport
@@ -192,7 +192,9 @@ def test_two_runs_and_a_port_out_of_range_are_mistakes() -> None:
 
 def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is recorded while the page is open is another job."""
-    monkeypatch.setattr("advisor.collectors.store.latest_run", lambda: Path("/runs/digits-7"))
+    monkeypatch.setattr(
+        "advisor.collectors.derive.store.latest_run", lambda: Path("/runs/digits-7")
+    )
     assert live_report.with_name(Question()).job.run == "digits-7"
     assert live_report.with_name(Question.read(ASKED)) == Question.read(ASKED)
 
@@ -203,12 +205,12 @@ def test_the_own_cluster_is_compared_with_every_answer(tmp_path: Path) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text("\n".join(["job_id,num_gpu,submit_time,duration", *rows]) + "\n")
     own = {"cluster_trace": str(trace), "cluster": "10x4xV100-SXM2-16GB@100Gbps"}
-    live = LiveReport(Question.read({**ASKED, **own}), beside=own_cluster.comparison)
+    live = LiveReport(Question.read({**ASKED, **own}), beside=simulate.comparison)
     found = live.answer(controls.changed(live.question, {**FEW, "top": 1}), is_whole=False)
     job = api.job_of(live.question.job)
     question = Question.read({**ASKED, **own, "top": 1})
     answer = api.ranked(job, question, predictor=live.predictor, with_changes=False)
-    want = own_cluster.comparison(question, job, answer, live.predictor)
+    want = simulate.comparison(question, job, answer, live.predictor)
     assert want is not None
     record = json.loads(json.dumps(want.to_record()["own_cluster"]))
     assert found["data"]["answer"]["own_cluster"] == record

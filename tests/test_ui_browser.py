@@ -16,8 +16,8 @@ from browser import LONGEST_MS, Seen, browser, opened
 from collecting import ROOT
 
 from advisor import api
-from advisor.predict import Predictor
-from advisor.question import Question
+from advisor.ask import Question
+from advisor.estimate.predictor import Predictor
 
 pytestmark = pytest.mark.browser
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.jobs.described import described_job, model_work
+from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
 from advisor.jobs.units import (
     model_flop_per_step,
@@ -13,10 +13,10 @@ from advisor.jobs.units import (
     training_units,
     utilisation,
 )
-from advisor.planners.core.nouns import Device, TrainingSetup, Transformer
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.describe_convolutions import parse_network
-from advisor.planners.step.model_flop import model_flop_per_token
+from advisor.planners.core.nouns import Device
+from advisor.planners.core.setup import TrainingSetup, Transformer
+from advisor.planners.step.describe import parse_network, transformer_work
+from advisor.planners.step.transformer import model_flop_per_token
 
 A100 = Device(
     name="A100", kind="gpu", memory_bytes=80e9, memory_bytes_per_s=2e12, fp16_flop_per_s=312e12,

@@ -13,25 +13,23 @@ from hypothesis import strategies as st
 from recorded_models import convolutions, transformer
 
 from advisor.catalogue import Catalogue
+from advisor.estimate.best import WAYS, UnlikeWay, unlike_choices
+from advisor.estimate.groups import OnGroups
+from advisor.estimate.laws import ModelOn, model_on, unit_table, with_layers
+from advisor.estimate.plan import Choice
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways import uneven as uneven_batches
+from advisor.estimate.ways.units import UnitModel
 from advisor.jobs.job import Job
-from advisor.machines.cluster import NamedCluster
-from advisor.machines.cluster_text import parse_cluster
+from advisor.machines.cluster import NamedCluster, parse_cluster
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Precision, Transformer, Work
-from advisor.planners.core.transformer import transformer_parameters
-from advisor.planners.layouts.described_layers import transformer_layers
-from advisor.planners.memory.training_memory import layer_activation_bytes
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import Precision, Transformer, transformer_parameters
+from advisor.planners.layouts.units import transformer_layers
+from advisor.planners.memory.recorded import layer_activation_bytes
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, units
-from advisor.predict import Predictor
-from advisor.ranking.given import PlanQuestion, plan
-from advisor.ways import uneven_batches
-from advisor.ways.answer import Choice
-from advisor.ways.model_on import ModelOn
-from advisor.ways.on_groups import OnGroups
-from advisor.ways.unit_models import model_on, unit_table, with_layers
-from advisor.ways.units import UnitModel
-from advisor.ways.unlike import WAYS, UnlikeWay, unlike_choices
+from advisor.planners.step.units import TransformerBlocks, transformer_blocks, units
+from advisor.rank.given import PlanQuestion, plan
 
 MakeJob = Callable[..., Job]
 SMALL = Transformer(layers=12, hidden=768, heads=12, sequence=512, vocabulary=32000)
@@ -99,9 +97,7 @@ def test_an_added_machine_may_be_left_idle(
 
     def best_s(cluster: str) -> float:
         question = PlanQuestion(
-            job=job,
-            cluster=parse_cluster(cluster, predictor().catalogue),
-            predictor=predictor(),
+            job=job, cluster=parse_cluster(cluster, predictor().catalogue), predictor=predictor()
         )
         return plan(question).best.step_time_s.value
 

@@ -12,9 +12,9 @@ import torch
 from collecting import hooked
 from torch import nn
 
-from advisor.collectors.events import Events
-from advisor.collectors.hooks import updates
-from advisor.collectors.tracing import deep_step
+from advisor.collectors.derive.deep_step import deep_step
+from advisor.collectors.format.events import Events
+from advisor.collectors.hooks import optimizers as updates
 
 SLOW_S = 0.004
 

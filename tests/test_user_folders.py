@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from advisor import data
-from advisor.catalogue import places
-from advisor.collectors import benchmark, remote, store, user_folders
-from advisor.settings import user_file
+from advisor.ask.sources import user_file
+from advisor.catalogue import snapshot
+from advisor.collectors import atomic
+from advisor.collectors.derive import store
+from advisor.collectors.watch import benchmark
 
 FOLDERS = {
-    "XDG_DATA_HOME": (user_folders.data_folder, ".local/share/advisor"),
-    "XDG_CONFIG_HOME": (user_folders.config_folder, ".config/advisor"),
-    "XDG_CACHE_HOME": (user_folders.cache_folder, ".cache/advisor"),
+    "XDG_DATA_HOME": (atomic.data_folder, ".local/share/advisor"),
+    "XDG_CONFIG_HOME": (atomic.config_folder, ".config/advisor"),
+    "XDG_CACHE_HOME": (atomic.cache_folder, ".cache/advisor"),
 }
 
 
@@ -61,7 +63,7 @@ def test_every_place_hangs_below_them(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (data.user_data(), data.own_models()) == (own, own / "models")
     assert store.run_root() == own / "runs"
     assert user_file() == kept / "advisor.toml"
-    assert places.config_folder() == kept
-    assert places.cache_folder() == cache / "catalogue"
-    assert remote.mirror_of("s3://bucket/runs").parent == cache / "runs"
+    assert snapshot.config_folder() == kept
+    assert snapshot.cache_folder() == cache / "catalogue"
+    assert store.mirror_of("s3://bucket/runs").parent == cache / "runs"
     assert benchmark.cache_path().parent == cache

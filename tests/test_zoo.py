@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from benchmarks import zoo
 from hypothesis import given
 from hypothesis import strategies as st
-
-from benchmarks import zoo
 
 SCRIPTS = zoo.scripts()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from advisor.question import Question
+from advisor.ask import Question
 from advisor.ui.guard import Keys
 from advisor.ui.live_report import LiveReport
 from advisor.ui.server import application

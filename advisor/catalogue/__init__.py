@@ -1,10 +1,15 @@
 """Offers of the cloud providers: priced, dated, checked, and read offline."""
 
 from advisor.catalogue.catalogue import Catalogue
-from advisor.catalogue.columns import OfferColumns, PriceColumns, TypeColumns
-from advisor.catalogue.gpus import GpuFilter, parse_gpus
-from advisor.catalogue.nouns import Accelerator, InstanceType, Pricing
-from advisor.catalogue.selection import OfferFilter
+from advisor.catalogue.columns import (
+    Accelerator,
+    InstanceType,
+    OfferColumns,
+    PriceColumns,
+    Pricing,
+    TypeColumns,
+)
+from advisor.catalogue.select import GpuFilter, OfferFilter, parse_gpus
 
 __all__ = [
     "Accelerator",

@@ -3,28 +3,107 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from advisor.catalogue import extras, files, gpus, selection, store
-from advisor.catalogue.columns import Bools, Floats, OfferColumns, PriceColumns, TypeColumns
-from advisor.catalogue.nouns import Accelerator, InstanceType, OtherPrice
-from advisor.catalogue.overrides import OWN_LISTING, Overrides
-from advisor.catalogue.places import config_folder
-from advisor.catalogue.rules import read_rules
-from advisor.catalogue.selection import OfferFilter
+from advisor.catalogue import files, snapshot
+from advisor.catalogue import select as gpus
+from advisor.catalogue import select as selection
+from advisor.catalogue import snapshot as store
+from advisor.catalogue.columns import (
+    PRICINGS,
+    Accelerator,
+    Bools,
+    Floats,
+    InstanceType,
+    OfferColumns,
+    OtherPrice,
+    PriceColumns,
+    Texts,
+    TypeColumns,
+)
+from advisor.catalogue.networks import GBIT_BYTES
+from advisor.catalogue.overrides import OWN_LISTING, Overrides, read_rules
+from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
+from advisor.catalogue.tables import Column, known, read
+from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
+from advisor.planners.core.errors import GB, GIB
+from advisor.planners.spot.availability import BANDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pandas import DataFrame
+
+
+# ------------------------------------------------------------------------------------------
+# Read what is looked up, not ranked: measured links, and prices of storage and traffic.
+
+
+def read_links(path: Path | None) -> tuple[dict[str, Any], ...]:
+    """Read the copies measured on instances (nvbandwidth); none without the file.
+
+    One direction, None where not measured; ``gpu_name`` is as the driver says it, copies between
+    devices are over all pairs, and with ``has_peer_access`` do not go through host memory. Raises
+    CatalogueError if the file cannot be read or a cell breaks its rule.
+    """
+    if path is None:
+        return ()
+    return tuple(
+        {
+            "provider": row["provider"],
+            "instance_type": row["instance_type"],
+            "gpu_name": row["gpu_name"],
+            "gpu_count": known(row["gpu_count"]),
+            "pcie_generation": known(row["pcie_gen"]),
+            "pcie_lanes": known(row["pcie_width"]),
+            "host_to_device_bytes_per_s": known(row["h2d_gbs"], GB),
+            "device_to_host_bytes_per_s": known(row["d2h_gbs"], GB),
+            "device_to_device_min_bytes_per_s": known(row["d2d_min_gbs"], GB),
+            "device_to_device_median_bytes_per_s": known(row["d2d_median_gbs"], GB),
+            "device_to_device_max_bytes_per_s": known(row["d2d_max_gbs"], GB),
+            "has_peer_access": {"yes": True, "no": False}.get(row["p2p"]),
+            "source": row["source"],
+        }
+        for row in _rows(path, files.LINKS)
+    )
+
+
+def read_other_prices(path: Path | None) -> tuple[OtherPrice, ...]:
+    """Read the prices of storage and traffic; none without the file.
+
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
+    """
+    if path is None:
+        return ()
+    return tuple(
+        OtherPrice(
+            provider=row["provider"],
+            region=row["region"],
+            item=row["item"],
+            tier=row["tier"],
+            price_usd=float(row["price"]),
+            unit=row["unit"],
+            as_of=row["as_of"],
+            source=row["source"],
+        )
+        for row in _rows(path, files.OTHER_PRICES)
+    )
+
+
+def _rows(path: Path, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
+    table = read(path, columns)
+    cells = zip(*(list(values) for values in table.values()), strict=True)
+    return [dict(zip(table, row, strict=True)) for row in cells]
 
 
 class Catalogue:
@@ -174,12 +253,12 @@ class Catalogue:
     @cached_property
     def links(self) -> tuple[dict[str, Any], ...]:
         """The instances on which copies between host and devices were measured."""
-        return extras.read_links(find(self._folders, files.LINKS_FILE))
+        return read_links(find(self._folders, files.LINKS_FILE))
 
     @cached_property
     def other_prices(self) -> tuple[OtherPrice, ...]:
         """Prices of storage and of outgoing traffic."""
-        return extras.read_other_prices(find(self._folders, files.OTHER_PRICES_FILE))
+        return read_other_prices(find(self._folders, files.OTHER_PRICES_FILE))
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""
@@ -243,3 +322,247 @@ def _age_days(as_of: str) -> float:
     if not as_of:
         return np.nan
     return float((datetime.now(UTC).date() - date.fromisoformat(as_of)).days)
+
+
+# ------------------------------------------------------------------------------------------
+# Put offers into another order than cheapest first, and cut them.
+
+
+_Key = Callable[[Catalogue, OfferColumns], Floats | Texts]
+
+
+def ordered(
+    catalogue: Catalogue, offers: OfferColumns, sort: str, *, cheapest: bool = False
+) -> OfferColumns:
+    """Return offers sorted by ``sort``; equal ones stay cheapest first, unknown ones come last."""
+    if cheapest:
+        _, first_rows = np.unique(offers.type_index, return_index=True)
+        offers = offers.take(np.sort(first_rows))
+    if sort == "price":
+        return offers
+    return offers.take(np.argsort(SORTS[sort](catalogue, offers), kind="stable"))
+
+
+def first(offers: OfferColumns, count: int) -> OfferColumns:
+    """Return the first ``count`` offers."""
+    return offers.take(np.arange(min(count, len(offers))))
+
+
+def _per_accelerator(catalogue: Catalogue, offers: OfferColumns) -> Floats:
+    count = catalogue.types.accelerator_count[offers.type_index]
+    return offers.price_usd_per_h / np.where(count > 0, count, np.nan)
+
+
+def _per_vcpu(catalogue: Catalogue, offers: OfferColumns) -> Floats:
+    return offers.price_usd_per_h / catalogue.types.vcpus[offers.type_index]
+
+
+def _name(catalogue: Catalogue, offers: OfferColumns) -> Texts:
+    types = catalogue.types
+    joined = np.char.add(np.char.add(types.provider, " "), types.name)
+    return joined[offers.type_index]
+
+
+def _age(catalogue: Catalogue, offers: OfferColumns) -> Floats:
+    """Days before the newest price: the freshest first, undated ones last."""
+    ages = np.array([one.as_of for one in catalogue.prices.provenances])
+    known = np.where(ages == "", "NaT", ages).astype("datetime64[D]")
+    days = -known.astype(np.int64).astype(np.float64)
+    days[np.isnat(known)] = np.nan
+    return days[catalogue.prices.provenance_index[offers.price_index]]
+
+
+SORTS: Final[Mapping[str, _Key]] = {
+    "price": lambda _, offers: offers.price_usd_per_h,
+    "price-per-accelerator": _per_accelerator,
+    "price-per-vcpu": _per_vcpu,
+    "name": _name,
+    "vcpus": lambda catalogue, offers: -catalogue.types.vcpus[offers.type_index],
+    "memory": lambda catalogue, offers: -catalogue.types.memory_bytes[offers.type_index],
+    "age": _age,
+}
+
+
+# ------------------------------------------------------------------------------------------
+# The catalogue's answers as plain records: what JSON, CSV and tables are made of.
+#
+# Units stand in the names; None is unknown. Fields may be added, never renamed, within a schema
+# version.
+
+
+SCHEMA_VERSION: Final = 1
+OFFER_FIELDS: Final = (
+    "provider", "instance_type", "region", "pricing", "price_usd_per_h", "accelerator",
+    "accelerators", "accelerator_memory_gib", "vcpus", "memory_gib", "network_gbit_per_s",
+    "core_speed", "interruption", "max_instances", "as_of", "status", "listing", "source",
+)  # fmt: skip
+OLD_DAYS: Final = 90  # an age worth a warning
+
+
+def offer_records(catalogue: Catalogue, offers: OfferColumns) -> list[dict[str, Any]]:
+    """Return one record an offer, in their order."""
+    types, provenances = catalogue.types, catalogue.prices.provenances
+    sources = catalogue.prices.provenance_index[offers.price_index].tolist()
+    columns = {
+        "provider": types.provider[offers.type_index].tolist(),
+        "instance_type": types.name[offers.type_index].tolist(),
+        "region": offers.region.tolist(),
+        "pricing": offers.pricing.tolist(),
+        "price_usd_per_h": offers.price_usd_per_h.tolist(),
+        "accelerator": types.accelerator[offers.type_index].tolist(),
+        "accelerators": types.accelerator_count[offers.type_index].tolist(),
+        "accelerator_memory_gib": _column(types.accelerator_memory_bytes, offers, GIB),
+        "vcpus": _column(types.vcpus, offers),
+        "memory_gib": _column(types.memory_bytes, offers, GIB),
+        "network_gbit_per_s": _column(types.network_bytes_per_s, offers, GBIT_BYTES),
+        "core_speed": _column(types.core_speed, offers),
+        "interruption": [
+            None if band != band else BANDS[int(band)]
+            for band in offers.spot_interruption_band.tolist()
+        ],
+        "max_instances": [
+            None if most == np.inf else int(most) for most in offers.max_instances.tolist()
+        ],
+        "as_of": [provenances[at].as_of or None for at in sources],
+        "status": [
+            (provenances[at].spot_status if pricing == "spot" else "") or provenances[at].status
+            for at, pricing in zip(sources, offers.pricing.tolist(), strict=True)
+        ],
+        "listing": [provenances[at].listing for at in sources],
+        "source": [provenances[at].source for at in sources],
+    }
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _column(column: Any, offers: OfferColumns, unit: float = 1.0) -> list[float | None]:
+    values = (column[offers.type_index] / unit).tolist()
+    return [None if value != value else round(value, 6) for value in values]
+
+
+def list_record(catalogue: Catalogue, offers: OfferColumns, found: int) -> dict[str, Any]:
+    """Return the answer to ``list``: ``offers`` of the ``found`` ones."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
+        "found": found,
+        "offers": offer_records(catalogue, offers),
+    }
+
+
+def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
+    """Return the answer to ``show``: specification, links, accelerator, prices by region."""
+    specification = asdict(shown)
+    specification.pop("index")
+    accelerator = catalogue.accelerators.get(shown.accelerator)
+    pair = (shown.provider, shown.name)
+    measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
+        "specification": specification,
+        "accelerator": None if accelerator is None else asdict(accelerator),
+        "nominal_pcie_bytes_per_s": accelerator and accelerator.pcie_bytes_per_s,
+        "measured_links": measured,
+        "prices": _price_records(catalogue, shown.index),
+    }
+
+
+def _price_records(catalogue: Catalogue, type_index: int) -> list[dict[str, Any]]:
+    prices = catalogue.prices
+    records = []
+    for row in np.flatnonzero(prices.type_index == type_index).tolist():
+        provenance = prices.provenances[int(prices.provenance_index[row])]
+        record: dict[str, Any] = {"region": str(prices.regions[prices.region_index[row]])}
+        for pricing in PRICINGS:
+            usd_per_h = float(prices.usd_per_h(pricing)[row])
+            record[f"{pricing.replace('-', '_')}_usd_per_h"] = (
+                None if np.isnan(usd_per_h) else usd_per_h
+            )
+        band, most = prices.spot_interruption_band[row], prices.max_instances[row]
+        record["interruption"] = None if np.isnan(band) else BANDS[int(band)]
+        record["max_instances"] = None if np.isinf(most) else int(most)
+        records.append({**record, **asdict(provenance)})
+    return sorted(records, key=lambda one: (one["on_demand_usd_per_h"] or np.inf, one["region"]))
+
+
+def info_record(catalogue: Catalogue) -> dict[str, Any]:
+    """Return the answer to ``info``: where it lies, age and counts by provider, holes."""
+    manifest = snapshot.read_manifest(catalogue.path)
+    overrides = config_folder() / "overrides.csv"
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "path": str(catalogue.path),
+        "as_of": catalogue.as_of,
+        "age_days": _known(catalogue.age_days()),
+        "is_bundled": catalogue.path == snapshot.bundled_folder(),
+        "updated_at": manifest.get("made_at"),
+        "overrides": str(overrides) if overrides.is_file() else None,
+        "types": len(catalogue.types),
+        "priced_pairs": int(np.isfinite(catalogue.prices.on_demand_usd_per_h).sum()),
+        "accelerators": len(catalogue.accelerators),
+        "providers": [
+            _provider_record(catalogue, name)
+            for name in sorted(set(catalogue.types.provider.tolist()))
+        ],
+        "core_speed": dict(Counter(catalogue.types.core_speed_source.tolist())),
+        "accelerators_without_second_source": sorted(
+            one.name
+            for one in catalogue.accelerators.values()
+            if not one.source_2 or one.source_2.startswith("none")
+        ),
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _provider_record(catalogue: Catalogue, name: str) -> dict[str, Any]:
+    types, prices = catalogue.types, catalogue.prices
+    own = types.provider == name
+    rows = np.flatnonzero(own[prices.type_index])
+    oldest, newest = catalogue.as_of_by_provider.get(name, ("", ""))
+    age = catalogue.ages_days().get(name, np.nan)
+    priced = np.unique(prices.type_index[rows[np.isfinite(prices.on_demand_usd_per_h[rows])]])
+    return {
+        "provider": name,
+        "types": int(own.sum()),
+        "accelerated_types": int((own & (types.accelerator_count > 0)).sum()),
+        "regions": len(np.unique(prices.region_index[rows])),
+        "on_demand_prices": int(np.isfinite(prices.on_demand_usd_per_h[rows]).sum()),
+        "spot_prices": int(np.isfinite(prices.spot_usd_per_h[rows]).sum()),
+        "reserved_prices": int(
+            (
+                np.isfinite(prices.reserved_1y_usd_per_h[rows])
+                | np.isfinite(prices.reserved_3y_usd_per_h[rows])
+            ).sum()
+        ),
+        "oldest": oldest or None,
+        "newest": newest or None,
+        "age_days": _known(age),
+        "holes": {
+            "types_without_price": int(own.sum()) - len(priced),
+            "types_without_size": int((own & np.isnan(types.memory_bytes)).sum()),
+            "types_without_network": int((own & np.isnan(types.network_bytes_per_s)).sum()),
+            "types_without_core_speed": int((own & np.isnan(types.core_speed)).sum()),
+        },
+    }
+
+
+def flat(record: Mapping[str, Any]) -> dict[str, object]:
+    """Return a record of scalars for a row of CSV, safe to open in a spreadsheet.
+
+    A text that a spreadsheet would take for a formula gets a quote in front.
+
+    >>> flat({"name": "=cmd()", "price": -1.5, "note": None})
+    {'name': "'=cmd()", 'price': -1.5, 'note': ''}
+    """
+    return {
+        name: "" if value is None else _harmless(value) if isinstance(value, str) else value
+        for name, value in record.items()
+    }
+
+
+def _harmless(value: str) -> str:
+    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value

@@ -2,19 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 
-from advisor.catalogue import files, speeds
-from advisor.catalogue.columns import Floats, Texts, TypeColumns
+from advisor import data
+from advisor.catalogue import files
+from advisor.catalogue.columns import Accelerator, Floats, SpeedSource, Texts, TypeColumns
 from advisor.catalogue.networks import network_columns
-from advisor.catalogue.nouns import Accelerator
-from advisor.catalogue.tables import Values, numbers, read, texts
+from advisor.catalogue.select import key
+from advisor.catalogue.tables import Values, known, numbers, read, texts
 from advisor.errors import CatalogueError
-from advisor.planners.core.units import GB, GIB
+from advisor.planners.core.errors import GB, GIB, TERA
+
+# ------------------------------------------------------------------------------------------
+# Speed of one vCPU: fill the holes between the measured instance types, and say how.
+#
+# CoreMark was run with all vCPUs busy and divided by their number, so hyperthreads and whole cores
+# compare. A hole is filled by the first rule that applies; the errors are those of measured types
+# held out (``lab/speed/catalogue_core_speed.py``, 2026-11-21):
+#
+# 1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile 8 %)
+# 2. other benchmarks of the type (6-9 %, 19-25 %, ``speed_scores``), or of its family
+# 3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
+
+
+_NOISE = re.compile(
+    r"\(r\)|\(tm\)|intel|amd|arm|xeon|platinum|gold|epyc|cpu|processor|\d+-core|\d+ core"
+    r"|@?\s*[\d.]+ ?[gm]hz|\s",
+    re.IGNORECASE,
+)
+_AZURE_SIZE = re.compile(r"(?<=[A-Z])[\d-]+")
+_SEPARATOR = re.compile(r"[.\-_]")
+
+
+def processor(model: str) -> str:
+    """Reduce a processor's name to what tells it from another.
+
+    >>> processor("Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz")
+    '8370c'
+    >>> processor("AMD EPYC 9R45 96-Core")
+    '9r45'
+    """
+    return _NOISE.sub("", model).casefold()
+
+
+def family(provider: str, name: str) -> str:
+    """Return the provider's family of a type: the letters and generation, without the size.
+
+    >>> family("aws", "m5.large"), family("gcp", "n2-standard-8")
+    ('m5', 'n2')
+    >>> family("azure", "Standard_D8s_v5")
+    'Ds_v5'
+    """
+    if provider == "azure":
+        return _AZURE_SIZE.sub("", name.removeprefix("Standard_"), count=1)
+    return _SEPARATOR.split(name, maxsplit=1)[0]
+
+
+def fill(
+    provider: Texts, name: Texts, cpu_model: Texts, measured: Floats, converted: Floats
+) -> tuple[Floats, Texts]:
+    """Return the speed of every type and where it comes from.
+
+    Parameters
+    ----------
+    provider, name, cpu_model : Texts, shape (types,)
+    measured : Floats, shape (types,)
+        CoreMark per vCPU, NaN for a hole.
+    converted : Floats, shape (types,)
+        The same from other benchmarks of the type (``speed_scores``), NaN where none was run.
+
+    Returns
+    -------
+    core_speed : Floats, shape (types,)
+    source : Texts, shape (types,)
+        A ``SpeedSource`` each.
+    """
+    providers, names = provider.tolist(), name.tolist()
+    reduced = {model: processor(model) for model in set(cpu_model.tolist())}
+    models = [reduced[model] or None for model in cpu_model.tolist()]
+    own_model = [(p, m) if m else None for p, m in zip(providers, models, strict=True)]
+    own_family = [(p, family(p, n)) for p, n in zip(providers, names, strict=True)]
+    speed = measured.copy()
+    source = np.where(np.isnan(measured), "unknown", "measured").astype("U24")
+
+    def complete(found: Floats, label: SpeedSource) -> None:
+        holes = np.isnan(speed) & ~np.isnan(found)
+        speed[holes] = found[holes]
+        source[holes] = label
+
+    complete(_medians(own_family, speed), "same family")
+    complete(converted, "other benchmark")
+    complete(_medians(own_family, speed), "same family")
+    complete(_medians(own_model, speed), "same cpu model")
+    complete(_medians(models, speed), "same cpu model")
+    return speed, source
+
+
+def _medians(keys: Sequence[Hashable], known: Floats) -> Floats:
+    """Return for each hole the median of the known rows with its key; None has none."""
+    speeds = known.tolist()
+    wanted = {key for key, value in zip(keys, speeds, strict=True) if value != value} - {None}
+    groups: dict[Hashable, list[float]] = {}
+    for key, value in zip(keys, speeds, strict=True):
+        if key in wanted and value == value:
+            groups.setdefault(key, []).append(value)
+    medians = {key: _median(values) for key, values in groups.items()}
+    return np.array([medians.get(key, np.nan) for key in keys])
+
+
+def _median(values: list[float]) -> float:
+    """Return the median; NumPy's takes thirty times as long for the few values here."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def build_types(
@@ -39,7 +147,7 @@ def build_types(
     stated_model = np.array(texts(table, "cpu_model"))
     cpu_model = np.where(stated_model == "", extra.texts["cpu_model"], stated_model)
     accelerator = np.array(texts(table, "accelerator"))
-    core_speed, core_speed_source = speeds.fill(
+    core_speed, core_speed_source = fill(
         provider,
         name,
         cpu_model,
@@ -120,3 +228,164 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
         )
     memory = {name: one.memory_bytes for name, one in accelerators.items()}
     return np.array([memory.get(name, np.nan) for name in listed])
+
+
+# ------------------------------------------------------------------------------------------
+# The memory of every accelerator: one table, read by the catalogue and the device sheet alike.
+#
+# ``memory_gib`` is what the driver lets one program allocate on a whole card, as CUDA's
+# ``totalGlobalMem`` and PyTorch's "total capacity" say. A card "of 80 GB" has 80 GiB of chips; error
+# correction on GDDR cards takes a sixteenth, and the driver keeps some for itself. No margin is
+# taken off: the planners keep theirs.
+#
+# ===============  ===============================================================================
+# basis            how ``memory_gib`` follows
+# ===============  ===============================================================================
+# cuda             the lowest reading of a program (drivers differ by up to 1 %)
+# nvidia-smi       the lowest total that ``nvidia-smi`` reports, less what the driver keeps
+# sold             the size sold in GiB, less a sixteenth where ``has_ecc_in_memory``, less what
+#                  the driver keeps
+# ===============  ===============================================================================
+
+
+# What the driver keeps of the total of nvidia-smi: 0.6 to 2.2 % on the nine chips with both
+# readings; the upper quartile. Cards of 8 and 11 GB keep 0.21 and 0.24 GiB (PyTorch's total
+# capacity 7.79 and 10.76: github.com/ryujaehun/pytorch-gpu-benchmark/issues/1,
+# github.com/RenYurui/StructureFlow/issues/35).
+DRIVER_FRACTION: Final = 0.014
+DRIVER_GIB: Final = 0.21
+_ECC_SHARE: Final = 15 / 16  # GDDR: check bits lie among the data (T4: 15.0 of 16, L4: 22.5 of 24)
+
+
+@cache
+def device_memory_bytes() -> Mapping[str, float]:
+    """Return what a program can allocate on each accelerator, by canonical name. [bytes].
+
+    Raises CatalogueError if the table cannot be read or a cell breaks its rule.
+    """
+    path = data.root("datasets") / "catalogue" / files.ACCELERATOR_MEMORY_FILE
+    table = read(path, files.ACCELERATOR_MEMORY)
+    pairs = zip(texts(table, "name"), numbers(table, "memory_gib").tolist(), strict=True)
+    return MappingProxyType({name: gib * GIB for name, gib in pairs})
+
+
+def memory_bytes(name: str, sold_gb: float) -> float:
+    """Return the memory of one accelerator [bytes]: the table's, else what is surely not too much.
+
+    Parameters
+    ----------
+    sold_gb : float
+        As sold; taken as 10^9 bytes each where the table does not have the name.
+    """
+    return device_memory_bytes().get(name, sold_gb * GB)
+
+
+def memory_gib(
+    *,
+    sold_gb: float,
+    nvidia_smi_gib: float | None,
+    cuda_gib: float | None,
+    has_ecc_in_memory: bool,
+) -> tuple[float, str]:
+    """Return the memory that follows from what was read, and its basis; see the module. [GiB].
+
+    >>> memory_gib(sold_gb=16, nvidia_smi_gib=15.0, cuda_gib=14.75, has_ecc_in_memory=True)
+    (14.75, 'cuda')
+    """
+    if cuda_gib is not None:
+        return cuda_gib, "cuda"
+    if nvidia_smi_gib is not None:
+        return _less_driver(nvidia_smi_gib), "nvidia-smi"
+    return _less_driver(sold_gb * (_ECC_SHARE if has_ecc_in_memory else 1.0)), "sold"
+
+
+def _less_driver(total_gib: float) -> float:
+    return round(total_gib - max(DRIVER_GIB, DRIVER_FRACTION * total_gib), 2)
+
+
+# ------------------------------------------------------------------------------------------
+# Read the accelerators and their other names.
+
+
+def read_accelerators(path: Path, share_alike: Path | None) -> dict[str, Accelerator]:
+    """Read the accelerators; measured rates come from the share-alike file where there is one.
+
+    Raises CatalogueError if a file cannot be read or a cell breaks its rule.
+    """
+    table = read(path, files.ACCELERATORS)
+    sustained = _sustained(share_alike)
+    rows = zip(*(list(values) for values in table.values()), strict=True)
+    made = (_accelerator(dict(zip(table, row, strict=True)), sustained) for row in rows)
+    return {one.name: one for one in made}
+
+
+def _sustained(path: Path | None) -> dict[str, tuple[float, float]]:
+    if path is None:
+        return {}
+    table = read(path, files.SHARE_ALIKE_ACCELERATORS)
+    rates = zip(
+        numbers(table, "bf16_matmul_measured_tflops").tolist(),
+        numbers(table, "fp8_matmul_measured_tflops").tolist(),
+        strict=True,
+    )
+    return dict(zip(texts(table, "name"), rates, strict=True))
+
+
+def _accelerator(
+    row: Mapping[str, Any], sustained: Mapping[str, tuple[float, float]]
+) -> Accelerator:
+    def scaled(name: str, unit: float = 1.0) -> float | None:
+        return known(row[name], unit)
+
+    bf16, fp8 = sustained.get(row["name"], (np.nan, np.nan))
+    year, joined = scaled("release_year"), scaled("interconnect_devices")
+    return Accelerator(
+        name=row["name"],
+        vendor=row["vendor"],
+        architecture=row["architecture"],
+        form=row["form"],
+        memory_gb=float(row["memory_gb"]),
+        memory_bytes=memory_bytes(row["name"], float(row["memory_gb"])),
+        memory_bytes_per_s=scaled("memory_bandwidth_gbs", GB),
+        fp32_flop_per_s=scaled("fp32_tflops", TERA),
+        tf32_flop_per_s=scaled("tf32_tflops", TERA),
+        fp16_flop_per_s=scaled("fp16_tflops", TERA),
+        bf16_flop_per_s=scaled("bf16_tflops", TERA),
+        fp8_flop_per_s=scaled("fp8_tflops", TERA),
+        int8_op_per_s=scaled("int8_tops", TERA),
+        sustained_bf16_flop_per_s=known(bf16, TERA),
+        sustained_fp8_flop_per_s=known(fp8, TERA),
+        tdp_w=scaled("tdp_w"),
+        link="" if row["interconnect"] == "none" else row["interconnect"],
+        link_bytes_per_s=scaled("interconnect_gbs_per_direction", GB),
+        link_devices=None if joined is None else int(joined),
+        pcie_generation=scaled("pcie_gen"),
+        compute_capability=scaled("compute_capability"),
+        training_use=row["training_use"],
+        release_year=None if year is None else int(year),
+        source_1=row["source_1"],
+        source_2=row["source_2"],
+    )
+
+
+def read_aliases(path: Path, accelerators: Collection[str]) -> dict[str, str]:
+    """Read other names, folded for comparison, as a mapping to canonical names.
+
+    Raises CatalogueError if an alias is ambiguous or means an accelerator that does not exist.
+    """
+    table = read(path, files.ALIASES)
+    out: dict[str, str] = {}
+    pairs = zip(texts(table, "alias"), texts(table, "name"), strict=True)
+    for number, (alias, name) in enumerate(pairs, start=2):
+        if name not in accelerators:
+            raise CatalogueError(
+                f"{path.name}, row {number}, column 'name': no accelerator {name!r}",
+                hint="add it to accelerators.csv, or remove the alias",
+            )
+        if out.setdefault(key(alias), name) != name:
+            raise CatalogueError(
+                f"{path.name}, row {number}, column 'alias': {alias!r} already means "
+                f"{out[key(alias)]!r}",
+                hint="keep one of them",
+            )
+    return out

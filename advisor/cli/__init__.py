@@ -17,30 +17,45 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from advisor import threads
-from advisor.collectors.system_errors import explain  # now: later there may be no memory to do so
+from advisor import data
+from advisor.collectors.errors import explain  # now: later there may be no memory to do so
 
 # Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
 # with verbs of its own) or a function ``command``. Without a module it is brought by others.
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "profile": ("profile", "Record a training script for a short while."),
-    "recommend": ("recommend", "Recommend what to rent for a job, by time and cost."),
-    "report": ("report", "Write the answer as one interactive HTML page."),
-    "ui": ("ui", "Show the recommendation in the browser, with controls."),
-    "advise": ("advise", "Say what to change in a job, and what it saves."),
-    "predict": ("predict", "Estimate one job on one configuration."),
-    "catalogue": ("catalogue", "List, show and update the offers of the cloud providers."),
-    "plan": ("plan", "Lay a job out on machines you name; print what to run."),
-    "export": ("export", "Write a recommendation as a file that another tool runs."),
-    "gate": ("gate", "Judge machines before they are submitted, by exit code."),
-    "runs": ("runs", "List, show, recover and remove recorded runs."),
+    "profile": ("advisor.cli.profile.profile", "Record a training script for a short while."),
+    "recommend": (
+        "advisor.cli.answers.recommend",
+        "Recommend what to rent for a job, by time and cost.",
+    ),
+    "report": ("advisor.cli.hand_over.report", "Write the answer as one interactive HTML page."),
+    "ui": ("advisor.cli.hand_over.ui", "Show the recommendation in the browser, with controls."),
+    "advise": ("advisor.cli.answers.advise", "Say what to change in a job, and what it saves."),
+    "predict": ("advisor.cli.answers.predict", "Estimate one job on one configuration."),
+    "catalogue": (
+        "advisor.cli.catalogue.app",
+        "List, show and update the offers of the cloud providers.",
+    ),
+    "plan": ("advisor.cli.answers.plan", "Lay a job out on machines you name; print what to run."),
+    "export": (
+        "advisor.cli.hand_over.export",
+        "Write a recommendation as a file that another tool runs.",
+    ),
+    "gate": (
+        "advisor.cli.hand_over.gate",
+        "Judge machines before they are submitted, by exit code.",
+    ),
+    "runs": ("advisor.cli.runs.app", "List, show, recover and remove recorded runs."),
     "validate": ("", "Score the models against published measurements."),
     "data": ("", "List the published measurements, and fetch those not included."),
     "evaluate": ("", "Score the learned predictors on held-out jobs and machines."),
     "collect": ("", "Train many small jobs on this machine to collect labelled runs."),
-    "simulate": ("simulate", "Simulate a job on spot nodes, clusters or elastic workers."),
-    "train": ("train", "Refit the models from measurements."),
-    "doctor": ("doctor", "Check this machine, and show which settings apply."),
+    "simulate": (
+        "advisor.cli.simulate.app",
+        "Simulate a job on spot nodes, clusters or elastic workers.",
+    ),
+    "train": ("advisor.cli.train.app", "Refit the models from measurements."),
+    "doctor": ("advisor.cli.doctor.doctor", "Check this machine, and show which settings apply."),
 }
 # Verbs that solve many small problems: their libraries are asked for one thread, before they load.
 _ON_ONE_THREAD: Final = frozenset({"train", "validate", "evaluate"})
@@ -64,7 +79,7 @@ class LazyGroup(TyperGroup):
         name, stand_in, rest = super().resolve_command(ctx, args)
         if name is None or stand_in is None:
             return name, stand_in, rest
-        from advisor.cli.verb_settings import with_settings
+        from advisor.cli.options import with_settings
 
         return name, with_settings(load_verb(name), name, VERBS), rest
 
@@ -79,7 +94,7 @@ class LazyGroup(TyperGroup):
 def load_verb(name: str) -> Any:
     """Return a verb's command, imported now."""
     if name in _ON_ONE_THREAD:
-        threads.use_one()
+        data.use_one()
     module: Any
     if VERBS[name][0]:
         module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
@@ -91,7 +106,7 @@ def load_verb(name: str) -> Any:
     if verb is None:
         verb = typer.Typer(add_completion=False, rich_markup_mode=None)
         verb.command(name, **getattr(module, "settings", {}))(module.command)
-    from advisor.cli.help_texts import in_plain_words
+    from advisor.cli.options import in_plain_words
 
     command = in_plain_words(typer.main.get_command(verb))
     command.name = name
@@ -129,9 +144,9 @@ def _keep_runs_where_a_file_says() -> None:
     """Put ``runs_folder`` of the project or the user where all that runs here looks for it."""
     from pathlib import Path
 
-    from advisor.collectors.store import VARIABLE
+    from advisor.ask.sources import settings_files
+    from advisor.collectors.derive.store import VARIABLE
     from advisor.errors import UsageError
-    from advisor.settings import settings_files
 
     if os.environ.get(VARIABLE):
         return
@@ -174,7 +189,7 @@ def _report(error: Exception) -> int:
 def _shown(text: str) -> str:
     """Return a text without what a terminal would obey."""
     try:
-        from advisor.collectors.printable import shown
+        from advisor.collectors.errors import shown
 
         return shown(text)
     except Exception:  # not even that fits into memory; an import then fails in any way

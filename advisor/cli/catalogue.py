@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from advisor.cli.quantity_types import BYTES_WITH_UNIT, USD, quantity
+from advisor.cli.options import BYTES_WITH_UNIT, USD, quantity
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
     from advisor.catalogue import Catalogue, Pricing
-    from advisor.catalogue.update.download import Progress
+    from advisor.catalogue.download import Progress
 
 app = typer.Typer(
     add_completion=False,
@@ -130,7 +130,9 @@ def list_offers(
     overrides: Rules = None,
 ) -> None:
     """List priced offers, cheapest first."""
-    from advisor.catalogue import Catalogue, OfferFilter, ordering, parse_gpus, records
+    from advisor.catalogue import Catalogue, OfferFilter, parse_gpus
+    from advisor.catalogue import catalogue as ordering
+    from advisor.catalogue import catalogue as records
 
     catalogue = Catalogue.load(path, overrides=overrides)
     listings = ("retired",) if retired else ()
@@ -171,7 +173,8 @@ def show(
     overrides: Rules = None,
 ) -> None:
     """Show one instance type with its prices, links and sources."""
-    from advisor.catalogue import Catalogue, records
+    from advisor.catalogue import Catalogue
+    from advisor.catalogue import catalogue as records
 
     catalogue = Catalogue.load(path, overrides=overrides)
     record = records.type_record(catalogue, catalogue.instance_type(name, provider=cloud))
@@ -181,7 +184,8 @@ def show(
 @app.command()
 def info(as_json: AsJson = False, path: Snapshot = None, overrides: Rules = None) -> None:
     """Show how old and how complete the catalogue is."""
-    from advisor.catalogue import Catalogue, records
+    from advisor.catalogue import Catalogue
+    from advisor.catalogue import catalogue as records
 
     catalogue = Catalogue.load(path, overrides=overrides)
     _print(records.info_record(catalogue), "info", as_json=as_json)
@@ -204,7 +208,7 @@ def storage(
     if as_json:
         typer.echo(json.dumps({"schema_version": 1, "prices": found}, indent=2))
     else:
-        from advisor.report import catalogue as report
+        from advisor.words import catalogue as report
 
         report.other_prices(found, _console())
 
@@ -221,10 +225,10 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two snapshots: types and prices added, removed, changed."""
-    from advisor.catalogue import Catalogue, store
-    from advisor.catalogue.difference import difference
+    from advisor.catalogue import Catalogue, snapshot
+    from advisor.catalogue.update import difference
 
-    folders = [store.named_folder(name) for name in (old, new)]
+    folders = [snapshot.named_folder(name) for name in (old, new)]
     before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
     record = difference(before, after).to_record(str(folders[0]), str(folders[1]))
     _print(record, "difference", as_json=as_json, top=top)
@@ -269,10 +273,10 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Update the catalogue, and keep the previous snapshot."""
-    from advisor.catalogue.adapters import sources
+    from advisor.catalogue.download import DownloadLimits
+    from advisor.catalogue.providers import sources
     from advisor.catalogue.update import Options, given_files
     from advisor.catalogue.update import update as bring_up_to_date
-    from advisor.catalogue.update.download import DownloadLimits
 
     _check_date(as_of)
     chosen = sources(names or ())
@@ -333,9 +337,9 @@ def _downloads() -> Iterator[Callable[[Progress], None]]:
 @app.command()
 def rollback() -> None:
     """Return to the snapshot before the last update."""
-    from advisor.catalogue import store
+    from advisor.catalogue import snapshot
 
-    typer.echo(f"in use now: {store.roll_back()}")
+    typer.echo(f"in use now: {snapshot.roll_back()}")
 
 
 def _parts(text: str | None) -> tuple[str, ...]:
@@ -357,7 +361,7 @@ def _print(record: Mapping[str, Any], what: str, *, as_json: bool, **options: An
     if as_json:
         typer.echo(json.dumps(record, indent=2, allow_nan=False))
         return
-    from advisor.report import catalogue as report
+    from advisor.words import catalogue as report
 
     getattr(report, what)(record, _console(), **options)
 
@@ -369,7 +373,7 @@ def _console() -> Any:
 
 
 def _write_csv(offers: Sequence[Mapping[str, Any]]) -> None:
-    from advisor.catalogue import records
+    from advisor.catalogue import catalogue as records
 
     writer = csv.DictWriter(sys.stdout, records.OFFER_FIELDS, lineterminator="\n")
     writer.writeheader()
@@ -377,7 +381,7 @@ def _write_csv(offers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _warn_of_age(catalogue: Catalogue) -> None:
-    from advisor.catalogue import records
+    from advisor.catalogue import catalogue as records
 
     age = catalogue.age_days()
     if age > records.OLD_DAYS:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advisor.cli.waiting import waiting
+from advisor.cli.options import waiting
 
 if TYPE_CHECKING:
-    from advisor.question.sources import Setting
+    from advisor.ask.sources import Setting
 
 
-def command(
+def doctor(
     again: Annotated[
         bool,
         typer.Option(
@@ -38,17 +38,17 @@ def command(
 
     The machine is measured once, which takes about four seconds.
     """
-    from advisor.cli import VERBS, load_verb, verb_settings
-    from advisor.collectors import benchmark, doctor, host
-    from advisor.collectors import device_sheet as sheets
-    from advisor.question.sources import settings, unknown_variables
+    from advisor.ask.sources import settings, unknown_variables
+    from advisor.cli import VERBS, load_verb, options
+    from advisor.collectors.watch import benchmark, host
+    from advisor.collectors.watch import benchmark as sheets
 
     with waiting("measuring this machine", is_quiet=as_json):
         measured = benchmark.measure_and_remember() if again else benchmark.cached_or_measured()
-        known = sheets.measure_and_remember() if device_sheet else sheets.cached()
+        known = sheets.measure_sheets() if device_sheet else sheets.cached_sheets()
     described = host.describe(benchmark=measured, sheets=known)
-    abilities = doctor.abilities()
-    of_verbs, variables = verb_settings.all_in_force(os.environ, load_verb, VERBS)
+    abilities = benchmark.abilities()
+    of_verbs, variables = options.all_in_force(os.environ, load_verb, VERBS)
     found = [*settings(Path.cwd(), os.environ), *of_verbs]
     unknown = unknown_variables(os.environ, variables)
     if as_json:
@@ -61,7 +61,7 @@ def command(
         }
         typer.echo(json.dumps(record, indent=2))
         return
-    for line in doctor.host_lines(described):
+    for line in benchmark.host_lines(described):
         typer.echo(line)
     for sheet in known:
         for line in sheets.sheet_lines(sheet):

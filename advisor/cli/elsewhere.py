@@ -33,8 +33,7 @@ def load(name: str) -> Any:
         return found.load()
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"advisor {name} needs {error.name}, which is not installed",
-            hint=LABORATORY_HINT,
+            f"advisor {name} needs {error.name}, which is not installed", hint=LABORATORY_HINT
         ) from error
 
 

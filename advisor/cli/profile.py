@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from advisor.cli.quantity_types import RATE, SECONDS_WITH_UNIT, quantity
+from advisor.cli.options import RATE, SECONDS_WITH_UNIT, quantity
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from advisor.collectors.interpreter import Interpreter
+    from advisor.collectors.run.runner import Interpreter
 
 # Options before the script are ours, everything from the script on is the script's.
-settings: Final[dict[str, Any]] = {
+profile_settings: Final[dict[str, Any]] = {
     "context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": False}
 }
 
 
-def command(
+def profile(
     script: Annotated[
         list[str] | None,
         typer.Argument(
@@ -102,8 +102,7 @@ def command(
     working_set: Annotated[
         bool,
         typer.Option(
-            "--working-set",
-            help="Also record how much of its memory the script touches (Linux).",
+            "--working-set", help="Also record how much of its memory the script touches (Linux)."
         ),
     ] = False,
     quiet: Annotated[
@@ -120,8 +119,9 @@ def command(
     script's own output is left alone; progress and the summary go to stderr, and the script's
     exit code is passed on (0 where the recording ends it).
     """
-    from advisor.collectors import remote, runner
-    from advisor.collectors.work import GivenWork
+    from advisor.collectors.derive import store
+    from advisor.collectors.derive.work import GivenWork
+    from advisor.collectors.run import runner
 
     if limit <= 0:
         raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
@@ -145,7 +145,7 @@ def command(
         bandwidth_bit_per_s=None if bandwidth is None else 8 * bandwidth,
         working_set=working_set,
     )
-    if runs is None or not remote.is_url(runs):
+    if runs is None or not store.is_url(runs):
         runner.become_agent(wanted)
     code = runner.run(wanted)
     runner.share(Path(wanted.run), runs)
@@ -178,7 +178,7 @@ def _command(words: list[str], pid: int | None) -> list[str]:
 
 def _interpreter(words: list[str]) -> Interpreter | None:
     """Return the Python that a script runs in; None for a command or a process to watch."""
-    from advisor.collectors.interpreter import interpreter_for
+    from advisor.collectors.run.runner import interpreter_for
 
     if not words or not words[0].endswith(".py"):
         return None

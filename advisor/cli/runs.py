@@ -5,20 +5,447 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Annotated
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from advisor.cli import runs_actual, runs_choose, runs_compare, runs_import
-from advisor.cli.plot_option import Plot, PlotCommand, check_drawable, show_plot
-from advisor.collectors.printable import printable, shown
+from advisor.ask import Question
+from advisor.cli.options import (
+    HOURS,
+    LAYOUT,
+    SECONDS_WITH_UNIT,
+    SETUP,
+    USD,
+    Plot,
+    PlotCommand,
+    asks,
+    check_drawable,
+    quantity,
+    show_plot,
+    waiting,
+)
+from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import seconds_text
+from advisor.records.formats import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from advisor.collectors.run_list import RunLine
+    from advisor.collectors.derive.run_list import RunLine
+    from advisor.learned.choose import NextTries, NextTry
+    from advisor.records import Instances
+    from advisor.train.feedback import Comparison, Drift, StepComparison
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor runs compare``: what was predicted against what real runs took, over time.
+
+
+_NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
+
+
+def compare(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="Only this recorded run (default: all of them)."),
+    ] = None,
+    plot: Plot = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Compare predictions with real runs, and warn where errors drift.
+
+    Runs are recorded by `advisor runs actual` and shown oldest first; each is compared with
+    what was predicted before it.
+    """
+    from advisor.collectors.derive import store
+    from advisor.train.feedback import drift, read
+
+    found = read(*store.local_folders())
+    if run is not None:
+        name = store.find_run(run).name
+        found = tuple(one for one in found if one.actual.run == name)
+    summary = drift(found)
+    record: dict[str, Any] = {
+        "schema_version": 1,
+        "runs": [one.to_row() for one in found],
+        "drift": summary.to_record(),
+    }
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+    elif not found:
+        typer.echo(f"no real run was noted yet; {_NOTE_ONE}", err=True)
+    else:
+        typer.echo("\n".join([*_table(found), *_verdict(summary)]))
+    if plot is not None:
+        from advisor.show.charts import compared_charts
+
+        charts = compared_charts(record)
+        check_drawable(charts, plot, hint=f"note what a real run took: {_NOTE_ONE}")
+        show_plot(charts, plot)
+
+
+def _table(found: Sequence[Comparison]) -> list[str]:
+    """Return a line a comparison under a header."""
+    from advisor.quantities import hours_interval, hours_text
+
+    rows = [("day", "run", "machines", "predicted", "took", "error", "")]
+    for one in found:
+        value, bounds = hours_interval(one.predicted_h)
+        rows.append(
+            (
+                one.noted_at[:10],
+                one.actual.run,
+                f"{one.actual.count} x {one.actual.instance_type}",
+                f"{value} ({bounds})",
+                hours_text(one.time_h),
+                f"{one.error_fraction:+.0%}",
+                "" if one.is_inside else "outside",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _verdict(summary: Drift) -> list[str]:
+    inside = summary.looked_at - summary.outside
+    lines = [
+        f"the last {summary.looked_at}: {inside} inside their interval, "
+        f"median error {summary.median_error:+.0%}"
+    ]
+    return lines + warning(summary)
+
+
+def warn_of_drift() -> None:
+    """Say on stderr where the latest runs left their intervals too often, and what to do."""
+    from advisor.collectors.derive import store
+    from advisor.train.feedback import drift, read
+
+    for line in warning(drift(read(*store.local_folders()))):
+        typer.echo(line, err=True)
+
+
+def warning(summary: Drift) -> list[str]:
+    """Return what to say of a drift, and what to do; nothing where there is none."""
+    if not summary.is_drifting:
+        return []
+    from advisor.train.feedback import RETRAINING
+
+    way = "too long" if summary.median_error > 0 else "too short"
+    return [
+        f"warning: {summary.outside} of the last {summary.looked_at} real runs ended outside "
+        f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
+        f"learn from them: {RETRAINING}",
+    ]
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor runs actual``: say what a real run took, so that later estimates are narrower.
+
+
+# What says which transformer ran, in which layout and with which software, and on what.
+_TRANSFORMER: Final = ("model", "layers", "hidden", "heads", "kv_heads", "ffn", "gated",
+                       "vocabulary", "experts", "experts_per_token", "sequence", "batch",
+                       "precision")  # fmt: skip
+_NO_STEP: Final = UsageError("the step time is missing", hint="give --step-time 5.2s")
+_LAYOUT: Final = tuple(n for n in LAYOUT if n not in ("swap", "average_every"))
+
+
+@asks(_TRANSFORMER, ("cluster",), _LAYOUT, SETUP)
+def actual(
+    question: Question,
+    *,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="The recorded run of the same job: its name, part of it, or its folder; none "
+            "with --model, or --layers."
+        ),
+    ] = None,
+    instance_type: Annotated[
+        str | None,
+        typer.Argument(
+            help="Instance type it ran on, e.g. g5.xlarge (default: found from time and cost)."
+        ),
+    ] = None,
+    time: Annotated[
+        float | None, quantity(HOURS, "--time", help="What the whole job took: 3h12m, 45m or 2d.")
+    ] = None,
+    cost: Annotated[
+        float | None, quantity(USD, "--cost", help="What was billed for it, in USD.")
+    ] = None,
+    step_time: Annotated[
+        float | None,
+        quantity(
+            SECONDS_WITH_UNIT,
+            "--step-time",
+            help="Mean time of an optimizer step, in place of --time: 310ms.",
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(help="Machines that it ran on.")] = 1,
+    provider: Annotated[
+        str | None, typer.Option(help="Provider, where two of them use the same name.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Record what a real run took; later estimates learn from it.
+
+    A transformer that was never profiled is named by --model (or --layers, --hidden, --heads),
+    what it ran on by --cluster, its layout by --tp, --pp, ...; its steps calibrate `plan` and
+    `recommend` for every transformer. With a recorded RUN, --cluster and --batch, three runs on
+    several numbers of machines show how the job scales there.
+    """
+    found: Comparison | StepComparison
+    if run is None:
+        found = _layout_run(question, step_time)
+    elif question.cluster.machines is not None:
+        found = _cluster_run(run, question, step_time)
+    else:
+        _refuse_described(question)
+        from advisor.train.feedback import note_run
+
+        found = note_run(
+            run,
+            instance_type,
+            count=count,
+            provider=provider,
+            time_h=time,
+            step_s=step_time,
+            cost_usd=cost,
+        )
+    from advisor.train.feedback import StepComparison
+
+    if as_json:
+        typer.echo(json.dumps(found.to_record(), indent=2))
+    else:
+        typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
+    warn_of_drift()
+
+
+def _refuse_described(question: Question) -> None:
+    if question.job.is_described:
+        raise UsageError(
+            "a recorded run cannot be combined with a described model",
+            hint="name one of them: RUN, or --model",
+        )
+
+
+def _cluster_run(run: str, question: Question, step_s: float | None) -> StepComparison:
+    from advisor.train.feedback import note_cluster_run
+
+    _refuse_described(question)
+    if step_s is None:
+        raise _NO_STEP
+    machines = str(question.cluster.machines)
+    return note_cluster_run(run, machines, step_s=step_s, batch=question.job.batch)
+
+
+def _layout_run(question: Question, step_s: float | None) -> StepComparison:
+    from advisor import api
+    from advisor.ask.sources import layout_space
+    from advisor.estimate.case import SPACE
+    from advisor.train.feedback import note_layout_run
+
+    if not question.job.is_described:
+        raise UsageError(
+            "no run is named", hint="name a recorded run, or a model: --model llama.json"
+        )
+    if question.cluster.machines is None:
+        raise UsageError(
+            "the machines it ran on are missing", hint="--cluster 4x8xA100-80GB:nvlink@1600Gbps"
+        )
+    if step_s is None:
+        raise _NO_STEP
+    return note_layout_run(
+        api.job_of(question.job, question.setup),
+        question.cluster.machines,
+        step_s=step_s,
+        space=layout_space(question.layout, SPACE),
+    )
+
+
+def _layout_text(found: StepComparison) -> str:
+    from advisor.quantities import digits
+
+    known, layout, error = found.predicted_s, found.layout, found.error_fraction
+    runs = "this run" if found.known == 1 else f"{found.known} such runs"
+    return "\n".join(
+        [
+            f"{found.name} on {found.machines}: dp {layout.dp} x tp {layout.tp} x pp {layout.pp} "
+            f"x cp {layout.cp}, micro-batch {layout.micro_batch}, recompute {layout.recompute}",
+            f"step   predicted {digits(known.value)} s ({digits(known.low)}-{digits(known.high)}"
+            f"), took {digits(found.step_s)} s: {abs(error):.0%} "
+            f"{'over' if error > 0 else 'under'}, "
+            f"{'inside' if found.is_inside else 'outside'} the interval",
+            f"noted: the next estimates start from {runs}",
+        ]
+    )
+
+
+def _text(found: Comparison) -> str:
+    from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
+
+    time, time_range = hours_interval(found.predicted_h)
+    actual, error = found.actual, found.error_fraction
+    lines = [
+        f"{actual.count} x {actual.instance_type} ({actual.provider})",
+        f"time   predicted {time} ({time_range}), took {hours_text(found.time_h)}: "
+        f"{abs(error):.0%} {'over' if error > 0 else 'under'}, "
+        f"{'inside' if found.is_inside else 'outside'} the interval",
+    ]
+    if actual.cost_usd is not None and found.predicted_usd is not None:
+        cost, cost_range = usd_interval(found.predicted_usd)
+        off = found.predicted_usd.value / actual.cost_usd - 1.0
+        lines.append(
+            f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
+            f"{abs(off):.0%} {'over' if off > 0 else 'under'}"
+        )
+    lines.append(
+        f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of this "
+        "job start from it, and `advisor train` learns from it"
+    )
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor runs choose``: which configuration to try next, from runs of this and other jobs.
+
+
+def choose(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job, as its runs call it.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
+        ),
+    ] = None,
+    fmt: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
+        ),
+    ] = "auto",
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of configurations to show.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Choose the next configuration to try for a job.
+
+    It learns from the job's own runs and from those of other jobs.
+
+    After a run that failed or timed out, machines that cost more than twice as much per hour come
+    first.
+    """
+    from advisor.learned.choose import choose
+    from advisor.train.labelled import read_runs
+
+    with waiting("reading the runs", is_quiet=as_json):
+        records = read_runs(runs, fmt)
+    known = sorted({record.job.job_id for record in records})
+    if job not in known:
+        raise UsageError(
+            f"no run of a job named {job!r}",
+            hint=f"one of: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",
+        )
+    with waiting("learning from them", is_quiet=as_json):
+        found = choose(records, job)
+    typer.echo(
+        json.dumps(found.to_record(), indent=2) if as_json else _runs_choose_text(found, top)
+    )
+
+
+def _runs_choose_text(found: NextTries, top: int) -> str:
+    from advisor.collectors.errors import printable
+
+    lines = [f"{printable(found.job)}: learned from {found.others} other jobs"]
+    if found.failed:
+        shown = ", ".join(printable(name) for name in found.failed[:3])
+        more = "" if len(found.failed) <= 3 else f" and {len(found.failed) - 3} more"
+        lines.append(f"failed on {shown}{more}")
+        if any(one.is_too_small for one in found.tries):
+            lines.append("machines that cost more than twice as much an hour come first")
+    lines.append("ranked by its own run" if found.looks_at_job else "ranked as for every job")
+    width = max(len(printable(one.configuration)) for one in found.tries[:top])
+    lines.append(f"    {'configuration':{width}}  {'USD/h':>8}  {'cost over best':>14}  note")
+    lines += [_line(rank, one, width) for rank, one in enumerate(found.tries[:top], 1)]
+    return "\n".join(lines)
+
+
+def _line(rank: int, one: NextTry, width: int) -> str:
+    from advisor.collectors.errors import printable
+
+    price = "?" if one.price_usd_per_h is None else f"{one.price_usd_per_h:,.3f}"
+    ratio = "?" if one.expected_ratio is None else f"{one.expected_ratio:.2f}"
+    note = f"cost {one.cost_usd:,.4g} USD here" if one.cost_usd is not None else ""
+    note = note or ("perhaps too small" if one.is_too_small else "")
+    name = printable(one.configuration)
+    return f"{rank:2}  {name:{width}}  {price:>8}  {ratio:>14}  {note}".rstrip()
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor runs import``: labelled runs of other formats become records.
+
+
+HELP = "Read runs of another format and write them as records. Formats: " + "; ".join(
+    f"{name} ({about})" for name, (_, about) in FORMATS.items()
+)
+
+
+def import_runs(
+    fmt: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="Format of the runs, one of those named above.")
+    ],
+    path: Annotated[Path, typer.Argument(help="File or folder to read.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write (default: records.jsonl.gz).")
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            help="Machines that the runs ran on, where the tracker does not know: g5.xlarge or "
+            "'2 x aws:g5.xlarge'."
+        ),
+    ] = None,
+    price: Annotated[
+        float | None,
+        quantity(USD, "--price", help="Price paid for one of these machines, in USD per hour."),
+    ] = None,
+) -> None:
+    """Read runs of another format and write them as records; bad rows are refused."""
+    from advisor.records import write_records
+    from advisor.records.formats import read
+    from advisor.records.tracked import UNKNOWN
+
+    records = read(fmt, path, _machines(machine, price))
+    target = out or Path("records.jsonl.gz")
+    write_records(target, records)
+    counts = Counter(record.status for record in records)
+    told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    typer.echo(f"{len(records)} runs ({told}) in {target}")
+    nameless = sum(record.configuration[0].instance_type == UNKNOWN for record in records)
+    if nameless:
+        typer.echo(
+            f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge", err=True
+        )
+
+
+def _machines(machine: str | None, price: float | None) -> Instances | None:
+    """Return what the user says of the machines; a price alone is of machines that were seen."""
+    from advisor.catalogue import Catalogue
+    from advisor.records import Instances
+    from advisor.records.catalogued import named_machines
+    from advisor.records.tracked import UNKNOWN
+
+    if machine is not None:
+        return named_machines(machine, Catalogue.load(), price_usd_per_h=price)
+    if price is not None:
+        return Instances(provider="", instance_type=UNKNOWN, price_usd_per_h=price)
+    return None
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,10 +453,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="List, show, recover and remove recorded runs.",
 )
-app.command("actual")(runs_actual.command)
-app.command("compare", cls=PlotCommand)(runs_compare.command)
-app.command("import", help=runs_import.HELP)(runs_import.command)
-app.command("choose")(runs_choose.command)
+app.command("actual")(actual)
+app.command("compare", cls=PlotCommand)(compare)
+app.command("import", help=HELP)(import_runs)
+app.command("choose")(choose)
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
@@ -40,8 +467,8 @@ def list_runs(as_json: AsJson = False) -> None:
     """List the recorded runs, oldest first."""
     from dataclasses import asdict
 
-    from advisor.collectors import store
-    from advisor.collectors.run_list import run_lines
+    from advisor.collectors.derive import store
+    from advisor.collectors.derive.run_list import run_lines
 
     lines = run_lines(store.list_runs())
     if as_json:
@@ -83,7 +510,7 @@ def show(run: Name, plot: Plot = None, as_json: AsJson = False) -> None:
 
     Exit code 3 means that it is not known well enough to answer from.
     """
-    from advisor.collectors import certainty, store, summary
+    from advisor.collectors.derive import certainty, store, summary
     from advisor.errors import NotKnownError
 
     seen = store.read_recording(store.find_run(run))
@@ -92,7 +519,7 @@ def show(run: Name, plot: Plot = None, as_json: AsJson = False) -> None:
     else:
         typer.echo(summary.text(seen, _columns()), nl=False)
     if plot is not None:
-        from advisor.shown.run_series import run_charts
+        from advisor.show.charts import run_charts
 
         charts = run_charts(seen)
         check_drawable(
@@ -114,16 +541,16 @@ def recover(
     ] = False,
 ) -> None:
     """Close a run whose profiler was killed, so that it can be used."""
-    from advisor.collectors import store
+    from advisor.collectors.derive import store
 
     if (run is None) != every:
         raise UsageError("recover takes a run, or --all", hint="`advisor runs list` shows them")
     if run is not None:
-        from advisor.collectors import summary
+        from advisor.collectors.derive import summary
 
         typer.echo(summary.text(store.recover(store.find_run(run)), _columns()), nl=False)
         return
-    from advisor.collectors.upkeep import recover_all
+    from advisor.collectors.derive.store import recover_all
 
     found = recover_all()
     for one in found:
@@ -135,7 +562,7 @@ def recover(
 @app.command()
 def rm(run: Name) -> None:
     """Delete a run."""
-    from advisor.collectors import store
+    from advisor.collectors.derive import store
 
     path = store.find_run(run)
     store.remove(path)

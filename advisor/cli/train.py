@@ -14,9 +14,10 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from advisor.cli.waiting import while_waiting
+from advisor.cli.options import while_waiting
 from advisor.data import laboratory
-from advisor.train import model_folder, models
+from advisor.train import folder as model_folder
+from advisor.train import models
 
 _DEFAULT: Final = "models"
 
@@ -59,7 +60,7 @@ def _fit(verb: str) -> Callable[..., None]:
     def command(
         given: _Data = None, out: model_folder.Out = None, day: model_folder.Day = None
     ) -> None:
-        laboratory("advisor.train.fits").fit(verb, given, out, day)
+        laboratory("advisor.lab.fit.verbs").fit(verb, given, out, day)
 
     command.__doc__ = _FITS[verb]
     if verb == "campaigns":
@@ -84,7 +85,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Refit the shipped models by the commands on their cards."""
-    again = laboratory("advisor.train.check")
+    again = laboratory("advisor.lab.fit.check")
     found = []
     for name in names or again.possible(is_quick=quick):
         folder = again.folder_of(name)

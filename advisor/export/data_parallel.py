@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from advisor.answer import Command
+from advisor.estimate.launch import NAMES
+from advisor.estimate.launch.trainer import deepspeed_command, trainer_command
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.planners.core.columns import shapes_of
-from advisor.planners.layouts.framework_rules import Framework
-from advisor.planners.layouts.runnable import broken_rule
-from advisor.ways.answer import Command
-from advisor.ways.launch import NAMES
-from advisor.ways.launch.trainer import deepspeed_command, trainer_command
+from advisor.planners.layouts.frameworks import Framework, broken_rule
 
 _COMMANDS: Final[Mapping[Framework, Callable[..., Command]]] = {
     "trainer": trainer_command,

@@ -11,13 +11,7 @@ from typing import Any, Final
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
 from advisor.export.target import Blank, Exported, Target
-from advisor.export.texts import (
-    attached,
-    exchangeable,
-    is_in_one_region,
-    job_name,
-    yaml_text,
-)
+from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
 
 # Providers whose machines dstack calls by the catalogue's names, nearly (``_machine``).
 BACKENDS: Final = ("aws", "azure", "gcp", "lambda", "nebius", "oci", "verda")

@@ -1,6 +1,6 @@
 """How the exported job is started on every machine: the command that ``plan`` prints.
 
-The layout's arguments come from ``advisor.ways.launch`` alone. A recorded script keeps its own
+The layout's arguments come from ``advisor.estimate.launch`` alone. A recorded script keeps its own
 name and arguments; its path is said from the folder that the machines get a copy of.
 """
 
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from advisor.collectors.errors import shell_line
+from advisor.collectors.format.facts import on_accelerators
+from advisor.collectors.format.recording import Recording
 from advisor.collectors.hooks.redaction import HIDDEN
-from advisor.collectors.printable import shell_line
-from advisor.collectors.recording import Recording
-from advisor.collectors.told import on_accelerators
 from advisor.errors import AdvisorError
+from advisor.estimate.case import SPACE
+from advisor.estimate.launch.commands import commands
+from advisor.estimate.launch.launcher import torchrun
+from advisor.estimate.launch.recorded import script_words
+from advisor.estimate.predictor import Predictor
 from advisor.export.pick import HERE, Pick
 from advisor.jobs.job import Job
 from advisor.planners.core.nouns import Work
-from advisor.planners.layouts.grid import SearchSpace
-from advisor.predict import Predictor
-from advisor.ways.case import SPACE
-from advisor.ways.commands import commands
-from advisor.ways.launch.launcher import torchrun
-from advisor.ways.launch.recorded import script_words
+from advisor.planners.layouts.problem import SearchSpace
 
 PLACEHOLDER: Final = "train.py"
 
@@ -151,10 +151,7 @@ def launch_of(
     words, folder, notes = _script(job, recording)
     is_placeholder = recording is None
     if is_placeholder:
-        notes = (
-            *notes,
-            f"your script stands for {PLACEHOLDER}: nothing was recorded",
-        )
+        notes = (*notes, f"your script stands for {PLACEHOLDER}: nothing was recorded")
     per_node = max(pick.layout.devices // pick.nodes, 1)
     files: dict[str, str] = {}
     text = _line(words, pick.nodes, per_node)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from advisor.domain import SCHEMA_VERSION, Candidate, Configuration, Offer
+from advisor.answer import SCHEMA_VERSION, Candidate, Configuration, Offer
 from advisor.errors import AdvisorError, UsageError
 
 HERE: Final = "here"

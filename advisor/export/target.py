@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from advisor.domain import Recorded
+from advisor.answer import Recorded
 from advisor.errors import AdvisorError, UsageError
 from advisor.export.launch import Launch
 from advisor.export.pick import HERE, Pick

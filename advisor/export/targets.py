@@ -6,31 +6,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.answer import Recommendation
 from advisor.collectors import atomic
-from advisor.collectors.recording import Recording
-from advisor.domain import Recommendation
+from advisor.collectors.format.recording import Recording
 from advisor.errors import UsageError
+from advisor.estimate.case import SPACE
+from advisor.estimate.predictor import Predictor
 from advisor.export import (
     accelerate,
-    azureml,
     deepspeed,
     dstack,
-    kubeflow,
     kubernetes,
     megatron,
-    sagemaker,
     skypilot,
     slurm,
     torchrun,
-    vertex,
+    training_jobs,
 )
 from advisor.export.launch import launch_of
 from advisor.export.pick import read_pick
 from advisor.export.target import Exported, Target
 from advisor.jobs.job import Job
-from advisor.planners.layouts.grid import SearchSpace
-from advisor.predict import Predictor
-from advisor.ways.case import SPACE
+from advisor.planners.layouts.problem import SearchSpace
 
 TARGETS: Final[Mapping[str, Target]] = {
     one.name: one
@@ -38,10 +35,10 @@ TARGETS: Final[Mapping[str, Target]] = {
         skypilot.TARGET,
         dstack.TARGET,
         kubernetes.TARGET,
-        kubeflow.TARGET,
-        sagemaker.TARGET,
-        vertex.TARGET,
-        azureml.TARGET,
+        training_jobs.KUBEFLOW_TARGET,
+        training_jobs.SAGEMAKER_TARGET,
+        training_jobs.VERTEX_TARGET,
+        training_jobs.TARGET,
         slurm.TARGET,
         torchrun.TARGET,
         accelerate.TARGET,

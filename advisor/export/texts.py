@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from advisor.collectors.printable import shown
-from advisor.domain import Estimate
+from advisor.answer import Estimate
+from advisor.collectors.errors import shown
 from advisor.export.pick import Pick, Rented, rented
 
 # What the catalogue says where a provider has one price for all its regions.

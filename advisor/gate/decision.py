@@ -8,38 +8,320 @@ Rented machines are asked of the estimate behind ``predict`` and judged by the r
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from advisor.catalogue import InstanceType, OfferColumns, OfferFilter
-from advisor.collectors.recording import Recording
-from advisor.domain import Estimate, Named, Prices
-from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.gate.records import (
-    LIMITS,
-    Asked,
-    AskedMachines,
-    GateVerdict,
-    Judged,
-    OwnDevices,
-    Reason,
-    Submission,
-    Unclear,
+from advisor import api
+from advisor.answer import (
+    SCHEMA_VERSION,
+    Candidate,
+    CompletionWay,
+    Estimate,
+    Named,
+    Prices,
+    Recorded,
 )
-from advisor.gate.remedies import remedies
-from advisor.jobs.described import NO_LENGTH
+from advisor.ask import Constraints, Question
+from advisor.ask.sources import layout_space
+from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.recording import Recording
+from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.estimate.columns import STATUSES
+from advisor.estimate.predictor import Predictor
+from advisor.gate.said import joined
+from advisor.jobs.describe import NO_LENGTH
 from advisor.jobs.job import Job
-from advisor.machines.cluster_text import one_group
+from advisor.machines.cluster import one_group
+from advisor.planners.core.columns import select
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.tables import select
-from advisor.predict import STATUSES, Predictor
+from advisor.planners.layouts.search import node_counts
 from advisor.quantities import hours_interval, hours_text, usd_interval, usd_text
-from advisor.question import Constraints, Question
-from advisor.question.layout import layout_space
-from advisor.ranking.summary import broken
-from advisor.simulation.own_cluster import on_own_devices
+from advisor.rank.front import broken
+from advisor.simulate.own_cluster import on_own_devices
+from advisor.words import offer_words
+
+# ------------------------------------------------------------------------------------------
+# What is submitted, and what the gate says of it.
+
+
+# What a submission can break: the memory of its machines (and the other reasons of
+# ``ways.columns.STATUSES`` for which a job has no estimate there), the limits of the question.
+Limit = Literal["machines", "budget", "deadline", "max_hourly", "quota"]
+LIMITS: Final = ("budget_usd", "deadline_h", "max_hourly_usd", "confidence")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedMachines:
+    """Machines of the catalogue that a submission would rent.
+
+    Attributes
+    ----------
+    instance_type : str
+        As ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
+    provider, region : str or None
+        None leaves it open: the cheapest.
+    completion : CompletionWay
+        What the job runs on until it is done.
+    time_limit_h : float or None
+        When the submission is ended, done or not. [h]
+    note : str
+        How the submission was understood, where it left the machine open.
+    """
+
+    instance_type: str
+    count: int = 1
+    provider: str | None = None
+    region: str | None = None
+    completion: CompletionWay = "on-demand"
+    time_limit_h: float | None = None
+    note: str = ""
+
+    @property
+    def pricing(self) -> Pricing:
+        """How the machines are paid at first."""
+        return "on-demand" if self.completion == "on-demand" else "spot"
+
+    @property
+    def label(self) -> str:
+        """The machines in words."""
+        name = self.instance_type.rpartition(":")[2]
+        provider = self.provider or self.instance_type.rpartition(":")[0]
+        words = f"{self.count} x {provider + ' ' if provider else ''}{name}"
+        place = ", ".join(x for x in (self.region, self.completion) if x and x != "on-demand")
+        return f"{words} ({place})" if place else words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDevices:
+    """Devices of a cluster that is there already.
+
+    Attributes
+    ----------
+    machine : str
+        One machine, as ``--cluster`` takes it: ``"8xA100-80GB:nvlink@200Gbps"``.
+    devices, nodes : int
+        Asked for: the devices of all machines, spread over them evenly.
+    price_usd_per_device_h : float
+        [USD/h]
+    time_limit_h : float or None
+        When the submission is ended, done or not. [h]
+    """
+
+    machine: str
+    devices: int
+    nodes: int = 1
+    price_usd_per_device_h: float = 0.0
+    time_limit_h: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The devices in words."""
+        machines = "machine" if self.nodes == 1 else "machines"
+        return f"{self.devices} devices on {self.nodes} {machines} of {self.machine}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclear:
+    """A submission that cannot be judged, and why."""
+
+    label: str
+    why: str
+
+
+Asked = AskedMachines | OwnDevices | Unclear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What was submitted.
+
+    Attributes
+    ----------
+    asked : tuple of Asked
+        One, or several of which the scheduler may take any.
+    said : mapping of str to object
+        What the submission says of its job and its own limits, by the names of a question.
+    """
+
+    asked: tuple[Asked, ...]
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One thing against a submission: the limit that it breaks, and how, in words."""
+
+    limit: Limit
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Recorded):
+    """What holds for one of the machines that were asked for.
+
+    ``reasons`` say why they are refused; time and cost are of the whole job, ``candidate`` is of
+    rented machines that can run a job of known length; ``note`` says why they were not judged, or
+    how the submission was understood.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"asked": "", "label": "asked", "is_judged": "judged"}
+    written: ClassVar[tuple[str, ...]] = ("label", "is_judged", "passes")
+
+    asked: Asked
+    reasons: tuple[Reason, ...] = ()
+    candidate: Candidate | None = None
+    training_time_h: Estimate | None = None
+    cost_usd: Estimate | None = None
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        """The machines in words."""
+        return self.asked.label
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the machines could be judged at all."""
+        return not isinstance(self.asked, Unclear)
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing is against them."""
+        return not self.reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy(Recorded):
+    """What would pass in place of a refused submission, or come nearest to it.
+
+    Attributes
+    ----------
+    kind : {"same_machines", "recommended", "nearest"}
+        More or fewer of the same machines; what ``recommend`` picks under the limits; what comes
+        nearest to them, where nothing keeps them.
+    """
+
+    kind: Literal["same_machines", "recommended", "nearest"]
+    label: str
+    training_time_h: Estimate | None
+    cost_usd: Estimate | None
+    candidate: Candidate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateVerdict(Recorded):
+    """What the gate says.
+
+    Attributes
+    ----------
+    run : str
+        The job; empty where the submission names none.
+    limits : mapping of str to float or None
+        By the names of ``LIMITS``.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"judged": "submission"}
+    written: ClassVar[tuple[str, ...]] = ("passes",)
+
+    schema_version: int = SCHEMA_VERSION
+    run: str
+    judged: tuple[Judged, ...]
+    limits: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(LIMITS))
+    remedies: tuple[Remedy, ...] = ()
+    catalogue: Prices = field(default_factory=lambda: Prices(as_of=""))
+    predictor: Named = field(default_factory=lambda: Named(name="", version=""))
+    note: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether any of the machines that the scheduler may take passes."""
+        return any(one.passes for one in self.judged)
+
+
+# ------------------------------------------------------------------------------------------
+# What would pass in place of a refused submission.
+
+
+# Own machines tried in place of those that were asked for: up to so many times as many.
+_MOST_TIMES = 8
+
+
+def remedies(
+    job: Job, judged: Sequence[Judged], question: Question, predictor: Predictor,
+    recording: Recording | None, judge: Callable[[Sequence[Asked]], tuple[Judged, ...]],
+) -> tuple[Remedy, ...]:  # fmt: skip
+    """Return what would pass, the nearest to what was asked for first."""
+    first = judged[0].asked
+    found = [] if (same := _same_machines(first, question, judge)) is None else [same]
+    if isinstance(first, AskedMachines) and job.total_source != NO_LENGTH:
+        found.append(_recommended(job, first, question, predictor, recording))
+    return tuple(found)
+
+
+def _same_machines(
+    asked: Asked, question: Question, judge: Callable[[Sequence[Asked]], tuple[Judged, ...]]
+) -> Remedy | None:
+    """Return the number of the same machines that passes, the cheapest; of equals the fewest."""
+    others: list[Asked] = []
+    if isinstance(asked, AskedMachines):
+        counts = question.constraints.counts
+        others = [replace(asked, count=count) for count in counts if count != asked.count]
+    elif isinstance(asked, OwnDevices):
+        each = asked.devices // asked.nodes
+        others = [
+            replace(asked, nodes=nodes, devices=nodes * each)
+            for nodes in node_counts(_MOST_TIMES * asked.nodes)
+            if nodes != asked.nodes
+        ]
+    passing = [one for one in judge(others) if one.passes and one.is_judged]
+    if not passing:
+        return None
+    best = min(passing, key=_burden)
+    return Remedy(
+        kind="same_machines", label=best.asked.label, training_time_h=best.training_time_h,
+        cost_usd=best.cost_usd, candidate=best.candidate,
+    )  # fmt: skip
+
+
+def _burden(one: Judged) -> tuple[float, int]:
+    devices = one.asked.count if isinstance(one.asked, AskedMachines) else 0
+    devices = one.asked.devices if isinstance(one.asked, OwnDevices) else devices
+    return (0.0 if one.cost_usd is None else one.cost_usd.value), devices
+
+
+def _recommended(
+    job: Job, asked: AskedMachines, question: Question, predictor: Predictor,
+    recording: Recording | None,
+) -> Remedy:  # fmt: skip
+    """Return what ``recommend`` picks under the same limits, or what comes nearest to them."""
+    limits = question.constraints
+    deadline_h = min((x for x in (limits.deadline_h, asked.time_limit_h) if x), default=None)
+    pricings = tuple(dict.fromkeys((*limits.pricings, asked.pricing)))
+    within = replace(
+        question, constraints=replace(limits, pricings=pricings, deadline_h=deadline_h)
+    )
+    answer = api.ranked(job, within, predictor=predictor, recording=recording, with_changes=False)
+    pick = answer.picks.get("best_value")
+    if pick == "here" and answer.here is not None:
+        return _remedy("recommended", answer.here, "this machine")
+    chosen = next((one for one in answer.front if one.rank == pick), None)
+    if chosen is not None:
+        return _remedy("recommended", chosen, offer_words(chosen.to_record()["configuration"]))
+    if not answer.nearest:
+        return Remedy(kind="nearest", label="", training_time_h=None, cost_usd=None)
+    near = answer.nearest[0]
+    return _remedy("nearest", near, offer_words(near.to_record()["configuration"]))
+
+
+def _remedy(kind: str, one: Candidate, label: str) -> Remedy:
+    return Remedy(
+        kind="nearest" if kind == "nearest" else "recommended", label=label,
+        training_time_h=one.training_time_h, cost_usd=one.cost_usd, candidate=one,
+    )  # fmt: skip
 
 
 def decide(
@@ -237,3 +519,91 @@ def _own(job: Job, asked: OwnDevices, limits: Constraints, predictor: Predictor)
     priced = cost if asked.price_usd_per_device_h else None
     reasons = against(limits, asked.time_limit_h, time_h, priced)
     return Judged(asked=asked, reasons=reasons, training_time_h=time_h, cost_usd=priced)
+
+
+# ------------------------------------------------------------------------------------------
+# A submission judged from start to end: its job read, its own limits joined, then decided.
+
+
+Read = Callable[[Catalogue], Submission]
+
+
+def judge(
+    read: Read, question: Question, *, predictor: Predictor | None = None, is_strict: bool = True
+) -> GateVerdict:
+    """Judge what is read, about the job that it or the question names; the latest run otherwise.
+
+    Parameters
+    ----------
+    read : callable
+        From the catalogue to the submission.
+    is_strict : bool, default True
+        As of ``decide``.
+
+    Raises
+    ------
+    AdvisorError
+        If the job or the submission cannot be read; as ``decide`` otherwise.
+    """
+    known = predictor or Predictor(
+        Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
+    submission = read(known.catalogue)
+    asked = joined(question, submission.said)
+    job = api.job_of(asked.job, asked.setup, catalogue=lambda: known.catalogue)
+    recording = api.recording_of(asked.job)
+    return decide(
+        job, submission, asked, predictor=known, recording=recording, is_strict=is_strict
+    )
+
+
+def judge_submission(
+    read: Read, question: Question, *, predictor: Predictor | None = None, is_strict: bool = False
+) -> GateVerdict:
+    """Judge what somebody submits elsewhere: what cannot be judged passes, with a note.
+
+    A job has to be named by the submission or the question: the latest run is not meant.
+
+    Parameters
+    ----------
+    read, question, predictor
+        As of ``judge``.
+    is_strict : bool, default False
+        Refuse what cannot be judged.
+    """
+
+    def named(catalogue: Catalogue) -> Submission:
+        found = read(catalogue)
+        spec = joined(question, found.said).job
+        if not (spec.names_a_job or spec.is_known_by_runs):
+            raise _Unnamed
+        return found
+
+    try:
+        found = judge(named, question, predictor=predictor, is_strict=False)
+    except _Unnamed:
+        found = _unclear("the submission does not say which job it is (ADVISOR_RUN, #ADVISOR)")
+    except (AdvisorError, PlanningError, RecordingError) as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        found = _unclear(f"{error}{hint}")
+    return _refused_where_unclear(found) if is_strict else found
+
+
+class _Unnamed(Exception):  # noqa: N818 # never leaves this module
+    """The submission names no job."""
+
+
+def _unclear(why: str) -> GateVerdict:
+    return GateVerdict(
+        run="", judged=(Judged(asked=Unclear(label="the submission", why=why), note=why),)
+    )
+
+
+def _refused_where_unclear(found: GateVerdict) -> GateVerdict:
+    judged = tuple(
+        one
+        if one.is_judged
+        else replace(one, reasons=(Reason(limit="machines", text="cannot be judged"),))
+        for one in found.judged
+    )
+    return replace(found, judged=judged)

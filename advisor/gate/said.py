@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from advisor.ask import ENTRIES, Question, merged
+from advisor.ask.sources import PREFIX, read_environment
 from advisor.errors import UsageError
-from advisor.question import ENTRIES, Question, merged
-from advisor.question.sources import PREFIX, read_environment
 
 _LIMITS: Final = ("budget", "deadline", "max_hourly", "confidence")
 # A submission says which job it is and how it trains, and may set itself narrower limits; prices,

@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from advisor.collectors import store
+from advisor.collectors.derive import store
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.run_files import PROFILER_FILE
+from advisor.collectors.format.records import PROFILER_FILE
 from advisor.errors import AdvisorError
-from advisor.jobs.actuals import Actual
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
+from advisor.jobs.runs import Actual
 
 MOST: Final = 8  # recordings looked into, the newest first: each takes some 10 ms
 _SAME_FLOP: Final = 0.01  # of a sample: kernels of another device are counted a little differently

@@ -10,20 +10,19 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from advisor.collectors.limits import Limits
-from advisor.collectors.recording import Host
-from advisor.collectors.resources import Resources
-from advisor.collectors.told import Told
-from advisor.jobs.actuals import Actual
-from advisor.jobs.layout_runs import LayoutRun
+from advisor.collectors.derive.resources import Resources
+from advisor.collectors.format.facts import Limits, Told
+from advisor.collectors.format.recording import Host
+from advisor.jobs.runs import Actual, LayoutRun
 from advisor.jobs.transfers import Transfers
-from advisor.planners.core.nouns import TrainingSetup, Work
-from advisor.planners.elastic.noise import NoiseScale
-from advisor.planners.stragglers.spread import RankSpread
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import TrainingSetup
+from advisor.planners.systems.hydrozoa import NoiseScale
+from advisor.planners.systems.stragglers import RankSpread
 from advisor.quantities import count_text, seconds_text
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
-# scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of ``benchmarks/zoo.py``
+# scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of ``lab/experiments/zoo.py``
 # two hours apart on one shared machine by 10 % each (27 scripts, 2026-11-22).
 RUN_LOG_SD: Final = 0.1
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from advisor.collectors import atomic, bounded
-from advisor.collectors.printable import printable
+from advisor.collectors.errors import printable
 from advisor.errors import UsageError
 
 FILE_NAME: Final = "journal.jsonl"

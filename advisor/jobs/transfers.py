@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 NOT_SEEN: Final = "not seen"
 # From the request of a rented machine to the first line of the program: it boots within a minute
 # (time to SSH of 5,000 Google machines 23-25 s, rule of thumb 1-2 min: Aboukhalil 2018; over
@@ -51,3 +54,22 @@ def recorded_data(samples: int | None, sample_bytes: float | None) -> Transfers:
         data_bytes=samples * sample_bytes,
         data_source=f"recorded: {samples:,} samples of {sample_bytes:,.0f} bytes as tensors",
     )
+
+
+# ------------------------------------------------------------------------------------------
+# The time that a machine waits for its data before the first step.
+
+
+Floats = NDArray[np.float64]
+
+# What a plain block-storage volume takes: the baseline of AWS gp3, 125 MiB/s, likewise Azure P10
+# and a Google balanced disk of a few hundred GB.
+VOLUME_BYTES_PER_S: Final = 131e6
+
+
+def data_in_s(transfers: Transfers, network_bytes_per_s: Floats) -> Floats:
+    """Return the time to bring the data to machines with these networks [s]."""
+    rate = np.minimum(network_bytes_per_s, VOLUME_BYTES_PER_S)
+    if transfers.data_bytes_per_s is not None:
+        rate = np.minimum(rate, transfers.data_bytes_per_s)
+    return np.asarray((transfers.data_bytes or 0.0) / rate, dtype=float)

@@ -5,13 +5,13 @@ Every function takes a job, the time of its step, and the devices it runs on; al
 
 from __future__ import annotations
 
-from advisor.domain import TrainingUnits, Utilisation
-from advisor.jobs.described import NO_LENGTH
+from advisor.answer import TrainingUnits, Utilisation
+from advisor.jobs.describe import NO_LENGTH
 from advisor.jobs.job import Job
+from advisor.planners.core.errors import HOUR_S
 from advisor.planners.core.nouns import Device
-from advisor.planners.core.units import HOUR_S
 from advisor.planners.step.device_rates import peak_flop_per_s, runs_as
-from advisor.planners.step.model_flop import model_flop_per_token
+from advisor.planners.step.transformer import model_flop_per_token
 
 
 def tokens_per_sample(job: Job) -> int | None:

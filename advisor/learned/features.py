@@ -11,19 +11,231 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.learned.analytic import analytic_time_s, communication_s
-from advisor.learned.course import SEQUENCE_CHANNELS, series_of
-from advisor.records import AnchorRun, Fact, ResourceSeries, RunRecord
+from advisor.machines.devices import accelerator_devices
+from advisor.planners.core.nouns import Device
+from advisor.records import AnchorRun, Fact, Instances, ResourceSeries, RunRecord
+from advisor.records.nouns import Role
+
+# ------------------------------------------------------------------------------------------
+# The physical estimate before anything is learned: the anchor's time, carried over.
+#
+# here        in the text                      meaning, unit
+# anchor_s    T_a                              time of the whole job on the anchor [s]
+# speed       v                                of one process: cores, or the device's rates [any]
+# workers     W                                processes that share the samples
+# parameters  P                                bytes of gradients sent per step [bytes]
+# rate        B                                a machine's link, each way [bytes/s]
+#
+# Compute: T_a v_a / (v W). Between accelerators v is the geometric mean of arithmetic rate and
+# memory bandwidth: the two ceilings of a roofline, when the mix of the job is unknown. An anchor of
+# another batch is scaled by operations. Communication of one step: all-reduce in a ring sends
+# 2 (n-1)/n P through every link (Patarasu & Yuan 2009, section 3); a parameter server sends and
+# receives P for each of W workers through its one link, both directions at once: W P. Lower bounds.
+
+
+UNKNOWN: Final = math.nan
+_BYTES_PER_PARAMETER: Final = 4.0  # gradients in single precision
+
+
+def analytic_time_s(record: RunRecord) -> float:
+    """Return the time that the anchor's run and physics give [s]; nan where it cannot be told.
+
+    A record whose maker already knew better says so in the fact ``analytic_time_s``.
+    """
+    known = record.facts.get("analytic_time_s")
+    if isinstance(known, float):
+        return known
+    if record.anchor is None:
+        return UNKNOWN
+    return compute_s(record) + communication_s(record)
+
+
+def compute_s(record: RunRecord) -> float:
+    """Return the anchor's time over the speed and the workers of the configuration [s]."""
+    if record.anchor is None:
+        return UNKNOWN
+    workers = _layout(record, "workers", 1.0)
+    if record.time_kind == "step":
+        workers = 1.0  # every worker makes each step
+    there = _speed(record.configuration[0], _layout(record, "threads", math.inf))
+    here = _speed(record.anchor.machines, math.inf)
+    return record.anchor.time_s * _work_ratio(record, record.anchor) * here / (there * workers)
+
+
+def _work_ratio(record: RunRecord, anchor: AnchorRun) -> float:
+    flop, seen = record.job.facts.get("flop_per_step"), anchor.facts.get("flop_per_step")
+    if record.time_kind != "step" or not isinstance(flop, float) or not isinstance(seen, float):
+        return 1.0
+    return flop / seen
+
+
+def communication_s(record: RunRecord) -> float:
+    """Return the time that gradients take through the slowest link [s]."""
+    rates = [m.network_gbit_per_s for m in record.configuration if m.network_gbit_per_s]
+    nodes, size = record.instances, _gradient_bytes(record)
+    if nodes < 2 or not rates or math.isnan(size):
+        return 0.0
+    servers = _layout(record, "servers", 0.0)
+    workers = _layout(record, "workers", float(nodes))
+    traffic = workers * size / servers if servers else 2.0 * (nodes - 1) / nodes * size
+    steps = 1.0
+    if record.time_kind == "job":
+        steps = _fact(record, "steps", math.nan) / workers
+    seconds = steps * traffic * 8.0 / (1e9 * min(rates))
+    return 0.0 if math.isnan(seconds) else seconds
+
+
+def _speed(machines: Instances, threads: float) -> float:
+    if not machines.accelerators:
+        return UNKNOWN if machines.vcpus is None else min(machines.vcpus, threads)
+    device = _devices().get(machines.accelerator)
+    if device is None:
+        return UNKNOWN
+    flop_per_s = device.sustained_fp32_flop_per_s or device.fp32_flop_per_s
+    if flop_per_s is None:
+        return UNKNOWN
+    return machines.accelerators * math.sqrt(flop_per_s * device.memory_bytes_per_s)
+
+
+@cache
+def _devices() -> dict[str, Device]:
+    return accelerator_devices()
+
+
+def _gradient_bytes(record: RunRecord) -> float:
+    size = _fact(record, "parameter_bytes", math.nan)
+    return (
+        _fact(record, "parameters", math.nan) * _BYTES_PER_PARAMETER if math.isnan(size) else size
+    )
+
+
+def _fact(record: RunRecord, name: str, default: float) -> float:
+    value = record.job.facts.get(name)
+    return value if isinstance(value, float) else default
+
+
+def _layout(record: RunRecord, name: str, default: float) -> float:
+    value = record.layout.get(name)
+    return value if isinstance(value, float) and value > 0 else default
+
+
+# ------------------------------------------------------------------------------------------
+# The course of the partial run, as a sequence network takes it: channels of equal length.
+#
+# | channels                                         | of                  | scaled                 |
+# |--------------------------------------------------|---------------------|------------------------|
+# | cores busy                                       | the whole job       | over the anchor's cores|
+# | memory                                           | the whole job       | over its peak          |
+# | network received, sent [bytes/s]                 | the whole job       | ln(1 + kB/s) / 10      |
+# | step, mean of the ranks and the slowest one      | `profile --workers` | over the mean step     |
+# | wait of a step for the others, mean of the ranks | `profile --workers` | over the mean step     |
+# | sent on the wire [bytes/s], the busiest rank     | `profile --workers` | ln(1 + kB/s) / 10      |
+#
+# The four of the thesis come first, in its order. Those of ranks follow where a record that is
+# fitted has them; a record without is all zeros there.
+
+
+Floats = NDArray[np.float64]
+
+SEQUENCE_CHANNELS: Final = (
+    "cpu_cores", "memory_bytes", "network_received_bytes_per_s", "network_sent_bytes_per_s",
+)  # fmt: skip
+SEQUENCE_READINGS: Final = 64  # a series is brought to this length
+RANK_CHANNELS: Final[tuple[tuple[Role, str], ...]] = (
+    ("worker_mean", "step_s"), ("worker_max", "step_s"), ("worker_mean", "wait_s"),
+    ("worker_max", "network_sent_bytes_per_s"),
+)  # fmt: skip
+
+
+def channels_of(records: Sequence[RunRecord]) -> int:
+    """Return how many channels some records have: of the whole job, and of ranks where seen."""
+    has_ranks = any("step_s" in _rank_series(record, "worker_mean") for record in records)
+    return len(SEQUENCE_CHANNELS) + (len(RANK_CHANNELS) if has_ranks else 0)
+
+
+def sequences(records: Sequence[RunRecord], channels: int | None = None) -> Floats:
+    """Return the partial runs' series, resampled to one length and scaled to order one.
+
+    Parameters
+    ----------
+    channels : int, optional
+        As many as the model was fitted on; those that the records have by default.
+
+    Returns
+    -------
+    array of shape (n_records, channels * SEQUENCE_READINGS)
+        Channel by channel. A series of length 0 is all zeros.
+    """
+    count = channels_of(records) if channels is None else channels
+    out = np.zeros((len(records), count, SEQUENCE_READINGS))
+    own = len(SEQUENCE_CHANNELS)
+    for row, record in enumerate(records):
+        out[row, :own] = _of_the_job(record)
+        if count > own:
+            out[row, own:] = _of_ranks(record)
+    return out.reshape(len(records), -1)
+
+
+def series_of(record: RunRecord, role: Role | None = None) -> ResourceSeries | None:
+    """Return a partial run's series of a role, the first without; None where it has none."""
+    found = record.anchor.series if record.anchor else ()
+    return next((one for one in found if role in (None, one.role)), None)
+
+
+def _of_the_job(record: RunRecord) -> Floats:
+    out = np.zeros((len(SEQUENCE_CHANNELS), SEQUENCE_READINGS))
+    series = series_of(record)
+    if series is None or series.readings == 0:
+        return out
+    cores = record.anchor.machines.vcpus if record.anchor else None
+    for column, channel in enumerate(SEQUENCE_CHANNELS):
+        values = _resampled(series.channels.get(channel, ()))
+        if channel == "cpu_cores":
+            out[column] = values / (cores or max(float(values.max()), 1e-9))
+        elif channel == "memory_bytes":
+            out[column] = values / max(float(values.max()), 1.0)
+        else:
+            out[column] = _traffic(values)
+    return out
+
+
+def _of_ranks(record: RunRecord) -> Floats:
+    out = np.zeros((len(RANK_CHANNELS), SEQUENCE_READINGS))
+    usual_s = float(np.mean(_rank_series(record, "worker_mean").get("step_s", (0.0,))))
+    if usual_s <= 0:
+        return out
+    for column, (role, channel) in enumerate(RANK_CHANNELS):
+        values = _resampled(_rank_series(record, role).get(channel, ()))
+        out[column] = values / usual_s if channel in ("step_s", "wait_s") else _traffic(values)
+    return out
+
+
+def _rank_series(record: RunRecord, role: Role) -> dict[str, tuple[float, ...]]:
+    """Return the channels of a partial run's ranks; none where it was of one process."""
+    series = series_of(record, role)
+    return {} if series is None or "step_s" not in series.channels else dict(series.channels)
+
+
+def _traffic(bytes_per_s: Floats) -> Floats:
+    return np.asarray(np.log1p(bytes_per_s / 1e3) / 10.0)
+
+
+def _resampled(values: Sequence[float]) -> Floats:
+    if len(values) == 0:
+        return np.zeros(SEQUENCE_READINGS)
+    positions = np.linspace(0, len(values) - 1, SEQUENCE_READINGS)
+    return np.asarray(np.interp(positions, np.arange(len(values)), values), float)
+
 
 SCHEMA_VERSION: Final = 3
 Group = Literal["job", "anchor", "series", "configuration", "layout", "physics"]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

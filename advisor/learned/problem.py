@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError, UsageError
-from advisor.learned import course, features
-from advisor.learned.analytic import analytic_time_s
-from advisor.planners.core.units import HOUR_S
+from advisor.learned import features
+from advisor.learned.features import analytic_time_s
+from advisor.planners.core.errors import HOUR_S
 from advisor.records import RunRecord
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def problem(
         X = features.without_length_and_price(X)
     taken = 0
     if has_series:
-        taken = course.channels_of(runs) if channels is None else channels
-        X = np.hstack([X, course.sequences(runs, taken)])
+        taken = features.channels_of(runs) if channels is None else channels
+        X = np.hstack([X, features.sequences(runs, taken)])
     truths = [r.cost_usd if target in COSTS else r.time_s for r in runs]
     return Problem(
         records=runs,

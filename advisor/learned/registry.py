@@ -33,12 +33,12 @@ _T = TypeVar("_T")
 ESTIMATORS: Final = {
     "ridge": ("advisor.learned.linear", "Ridge"),
     "poisson": ("advisor.learned.linear", "Poisson"),
-    "gp": ("advisor.learned.gaussian_process", "GaussianProcess"),
-    "forest": ("advisor.learned.forest", "Forest"),
-    "boosting": ("advisor.learned.boosting", "Boosting"),
-    "sequence": ("advisor.learned.sequence", "SequenceNetwork"),  # of the laboratory
+    "gp": ("advisor.learned.linear", "GaussianProcess"),
+    "forest": ("advisor.learned.trees", "Forest"),
+    "boosting": ("advisor.learned.trees", "Boosting"),
+    "sequence": ("advisor.lab.learned.sequence", "SequenceNetwork"),  # of the laboratory
     "stack": ("advisor.learned.stack", "Stack"),
-    "guarded": ("advisor.learned.guarded", "Guarded"),
+    "guarded": ("advisor.learned.stack", "Guarded"),
 }
 _HINT: Final = "fit it again: advisor train models"
 
@@ -146,7 +146,7 @@ def _built(folder: Path, about: Mapping[str, Any], learned: Mapping[str, Any]) -
         model.calibration_ = None
         model.restore(learned["learned"])
         if "calibration" in learned:
-            from advisor.learned.conformal import Calibration
+            from advisor.learned.intervals import Calibration
 
             model.calibration_ = Calibration.from_state(learned["calibration"])
     except (OSError, KeyError, TypeError, ValueError, IndexError, UsageError) as error:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.learned import features, registry
-from advisor.learned.course import SEQUENCE_CHANNELS
-from advisor.learned.hull import Hull
+from advisor.learned.features import SEQUENCE_CHANNELS
 from advisor.learned.problem import Problem, Target, problem
-from advisor.learned.quick import QuickModel
+from advisor.learned.quick import Hull, QuickModel
 from advisor.records import RunRecord, to_line
 
 if TYPE_CHECKING:

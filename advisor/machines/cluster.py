@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
-from advisor.machines.parts import AcceleratorPart
+import numpy as np
+
+from advisor.catalogue import Catalogue, InstanceType
+from advisor.catalogue.networks import assumed_networks
+from advisor.collectors import bounded
+from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.machines.devices import AcceleratorPart, part
+from advisor.machines.pcie import link_between
 from advisor.planners.core.columns import Machines
-from advisor.planners.core.nouns import Cluster, Node
+from advisor.planners.core.errors import GIB, bytes_per_s
+from advisor.planners.core.nouns import Cluster, Device, Link, Node
+from advisor.planners.links.collectives import RDMA_FROM_BYTES_PER_S
+from advisor.quantities import parse_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +88,341 @@ class NamedCluster:
     def cluster(self) -> Cluster:
         """Return the planners' cluster: machines and links, no prices."""
         return Cluster(groups=tuple((g.node, g.count) for g in self.groups))
+
+
+# ------------------------------------------------------------------------------------------
+# Clusters as text and files.
+#
+# ``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
+# ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``, the
+# link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and the
+# machine's network after an at sign (25 Gbps otherwise; from 100 Gbps on it is taken to bypass the
+# kernel, as InfiniBand and EFA do). ``72xGB200`` is a rack: 18 machines of four whose NVLink joins
+# all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms may be
+# mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
+# ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link`` and
+# ``network_gbps``.
+
+
+_HINT: Final = (
+    'write e.g. "2x a2-highgpu-8g + 4x g2-standard-48" or "8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"'
+)
+_GPUS: Final = re.compile(
+    r"""(?:(?P<nodes>\d{1,9})\s*x\s*)?(?P<gpus>\d{1,9})\s*x\s*(?P<name>[A-Za-z][\w. -]*?)
+    (?::(?P<link>\w+))?(?:@(?P<rate>[^@]+))?$""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_TYPES: Final = re.compile(r"(?:(?P<count>\d{1,9})\s*x\s*)?(?P<name>[A-Za-z][\w.-]*)$")
+# A machine's network where none is stated: the usual of unremarkable cloud machines.
+_USUAL_GBIT_PER_S: Final = 25.0
+_MOST_PER_NODE: Final = 16
+# GB200 and GB300 NVL72: 18 trays, machines of their own with four devices each.
+_PER_TRAY: Final = 4
+_MOST_NODES: Final = 100_000
+_LONGEST_TEXT: Final = 20_000
+# Host memory of a machine that is only named by its accelerators: twice theirs, the cloud habit.
+_HOST_PER_DEVICE_MEMORY: Final = 2.0
+# One message over the network: TCP in the order of magnitude; NCCL inside a machine.
+_NETWORK_LATENCY_S: Final = 48e-6
+_RDMA_LATENCY_S: Final = 15e-6
+_INTRA_LATENCY_S: Final = 10e-6
+
+
+def read_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
+    """Read a cluster from its text, or from the file that the text names.
+
+    Raises UsageError if it cannot be read. Raises CatalogueError if an instance type or
+    accelerator is unknown.
+    """
+    path = Path(text)
+    if path.suffix not in (".json", ".toml"):
+        return parse_cluster(text, catalogue)
+    try:
+        read = bounded.read_toml if path.suffix == ".toml" else bounded.read_json
+        record: Any = read(path)
+        groups = record["groups"] if isinstance(record, dict) else record
+        words = [_words(group) for group in groups]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"cannot read the cluster in {path}: {error}",
+            hint="needed: a list `groups` of tables with instance_type, or gpu and gpus_per_node",
+        ) from error
+    return parse_cluster("+".join(words), catalogue)
+
+
+def _words(group: Any) -> str:
+    if not isinstance(group, dict):
+        raise ValueError(f"{str(group)[:40]!r} is not a table")  # noqa: TRY004
+    if "instance_type" in group:
+        return f"{int(group.get('count', 1))}x{group['instance_type']}"
+    link = f":{group['link']}" if "link" in group else ""
+    rate = f"@{group['network_gbps']}Gbps" if "network_gbps" in group else ""
+    return f"{int(group.get('nodes', 1))}x{int(group['gpus_per_node'])}x{group['gpu']}{link}{rate}"
+
+
+def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
+    """Parse what stands after ``--cluster``.
+
+    Raises UsageError if the text is no such expression or a count makes no sense. Raises
+    CatalogueError if an instance type or accelerator is unknown.
+    """
+    items = [item.strip() for item in re.split(r"[+,]", text[: _LONGEST_TEXT + 1])]
+    if len(text) > _LONGEST_TEXT:
+        raise UsageError(f"a cluster of {len(text):,} letters", hint=_HINT)
+    if not all(items):
+        raise UsageError(f"cannot read the cluster {text!r}", hint=_HINT)
+    groups = _merged([_group(item, catalogue) for item in items])
+    types = [t for _, t in groups if t is not None]
+    prices, region = _prices(types, catalogue)
+    return NamedCluster(
+        groups=tuple(
+            g if t is None else replace(g, price_usd_per_h=prices.get(t.index)) for g, t in groups
+        ),
+        region=region,
+    )
+
+
+def one_group(text: str, catalogue: Catalogue) -> ClusterGroup:
+    """Parse a cluster of equal machines.
+
+    Raises UsageError if the text cannot be read or names unlike machines. Raises CatalogueError if
+    an instance type or accelerator is unknown.
+    """
+    groups = read_cluster(text, catalogue).groups
+    if len(groups) > 1:
+        raise UsageError(f"different machines in {text!r}", hint="name machines of one kind")
+    return groups[0]
+
+
+def _merged(
+    groups: list[tuple[ClusterGroup, InstanceType | None]],
+) -> list[tuple[ClusterGroup, InstanceType | None]]:
+    """Join groups of the same machine: named twice is the sum, not a mixed cluster."""
+    found: dict[Node, tuple[ClusterGroup, InstanceType | None]] = {}
+    for group, of_type in groups:
+        known = found.get(group.node)
+        count = group.count + (known[0].count if known else 0)
+        found[group.node] = replace(group, count=count), of_type
+    return list(found.values())
+
+
+def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType | None]:
+    named = _TYPES.match(item)
+    unknown: AdvisorError | None = None
+    # Some providers call their machines by the accelerator: "8xA100" still means the card.
+    if named and not _is_gpu(named["name"], catalogue):
+        try:
+            found = catalogue.instance_type(named["name"])
+        except CatalogueError as error:
+            unknown = error
+        else:
+            return group_of_type(found, _count(named["count"] or "1", item), catalogue), found
+    explicit = _GPUS.match(item)
+    if explicit:
+        try:
+            return _of_gpus(explicit, item, catalogue), None
+        except UsageError as error:
+            if unknown is None or "out of range" in str(error):
+                raise
+            raise CatalogueError(
+                f"neither an instance type nor an accelerator is called {named['name']!r}"
+                if named
+                else str(error),
+                hint=f"{unknown.hint}; {error.hint}",
+            ) from error
+    if unknown is not None:
+        raise unknown
+    raise UsageError(f"cannot read {item!r} in the cluster", hint=_HINT)
+
+
+def _is_gpu(name: str, catalogue: Catalogue) -> bool:
+    try:
+        return bool(catalogue.matching_gpus(name))
+    except UsageError:
+        return False
+
+
+def _count(digits: str, item: str) -> int:
+    count = int(digits)
+    if not 1 <= count <= _MOST_NODES:
+        raise UsageError(f"the number of machines in {item!r} is out of range", hint=_HINT)
+    return count
+
+
+def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGroup:
+    """Return machines of a type of the catalogue, without a price.
+
+    Raises
+    ------
+    CatalogueError
+        If the type has no whole accelerator.
+    """
+    row = catalogue.accelerators.get(found.accelerator)
+    devices = int(found.accelerator_count)
+    if row is None or devices < 1:
+        raise CatalogueError(
+            f"{found.name} has no whole accelerator",
+            hint="the planner lays out on accelerators; see: advisor catalogue list --gpus L4",
+        )
+    known = part(row)
+    node = _node(
+        found.name,
+        known,
+        devices,
+        intra=Link(
+            name=found.intra_node_link or known.link_name,
+            bytes_per_s=found.intra_node_bytes_per_s
+            or link_between(
+                row, found.intra_node_link or "", host_bytes_per_s=found.host_device_bytes_per_s
+            )[0],
+            latency_s=_INTRA_LATENCY_S,
+        ),
+        network="rdma" if found.is_rdma else "tcp",
+        network_bytes_per_s=found.network_bytes_per_s
+        or float(assumed_networks(catalogue.types).bytes_per_s[found.index]),
+        host_bytes_per_s=found.host_device_bytes_per_s or known.host_bytes_per_s,
+        vcpus=int(found.vcpus or 1),
+        core_speed=found.core_speed,
+        memory_bytes=found.memory_bytes,
+        domain_machines=known.domain_machines(devices),
+    )
+    return ClusterGroup(
+        label=found.name, node=node, part=known, count=count, type_index=found.index
+    )
+
+
+def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:
+    gpus, nodes = int(words["gpus"]), _count(words["nodes"] or "1", item)
+    known = part(catalogue.accelerators[_one_gpu(words["name"], catalogue)])
+    domain = known.domain_machines(max(gpus, 1))
+    if known.link_devices and gpus > _PER_TRAY and gpus % _PER_TRAY == 0:
+        # A rack, or a part of one: its switches join that many devices and no more.
+        domain = min(gpus, known.link_devices) // _PER_TRAY
+        gpus, nodes = _PER_TRAY, nodes * (gpus // _PER_TRAY)
+    if not 1 <= gpus <= _MOST_PER_NODE:
+        raise UsageError(
+            f"a machine cannot have {gpus} accelerators",
+            hint=f"write MACHINESxGPUSxNAME, e.g. {max(gpus // 8, 1)}x8x{words['name']}",
+        )
+    link = (words["link"] or known.link_name).lower()
+    if link == "pcie":
+        intra, _ = link_between(catalogue.accelerators[known.name], link)
+    elif link.startswith(("nvlink", "nvswitch", "xgmi", "infinity")):
+        if known.link_name == "pcie":
+            raise UsageError(f"{known.name} has no {link}", hint="leave the link out, or say pcie")
+        intra = known.link_bytes_per_s
+    else:
+        raise UsageError(f"unknown link {link!r} in {item!r}", hint="say nvlink or pcie")
+    rate = bytes_per_s(_USUAL_GBIT_PER_S) if words["rate"] is None else _network(words["rate"])
+    node = _node(
+        f"{gpus}x{known.name}",
+        known,
+        gpus,
+        intra=Link(name=link, bytes_per_s=intra, latency_s=_INTRA_LATENCY_S),
+        network="rdma" if rate >= RDMA_FROM_BYTES_PER_S else "tcp",
+        network_bytes_per_s=rate,
+        host_bytes_per_s=known.host_bytes_per_s,
+        vcpus=12 * gpus,
+        domain_machines=domain,
+    )
+    return ClusterGroup(
+        label=f"{gpus}x{known.name}",
+        node=node,
+        part=known,
+        count=nodes,
+        is_network_assumed=words["rate"] is None,
+    )
+
+
+def _network(text: str) -> float:
+    """Return the network of a machine, in bits unless bytes are written. [bytes/s]."""
+    word = text.strip()
+    rate = parse_rate(re.sub(r"b/s$", "bps", word), option="the network in --cluster")
+    if rate <= 0:
+        raise UsageError(f"a network rate of {word} is out of range", hint=_HINT)
+    return rate
+
+
+def _one_gpu(name: str, catalogue: Catalogue) -> str:
+    """Return the one accelerator meant; of several of one family and memory, the SXM form."""
+    family, _, memory = name.strip().partition("-")
+    try:
+        return catalogue.canonical_gpu(name)
+    except UsageError as error:
+        try:
+            kin = sorted(catalogue.matching_gpus(family))
+        except UsageError:
+            raise error from None
+        fitting = [k for k in kin if not memory or k.upper().endswith("-" + memory.upper())]
+        if len(fitting) != 1:
+            fitting = [k for k in fitting if "SXM" in k] or fitting
+        if len(fitting) == 1:
+            return fitting[0]
+        raise UsageError(
+            f"{name!r} may be any of {', '.join(fitting or kin)}", hint="name one of them"
+        ) from None
+
+
+def _node(
+    name: str,
+    known: AcceleratorPart,
+    devices: int,
+    *,
+    intra: Link,
+    network_bytes_per_s: float,
+    host_bytes_per_s: float,
+    vcpus: int,
+    network: str,
+    core_speed: float | None = None,
+    memory_bytes: float | None = None,
+    domain_machines: int = 1,
+) -> Node:
+    device = Device(
+        name=known.name,
+        kind="gpu",
+        memory_bytes=known.memory_bytes,
+        memory_bytes_per_s=known.memory_bytes_per_s,
+        sustained_fp16_flop_per_s=known.flop_per_s,
+    )
+    host_memory = memory_bytes or max(
+        _HOST_PER_DEVICE_MEMORY * devices * known.memory_bytes, 64 * GIB
+    )
+    return Node(
+        name=name,
+        device=device,
+        devices=devices,
+        intra=intra,
+        network=Link(
+            name=network,
+            bytes_per_s=network_bytes_per_s,
+            latency_s=_RDMA_LATENCY_S if network == "rdma" else _NETWORK_LATENCY_S,
+        ),
+        host=Link(name="pcie", bytes_per_s=host_bytes_per_s),
+        vcpus=vcpus,
+        core_speed=core_speed,
+        memory_bytes=host_memory,
+        domain_machines=domain_machines,
+    )
+
+
+def _prices(types: list[InstanceType], catalogue: Catalogue) -> tuple[dict[int, float], str]:
+    """Return on-demand prices by type in the one region where all together are cheapest.
+
+    Machines of one cluster are bought in one region; where no region sells all of them, none has
+    a price.
+    """
+    if not types:
+        return {}, ""
+    prices = catalogue.prices
+    found: dict[str, dict[int, float]] = {}
+    for t in types:
+        rows = np.flatnonzero(prices.type_index == t.index)
+        for i in rows[~np.isnan(prices.on_demand_usd_per_h[rows])]:
+            there = found.setdefault(str(prices.region[i]), {})
+            there[t.index] = min(there.get(t.index, np.inf), float(prices.on_demand_usd_per_h[i]))
+    wanted = {t.index for t in types}
+    complete = {name: there for name, there in found.items() if wanted <= there.keys()}
+    if not complete:
+        return {}, ""
+    region = min(complete, key=lambda name: (sum(complete[name].values()), name))
+    return complete[region], region

@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
+
 from advisor import data
-from advisor.catalogue.device_memory import device_memory_bytes
+from advisor.catalogue import Accelerator
+from advisor.catalogue.specifications import device_memory_bytes
 from advisor.collectors import bounded
+from advisor.collectors.format.recording import DeviceSheet, Host
 from advisor.errors import CatalogueError, ModelError
+from advisor.machines.pcie import link_between, pcie_bytes_per_s
+from advisor.planners.core.errors import GB, TERA
+from advisor.planners.core.layout_case import STREAM_SHARE
 from advisor.planners.core.nouns import Device
-from advisor.planners.core.units import GB, TERA
-from advisor.planners.step.calibration import CalibrationParameters
-from advisor.planners.step.device_parameters import DeviceParameters, Efficiency
+from advisor.planners.step.calibrate import (
+    AMPLITUDES,
+    CalibrationParameters,
+    ErrorPoints,
+    ResidualParameters,
+    SeenErrors,
+)
+from advisor.planners.step.device_rates import DeviceParameters, Efficiency
 
 if TYPE_CHECKING:
     from advisor.catalogue import Accelerator
+
 
 _PEAKS: Final = (
     "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s", "fp8_flop_per_s",
@@ -287,3 +300,400 @@ def scaled(text: Any, unit: float) -> float | None:
         return None
     value = float(text) * unit
     return None if math.isnan(value) else value
+
+
+# ------------------------------------------------------------------------------------------
+# Processors as devices of the planners: ``datasets/devices/cpus.csv``.
+#
+# The sheet holds what a core of a processor generation does per cycle and what bandwidth its
+# machines have.
+
+
+_WORDS: Final = ("pattern", "name", "architecture")  # the sheet's columns of text
+
+
+def cpu_device(
+    *,
+    name: str,
+    vcpus: float,
+    memory_bytes: float,
+    core_speed: float | None = None,
+    cpu_model: str = "",
+    cpu_arch: str = "",
+) -> Device:
+    """Return all virtual CPUs of a machine as one device.
+
+    ``vcpus``: virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones;
+    ``core_speed``: CoreMark per virtual CPU; NaN or None where unknown [1/s]; ``cpu_model``,
+    ``cpu_arch``: as the provider or ``/proc/cpuinfo`` names them; a generic row serves what is
+    unknown.
+    """
+    row = _row(cpu_model, cpu_arch)
+    speed = None if core_speed is None or math.isnan(core_speed) else float(core_speed)
+    cycles = vcpus / row["threads_per_core"] * row["clock_ghz"] * 1e9
+    bf16 = row["bf16_flop_per_cycle"]
+    return Device(
+        name=name,
+        kind="cpu",
+        vendor=row["name"],
+        architecture=row["architecture"],
+        memory_bytes=float(memory_bytes),
+        memory_bytes_per_s=_bandwidth(row, vcpus),
+        fp32_flop_per_s=cycles * row["fp32_flop_per_cycle"],
+        bf16_flop_per_s=cycles * bf16 if bf16 else None,
+        cores=max(1, round(vcpus)),
+        core_speed=speed,
+    )
+
+
+def threads_per_core(generation: str) -> float:
+    """Return the virtual CPUs of a core of a processor generation: a row of the sheet."""
+    return float(_generation(generation)["threads_per_core"])
+
+
+def processor_bytes_per_s(generation: str, vcpus: float) -> float:
+    """Return the memory bandwidth that so many virtual CPUs of a generation reach [bytes/s]."""
+    return _bandwidth(_generation(generation), vcpus)
+
+
+@cache
+def _generation(name: str) -> dict[str, Any]:
+    """Return the row of that name, the generic one of no architecture else."""
+    rows = (facts for _, facts in _rows() if facts["name"] == name)
+    return next(rows, _rows()[-1][1])
+
+
+@cache
+def _rows() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
+    path = data.root("datasets") / "devices" / "cpus.csv"
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(bounded.csv_tables(file))
+        return tuple((re.compile(row["pattern"]), _facts(row)) for row in rows)
+    except (OSError, KeyError, ValueError, re.error) as error:
+        raise CatalogueError(
+            f"cannot read the processor sheet {path}: {error}", hint="install the package again"
+        ) from error
+
+
+def _facts(row: Mapping[str, str]) -> dict[str, Any]:
+    numbers = {k: scaled(v, 1.0) for k, v in row.items() if k not in _WORDS}
+    return {"name": row["name"], "architecture": row["architecture"], **numbers}
+
+
+@cache
+def _row(cpu_model: str, cpu_arch: str) -> dict[str, Any]:
+    """Return the first row that the model matches, the architecture's generic one else."""
+    for text in (cpu_model, cpu_arch):
+        plain = re.sub(r"\((R|TM)\)", "", text or "").upper()
+        plain = re.sub(r"\s+", " ", plain)
+        for pattern, facts in _rows():
+            if plain.strip() and pattern.pattern and pattern.search(plain):
+                return facts
+    return _rows()[-1][1]
+
+
+def _bandwidth(row: Mapping[str, Any], vcpus: float) -> float:
+    """Return the least of what cores, chiplets and sockets let through [bytes/s]."""
+    limits = [vcpus * row["vcpu_gb_s"], _steps(vcpus, row["socket_vcpus"]) * row["socket_gb_s"]]
+    if row["slice_vcpus"]:
+        limits.append(_steps(vcpus, row["slice_vcpus"]) * row["slice_gb_s"])
+    return float(min(limits)) * GB
+
+
+def _steps(vcpus: float, per: float) -> float:
+    return float(math.ceil(vcpus / per))
+
+
+# ------------------------------------------------------------------------------------------
+# The machine at hand as a device of the planners: measured rates where there are any.
+#
+# A sheet measured there (``advisor doctor --device-sheet``) stands in place of the tables' priors;
+# without one a processor takes the four-second benchmark, and a GPU the device sheet's row.
+
+
+_PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16", "fp8")
+
+
+# What a kernel keeps for itself differs from one boot to the next.
+_SAME_MEMORY: Final = 0.01
+
+
+def is_same_machine(recorded: Host, here: Host) -> bool:
+    """Whether a job was recorded on the machine at hand, as far as machines can be told apart.
+
+    Limits are no part of it: they are the job's (``collectors.limits``).
+    """
+    return (
+        recorded.cpu_model == here.cpu_model
+        and recorded.logical_cpus == here.logical_cpus
+        and abs(recorded.memory_bytes - here.memory_bytes) <= _SAME_MEMORY * here.memory_bytes
+        and (not recorded.gpus or not here.gpus or recorded.gpus == here.gpus)
+    )
+
+
+def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device | None:
+    """Return what a job computed on: the host's processor with ``threads``, or its GPU.
+
+    ``threads``: threads that the framework computed with; None takes all it may use; ``kind``:
+    ``"cpu"``, or PyTorch's name of an accelerator (``"cuda"``, ``"cuda:0"``).
+
+    Returns
+    -------
+    Device or None
+        None for a GPU that has no row in the device sheet.
+    """
+    return processor(host, threads) if kind.startswith("cpu") else _gpu(host)
+
+
+def processor(host: Host, threads: int | None) -> Device:
+    """Return the host's processor with so many threads; None takes all it may use."""
+    used = float(min(threads or host.cpu_limit, host.cpu_limit))
+    device = cpu_device(
+        name="host",
+        vcpus=used,
+        memory_bytes=host.memory_limit_bytes,
+        cpu_model=host.cpu_model,
+        cpu_arch=host.system,
+    )
+    if host.benchmark is not None:
+        b = host.benchmark
+        share = (used - 1) / (host.cpu_limit - 1) if host.cpu_limit > 1 else 1.0
+        device = replace(
+            device,
+            sustained_fp32_flop_per_s=_between(
+                b.matmul_one_core_flop_per_s, b.matmul_flop_per_s, share
+            ),
+            memory_bytes_per_s=_between(b.copy_one_core_bytes_per_s, b.copy_bytes_per_s, share),
+            core_speed=b.scalar_score,
+        )
+    sheet = next((s for s in host.sheets if s.device == "cpu" and s.threads), None)
+    return device if sheet is None else _measured_cpu(device, sheet, used)
+
+
+def _measured_cpu(device: Device, sheet: DeviceSheet, threads: float) -> Device:
+    """Take the sheet's rates at so many threads, in a straight line between those measured."""
+    fp32 = _at(threads, sheet.threads, sheet.flop_per_s_by_threads)
+    bf16 = None
+    if sheet.bf16_flop_per_s:  # measured on all threads; shared out as fp32 was
+        bf16 = sheet.bf16_flop_per_s * fp32 / sheet.fp32_flop_per_s
+    return replace(
+        device,
+        sustained_fp32_flop_per_s=fp32,
+        bf16_flop_per_s=(device.bf16_flop_per_s or bf16) if bf16 else None,
+        sustained_fp16_flop_per_s=bf16,
+        memory_bytes_per_s=_at(threads, sheet.threads, sheet.bytes_per_s_by_threads),
+        call_s=sheet.call_s,
+    )
+
+
+def _gpu(host: Host) -> Device | None:
+    name = host.gpus[0] if host.gpus else ""
+    sheet = next(
+        (s for s in host.sheets if s.device == "cuda" and s.name == (name or s.name)), None
+    )
+    device = suite_device(name or (sheet.name if sheet else ""))
+    if device is None or sheet is None:
+        return device
+    rates: dict[str, Any] = {}
+    for precision in _PRECISIONS:
+        field = f"{precision}_flop_per_s"
+        if getattr(device, field) is None and getattr(sheet, field):
+            rates[field] = getattr(sheet, field)
+    half = sheet.fp16_flop_per_s or sheet.bf16_flop_per_s
+    return replace(
+        device,
+        **rates,
+        sustained_fp32_flop_per_s=sheet.fp32_flop_per_s,
+        sustained_fp16_flop_per_s=half or device.sustained_fp16_flop_per_s,
+        # The device model's efficiencies are shares of the nominal bandwidth.
+        memory_bytes_per_s=sheet.copy_bytes_per_s / STREAM_SHARE,
+        call_s=sheet.call_s,
+    )
+
+
+def _at(threads: float, known: Sequence[int], values: Sequence[float]) -> float:
+    """Return the value at a number of threads, linear between and constant beyond."""
+    import numpy as np
+
+    return float(np.interp(threads, known, values))
+
+
+def _between(one: float, all_: float, share: float) -> float:
+    return one + (all_ - one) * min(max(share, 0.0), 1.0)
+
+
+# ------------------------------------------------------------------------------------------
+# Accelerators of the catalogue as the layout planner needs to know them.
+
+
+# Whose tuned kernels a card runs (``planners.core.columns.GENERATIONS``).
+_GENERATIONS: Final = {"Ampere": 1, "Ada": 1, "Hopper": 2, "Blackwell": 3, "Blackwell Ultra": 3}
+# Cards of which the catalogue has no measured large product: forward rate of a transformer layer
+# in 16 bits, median over models (Cephalo's and Zorse's profiles, MIT). The layout model's
+# constants were fitted with these and the catalogue's rates: a change here asks for a new fit.
+# [flop/s]
+_LAYER_FLOP_PER_S: Final = {
+    "V100-SXM2-16GB": 80e12,
+    "V100-SXM2-32GB": 80e12,
+    "V100-PCIe-16GB": 67e12,
+    "V100-PCIe-32GB": 67e12,
+    "T4": 21e12,
+    "L4": 47e12,
+    "A10G": 55e12,
+    "RTX-A6000": 99e12,
+    "H100-NVL-94GB": 380e12,
+}
+# Where nothing was measured: what the family's measured cards reach of their datasheet.
+# Ampere/Ada: RTX-A6000 99 of 155; Hopper: H100 794.5 of 989; Blackwell: GB200 1822 of 2500 at
+# 1200 W, and large products are bound by power; older: V100 80 of 125, T4 21 of 65.
+_MEASURED_SHARE: Final = {0: 0.5, 1: 0.65, 2: 0.80, 3: 0.73}
+_BLACKWELL_W: Final = 1200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorPart:
+    """One accelerator."""
+
+    name: str
+    flop_per_s: float  # measured (or inferred) rate of large 16-bit products [flop/s]
+    is_inferred: bool
+    memory_bytes: float
+    memory_bytes_per_s: float
+    link_name: str
+    link_bytes_per_s: float  # between two of them in a machine, per direction [bytes/s]
+    host_bytes_per_s: float  # between host memory and one of them [bytes/s]
+    generation: int  # index into ``planners.core.columns.GENERATIONS``
+    device: Device  # all that the device model knows of it
+    # devices that the link joins across machines; None where it ends with the machine
+    link_devices: int | None = None
+
+    def domain_machines(self, devices: int) -> int:
+        """Return how many machines with so many devices the link joins: 1 where it ends there."""
+        return max((self.link_devices or 0) // devices, 1)
+
+
+def part(row: Accelerator) -> AcceleratorPart:
+    """Return an accelerator of the catalogue as the planners need it.
+
+    Raises CatalogueError if the catalogue has no arithmetic rate or memory bandwidth of it.
+    """
+    measured = row.sustained_bf16_flop_per_s or _LAYER_FLOP_PER_S.get(row.name)
+    generation = _GENERATIONS.get(row.architecture, 0)
+    rate = measured or inferred_flop_per_s(row)
+    device = catalogue_device(row)
+    if not rate or not row.memory_bytes_per_s or device is None:
+        raise CatalogueError(
+            f"the catalogue has no 16-bit rate or memory bandwidth of {row.name}",
+            hint="choose an accelerator that trains in 16 bits, e.g. L4 or A100",
+        )
+    between, is_linked = link_between(row)
+    return AcceleratorPart(
+        name=row.name,
+        flop_per_s=rate,
+        # ``validate described`` takes measured rates away by putting the inferred ones in place.
+        is_inferred=rate == inferred_flop_per_s(row),
+        memory_bytes=row.memory_bytes,
+        memory_bytes_per_s=row.memory_bytes_per_s,
+        link_name=row.link.lower() if is_linked else "pcie",
+        link_bytes_per_s=between,
+        host_bytes_per_s=pcie_bytes_per_s(row.pcie_generation),
+        generation=generation,
+        device=device,
+        link_devices=row.link_devices if is_linked else None,
+    )
+
+
+def inferred_flop_per_s(row: Accelerator) -> float | None:
+    """Return what large 16-bit products reach on an accelerator that was never measured.
+
+    None where the catalogue has no peak of it. [flop/s]
+    """
+    generation = _GENERATIONS.get(row.architecture, 0)
+    peak = row.bf16_flop_per_s or row.fp16_flop_per_s or row.fp32_flop_per_s
+    if peak is None:
+        return None
+    power = (row.tdp_w or _BLACKWELL_W) / _BLACKWELL_W if generation == 3 else 1.0
+    return peak * _MEASURED_SHARE[generation] * min(max(power, 0.8), 1.2)
+
+
+# ------------------------------------------------------------------------------------------
+# The process of the device model's errors, as ``advisor train device-model`` keeps it.
+
+
+FILE: Final = "residual.json"
+_NUMBERS: Final = ("job_length", "device_length", "other_precision", "spread")
+_DIGITS: Final = 4  # of logarithms: 0.01 %
+
+
+def residual_parameters(path: Path | None = None) -> ResidualParameters:
+    """Return the packaged process, or that of another file.
+
+    Raises ModelError if the file is missing, not JSON, of another version, or lacks a part.
+    """
+    file = path or data.root("trained_models") / "device_model" / FILE
+    try:
+        return from_record(bounded.read_json(file))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"the device model's errors {file.name} cannot be read: {error}",
+            hint="fit them again with: advisor train device-model",
+        ) from error
+
+
+def to_record(parameters: ResidualParameters) -> dict[str, Any]:
+    """Return the JSON form, numbers rounded."""
+    seen = parameters.seen
+    columns: dict[str, Any] = {
+        f.name: _rounded(getattr(seen.points, f.name)) for f in fields(ErrorPoints)
+    }
+    columns |= {"of_peaks": _rounded(seen.of_peaks), "of_rates": _rounded(seen.of_rates)}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "amplitudes": {name: round(parameters.amplitudes[name], _DIGITS) for name in AMPLITUDES},
+        **{name: round(getattr(parameters, name), _DIGITS) for name in _NUMBERS},
+        "rate_scales": [round(one, _DIGITS) for one in parameters.rate_scales],
+        "seen": columns,
+    }
+
+
+def _rounded(column: np.ndarray) -> list[Any]:
+    kept = column if column.dtype.kind == "U" else np.round(column, _DIGITS)
+    values: list[Any] = kept.tolist()
+    return values
+
+
+def from_record(record: dict[str, Any]) -> ResidualParameters:
+    """Return the process of a JSON form.
+
+    Raises KeyError, TypeError, ValueError if it is of another version, lacks a part, or its
+    columns differ in length.
+    """
+    if record.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"schema version {record.get('schema_version')}")
+    seen = record["seen"]
+    size = len(seen["device"])
+    shapes = {"rates": (size, 4), "job": (size, 6)}
+    points: dict[str, Any] = {}
+    for f in fields(ErrorPoints):
+        kind = float if f.name in shapes else np.str_
+        points[f.name] = np.array(seen[f.name], dtype=kind).reshape(shapes.get(f.name, (size,)))
+    errors = {name: np.array(seen[name], float) for name in ("of_peaks", "of_rates")}
+    numbers = [
+        *points["rates"].ravel(),
+        *points["job"].ravel(),
+        *np.concatenate([*errors.values()]),
+    ]
+    if not np.all(np.isfinite(numbers)) or any(e.shape != (size,) for e in errors.values()):
+        raise ValueError("a column is too short or has a number that is none")
+    values = {name: float(record[name]) for name in _NUMBERS}
+    a, b, c, d = (float(one) for one in record["rate_scales"])
+    positive = [*values.values(), a, b, c, d]
+    if not all(np.isfinite(one) and one > 0 for one in positive):
+        raise ValueError("a length, scale or spread is not positive")
+    return ResidualParameters(
+        amplitudes={name: float(record["amplitudes"][name]) for name in AMPLITUDES},
+        rate_scales=(a, b, c, d),
+        seen=SeenErrors(points=ErrorPoints(**points), **errors),
+        **values,
+    )

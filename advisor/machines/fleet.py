@@ -7,17 +7,20 @@ link between two accelerators of a machine, the rule is that of ``pcie.link_betw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import Accelerator, Catalogue
-from advisor.catalogue.assumed_networks import assumed_networks
+from advisor.catalogue.networks import NOTHING_KNOWN_LOG_SD, assumed_networks
+from advisor.errors import UsageError
+from advisor.jobs.job import Job
 from advisor.machines import devices
+from advisor.machines.cluster import ClusterGroup
+from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.machines.pcie import link_between
-from advisor.machines.processors import cpu_device
 from advisor.planners.core.nouns import Device
 
 Floats = NDArray[np.float64]
@@ -60,7 +63,7 @@ class Fleet:
     core_speed: Floats
     host_memory_bytes: Floats
     # (n_types,); nobody states the network: ``network_bytes_per_s`` is a low value of machines of
-    # like size (``advisor.catalogue.assumed_networks``)
+    # like size (``advisor.catalogue.networks``)
     is_network_assumed: NDArray[np.bool_]
     # (n_types,); spread of the logarithm of an assumed network; 0 where it is known
     network_log_sd: Floats
@@ -241,3 +244,105 @@ def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:
     host = float(types.host_device_bytes_per_s[i])
     link = str(types.intra_node_link[i])
     return link_between(row, link, host_bytes_per_s=None if np.isnan(host) else host)[0]
+
+
+# ------------------------------------------------------------------------------------------
+# Machines as a job sees them that is limited to so many threads or cores.
+#
+# A limit that the script or its environment sets stays where it runs: beyond it a larger machine
+# has nothing for the job.
+
+
+def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
+    """Return the machines with no more threads and cores than the job's limits leave it.
+
+    The cards of accelerated machines stay as they are, their hosts do not.
+    """
+    threads, cores = job.compute_threads, job.limits.cores
+    if threads is None:
+        return fleet
+    return replace(
+        fleet,
+        devices=tuple(limited_processor(device, threads) for device in fleet.devices),
+        vcpus=fleet.vcpus if cores is None else np.minimum(fleet.vcpus, cores),
+    )
+
+
+def limited_processor(device: Device, threads: float) -> Device:
+    """Return a processor of which a job uses so many threads; a card as it is.
+
+    A few threads have a physical core each, where there are as many: with two hyper-threads a
+    core, half of the virtual CPUs do nearly all of the work.
+    """
+    if device.kind != "cpu" or not device.cores or device.cores <= threads:
+        return device
+    used = min(threads * threads_per_core(device.vendor), float(device.cores))
+    share = used / device.cores
+    rates: dict[str, Any] = {
+        f.name: value * share
+        for f in fields(Device)
+        if f.name.endswith("_flop_per_s") and (value := getattr(device, f.name)) is not None
+    }
+    reached = processor_bytes_per_s(device.vendor, used)
+    return replace(
+        device,
+        **rates,
+        memory_bytes_per_s=min(device.memory_bytes_per_s, reached),
+        cores=max(1, round(threads)),
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# The machines of the user's own cluster as columns that the estimate understands.
+
+
+def own_fleet(
+    group: ClusterGroup, catalogue: Catalogue, known: Fleet, *, per_node: int
+) -> tuple[Fleet, int]:
+    """Return machines and the row among them that is one of ``group``'s.
+
+    A job gets ``per_node`` devices of each: the others are others' jobs', and so is their share
+    of the machine's processors and of its memory. ``known`` are the catalogue's machines.
+
+    Raises UsageError if there is no time model of the group's accelerator.
+    """
+    if group.type_index is not None:
+        share = per_node / known.per_node[group.type_index]
+        return replace(
+            known,
+            per_node=np.full_like(known.per_node, per_node),
+            vcpus=known.vcpus * share,
+            host_memory_bytes=known.host_memory_bytes * share,
+        ), group.type_index
+    return _named_by_accelerator(group, catalogue, per_node), 0
+
+
+def _named_by_accelerator(group: ClusterGroup, catalogue: Catalogue, per_node: int) -> Fleet:
+    node, name = group.node, group.part.name
+    row = catalogue.accelerators.get(name)
+    device = devices.catalogue_device(row)
+    if row is None or device is None:
+        raise UsageError(
+            f"there is no time model of {name}",
+            hint="name an accelerator of `advisor catalogue list --gpus`",
+        )
+    share = per_node / node.devices
+    machines = one_type(
+        device,
+        per_node=per_node,
+        intra_bytes_per_s=node.intra.bytes_per_s,
+        has_own_links=not node.intra.name.startswith("pcie"),
+        network_bytes_per_s=node.network.bytes_per_s,
+        is_rdma=bool(node.network.bypasses_kernel),
+        vcpus=node.vcpus * share,
+        core_speed=node.core_speed,
+        host_memory_bytes=node.memory_bytes * share,
+        domain_machines=node.domain_machines,
+    )
+    if not group.is_network_assumed:
+        return machines
+    return replace(
+        machines,
+        is_network_assumed=np.array([True]),
+        network_log_sd=np.array([NOTHING_KNOWN_LOG_SD]),
+    )

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from advisor.catalogue import Catalogue
-from advisor.catalogue.named import named
-from advisor.records import Instances
+from advisor.catalogue.select import named
+from advisor.records.nouns import Instances
 
 
 def machines_of(catalogue: Catalogue, type_index: int, count: int) -> Instances:

@@ -173,3 +173,20 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
     if (hint is str or typing.get_origin(hint) is typing.Literal) and isinstance(value, str):
         return value
     raise RunError(f"{where}: {value!r} is not {getattr(hint, '__name__', hint)}")
+
+
+# ------------------------------------------------------------------------------------------
+# Our own records, a file or a folder of files.
+
+
+def read_own(path: Path) -> list[RunRecord]:
+    """Read a ``.jsonl`` or ``.jsonl.gz`` file, or every such file of a folder in order.
+
+    Raises RunError naming file, row and column of a bad value, or a folder without records.
+    """
+    if path.is_file():
+        return read_records(path)
+    files = sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")])
+    if not files:
+        raise RunError(f"no .jsonl or .jsonl.gz in {path}", hint="name the folder of the records")
+    return [record for file in files for record in read_records(file)]

@@ -27,10 +27,9 @@ import numpy as np
 from advisor import data
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.units import HOUR_S
+from advisor.planners.core.errors import HOUR_S, PlanningError
 from advisor.planners.spot.availability import Column, Spells, SpotTrace
-from advisor.planners.spot.replay import SpotHistory
+from advisor.planners.spot.columns import SpotHistory
 
 
 class TraceError(AdvisorError):

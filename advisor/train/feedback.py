@@ -8,25 +8,213 @@ a run record is what ``advisor train`` learns from.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
 
+from advisor.answer import Candidate, Estimate
 from advisor.catalogue import Catalogue
-from advisor.collectors import store
-from advisor.domain import Candidate
+from advisor.collectors.derive import store
 from advisor.errors import UsageError
-from advisor.jobs.actuals import Actual, append_actual
+from advisor.estimate.case import SPACE
+from advisor.estimate.columns import STATUSES, TimeColumns
+from advisor.estimate.places import places
+from advisor.estimate.predictor import Predictor
+from advisor.jobs import journal, runs
 from advisor.jobs.job import Job
-from advisor.jobs.loading import load_job
-from advisor.predict import Predictor
-from advisor.ranking import Request, recommend
+from advisor.jobs.journal import Entry
+from advisor.jobs.load import load_job, with_layout_runs
+from advisor.jobs.runs import Actual, LayoutRun, append_actual, append_layout_run, read_layout_runs
+from advisor.machines.cluster import ClusterGroup, one_group
+from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.rank import Request, recommend
 from advisor.records.catalogued import machines_of
 from advisor.records.files import to_row
-from advisor.records.importers.journal import LABEL
-from advisor.records.importers.profiled import profile, record
-from advisor.train.drift import Comparison
+from advisor.records.profiled import LABEL, profile, record
+
+# ------------------------------------------------------------------------------------------
+# Predicted against actual over time: the comparisons that were noted, and whether errors drift.
+#
+# ``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.journal``).
+#
+# Of the latest runs, those outside their interval are counted. With a coverage of 90 % each is
+# outside with probability 0.1; estimates drift where as many as were seen would be outside by chance
+# in fewer than one case of twenty (binomial tail).
+
+
+RECENT: Final = 10  # runs looked at: errors of a year ago say little of today's
+LEAST_PROBABILITY: Final = 0.05
+# Fits the learned predictors on the packaged runs and on the user's own, these among them.
+RETRAINING: Final = "advisor train models"
+_PREDICTED: Final = "predicted"
+_EARLIER: Final = "comparison"  # as versions before the journal wrote them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A real run of a whole job beside what was predicted before it was known."""
+
+    noted_at: str = ""  # ISO 8601, UTC; empty before it is noted
+    actual: Actual
+    predicted_h: Estimate  # [h]
+    predicted_usd: Estimate | None = None  # [USD]
+
+    def __post_init__(self) -> None:
+        hours = (self.predicted_h.value, self.predicted_h.low, self.predicted_h.high, self.time_h)
+        if not all(math.isfinite(value) and value > 0 for value in hours):
+            raise ValueError(f"not positive times: {hours}")
+
+    @property
+    def time_h(self) -> float:
+        """What the whole job took [h]."""
+        return math.nan if self.actual.time_h is None else self.actual.time_h
+
+    @property
+    def error_fraction(self) -> float:
+        """Predicted time over the real one, less 1."""
+        return self.predicted_h.value / self.time_h - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval of the time held the truth."""
+        return self.predicted_h.low <= self.time_h <= self.predicted_h.high
+
+    @property
+    def predicted(self) -> dict[str, Any]:
+        """The prediction as the journal keeps it."""
+        cost = {} if self.predicted_usd is None else {"cost_usd": self.predicted_usd.to_record()}
+        return {"training_time_h": self.predicted_h.to_record(), **cost}
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The JSON form of the machines."""
+        actual = self.actual
+        return {"provider": actual.provider, "instance_type": actual.instance_type,
+                "count": actual.count}  # fmt: skip
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form, as ``advisor runs actual`` prints it."""
+        return {
+            "schema_version": 1,
+            "run": self.actual.run,
+            "configuration": self.configuration,
+            "predicted": self.predicted,
+            "actual": {"training_time_h": self.time_h, "cost_usd": self.actual.cost_usd,
+                       "step_time_s": self.actual.step_s},
+            "error_fraction": self.error_fraction,
+            "inside": self.is_inside,
+        }  # fmt: skip
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the JSON form of one among many, as ``advisor runs compare`` prints it."""
+        predicted = self.predicted_h
+        return {
+            "noted_at": self.noted_at,
+            "run": self.actual.run,
+            "configuration": self.configuration,
+            "predicted_h": predicted.value, "low_h": predicted.low, "high_h": predicted.high,
+            "coverage": predicted.coverage,
+            "actual_h": self.time_h,
+            "error_fraction": self.error_fraction,
+            "inside": self.is_inside,
+        }  # fmt: skip
+
+
+def _of(entry: Entry) -> Comparison:
+    predicted = dict(entry[_PREDICTED])
+    cost = predicted.get("cost_usd")
+    return Comparison(
+        noted_at=str(entry["noted_at"]),
+        actual=runs.from_entry(entry),
+        predicted_h=Estimate(**predicted["training_time_h"]),
+        predicted_usd=None if cost is None else Estimate(**cost),
+    )
+
+
+def _of_earlier(entry: Entry) -> Comparison:
+    record = entry[_EARLIER]
+    took = record["actual"]
+    actual = {"run": record["run"], **record["configuration"], "step_s": took["step_time_s"],
+              "time_h": took["training_time_h"], "cost_usd": took["cost_usd"]}  # fmt: skip
+    return _of({**record, runs.PART: actual})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """What the latest comparisons say of the intervals."""
+
+    # looked_at, outside: latest comparisons, and those of them outside their interval
+    looked_at: int
+    outside: int
+    probability: float  # of at least as many outside by chance
+    median_error: float  # median of predicted over actual, less 1; nan where there is none
+
+    @property
+    def is_drifting(self) -> bool:
+        """Whether chance explains the errors badly."""
+        return self.probability < LEAST_PROBABILITY
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "looked_at": self.looked_at,
+            "outside": self.outside,
+            "probability": self.probability,
+            "median_error_fraction": None if math.isnan(self.median_error) else self.median_error,
+            "drifting": self.is_drifting,
+        }
+
+
+def read(*folders: Path) -> tuple[Comparison, ...]:
+    """Return the comparisons in the journals in ``folders``, oldest first.
+
+    A line that cannot be read costs no other.
+    """
+    found = [
+        one
+        for folder in folders
+        for part, parse in ((_EARLIER, _of_earlier), (_PREDICTED, _of))
+        for one in journal.read(folder, part, parse)
+    ]
+    return tuple(sorted(found, key=lambda one: one.noted_at))
+
+
+def drift(comparisons: Sequence[Comparison]) -> Drift:
+    """Return whether the latest ``RECENT`` comparisons leave their intervals too often."""
+    latest = comparisons[-RECENT:]
+    outside = sum(not one.is_inside for one in latest)
+    errors = [one.error_fraction for one in latest]
+    return Drift(
+        looked_at=len(latest),
+        outside=outside,
+        probability=at_least(outside, [1.0 - one.predicted_h.coverage for one in latest]),
+        median_error=median(errors) if errors else math.nan,
+    )
+
+
+def at_least(outside: int, probabilities: Sequence[float]) -> float:
+    """Return the probability that at least so many of independent events happen.
+
+    Their number has the Poisson binomial distribution, a binomial where all are equal.
+
+    Examples
+    --------
+    >>> round(at_least(2, [0.1, 0.1, 0.1]), 3)
+    0.028
+    """
+    counts = [1.0]
+    for p in probabilities:
+        counts = [
+            (1.0 - p) * none + p * one
+            for none, one in zip([*counts, 0.0], [0.0, *counts], strict=True)
+        ]
+    return min(sum(counts[outside:]), 1.0)
+
 
 _SAME_PRICE: Final = 0.02  # bills are rounded, and a run is a little longer than its machine
 
@@ -145,3 +333,161 @@ def _record(
         )
     )
     return {name: value for name, value in row.items() if name not in LABEL}
+
+
+# ------------------------------------------------------------------------------------------
+# A measured step on machines that are named, beside its prediction.
+#
+# A transformer's in its layout calibrates the layout model for every transformer
+# (``jobs.layout_runs``). A recorded job's is one of its real runs (``jobs.actuals``): with three of
+# them on several numbers of devices, its own law of scaling times it on such machines
+# (``ways.measured_cluster``).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepComparison:
+    """A measured step beside its prediction."""
+
+    # name, machines: of the job, and what it ran on
+    name: str
+    machines: str
+    layout: Layout  # as it was predicted, where the user did not say it
+    predicted_s: Estimate  # before the run was noted [s]
+    step_s: float  # as measured [s]
+    known: int  # such runs that the next estimates start from
+
+    @property
+    def error_fraction(self) -> float:
+        """Predicted step over the measured one, less 1."""
+        return self.predicted_s.value / self.step_s - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval held the measured step."""
+        return self.predicted_s.low <= self.step_s <= self.predicted_s.high
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "schema_version": 1,
+            "job": self.name,
+            "machines": self.machines,
+            "layout": self.layout.to_record(),
+            "predicted": {"step_time_s": self.predicted_s.to_record()},
+            "actual": {"step_time_s": self.step_s},
+            "error_fraction": self.error_fraction,
+            "inside": self.is_inside,
+            "runs": self.known,
+        }
+
+
+def note_cluster_run(
+    run: str,
+    machines: str,
+    *,
+    step_s: float,
+    batch: int | None = None,
+    predictor: Predictor | None = None,
+) -> StepComparison:
+    """Keep a measured step of a recorded job, and return it beside the prediction.
+
+    ``run``: name, part of a name, or folder of the recorded run; ``machines``: all that it ran on,
+    as ``--cluster`` takes them; ``step_s``: mean optimizer step [s]; ``batch``: samples of a step
+    over all devices; as recorded otherwise.
+
+    Raises UsageError if the machines are unlike, or the job cannot run on them.
+    """
+    predictor = predictor or Predictor()
+    path = store.find_run(run)
+    job = load_job(path)
+    job = job if batch is None else replace(job, global_batch=batch)
+    if job.work is None:
+        raise UsageError(
+            f"{job.name} has no training steps",
+            hint="give the whole job's time: advisor runs actual RUN g5.xlarge --time 3h12m",
+        )
+    group = one_group(machines, predictor.catalogue)
+    columns = _columns(predictor, job, group, SPACE)
+    append_actual(
+        path.parent,
+        Actual(
+            run=path.name, provider="", instance_type=machines, count=1, step_s=step_s, batch=batch
+        ),
+    )
+    return _compared(job.name, machines, columns, step_s, len(job.actuals) + 1)
+
+
+def _columns(
+    predictor: Predictor, job: Job, group: ClusterGroup, space: SearchSpace
+) -> TimeColumns:
+    (there,) = places(predictor.case(job, space=space), predictor.catalogue, [group])
+    columns = predictor.step_columns(
+        job, np.array([there.row]), np.array([group.count]), fleet=there.case.fleet, space=space
+    )
+    if columns.status[0]:
+        why = STATUSES[int(columns.status[0])].replace("_", " ")
+        raise UsageError(
+            f"{job.name} cannot be laid out on {group.count} x {group.label}: {why}",
+            hint="say how it ran: --batch, and of a transformer --tp, --pp, --micro-batch, ...",
+        )
+    return columns
+
+
+def _compared(
+    name: str, machines: str, columns: TimeColumns, step_s: float, known: int
+) -> StepComparison:
+    return StepComparison(
+        name=name,
+        machines=machines,
+        layout=columns.layout(0),
+        predicted_s=Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), 0.9),
+        step_s=step_s,
+        known=known,
+    )
+
+
+def note_layout_run(
+    job: Job,
+    machines: str,
+    *,
+    step_s: float,
+    space: SearchSpace | None = None,
+    predictor: Predictor | None = None,
+    root: Path | None = None,
+) -> StepComparison:
+    """Keep a measured step of a described transformer, and return it beside the prediction.
+
+    ``job``: of a transformer that is laid out by its dimensions; ``machines``: all that it ran on,
+    as ``--cluster`` takes them; ``step_s``: mean optimizer step [s]; ``space``: what is known of
+    the layout; the rest is taken to be the fastest that fits.
+
+    Raises UsageError if the job is no such transformer, the machines are unlike, or nothing fits
+    on them.
+    """
+    predictor = predictor or Predictor()
+    place = store.local_folder(root)
+    job = with_layout_runs(replace(job, layout_runs=()), place)
+    if job.work is None or job.work.transformer is None or job.work.layers:
+        raise _not_by_shape(job)
+    group = one_group(machines, predictor.catalogue)
+    columns = _columns(predictor, job, group, space or SPACE)
+    append_layout_run(
+        place,
+        LayoutRun(
+            name=job.name,
+            transformer=job.work.transformer,
+            setup=job.work.setup,
+            precision=job.work.precision,
+            machines=machines,
+            layout=columns.layout(0),
+            step_s=step_s,
+        ),
+    )
+    return _compared(job.name, machines, columns, step_s, len(read_layout_runs(place)))
+
+
+def _not_by_shape(job: Job) -> UsageError:
+    return UsageError(
+        f"{job.name} is not a transformer known by its dimensions",
+        hint="name a recorded run instead: advisor runs actual RUN g5.xlarge --step-time 250ms",
+    )

@@ -13,13 +13,12 @@ import typer
 
 from advisor import data
 from advisor.errors import ModelError, UsageError
-from advisor.predict.learned import COST, NAME
+from advisor.estimate.learned import COST, NAME
 from advisor.records import RunRecord, reads
-from advisor.train import model_folder
-from advisor.train.backends import workers
+from advisor.train import folder as model_folder
+from advisor.train.cluster import progress, workers
+from advisor.train.folder import card, spread_card
 from advisor.train.labelled import AUTO, default_paths, read_runs, run_files
-from advisor.train.model_card import card, spread_card
-from advisor.train.progress import progress
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
 SPLITS: Final = ("job", "instance", "both", "random")
@@ -122,7 +121,7 @@ def _spread(
     address: str | None, seed: int, day: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit on a Dask cluster, each file of runs on one of its workers."""
-    from advisor.train.on_dask import train_on_dask
+    from advisor.train.cluster import train_on_dask
 
     if backend != "dask":
         raise UsageError("--spread needs a Dask cluster", hint="add --backend dask")
@@ -164,8 +163,8 @@ def train(
     TrainedModel, dict
         The model, and what ``metrics.json`` holds.
     """
+    from advisor.learned.evaluation import STACK, best_of, contest, keep_only
     from advisor.learned.problem import problem
-    from advisor.learned.selection import STACK, best_of, contest, keep_only
     from advisor.learned.stack import Stack
     from advisor.learned.trained import TrainedModel, describe_features
 
@@ -209,8 +208,7 @@ def predictor(
 ) -> Any:
     """Return what is fitted, unfitted: a stack that physics guards where the data end."""
     from advisor.learned import features
-    from advisor.learned.guarded import Guarded
-    from advisor.learned.stack import Stack
+    from advisor.learned.stack import Guarded, Stack
 
     settings: dict[str, Any] = {"is_adaptive": True, "n_jobs": n_jobs, "random_state": seed}
     members = stack_members(model, channels=channels, n_jobs=n_jobs or 1, seed=seed)
@@ -261,7 +259,7 @@ def stack_members(
     model: str, *, channels: int, n_jobs: int, seed: int
 ) -> tuple[tuple[str, Any], ...]:
     """Return the unfitted members of a stack by name."""
-    from advisor.learned.course import SEQUENCE_READINGS
+    from advisor.learned.features import SEQUENCE_READINGS
     from advisor.learned.registry import estimator
 
     settings: dict[str, Any] = {"n_jobs": n_jobs, "random_state": seed}
@@ -270,10 +268,7 @@ def stack_members(
         "gp": {},
         "forest": {"trees": 100},
         "boosting": {"rounds": 300},
-        "sequence": {
-            "channels": channels,
-            "readings": SEQUENCE_READINGS if channels else 0,
-        },
+        "sequence": {"channels": channels, "readings": SEQUENCE_READINGS if channels else 0},
     }
     names = {"auto": _PLAIN, "stack": _PLAIN, "all": (*_PLAIN, "sequence")}.get(model, (model,))
     return tuple((name, estimator(name, **own[name], **settings)) for name in names)

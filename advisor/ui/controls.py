@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from advisor.ask import ENTRIES, Question
+from advisor.ask.sources import command_line, project_file
 from advisor.errors import UsageError
 from advisor.quantities import share_text
-from advisor.question import ENTRIES, Question
-from advisor.question.writing import command_line, project_file
 
 # Title of a group, then its controls: name in ``ENTRIES`` and label. The first group is open.
 GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (

@@ -15,8 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from advisor.ask import Question
 from advisor.errors import AdvisorError
-from advisor.question import Question
 
 T = TypeVar("T")
 

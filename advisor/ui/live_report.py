@@ -14,21 +14,20 @@ from importlib import resources
 from typing import Any, Final
 
 from advisor import api
+from advisor.answer import Recommendation
+from advisor.ask import Question
+from advisor.ask.sources import command_words, layout_space
 from advisor.catalogue import Catalogue
-from advisor.collectors import store
-from advisor.collectors.printable import shell_line
-from advisor.domain import Recommendation
+from advisor.collectors.derive import store
+from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
+from advisor.estimate.case import SPACE
+from advisor.estimate.predictor import Predictor
 from advisor.export.targets import TARGETS, export_to
 from advisor.jobs.job import Job
-from advisor.predict import Predictor
-from advisor.question import Question
-from advisor.question.layout import layout_space
-from advisor.question.writing import command_words
 from advisor.report.page import page
-from advisor.simulation.own_cluster import ClusterComparison
+from advisor.simulate.own_cluster import ClusterComparison
 from advisor.ui import controls
-from advisor.ways.case import SPACE
 
 Beside = Callable[[Question, Job, Recommendation, Predictor], ClusterComparison | None]
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import uvicorn
 
+from advisor.ask import Question
 from advisor.errors import AdvisorError
-from advisor.question import Question
 from advisor.ui.guard import HOSTS, Keys
 from advisor.ui.live_report import Beside, LiveReport
 from advisor.ui.server import application

@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from advisor.collectors.printable import shown
-from advisor.collectors.system_errors import explain
+from advisor.collectors.errors import explain, shown
 from advisor.ui.controls import changed
 from advisor.ui.desk import Desk, SupersededError
 from advisor.ui.guard import Guard, Keys

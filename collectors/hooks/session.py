@@ -16,15 +16,33 @@ import time
 
 from . import format as fmt
 from .chores import Chores
-from .gradients import GradientSampler
+from .format import HOLD_NS, MOST_HELD
+from .ranks import GradientSampler
 from .state import ProcessState
-from .switches import device_switches
-from .writer import HOLD_NS, MOST_HELD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+# ------------------------------------------------------------------------------------------
+# The parsed arguments that are about devices: ``--no-cuda``, ``--device cpu``.
+
+
+
+_WORDS = ("cuda", "gpu", "cpu", "accel", "device", "platform")
+_LONGEST_VALUE = 40
+
+
+def device_switches(namespace: Any) -> dict[str, Any]:
+    """Return the arguments about devices that are switches or short names."""
+    found = {}
+    for name, value in vars(namespace).items():
+        is_short = isinstance(value, str) and len(value) <= _LONGEST_VALUE
+        if (isinstance(value, bool) or is_short) and any(word in name.lower() for word in _WORDS):
+            found[name] = value
+    return found
 
 
 # Facts on more saves than this would tell nothing new.

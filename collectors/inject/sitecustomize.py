@@ -16,9 +16,7 @@ def _boot() -> None:
     from _frozen_importlib_external import spec_from_file_location
 
     spec = spec_from_file_location(
-        "_advisor_hooks",
-        os.path.join(folder, "__init__.py"),
-        submodule_search_locations=[folder],
+        "_advisor_hooks", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
     package = module_from_spec(spec)
     sys.modules["_advisor_hooks"] = package

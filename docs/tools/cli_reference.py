@@ -136,7 +136,7 @@ def _usage(p: Any) -> str:
 
 
 def _tables(params: list[Any], level: int) -> Iterator[str]:
-    from advisor.question import ALIASES, ENTRIES
+    from advisor.ask import ALIASES, ENTRIES
 
     parts: dict[str, list[Any]] = {}
     is_shared = any(p.opts == ["--question"] for p in params)

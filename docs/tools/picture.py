@@ -49,8 +49,8 @@ def answered(words: list[str], **variables: str) -> str:
 
 def drawn() -> str:
     """Return the picture of what the README's command answers now."""
-    from advisor.shown.front import front_chart
-    from advisor.shown.picture import svg
+    from advisor.show.charts import front_chart
+    from advisor.show.draw import svg
 
     record: Any = json.loads(answered([*command(README.read_text(encoding="utf-8")), "--json"]))
     return svg(front_chart(record, names=True))

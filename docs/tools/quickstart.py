@@ -83,9 +83,7 @@ def examples(text: str) -> Iterator[Example]:
         if len(commands) != 1 or lines[0] != commands[0]:
             raise SystemExit(f"a block holds one command, then its output: {lines[0]}")
         yield Example(
-            command=lines[0].removeprefix("$ "),
-            shown=tuple(lines[1:]),
-            rule=block["rule"] or "",
+            command=lines[0].removeprefix("$ "), shown=tuple(lines[1:]), rule=block["rule"] or ""
         )
 
 

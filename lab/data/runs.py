@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from advisor.errors import ModelError
+from advisor.lab.data import public_runs
 from advisor.lab.data.dataset import (
     MS_PER_S,
     Collection,
@@ -20,7 +21,6 @@ from advisor.lab.data.dataset import (
     read_frame,
 )
 from advisor.records import AnchorRun, RunRecord
-from advisor.records.importers import ibm, profet, scout, trainpred
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def _mean(repeats: list[RunRecord]) -> RunRecord:
 
 
 def _profet(path: Path) -> list[RunRecord]:
-    return mean_over_repeats(profet.read(path))
+    return mean_over_repeats(public_runs.read_profet(path))
 
 
 def _median_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +114,7 @@ TRAINPRED: Final = Dataset(
         "epochs": Collection(
             file="trainpred/epochs.jsonl.gz",
             published="cloud_runs/cloud-hw-trainpred",
-            collect=trainpred.read,
+            collect=public_runs.read_trainpred,
         )
     },
 )
@@ -133,7 +133,9 @@ SCOUT: Final = Dataset(
     ships=True,
     runs={
         "jobs": Collection(
-            file="scout/jobs.jsonl.gz", published="cloud_runs/scout-multinode", collect=scout.read
+            file="scout/jobs.jsonl.gz",
+            published="cloud_runs/scout-multinode",
+            collect=public_runs.read_scout,
         )
     },
 )
@@ -151,7 +153,9 @@ IBM: Final = Dataset(
     ships=True,
     runs={
         "jobs": Collection(
-            file="ibm/jobs.jsonl.gz", published="cloud_runs/ibm-multi-cloud", collect=ibm.read
+            file="ibm/jobs.jsonl.gz",
+            published="cloud_runs/ibm-multi-cloud",
+            collect=public_runs.read_ibm,
         )
     },
 )

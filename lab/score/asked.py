@@ -19,25 +19,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.domain import REACH_90
-from advisor.jobs.described import described_job
+from advisor.answer import REACH_90
+from advisor.estimate.case import MeasuredLayout
+from advisor.estimate.columns import STATUSES
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways.model_parallel import on_machine
+from advisor.jobs.describe import described_job
+from advisor.lab.fit.asked import AskedRun
+from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
 from advisor.machines.fleet import Fleet, one_type
-from advisor.planners.core.columns import RECOMPUTES, Layouts, Offload, Shapes
-from advisor.planners.core.layer_latency import Floats
-from advisor.planners.core.layout_parameters import LayoutParameters
-from advisor.planners.core.nouns import Precision, Recompute, TrainingSetup, Transformer
-from advisor.planners.core.setup import Kernels
-from advisor.planners.layouts.grid import SearchSpace
-from advisor.planners.layouts.problem import LayoutProblem
-from advisor.planners.memory.equations import MemoryConstants
-from advisor.planners.memory.layout_memory import StageAsked
+from advisor.planners.core.columns import RECOMPUTES, Floats, Layouts, Offload, Shapes
+from advisor.planners.core.layout_case import LayoutParameters
+from advisor.planners.core.nouns import Recompute
+from advisor.planners.core.setup import Kernels, Precision, TrainingSetup, Transformer
+from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
+from advisor.planners.memory.transformers import MemoryConstants, StageAsked
 from advisor.planners.step.describe import transformer_work
-from advisor.predict import Predictor
-from advisor.train.asked_rows import AskedRun
-from advisor.train.layout_rows import LayoutRows, known_part, take_columns
-from advisor.ways.columns import STATUSES
-from advisor.ways.model_parallel import on_machine
-from advisor.ways.own_layouts import MeasuredLayout
 
 PUTS_IN: Final = (
     "the framework's kernels, overlaps and buffers, fp4, and the rates of boards that run below "

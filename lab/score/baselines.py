@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from advisor.lab.fit.described_columns import DescribedRows
+from advisor.lab.fit.layout_rows import LayoutRows
 from advisor.lab.score.cells import Cells, CellTable
 from advisor.lab.score.harness import Answers, Bools, Floats, Questions, Rule
 from advisor.planners.core.columns import layer_parameters
-from advisor.train.described_columns import DescribedRows
-from advisor.train.layout_rows import LayoutRows
 
 Rate = Literal["nothing", "peak", "bandwidth", "both"]
 

@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError
-from advisor.jobs.actuals import Actual
+from advisor.estimate.case import Constants, constants
+from advisor.estimate.known import job_from_runs
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.runs import Actual
+from advisor.lab.fit.device import without
 from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
-from advisor.planners.core.nouns import Device, Precision
+from advisor.planners.core.nouns import Device
+from advisor.planners.core.setup import Precision
 from advisor.planners.step.device_rates import unmeasured
-from advisor.predict import Predictor
-from advisor.predict.known_job import job_from_runs
-from advisor.train.residual_fit import without
-from advisor.ways.constants import Constants, constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

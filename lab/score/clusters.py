@@ -27,22 +27,32 @@ from advisor.errors import ModelError
 from advisor.lab.data import FAILURES, GAVEL, HELIOS, PARCAE, POLLUX_QUEUE, TIRESIAS
 from advisor.lab.score import baselines
 from advisor.lab.score.harness import Answers, Blinded, Floats, Protocol, Questions, by
-from advisor.planners.availability.forecast import Shares, learn
-from advisor.planners.availability.sas import completion_slots, placement
-from advisor.planners.availability.ways import BEST, CHOSEN, RANDOM, WAYS, arrivals, judge
-from advisor.planners.colocation.interference import MeasuredPair, Sharer, fit, shared_rates
-from advisor.planners.core.units import HOUR_S
-from advisor.planners.goodput.checkpoints import (
+from advisor.planners.core.errors import HOUR_S
+from advisor.planners.goodput import (
     BYTES_PER_PARAMETER,
     NODE_BYTES_PER_S,
     RESTART_AFTER_ADDITION_S,
+    EdgeFaultTolerance,
+    expected_completion,
     restart_after_removal_s,
     save_s,
 )
-from advisor.planners.goodput.goodput import EdgeFaultTolerance, expected_completion
-from advisor.planners.queueing.nouns import JobTable, Policy, QueueParameters, SharedCluster
+from advisor.planners.queueing.engine import JobTable, Policy, QueueParameters, SharedCluster
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.spot.availability import Spells, SpotJob, replay
+from advisor.planners.systems.sas import (
+    BEST,
+    CHOSEN,
+    RANDOM,
+    WAYS,
+    Shares,
+    arrivals,
+    completion_slots,
+    judge,
+    learn,
+    placement,
+)
+from advisor.planners.systems.switchflow import MeasuredPair, Sharer, fit, shared_rates
 from advisor.records.node_shares import helios_shares
 
 if TYPE_CHECKING:

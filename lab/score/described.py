@@ -22,38 +22,37 @@ import pandas as pd
 
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.errors import ModelError
-from advisor.jobs.actuals import Actual
-from advisor.jobs.described import described_job
+from advisor.estimate.case import constants
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways.model_parallel import on_machine
+from advisor.jobs.describe import described_job
+from advisor.jobs.runs import Actual
 from advisor.lab.data import LAYERS, NEUSIGHT, PROFET
+from advisor.lab.fit.described import (
+    NEUSIGHT_MODELS,
+    WAYS,
+    Folds,
+    fitted_spreads,
+    layer_frame,
+    layer_steps,
+    left_out_fits,
+    profet_rows,
+    read_steps,
+    residuals_of,
+)
+from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, chip_of, columns
+from advisor.lab.fit.device import fit_residual, parameters_of, seen_steps, without
+from advisor.lab.fit.efficiencies import Fitted, StepModel
 from advisor.lab.score import baselines
 from advisor.lab.score.cells import chip_family
 from advisor.lab.score.devices import sibling_figures
 from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import Scores, score
-from advisor.machines.devices import suite_device
+from advisor.machines.devices import inferred_flop_per_s, suite_device
 from advisor.machines.fleet import lone_fleet
-from advisor.machines.parts import inferred_flop_per_s
 from advisor.planners.core.nouns import Layout
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import unmeasured
-from advisor.predict import Predictor
-from advisor.train.described_columns import Array, DescribedRows, chip_of, columns
-from advisor.train.described_images import profet_rows
-from advisor.train.described_residuals import (
-    WAYS,
-    Folds,
-    fitted_spreads,
-    left_out_fits,
-    residuals_of,
-)
-from advisor.train.described_rows import NEUSIGHT_MODELS, read_steps
-from advisor.train.device_fit import parameters_of
-from advisor.train.efficiencies import Fitted, StepModel
-from advisor.train.layer_steps import layer_frame, layer_steps
-from advisor.train.measured_step import MeasuredStep
-from advisor.train.residual_fit import fit_residual, seen_steps, without
-from advisor.ways.constants import constants
-from advisor.ways.model_parallel import on_machine
 
 SHAPES: Final = "transformer shapes"
 OPERATORS: Final = "operators"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Final
 
-from advisor import data, threads
+from advisor import data
 from advisor.errors import AbsentDataError, AdvisorError
 from advisor.lab import score
 from advisor.lab.score.figures import shown_values
@@ -78,7 +78,7 @@ def measure_all(
     protocols: Sequence[str], *, processes: int = 2, is_blind: bool = False
 ) -> Iterator[ProtocolRun]:
     """Run protocols side by side, each on one thread in a process of its own."""
-    threads.use_one()  # the processes are started afresh and load their libraries then
+    data.use_one()  # the processes are started afresh and load their libraries then
     with ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), max_tasks_per_child=1
     ) as pool:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.domain import REACH_90
+from advisor.answer import REACH_90
 from advisor.errors import ModelError, UsageError
 from advisor.lab.score.scores import THE_PRODUCT, Blind, Form, Group, Scores, Validation, score
 

@@ -19,27 +19,25 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.domain import REACH_90
+from advisor.answer import REACH_90
+from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
+from advisor.estimate.layout_model import LayoutModel, load, operator_table
+from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
+from advisor.lab.fit.layouts import is_dense_training
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import PUTS_IN, measured_layouts, predictor, step_s, step_s_by_flags
 from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
 from advisor.machines.devices import suite_device
-from advisor.planners.core.case import LayoutCase
-from advisor.planners.core.columns import FUSIONS
-from advisor.planners.core.layer_latency import Floats
-from advisor.planners.core.layer_table import LayerTable
-from advisor.planners.core.nouns import Device, Precision, TrainingSetup, Transformer
-from advisor.planners.layouts.layout_time import step_times
+from advisor.planners.core.columns import FUSIONS, Floats
+from advisor.planners.core.layout_case import LayerTable, LayoutCase
+from advisor.planners.core.nouns import Device
+from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.layouts.time import step_times
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
-from advisor.planners.step.device_parameters import DeviceParameters
-from advisor.train.layout_model import is_dense_training
-from advisor.train.layout_rows import LayoutRows, known_part, read
-from advisor.ways.laws import operator_table
-from advisor.ways.layout_model import LayoutModel, load
-from advisor.ways.own_layouts import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
+from advisor.planners.step.device_rates import DeviceParameters
 
 KNOWN: Final = 3
 SEEDS: Final = 9
@@ -433,7 +431,7 @@ LAYOUT_STEPS: Final = Protocol(
     seen=(
         "the centres and widths of the constants' priors: inherited from a model tuned on rows of "
         "these tables",
-        "which software, overlap and schedule a table's rows had (advisor.train.layout_rows)",
+        "which software, overlap and schedule a table's rows had (advisor.lab.fit.layout_rows)",
         "the noise of a row and the offset of a table in the fit",
     ),
     baselines={

@@ -30,41 +30,46 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from advisor import data as packaged
+from advisor.answer import QUANTILES
 from advisor.collectors import bounded
-from advisor.domain import QUANTILES
 from advisor.errors import ModelError
+from advisor.estimate.case import constants
+from advisor.estimate.predictor import Predictor
 from advisor.lab.data import CAMPAIGNS, IBM, SCOUT, TRAINPRED
+from advisor.lab.data.campaigns import read_campaigns, read_packaged
+from advisor.lab.fit.campaigns import (
+    COVERAGE,
+    CampaignAnswer,
+    CampaignColumns,
+    answers,
+    beyond_rate,
+    columns,
+    fit,
+)
+from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
 from advisor.learned import features
 from advisor.learned.base import RunRegressor
-from advisor.learned.boosting import Boosting
-from advisor.learned.choice import (
+from advisor.learned.choose import (
     anchor_of,
     chosen_ratio,
+    constant_answer,
+    matrices,
     penalty_for,
     random_ratio,
     scores,
     walked_ratio,
 )
-from advisor.learned.course import SEQUENCE_CHANNELS, SEQUENCE_READINGS
 from advisor.learned.evaluation import Metrics, SplitScores, evaluate, metrics
-from advisor.learned.forest import Forest
-from advisor.learned.guarded import Guarded
-from advisor.learned.job_runs import matrices
+from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS
+from advisor.learned.intervals import SplitName, left_out
 from advisor.learned.linear import Poisson, Ridge
 from advisor.learned.problem import Problem, problem
-from advisor.learned.regret import constant_answer
-from advisor.learned.sequence import SequenceNetwork
-from advisor.learned.splits import SplitName, left_out
-from advisor.learned.stack import Stack
-from advisor.predict import Predictor
+from advisor.learned.stack import Guarded, Stack
+from advisor.learned.trees import Boosting, Forest
 from advisor.records import RunRecord
-from advisor.records.campaigns import read_campaigns, read_packaged
-from advisor.train.campaign_rows import COVERAGE, CampaignAnswer, answers
-from advisor.train.campaigns import CampaignColumns, beyond_rate, columns, fit
 from advisor.train.labelled import read_runs
 from advisor.train.models import predictor
-from advisor.ways.constants import constants
 
 _SPLITS: Final[tuple[SplitName, ...]] = ("job", "instance", "both")
 _MOST_FOLDS: Final = 24  # of pairs of program and instance type: each fold fits everything anew

@@ -26,35 +26,38 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from advisor.errors import ModelError
-from advisor.jobs.actuals import Actual
-from advisor.jobs.described import described_job
+from advisor.estimate import case
+from advisor.estimate.known import job_from_runs
+from advisor.estimate.peers import FittedRate, PeerModel
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
+from advisor.jobs.runs import Actual
 from advisor.lab.data import MLPERF, SIA
+from advisor.lab.fit.peers import PeerRows, fitted_rate, read_rows
+from advisor.lab.fit.scaling import (
+    INPUT_BOUND,
+    KNOWN_CLUSTERS,
+    ClusterRuns,
+    fit_without_each,
+    one_device_s,
+    read_clusters,
+    uncalibrated,
+)
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import predictor
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import score
-from advisor.machines.cluster_text import one_group
+from advisor.machines.cluster import one_group
 from advisor.machines.devices import suite_device
-from advisor.machines.fleet import lone_fleet
-from advisor.machines.own_nodes import own_fleet
-from advisor.planners.core.nouns import Device, Transformer, Work
+from advisor.machines.fleet import lone_fleet, own_fleet
+from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core.setup import Transformer
 from advisor.planners.links.collectives import ring_all_reduce_s
 from advisor.planners.links.data_parallel import ScalingParameters
-from advisor.planners.links.peers import rate_after_a_minute, rate_of_parts
-from advisor.planners.links.scaling_fit import MeasuredPlacements
-from advisor.planners.links.scaling_law import Placements
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
+from advisor.planners.links.scaling import MeasuredPlacements, Placements
+from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
 from advisor.planners.step.device_rates import unmeasured
-from advisor.predict.known_job import job_from_runs
-from advisor.predict.peers import FittedRate, PeerModel
-from advisor.train.peer_rows import PeerRows, read_rows
-from advisor.train.peers import fitted_rate
-from advisor.train.scaling import fit_without_each
-from advisor.train.scaling_errors import INPUT_BOUND, KNOWN_CLUSTERS, one_device_s, uncalibrated
-from advisor.train.scaling_runs import ClusterRuns, read_clusters
-from advisor.ways import parameters
+from advisor.planners.systems.internet_peers import rate_after_a_minute, rate_of_parts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -395,7 +398,7 @@ def _planned(rows: Questions, constants: ScalingParameters | None = None) -> Flo
 
 
 def _nominal_figures(rows: Questions, answers: Answers) -> dict[str, float]:
-    in_sample = _planned(rows, parameters.scaling())[0]
+    in_sample = _planned(rows, case.scaling())[0]
     said: dict[str, Any] = {name: rule(rows, rows.every) for name, rule in _RULES.items()}
     figures = {f"pooled: {IN_SAMPLE}, MAPE": score(in_sample, rows.truth).mape_fraction}
     figures |= _means(rows, {"ours": answers.value, **said, IN_SAMPLE: in_sample})

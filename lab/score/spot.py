@@ -28,11 +28,15 @@ from advisor.errors import UsageError
 from advisor.lab.data import SPOT
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import Scores, score
-from advisor.planners.core.units import HOUR_S
+from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace, replay
-from advisor.planners.spot.clairvoyant import clairvoyant_usd
-from advisor.planners.spot.controlled import Choose, replay_policy
-from advisor.planners.spot.fallback import FallbackRun, replay_with_fallback
+from advisor.planners.spot.deadline import (
+    Choose,
+    FallbackRun,
+    clairvoyant_usd,
+    replay_policy,
+    replay_with_fallback,
+)
 from advisor.planners.spot.forecast import (
     RECENT_DAYS,
     Forecast,
@@ -43,8 +47,7 @@ from advisor.planners.spot.forecast import (
     library,
     state_at,
 )
-from advisor.planners.spot.policy import IDLE, ON_DEMAND, ON_SPOT, SpotPolicy
-from advisor.planners.spot.spell_ages import SpellHazards
+from advisor.planners.spot.policy import IDLE, ON_DEMAND, ON_SPOT, SpellHazards, SpotPolicy
 from advisor.records.traces import read_spot_traces
 
 MINIMUM_DAYS: Final = 4.0

@@ -26,34 +26,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.jobs.described import described_job
-from advisor.jobs.layout_runs import LayoutRun
+from advisor.estimate.case import constants
+from advisor.estimate.layout_model import load
+from advisor.estimate.ways.data_parallel import kept_free_bytes
+from advisor.estimate.ways.model_parallel import OnMachine, on_machine
+from advisor.jobs.describe import described_job
+from advisor.jobs.runs import LayoutRun
 from advisor.lab.data import PARCAE
+from advisor.lab.fit import asked as blackwell_rows
+from advisor.lab.fit import asked as finetune_rows
+from advisor.lab.fit.asked import AskedRun, columns_of
+from advisor.lab.fit.layout_rows import LayoutRows
+from advisor.lab.fit.memory import MemoryRows, fit_constants, read_memory
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import PUTS_IN, ask, measured_layouts, memory_bytes, predictor
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.layouts import asked_after, calibrated
 from advisor.lab.score.scores import Group, Scores, score
-from advisor.machines.cluster_text import one_group
-from advisor.machines.own_nodes import own_fleet
-from advisor.planners.core.nouns import Layout, Precision, TrainingSetup, Transformer
-from advisor.planners.core.units import GIB
-from advisor.planners.layouts.runnable import layout_columns
-from advisor.planners.memory.equations import MemoryConstants
+from advisor.machines.cluster import one_group
+from advisor.machines.fleet import own_fleet
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.layouts.frameworks import layout_columns
+from advisor.planners.memory.transformers import MemoryConstants
 from advisor.planners.step.describe import transformer_work
-from advisor.train import blackwell_rows, finetune_rows
-from advisor.train.asked_rows import AskedRun, columns_of
-from advisor.train.layout_rows import LayoutRows
-from advisor.train.memory_model import MemoryRows, fit_constants, read_memory
-from advisor.ways.constants import constants
-from advisor.ways.fitting import kept_free_bytes
-from advisor.ways.layout_model import load
-from advisor.ways.model_parallel import OnMachine, on_machine
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from advisor.ways.case import StepCase
+    from advisor.estimate.case import StepCase
 
 _PRIORS: Final = "the centres and widths of the layout model's priors: chosen on other tables"
 
@@ -81,7 +83,7 @@ class _Runs:
 
 def read_finetune(data: Path) -> Questions:
     """Return the fine-tuning runs, grouped by the model that is left out."""
-    runs, left_out = finetune_rows.read(data)
+    runs, left_out = finetune_rows.finetune_rows_read(data)
     return _asked_rows(
         runs,
         [finetune_rows.fold("model", r.model) for r in runs],

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.quantity_types import HOURS, quantity
+from advisor.cli.options import HOURS, quantity
 from advisor.errors import UsageError
 
 JOURNAL = "runs.jsonl"
@@ -90,14 +90,14 @@ def command(
     options += [] if limit is None else ["--limit", str(limit)]
     options += [] if hours is None else ["--hours", str(hours)]
     # In place of this process: whoever ends the command ends the collection with it.
-    program = [sys.executable, "-m", "advisor.collectors.minicloud", *options]
+    program = [sys.executable, "-m", "advisor.lab.minicloud", *options]
     os.execv(sys.executable, program)
 
 
 def _prices(out: Path) -> Path:
     """Return the file of prices of a collection, written when it begins and kept."""
     from advisor.catalogue import Catalogue
-    from advisor.machines.miniature import write_prices
+    from advisor.lab.data.miniature import write_prices
 
     path = out / PRICES
     if not path.is_file():
@@ -107,19 +107,19 @@ def _prices(out: Path) -> Path:
 
 
 def _describe(path: Path) -> None:
-    from advisor.collectors.minicloud import card
-    from advisor.collectors.minicloud.journal import Journal, unpack
+    from advisor.lab.minicloud import summary
+    from advisor.lab.minicloud.journal import Journal, unpack
 
     journal = path / JOURNAL if path.is_dir() else path
     if not journal.exists():
         raise UsageError(f"there are no runs at {journal}", hint="make some: advisor collect")
     is_packed = journal.suffix == ".gz"
-    typer.echo(card.describe(unpack(journal) if is_packed else Journal(journal).rows()))
+    typer.echo(summary.describe(unpack(journal) if is_packed else Journal(journal).rows()))
 
 
 def _pack(journal: Path, target: Path) -> None:
-    from advisor.collectors.minicloud.journal import Journal, pack
-    from advisor.collectors.minicloud.summary import tells_nothing
+    from advisor.lab.minicloud.journal import Journal, pack
+    from advisor.lab.minicloud.summary import tells_nothing
 
     if not journal.exists():
         raise UsageError(f"there are no runs at {journal}", hint="make some: advisor collect")

@@ -10,10 +10,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from advisor.errors import ModelError, UsageError
-from advisor.train.backends import workers
+from advisor.train.cluster import progress, workers
 from advisor.train.labelled import AUTO, read_runs
 from advisor.train.models import MODELS, predictor
-from advisor.train.progress import progress
 
 _SPLITS = ("random", "job", "instance", "both")
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from advisor import data
-from advisor.cli.plot_option import Plot, PlotCommand, check_drawable, show_plot
-from advisor.cli.waiting import waiting
+from advisor.cli.options import Plot, PlotCommand, check_drawable, show_plot, waiting
 from advisor.errors import UsageError
 from advisor.lab import score
 from advisor.lab.score.scores import Scores, Validation
@@ -107,7 +106,7 @@ def _is_path(name: str) -> bool:
 def _print(result: Validation, plot: str | None, as_json: bool) -> None:
     typer.echo(json.dumps(result.to_record(), indent=2) if as_json else _text(result))
     if plot is not None:
-        from advisor.shown.agreement import scored_charts
+        from advisor.show.charts import scored_charts
 
         charts = scored_charts(f"Predicted against measured: {result.protocol}",
                                *(result.overall.pairs or ((), ())))  # fmt: skip

@@ -10,17 +10,83 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from advisor.planners.core.checks import check_counts, check_not_negative, check_positive
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.moments import Moment
-from advisor.planners.core.setup import DEFAULT_SETUP, PRECISION_BYTES, Precision, TrainingSetup
-from advisor.planners.core.transformer import Transformer
+from advisor.planners.core.errors import (
+    PlanningError,
+    check_counts,
+    check_not_negative,
+    check_positive,
+)
+from advisor.planners.core.setup import (
+    DEFAULT_SETUP,
+    PRECISION_BYTES,
+    Precision,
+    TrainingSetup,
+    Transformer,
+)
 
 __all__ = [
-    "DEFAULT_SETUP", "PRECISION_BYTES", "Cluster", "Device", "Layer", "Layout", "Link", "Moment",
-    "Node", "Operator", "OperatorKind", "Phase", "Precision", "Recompute", "Schedule",
-    "TrainingSetup", "Transformer", "Work",
-]  # fmt: skip
+    "Cluster",
+    "DEFAULT_SETUP",
+    "Device",
+    "Layer",
+    "Layout",
+    "Link",
+    "Moment",
+    "Node",
+    "Operator",
+    "OperatorKind",
+    "PRECISION_BYTES",
+    "Phase",
+    "Precision",
+    "Recompute",
+    "Schedule",
+    "TrainingSetup",
+    "Transformer",
+    "Work",
+]
+
+
+# ------------------------------------------------------------------------------------------
+# Moments of a recorded step: what lived beside weights and optimizer state.
+#
+# The replay of a step's allocations at every size of the batch at once: whatever the micro-batch,
+# the step's peak is one of these moments (the upper hull of fixed and growing bytes).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One moment that is the step's peak for some size of the micro-batch.
+
+    Attributes
+    ----------
+    gradient_bytes : float
+        Of the parameters' gradients that were there. [bytes]
+    temporary_bytes : float
+        What else does not grow with the micro-batch: what an optimizer computes with, a
+        micro-batch's gradient before it is added. [bytes]
+    growing_bytes_per_sample : float
+        Activations, their gradients, logits. [bytes/sample]
+    blocks : int
+        Storages that lived; 0 where nobody counted.
+    is_update : bool
+        The temporaries are what an accelerator's optimizer updates parameters in groups with.
+    """
+
+    gradient_bytes: float
+    temporary_bytes: float
+    growing_bytes_per_sample: float
+    blocks: int = 0
+    is_update: bool = False
+
+    def __post_init__(self) -> None:
+        check_not_negative(
+            "moment",
+            gradient_bytes=self.gradient_bytes,
+            temporary_bytes=self.temporary_bytes,
+            growing_bytes_per_sample=self.growing_bytes_per_sample,
+            blocks=self.blocks,
+        )
+
 
 OperatorKind = Literal[
     "matmul", "convolution", "winograd", "depthwise", "attention", "recurrent",

@@ -35,9 +35,8 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.columns import Layouts
-from advisor.planners.core.layer_latency import Floats
-from advisor.planners.core.layout_parameters import LayoutParameters
+from advisor.planners.core.columns import Floats, Layouts
+from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.layouts.problem import LayoutProblem
 
 # The grid: standard deviations in log; of the constants as multiples of their spread. Chosen, like

@@ -10,17 +10,19 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.checks import (
+from advisor.planners.core.columns import Machines
+from advisor.planners.core.errors import (
+    GIB,
     LARGEST_DIMENSION,
     MOST_REPEATED,
+    PlanningError,
     check_not_negative,
     check_positive,
 )
-from advisor.planners.core.columns import Machines
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Transformer
-from advisor.planners.core.units import GIB
-from advisor.planners.layouts.grid import (
+from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.problem import (
+    Found,
+    LayoutProblem,
     SearchSpace,
     divisors,
     fills_stages,
@@ -28,8 +30,6 @@ from advisor.planners.layouts.grid import (
     shards,
     splits,
 )
-from advisor.planners.layouts.planned import Found
-from advisor.planners.layouts.problem import LayoutProblem
 
 # A batch farther off than this is another job: none is proposed.
 _FARTHEST_BATCH: Final = 256

@@ -10,8 +10,184 @@ import copy
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
-from advisor.planners.queueing.nouns import JobTable, Placement, SharedCluster
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.errors import PlanningError
+
+# ------------------------------------------------------------------------------------------
+# Jobs on a shared cluster: what a simulation is given, and what comes out.
+#
+# =================  ==============================================================================
+# here               meaning, unit
+# =================  ==============================================================================
+# submit, duration   of a job, on the devices that it asks for, all or nothing. [s]
+# completion (JCT)   finish - submit. [s]
+# delay              completion - duration: everything that is not computing. [s]
+# load (rho)         sum of devices x duration / (cluster devices x span of the submissions).
+# service            devices x computing time so far: what 2D-LAS goes by. [device s]
+# =================  ==============================================================================
+
+
+Column = NDArray[np.float64]
+Policy = Literal["fifo", "fit-first", "shortest", "shortest-gpu", "las", "las-2d", "gittins"]
+Placement = Literal["count", "consolidated"]
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCluster:
+    """Equal nodes that many jobs share."""
+
+    nodes: int
+    devices_per_node: int
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.devices_per_node < 1:
+            raise PlanningError(
+                f"a cluster of {self.nodes} nodes with {self.devices_per_node} devices is empty",
+                hint="give at least one of each",
+                exit_code=2,
+            )
+
+    @property
+    def devices(self) -> int:
+        """Return the devices of all nodes."""
+        return self.nodes * self.devices_per_node
+
+    def check_fits(self, devices: int) -> None:
+        """Refuse a job of one's own that asks for more than there is.
+
+        Raises
+        ------
+        PlanningError
+            With exit code 3.
+        """
+        if devices > self.devices:
+            raise PlanningError(
+                f"the job asks for {devices} devices, the cluster has {self.devices}",
+                hint="rent, or ask for fewer devices",
+                exit_code=3,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTable:
+    """Jobs in the order of their submission.
+
+    Attributes
+    ----------
+    submit_s : ndarray of shape (n,)
+        Not decreasing. [s]
+    devices : ndarray of int, shape (n,)
+    duration_s : ndarray of shape (n,)
+        Computing time on those devices. [s]
+    """
+
+    submit_s: Column
+    devices: NDArray[np.int64]
+    duration_s: Column
+
+    def __post_init__(self) -> None:
+        if not self.submit_s.shape == self.devices.shape == self.duration_s.shape:
+            raise ValueError("columns of different length")
+        if not self.submit_s.size:
+            raise PlanningError("the trace has no job", hint="check the file's rows", exit_code=2)
+        is_timed = np.isfinite(self.submit_s)
+        is_before = self.submit_s[1:] < self.submit_s[:-1]
+        for name, is_bad in (
+            ("without a time of submission", ~is_timed),
+            ("submitted before the one ahead of it", np.append(False, is_before)),
+            ("without devices", self.devices < 1),
+            ("without a duration", ~((self.duration_s > 0) & np.isfinite(self.duration_s))),
+        ):
+            if is_bad.any():
+                raise PlanningError(
+                    f"job {int(np.flatnonzero(is_bad)[0])} is {name}",
+                    hint="order the jobs by submission and leave out those that never ran",
+                    exit_code=2,
+                )
+
+    def load(self, devices: int) -> float:
+        """Return the share of ``devices`` that the jobs keep busy over their submissions."""
+        span = float(self.submit_s[-1] - self.submit_s[0])
+        service = float((self.devices * self.duration_s).sum())
+        return service / (span * devices) if span > 0 else float("inf")
+
+    def check_fits(self, cluster: SharedCluster) -> None:
+        """Refuse jobs that ask for more than the cluster has.
+
+        Raises
+        ------
+        PlanningError
+            With exit code 3.
+        """
+        largest = int(self.devices.max())
+        if largest > cluster.devices:
+            raise PlanningError(
+                f"job {int(self.devices.argmax())} asks for {largest} devices, the cluster has "
+                f"{cluster.devices}",
+                hint="give the cluster's real size, or leave such jobs out",
+                exit_code=3,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueParameters:
+    """The parameters that a policy goes by.
+
+    Attributes
+    ----------
+    limits : tuple of float
+        Service (``las-2d``, ``gittins``; device s) or time (``las``; s) at which a job leaves a
+        queue: the published simulator's 3,250 and 7,200.
+    starvation_ratio : float
+        A waiting job returns to the first queue when it waited so many times what it computed; 0
+        for never.
+    preemption_s : float
+        What a job loses each time it resumes. [s]
+    service_samples : tuple of float
+        For ``gittins``: service of past jobs. [device s]
+    quantum : float
+        For ``gittins``. [device s]
+    as_published : bool
+        Repeat two slips of the published simulator: the time of a demotion divides (limit -
+        time) by devices though the limit is device-seconds, and the Gittins index does not take
+        the service so far off the expected rest.
+    """
+
+    limits: tuple[float, ...] = (3250.0, 7200.0)
+    starvation_ratio: float = 0.0
+    preemption_s: float = 0.0
+    service_samples: tuple[float, ...] = ()
+    quantum: float = 3250.0
+    as_published: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOutcome:
+    """When each job started and ended, in the order of the table.
+
+    Attributes
+    ----------
+    start_s, finish_s : ndarray of shape (n,)
+        First start, and end. [s]
+    completion_s : ndarray of shape (n,)
+        [s]
+    delay_s : ndarray of shape (n,)
+        Completion less duration. [s]
+    preemptions : ndarray of int, shape (n,)
+    """
+
+    start_s: Column
+    finish_s: Column
+    completion_s: Column
+    delay_s: Column
+    preemptions: NDArray[np.int64]
+
 
 ROUNDING_S = 1e-6  # times this close are one
 NEVER = math.inf

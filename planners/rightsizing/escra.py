@@ -39,8 +39,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from advisor.planners.core.units import MIB
-from advisor.planners.rightsizing.nouns import Controller, Period, RecordedUsage, ResourceLimits
+from advisor.planners.core.errors import MIB
+from advisor.planners.rightsizing.replay import Controller, Period, RecordedUsage, ResourceLimits
 
 PERIOD_S: Final = 0.1
 WINDOW: Final = 10

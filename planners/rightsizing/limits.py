@@ -27,10 +27,15 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.checks import check_not_negative
-from advisor.planners.rightsizing.nouns import Array, RecordedUsage, ResourceLimits
-from advisor.planners.rightsizing.policies import Fixed
-from advisor.planners.rightsizing.replay import PERIOD_S, replay
+from advisor.planners.core.errors import check_not_negative
+from advisor.planners.rightsizing.autoscalers import Fixed
+from advisor.planners.rightsizing.replay import (
+    PERIOD_S,
+    Array,
+    RecordedUsage,
+    ResourceLimits,
+    replay,
+)
 
 REQUEST_PERCENTILE: Final = 95.0
 MOST_SLOWDOWN: Final = 1.01

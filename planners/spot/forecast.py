@@ -19,7 +19,7 @@ here                   meaning, unit
 
 The scheme comes from a trial on first and second halves of 16 public traces. Its constants were
 chosen without a look at any second half, by a rule and on first halves only
-(``benchmarks/spot_constants.py``); ``advisor validate spot`` scores them on the second.
+(``lab/experiments/spot_constants.py``); ``advisor validate spot`` scores them on the second.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.units import HOUR_S
+from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
-from advisor.planners.spot.table import MAXIMUM_TILES
+from advisor.planners.spot.columns import MAXIMUM_TILES
 
 # Availability drifts, and a fortnight forgets: the pinball loss on first halves is 0.142 with it,
-# 0.149 with a week (``benchmarks/spot_constants.py --days 7``, levels as they are).
+# 0.149 with a week (``lab/experiments/spot_constants.py --days 7``, levels as they are).
 RECENT_DAYS = 14.0
 
 
@@ -201,8 +201,7 @@ def forecast(
     finite = np.isfinite(outcome)
     mean = weight[:, finite] @ outcome[finite]
     return Forecast(
-        quantiles=quantiles,
-        mean=np.where(weight[:, ~finite].sum(axis=1) > 0, np.inf, mean),
+        quantiles=quantiles, mean=np.where(weight[:, ~finite].sum(axis=1) > 0, np.inf, mean)
     )
 
 

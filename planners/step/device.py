@@ -39,9 +39,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import PRECISION_BYTES, Device, OperatorKind, Work
-from advisor.planners.step.device_parameters import DeviceParameters
+from advisor.planners.core.nouns import Device, OperatorKind, Work
+from advisor.planners.core.setup import PRECISION_BYTES
 from advisor.planners.step.device_rates import (
+    DeviceParameters,
     distance_from_fitted,
     measured_flop_per_s,
     runs_as,

@@ -2,12 +2,285 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final, Literal, get_args
 
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layer, Operator, OperatorKind, Phase, Precision, Work
-from advisor.planners.step.describe_operators import Tally
-from advisor.planners.step.describe_updates import update
+from advisor.planners.core.nouns import Layer, Operator, OperatorKind, Phase, Work
+from advisor.planners.core.setup import DEFAULT_SETUP, PRECISION_BYTES, Precision, TrainingSetup
+
+# ------------------------------------------------------------------------------------------
+# Operators that described models share, with their work forward and backward.
+#
+# Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
+
+
+Pair = tuple[float, float]
+FP32_BYTES: Final = 4
+# Passes over a tensor of (forward, backward), and calls of each.
+LOSS: Final = ((3, 5), (2, 2))  # log-softmax and the likelihood of the labels
+LAYER_NORM: Final = ((2, 3), (1, 1))
+ROOT_MEAN_SQUARE: Final = ((7, 25), (6, 12))  # written out in elementwise operators
+MASKED_SOFTMAX: Final = ((7, 5), (3, 2))  # scale, mask, softmax over written-out scores
+SUM_PASSES: Final = 3  # c = a + b
+# An adapter's output is scaled and added; backward scales its gradient and adds the input's.
+ADAPTER_SUM: Final = ((2 + SUM_PASSES, 2 + SUM_PASSES), (2, 2))
+ACTIVATION: Final = ((2.0, 3.0), (1.0, 1.0))
+# Passes, calls, and tensors that are kept besides the product's input, by activation.
+ActivationKind = Literal["relu", "gelu", "gated", "gated, written out"]
+ACTIVATIONS: Final[dict[ActivationKind, tuple[Pair, Pair, int]]] = {
+    "relu": (*ACTIVATION, 0),
+    "gelu": (*ACTIVATION, 1),
+    "gated": ((5.0, 9.0), (2.0, 3.0), 3),  # and the product with the gate
+    # transformers' "gelu_new": eight elementwise operators before the product with the gate.
+    "gated, written out": ((21.0, 33.0), (9.0, 15.0), 6),
+}
+ELEMENT_FLOP: Final = 1.0  # a pointwise operator counts one operation an element
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Makes the operators of a step with one activation width.
+
+    ``element`` is bytes of an activation, ``dtype`` its precision name; ``setup`` says what is
+    frozen and what has adapters.
+    """
+
+    element: int
+    dtype: Precision
+    setup: TrainingSetup = DEFAULT_SETUP
+
+    @classmethod
+    def of(cls, precision: Precision, setup: TrainingSetup) -> Tally:
+        """Return a tally of activations in a precision."""
+        return cls(element=activation_bytes(precision), dtype=precision, setup=setup)
+
+    def product(
+        self, name: str, rows: float, inner: float, columns: float, *,
+        count: float = 1, resident: float = 1, has_bias: bool = False, is_frozen: bool = False,
+    ) -> list[Operator]:  # fmt: skip
+        """Return a product with a weight, forward and backward, and its adapter's products.
+
+        Parameters
+        ----------
+        rows, inner, columns : float
+            (rows, inner) times (inner, columns).
+        resident : float
+            Weights of this size that are read in all: the experts of a mixture.
+        is_frozen : bool
+            No gradient of the weight is computed; so it is beside adapters.
+        """
+        is_frozen = is_frozen or self.setup.has_adapters
+        flop = 2.0 * rows * inner * columns * count
+        moved = self.element * rows * (inner + columns) * count
+        weight = self.element * inner * columns * count * resident
+        # By input (gradient and weight read) and by weight (gradient and input read).
+        n = 1 if is_frozen else 2
+        made = [
+            self.operator(name, "matmul", "forward", count, flop, moved, weight),
+            self.operator(name, "matmul", "backward", n * count, n * flop, n * moved, n * weight),
+        ]
+        if has_bias and not is_frozen:
+            summed = self.element * rows * columns * count
+            made.append(
+                self.operator("sum", "reduction", "backward", count, rows * columns, summed, 0.0)
+            )
+        if self.setup.is_quantised(name):
+            made += self._dequantised(weight, count * resident)
+        if self.setup.adapts(name):
+            made += self._adapter(rows, inner, columns, count, resident)
+        return made
+
+    def _dequantised(self, weight: float, count: float) -> list[Operator]:
+        """Return reading quantised weights and writing them in full, in both passes."""
+        moved = weight * (1 + self.setup.frozen_bytes("bf16") / self.element)
+        flop = ELEMENT_FLOP * weight / self.element
+        phases: tuple[Phase, Phase] = ("forward", "backward")
+        return [
+            self.operator("dequantise", "elementwise", phase, count, flop, 0.0, moved)
+            for phase in phases
+        ]
+
+    def _adapter(
+        self, rows: float, inner: float, columns: float, count: float, resident: float
+    ) -> list[Operator]:
+        rank = self.setup.adapter_rank or 0
+        trained = replace(self, setup=replace(self.setup, adapter_rank=None, base_bits=16))
+        (forward, backward), (calls, backward_calls) = ADAPTER_SUM
+        return [
+            *trained.product("adapter", rows, inner, rank, count=count, resident=resident),
+            *trained.product("adapter", rows, rank, columns, count=count, resident=resident),
+            *self.pointwise(
+                "adapter", "elementwise", rows * columns, (count * forward, count * backward),
+                (count * calls, count * backward_calls),
+            ),
+        ]  # fmt: skip
+
+    def attention(
+        self, pairs: float, heads: int, width: int, streamed: float, *, is_fused: bool,
+        seen: float = 1.0,
+    ) -> list[Operator]:  # fmt: skip
+        """Return the products of queries, keys and values; backward recomputes fused scores.
+
+        Parameters
+        ----------
+        pairs : float
+            Queries times the keys that each looks at, of all samples.
+        width : int
+            All heads together.
+        streamed : float
+            Entries of queries and keys together; results and values have as many.
+        seen : float
+            Share of the pairs that a fused kernel computes: half of them behind a causal mask.
+        """
+        flop = 4.0 * pairs * width
+        if is_fused:
+            flop, moved = seen * flop, 2.0 * self.element * streamed
+            return [
+                self.operator("attention", "attention", "forward", 1, flop, moved),
+                self.operator("attention", "attention", "backward", 1, 2.5 * flop, 2 * moved),
+            ]
+        scores = heads * pairs
+        moved = 2.0 * self.element * (scores + streamed / 2)
+        return [
+            self.operator("scores", "matmul", "forward", 2, flop, moved),
+            self.operator("scores", "matmul", "backward", 4, 2 * flop, 2 * moved),
+            *self.pointwise("softmax", "reduction", scores, *MASKED_SOFTMAX),
+        ]
+
+    def pointwise(
+        self, name: str, kind: OperatorKind, elements: float,
+        passes: tuple[float, float], calls: tuple[float, float], *, element: int | None = None,
+    ) -> list[Operator]:  # fmt: skip
+        """Return an operator that streams over ``elements``, forward and backward."""
+        size = self.element if element is None else element
+        phases: tuple[Phase, Phase] = ("forward", "backward")
+        return [
+            self.operator(
+                name, kind, phase, n, ELEMENT_FLOP * elements * n, size * elements * p, 0
+            )
+            for phase, p, n in zip(phases, passes, calls, strict=True)
+            if p > 0
+        ]
+
+    def operator(
+        self, name: str, kind: OperatorKind, phase: Phase, count: float, flop: float,
+        moved: float, fixed: float = 0.0,
+    ) -> Operator:  # fmt: skip
+        """Return one operator; ``fixed`` bytes do not grow with the batch."""
+        return Operator(
+            name=name, kind=kind, phase=phase, count=count, flop=flop, bytes=moved + fixed,
+            fixed_bytes=fixed, dtype=self.dtype,
+        )  # fmt: skip
+
+
+def activation_bytes(precision: str) -> int:
+    """Return the bytes of an activation: 8-bit products keep 16-bit activations.
+
+    Raises
+    ------
+    PlanningError
+        If the precision is unknown.
+    """
+    if precision not in get_args(Precision):
+        known = ", ".join(get_args(Precision))
+        raise PlanningError(
+            f"unknown precision {precision!r}", hint=f"one of: {known}", exit_code=2
+        )
+    return max(PRECISION_BYTES[precision], 2)
+
+
+# ------------------------------------------------------------------------------------------
+# The optimizer's update of the parameters as one operator a step.
+#
+# | optimizer        | passes over fp32 numbers of a parameter, read off the code named             |
+# |------------------|------------------------------------------------------------------------------|
+# | ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4   |
+# | ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)     |
+# | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                       |
+# | ``sgd``          | 3: one addition                                                              |
+# | ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                    |
+# | ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,       |
+# |                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)      |
+#
+# PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
+
+
+# A fused kernel's name here has no passes: its traffic is that of its operands, once.
+_PASSES: Final[dict[str, int]] = {"adamw": 21, "sgd": 3, "sgd-momentum": 8, "adafactor": 20}
+# Kernels in all (over lists of tensors), or of each tensor.
+_CALLS: Final[dict[str, int]] = {"adamw": 10, "sgd": 1, "sgd-momentum": 3}
+_CALLS_PER_TENSOR: Final[dict[str, int]] = {"adamw-8bit": 1, "adamw-bf16": 1, "adafactor": 15}
+_FLOP: Final[dict[str, float]] = {
+    "adamw": 8.0, "adamw-8bit": 10.0, "adamw-bf16": 8.0, "sgd": 2.0, "sgd-momentum": 4.0,
+    "adafactor": 8.0,
+}  # fmt: skip
+
+# PyTorch's optimizers that update lists of tensors on accelerators unless told otherwise
+# (``foreach``, on by itself since 2.0), as their classes are called.
+OVER_LISTS: Final = frozenset({
+    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD",
+})  # fmt: skip
+# What a kernel over lists takes: 64 tensors of two lists, 48 of three
+# (ATen/native/cuda/MultiTensorApply.cuh).
+_TENSORS_A_KERNEL: Final = 48.0
+# Python walks the parameters and groups them all the same: 0.7 us a tensor (SGD) to 1.5 (Adadelta)
+# of the 8 to 14 that a call takes (lab/experiments/eager_calls.py, 2026-11-22), and some to spare.
+_WALK: Final = 0.2
+
+
+def over_lists(calls: Mapping[str, float]) -> dict[str, float]:
+    """Return by how much the calls of an update shrink where it runs over lists of tensors.
+
+    Parameters
+    ----------
+    calls : mapping of str to float
+        Of each operator, where they are called for every tensor.
+
+    Examples
+    --------
+    Adam's eleven operators of 96 tensors; of 2 tensors each kernel takes half of what it could:
+
+    >>> round(over_lists(dict.fromkeys("abcdefghijk", 96.0))["a"] * 96, 2)
+    3.75
+    >>> over_lists({"a": 2.0})
+    {'a': 0.7}
+    """
+    walk = _WALK / max(len(calls), 1)
+    return {
+        name: min(1.0, max(1.0 / count, 1.0 / _TENSORS_A_KERNEL) + walk)
+        for name, count in calls.items()
+    }
+
+
+def update(
+    parameters: float, setup: TrainingSetup, precision: Precision, *, tensors: float
+) -> Operator:
+    """Return the optimizer's update.
+
+    Parameters
+    ----------
+    tensors : float
+        How many the parameters are spread over: some optimizers start kernels for each.
+
+    Examples
+    --------
+    >>> update(1e6, TrainingSetup(), "bf16", tensors=10).bytes / 1e6  # 21 passes of 4 bytes
+    84.0
+    """
+    name, stored = setup.optimizer, setup.stored_bytes(precision)
+    if name in _PASSES:
+        moved = _PASSES[name] * stored
+    else:
+        moved = 2 * stored + 2 * setup.moment_bytes(precision) + setup.gradient_bytes(precision)
+    calls = _CALLS.get(name) or _CALLS_PER_TENSOR[name] * max(tensors, 1.0)
+    return Operator(
+        name=name, kind="optimizer", phase="optimizer", count=calls,
+        flop=_FLOP[name] * parameters, bytes=moved * parameters, fixed_bytes=moved * parameters,
+        dtype="bf16" if stored == 2 else "fp32",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +467,99 @@ def _merged(operators: list[Operator]) -> list[Operator]:
             bytes=seen.bytes + o.bytes, fixed_bytes=seen.fixed_bytes + o.fixed_bytes,
         )  # fmt: skip
     return list(found.values())
+
+
+# ------------------------------------------------------------------------------------------
+# Blocks that several described models are made of: normalisation, attention, feed-forward.
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockLedger(Ledger):
+    """A ledger that knows attention and what surrounds it.
+
+    Attributes
+    ----------
+    is_flash : bool
+        Attention in one kernel, scores never written.
+    has_root_mean_square : bool
+        Normalisation without mean and bias, written out in elementwise operators.
+    """
+
+    is_flash: bool = True
+    has_root_mean_square: bool = False
+
+    def norm(self, rows: float, width: int) -> None:
+        """Add a normalisation over ``width`` columns."""
+        is_rms = self.has_root_mean_square
+        (forward, backward), calls = ROOT_MEAN_SQUARE if is_rms else LAYER_NORM
+        self.own(width if is_rms else 2 * width, 1 if is_rms else 2)
+        kind: OperatorKind = "elementwise" if is_rms else "normalisation"
+        self.pointwise("norm", kind, rows * width, (forward, backward), calls)
+        # Its input; written out also the input over its root.
+        self.keep(self.tally.element * rows * width * (2 if is_rms else 1))
+
+    def residual(self, rows: float, width: int) -> None:
+        """Add a sum with the stream; backward adds the gradients of both ways."""
+        self.pointwise("add", "elementwise", rows * width, (SUM_PASSES, SUM_PASSES), (1, 1))
+
+    def attention(
+        self, queries: int, keys: int, *, hidden: int, heads: int, width: int,
+        source_width: int | None = None, has_bias: bool = True, has_key_bias: bool = True,
+        has_output_bias: bool | None = None, is_cut: bool = False,
+    ) -> None:  # fmt: skip
+        """Add attention of every query to all keys of its sample, with its four products.
+
+        Parameters
+        ----------
+        queries, keys : int
+            Tokens of a sample.
+        hidden, heads, width : int
+            Of the stream; attention heads; of all heads together.
+        source_width : int, optional
+            Columns of what is looked at, where that is another stream, kept elsewhere.
+        has_bias, has_key_bias, has_output_bias : bool
+            Biases of query and value; of the key; of the output (as the query by default).
+        is_cut : bool
+            The kernel skips what a causal mask hides.
+        """
+        asked, read = self.batch * queries, self.batch * keys
+        inner, element = source_width or hidden, self.tally.element
+        self.linear("query", asked, hidden, width, has_bias=has_bias)
+        has_key_bias = has_key_bias and has_bias
+        self.linear("key", read, inner, width, has_bias=has_key_bias, keeps_input=False)
+        self.linear("value", read, inner, width, has_bias=has_bias, keeps_input=False)
+        self.keep(element * (asked + 2 * read) * width)
+        self.add(self.tally.attention(
+            self.batch * float(queries) * keys, heads, width, (asked + read) * width,
+            is_fused=self.is_flash, seen=0.5 if is_cut else 1.0,
+        ))  # fmt: skip
+        if not self.is_flash:
+            self.keep(element * self.batch * heads * float(queries) * keys)
+        has_bias = has_bias if has_output_bias is None else has_output_bias
+        self.linear("projection", asked, width, hidden, has_bias=has_bias)
+
+    def feed_forward(
+        self, rows: float, hidden: int, ffn: int, *, activation: ActivationKind, has_bias: bool
+    ) -> None:
+        """Add up and down products with the activation between them."""
+        self.linear("up", rows, hidden, ffn, has_bias=has_bias)
+        if activation.startswith("gated"):
+            self.linear("up", rows, hidden, ffn, has_bias=has_bias, keeps_input=False)
+        passes, calls, kept = ACTIVATIONS[activation]
+        self.pointwise("activation", "elementwise", rows * ffn, passes, calls)
+        self.keep(self.tally.element * rows * ffn * kept)
+        self.linear("down", rows, ffn, hidden, has_bias=has_bias)
+
+    def embedding(self, rows: float, entries: int, width: int, *, is_owned: bool = True) -> None:
+        """Add a look-up of ``rows`` rows in a table."""
+        element, setup = self.tally.element, self.tally.setup
+        if is_owned:
+            self.own(entries * width)
+        self.add([self.tally.operator(
+            "embedding", "embedding", "forward", 1, 0.0, 2 * element * rows * width
+        )])  # fmt: skip
+        if not setup.has_adapters:
+            table = setup.stored_bytes(self.tally.dtype) * entries * width
+            self.add([self.tally.operator(
+                "embedding", "embedding", "backward", 1, 0.0, element * rows * width, table
+            )])  # fmt: skip

@@ -1,0 +1,177 @@
+"""The estimate of a changed job on the same machines: those that would be rented, or this one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Final
+
+import numpy as np
+
+from advisor.advise.facts import Facts
+from advisor.answer import Candidate
+from advisor.ask import Constraints
+from advisor.catalogue import InstanceType, Pricing
+from advisor.collectors.format.recording import Recording
+from advisor.errors import AdvisorError
+from advisor.estimate.at_hand import at_hand
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import Job
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.layouts.problem import SearchSpace
+
+_MOST_SMALLER: Final = 8
+
+
+def facts_here(
+    predictor: Predictor, job: Job, recording: Recording | None = None, *,
+    constraints: Constraints | None = None,
+) -> Facts | None:  # fmt: skip
+    """Return what advice on this machine is given from; None where the job cannot run here.
+
+    Parameters
+    ----------
+    recording : Recording, optional
+        What was seen of it.
+    constraints : Constraints, optional
+        What an hour of this machine costs, and the coverage of intervals.
+    """
+    limits = constraints or Constraints()
+    look = partial(
+        at_hand, predictor, price_usd_per_h=limits.here_usd_per_h, coverage=limits.coverage
+    )
+    now = look(job)
+    if now is None:
+        return None
+    limits_now = job.limits
+
+    def ask(
+        job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        if pricing is not None:
+            return None  # nobody sells this machine
+        is_changed = job.limits != limits_now or devices is not None
+        return look(job, space=space, count=devices or 1, is_changed=is_changed)
+
+    return Facts(
+        job=job, recording=recording, now=now, ask=ask, constraints=limits,
+        modelled=cache(partial(look, job, is_changed=True)),
+    )  # fmt: skip
+
+
+def facts_on(
+    predictor: Predictor, job: Job, chosen: Candidate, recording: Recording | None = None, *,
+    constraints: Constraints | None = None,
+) -> Facts:  # fmt: skip
+    """Return what advice on rented machines is given from.
+
+    Parameters
+    ----------
+    chosen : Candidate
+        The job on machines of one type.
+    constraints : Constraints, optional
+        Those that ``chosen`` was found under.
+
+    Raises
+    ------
+    ValueError
+        If the machines are of several types.
+    """
+    if len(chosen.configuration.parts) != 1:
+        raise ValueError("changed jobs are asked about machines of one type")
+    limits = constraints or Constraints()
+    machines = _Machines(predictor, chosen, limits)
+    return Facts(
+        job=job, recording=recording, now=chosen, ask=machines.ask, constraints=limits,
+        smaller=partial(machines.smaller, job),
+    )  # fmt: skip
+
+
+def family(name: str) -> str:
+    """Return an instance type's name without its size.
+
+    Examples
+    --------
+    >>> [family(name) for name in ("m5.4xlarge", "n2-standard-8", "Standard_D8s_v5", "cpx31")]
+    ['m5', 'n2-standard-#', 'Standard_D#s_v5', 'cpx#']
+    """
+    stem, dot, _ = name.partition(".")
+    if dot and not stem.isdigit():
+        return stem
+    last = re.sub(r"-\d+$", "-#", name)
+    return last if last != name else re.sub(r"\d+", "#", name, count=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Machines:
+    """The chosen machines in their region."""
+
+    predictor: Predictor
+    chosen: Candidate
+    constraints: Constraints
+
+    def ask(
+        self, job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """Return the job on them, in the same region; None where it has no answer."""
+        if devices is not None:
+            return None  # all devices of rented machines are in the layout's search
+        ((offer, _),) = self.chosen.configuration.parts
+        try:
+            row = self.predictor.catalogue.instance_type(
+                offer.instance_type, provider=offer.provider
+            )
+        except AdvisorError:
+            return None
+        return self._on(row, job, pricing=pricing, space=space)
+
+    def smaller(self, job: Job) -> Iterator[Candidate]:
+        """Yield the job on machines of the same family with less memory, the largest first."""
+        ((offer, _),) = self.chosen.configuration.parts
+        catalogue = self.predictor.catalogue
+        try:
+            row = catalogue.instance_type(offer.instance_type, provider=offer.provider)
+        except AdvisorError:
+            return
+        types, own = catalogue.types, family(row.name)
+        alike = np.flatnonzero(
+            (types.provider == row.provider) & (types.accelerator == row.accelerator)
+            & (types.accelerator_count == row.accelerator_count)
+            & (types.memory_bytes < (row.memory_bytes or 0.0))
+        )  # fmt: skip
+        named = [types.at(int(at)) for at in alike if family(str(types.name[at])) == own]
+        for one in sorted(named, key=lambda one: -(one.memory_bytes or 0.0))[:_MOST_SMALLER]:
+            found = self._on(one, job)
+            if found is not None:
+                yield found
+
+    def _on(
+        self, row: InstanceType, job: Job, *, pricing: Pricing | None = None,
+        space: SearchSpace | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """Return the job on as many machines of a type, in the region of the chosen ones."""
+        ((offer, count),) = self.chosen.configuration.parts
+        own: Pricing = "spot" if offer.pricing == "spot" else "on-demand"
+        paid = pricing or own
+        limits = self.constraints
+        layouts = limits.space if space is None else space
+        try:
+            offers, place = self.predictor.cheapest(row, region=offer.region, pricing=paid)
+            if place is None:
+                return None
+            columns = self.predictor.step_columns(
+                job, np.array([row.index]), np.array([count]), space=layouts,
+                known_network=limits.known_network,
+            )  # fmt: skip
+            if columns.status[0]:
+                return None
+            return self.predictor.rented(
+                job, columns, offers, place, pricing=paid, coverage=limits.coverage,
+                space=layouts, known_network=limits.known_network,
+            )  # fmt: skip
+        except (AdvisorError, PlanningError):
+            return None

@@ -1,0 +1,435 @@
+"""``Facts``: what is read of a job once, and the one estimate that every cure is priced by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
+
+from advisor import words
+from advisor.answer import QUANTILES, SCHEMA_VERSION, Candidate, Estimate, Recorded
+from advisor.ask import Constraints
+from advisor.catalogue import Pricing
+from advisor.collectors.format.recording import OperatorCount, Recording
+from advisor.jobs.job import Job
+from advisor.planners.core.nouns import Operator
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.show import notebook
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# ------------------------------------------------------------------------------------------
+# ``Advice``: one change, what it saves of the whole job, and on what evidence.
+
+
+# What a figure rests on: this recording or a trial on this machine; a published table; an equation
+# or the device model, with what was recorded put in.
+Evidence = Literal["measured", "table", "formula"]
+# What to paste: flags of a command line or environment variables, lines of the script, YAML.
+HowKind = Literal["flag", "lines", "yaml"]
+EVIDENCE: Final[tuple[Evidence, ...]] = get_args(Evidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """Text to paste, and where it goes.
+
+    Attributes
+    ----------
+    kind : {"flag", "lines", "yaml"}
+    text : str
+        As it is pasted; lines are separated by newlines.
+    """
+
+    kind: HowKind
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("nothing to paste")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice(Recorded):
+    """A change that the recording shows to apply, and what it saves of the whole job.
+
+    Attributes
+    ----------
+    name : str
+        Of the cure, as words with hyphens: ``"mixed-precision"``.
+    change : str
+        What to change, in one sentence.
+    source : str
+        The module of ``advisor.advise`` that gives it.
+    time_saved_h, cost_saved_usd : Estimate or None
+        Over the whole job on the machines it is judged on; negative where it costs. None where
+        nothing is known of it, or nothing is saved of that kind. [h], [USD]
+    time_factor, cost_factor : float
+        Of the whole job with the change, by that without.
+    evidence : {"measured", "table", "formula"}
+    rests_on : str
+        What was measured, which table, which equation; with figures and source.
+    condition : str
+        When it holds, or does not pay.
+    is_model_kept : bool
+        The same numbers are learned, up to rounding. False where accuracy must be looked at.
+    details : mapping
+        Figures of its own, by name with their unit; empty for most.
+    job : Job or None
+        With the change; None where no change of the job stands for it.
+    then : Candidate or None
+        That job on the machines it is judged on; None where it is held against another than
+        ``now``.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"is_model_kept": "model_kept", "job": "", "then": ""}
+
+    name: str
+    change: str
+    time_saved_h: Estimate | None
+    cost_saved_usd: Estimate | None
+    time_factor: float
+    cost_factor: float
+    evidence: Evidence
+    rests_on: str
+    condition: str
+    how: How
+    source: str = ""
+    is_model_kept: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
+    job: Job | None = field(default=None, repr=False, compare=False)
+    then: Candidate | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.evidence not in EVIDENCE:
+            raise ValueError(f"no kind of evidence: {self.evidence!r}")
+        if not (self.change and self.rests_on and self.condition):
+            raise ValueError(f"{self.name}: a change, what it rests on and a condition are needed")
+        for factor in (self.time_factor, self.cost_factor):
+            if not 0.0 <= factor < math.inf:
+                raise ValueError(f"{self.name}: impossible factor {factor}")
+
+    @property
+    def strength(self) -> float:
+        """Return ln of the factor on time times cost, negated: what advice is ranked by.
+
+        Half the time at the same cost is as strong as half the cost in the same time: the weight
+        of ``ranking.picks``' best value.
+        """
+        product = max(self.time_factor, _LEAST_FACTOR) * max(self.cost_factor, _LEAST_FACTOR)
+        return -math.log(product)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceList(Recorded):
+    """Advice for a job on some machines, the strongest first.
+
+    Attributes
+    ----------
+    run : str
+        The recorded run, or the name of the job.
+    now : Candidate
+        The job as it is, on the machines it is judged on.
+    meets_constraints : bool
+        Whether the job as it is keeps what was asked for.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run: str
+    now: Candidate
+    advice: tuple[Advice, ...]
+    meets_constraints: bool = True
+
+    def __len__(self) -> int:
+        """Return how many pieces of advice there are."""
+        return len(self.advice)
+
+    def __iter__(self) -> Iterator[Advice]:
+        """Go through them, the strongest first."""
+        return iter(self.advice)
+
+    def __getitem__(self, place: int) -> Advice:
+        """Return one, from 0."""
+        return self.advice[place]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a piece of advice; bounds are columns of their own."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(one.to_record()) for one in self.advice])
+
+    def __repr__(self) -> str:
+        """Say what is judged, then a line a piece of advice."""
+        head = f"<Advice on {self.run}: {words.answer_line(self.now.to_record())}>"
+        lines = (
+            f"{one.name}: {one.time_factor:.2f} x the time, {one.cost_factor:.2f} x the cost "
+            f"({one.evidence}): {one.change}"
+            for one in self.advice
+        )
+        return "\n".join((head, *lines))
+
+    def _repr_html_(self) -> str:
+        return notebook.html(self.to_frame())
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """Return advice as one flat row."""
+    row = {name: record[name] for name in ("name", "change", "time_factor", "cost_factor")}
+    for name in ("time_saved_h", "cost_saved_usd"):
+        bounds = record[name] or {"value": None, "low": None, "high": None}
+        row |= {name: bounds["value"], f"{name}_low": bounds["low"],
+                f"{name}_high": bounds["high"]}  # fmt: skip
+    return (
+        row
+        | {name: record[name] for name in ("evidence", "rests_on", "condition")}
+        | {"how": record["how"]["text"]}
+    )
+
+
+# Nothing takes no time: a cost of zero is not ranked above all else.
+_LEAST_FACTOR: Final = 1e-3
+
+
+# A change replaces part of a step by another: A seconds by A'. Both err by the model's sigma,
+# apart from one another, and what is untouched cancels: sd(A - A') = sigma sqrt(A^2 + A'^2). Which
+# part that is the estimate does not say; where it halves, A = 2 A', it is sqrt(5) sigma (A - A').
+_OF_EFFECT: Final = math.sqrt(5.0)
+
+
+class Ask(Protocol):
+    """The whole job on the machines it is judged on; None where it cannot run there."""
+
+    def __call__(
+        self, job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """Estimate ``job``; at another price, in other layouts or on other devices than now."""
+        ...
+
+
+def _none() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The facts that advice is given from.
+
+    Attributes
+    ----------
+    job : Job
+        As it is now.
+    recording : Recording or None
+        What was seen of it; None for a job that was described and never run.
+    now : Candidate
+        The job as it is on the machines it is judged on: those that would be rented, or
+        this machine.
+    ask : Ask
+        The same estimate of a changed job on the same machines.
+    constraints : Constraints
+        What was asked for.
+    modelled : callable
+        Returns the job as it is, as the model answers where ``now`` is what was recorded there;
+        None where ``now`` is the model's.
+    smaller : callable
+        The job as it is on smaller machines of the same family, where it can run; nothing on a
+        machine that is not rented.
+    """
+
+    job: Job
+    recording: Recording | None
+    now: Candidate
+    ask: Ask
+    constraints: Constraints = field(default_factory=Constraints)
+    modelled: Callable[[], Candidate | None] = _none
+    smaller: Callable[[], Iterable[Candidate]] = tuple
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the job is judged on this machine, which costs what the user says."""
+        return self.now.configuration.parts[0][0].pricing == "own"
+
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether the machines it is judged on have accelerators."""
+        return all(offer.accelerator for offer, _ in self.now.configuration.parts)
+
+    def priced(
+        self, job: Job, *, name: str, change: str, rests_on: str, condition: str,
+        how: How, evidence: Evidence = "formula", effect_log_sd: float | None = None,
+        pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None, is_model_kept: bool = True,
+    ) -> Advice | None:  # fmt: skip
+        """Return the advice to make the job this one, priced by the one estimate.
+
+        Parameters
+        ----------
+        effect_log_sd : float, optional
+            One standard deviation of the saved time, as a share of it; from the model's own error
+            by default.
+        pricing : str, optional
+            Of the same machines, where that is the change.
+        space : SearchSpace, optional
+            What a layout may be, where that is the change.
+        devices : int, optional
+            Of this machine, where that is the change.
+
+        Returns
+        -------
+        Advice, or None where the changed job cannot run there.
+        """
+        then = self.ask(job, pricing=pricing, space=space, devices=devices)
+        before = self._before(job, space, devices)
+        if then is None or before is None or not math.isfinite(then.training_time_h.value):
+            return None
+        sd = self._effect_sd(then) if effect_log_sd is None else effect_log_sd
+        time_factor = _factor(before.training_time_h, then.training_time_h)
+        cost_factor = _factor(before.cost_usd, then.cost_usd)
+        return Advice(
+            name=name, change=change, evidence=evidence, rests_on=rests_on,
+            condition=condition, how=how, is_model_kept=is_model_kept, time_factor=time_factor,
+            cost_factor=cost_factor, job=job, then=then,
+            time_saved_h=saved(self.now.training_time_h, time_factor, sd),
+            cost_saved_usd=saved(self.now.cost_usd, cost_factor, sd),
+        )  # fmt: skip
+
+    def _before(
+        self, job: Job, space: SearchSpace | None, devices: int | None
+    ) -> Candidate | None:
+        """Return what a changed job is held against: a model's answer against the model's."""
+        is_recorded = job.is_as_recorded and job.limits == self.job.limits
+        if is_recorded and space is None and devices is None:
+            return self.now
+        return self.modelled() or self.now
+
+    def _effect_sd(self, then: Candidate) -> float:
+        return _OF_EFFECT * max(_log_sd(one.step_time_s) for one in (self.now, then))
+
+
+def source(
+    name: str, *cures: Callable[[Facts], Iterable[Advice | None]], needs_work: bool = True
+) -> Callable[[Facts], Iterator[Advice]]:
+    """Return what a source advises: of its cures those that apply, each with the source's name."""
+
+    def advise(facts: Facts) -> Iterator[Advice]:
+        if needs_work and facts.job.work is None:
+            return
+        for cure in cures:
+            yield from (replace(one, source=name) for one in cure(facts) if one is not None)
+
+    return advise
+
+
+def saved(before: Estimate, factor: float, effect_sd: float) -> Estimate:
+    """Return what a change saves of a quantity, in its unit.
+
+    Parameters
+    ----------
+    before : Estimate
+        Without the change.
+    factor : float
+        Of the quantity with the change; the errors of both are mostly the same one.
+    effect_sd : float
+        One standard deviation of the error of the saving, as a share of it.
+
+    Examples
+    --------
+    >>> found = saved(Estimate(value=10, low=9, high=12), 0.6, 0.1)
+    >>> found.value, round(found.low, 2), round(found.high, 2)
+    (4.0, 3.23, 5.04)
+    """
+    value = before.value * (1.0 - factor)
+    if value == 0:
+        return Estimate(value=0.0, low=0.0, high=0.0, coverage=before.coverage)
+    reach = QUANTILES[before.coverage] * effect_sd
+    below = math.hypot(1.0 - before.low / before.value, reach)
+    above = math.hypot(before.high / before.value - 1.0, reach)
+    ends = sorted((value * (1.0 - below), value * (1.0 + above)))
+    return Estimate(value=value, low=ends[0], high=ends[1], coverage=before.coverage)
+
+
+def _factor(before: Estimate, after: Estimate) -> float:
+    return after.value / before.value if before.value > 0 else 1.0
+
+
+def _log_sd(one: Estimate) -> float:
+    return math.log(one.high / one.low) / (2.0 * QUANTILES[one.coverage])
+
+
+# ------------------------------------------------------------------------------------------
+# Jobs in which a part of the step is done otherwise: its operators and its measured point.
+
+
+# A step keeps at least this share of itself, however much is taken out of it.
+_LEAST_LEFT = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Recorded operators of a step that a cure would take out.
+
+    Attributes
+    ----------
+    seconds : float
+        What they took of the recorded step. [s]
+    """
+
+    operators: tuple[OperatorCount, ...]
+    seconds: float
+    share: float
+
+
+def cut_of(facts: Facts, is_cut: Callable[[OperatorCount], bool]) -> Cut | None:
+    """Return the recorded operators that are meant; None where there are none, or no step."""
+    recording = facts.recording
+    if recording is None or recording.deep_step is None or recording.step_time is None:
+        return None
+    traced = recording.deep_step.operators
+    found = tuple(one for one in traced if is_cut(one))
+    whole = sum(one.time_s for one in traced)
+    if not found or whole <= 0:
+        return None
+    share = sum(one.time_s for one in found) / whole
+    return Cut(operators=found, seconds=share * _computing_s(facts.job), share=share)
+
+
+def without(
+    job: Job, cut: Cut, *, instead: tuple[Operator, ...] = (), instead_s: float = 0.0
+) -> Job:
+    """Return the job with other operators in place of those cut out.
+
+    Parameters
+    ----------
+    instead : tuple of Operator
+        What is computed in their place, in one pass over a micro-batch.
+    instead_s : float
+        What that takes on the recorded machine. [s]
+    """
+    assert job.work is not None
+    names = {(one.name, one.phase) for one in cut.operators}
+    kept = tuple(one for one in job.work.operators if (one.name, one.phase) not in names)
+    measured = job.measured
+    if measured is not None:
+        left = measured.step_s - cut.seconds + instead_s
+        least = _LEAST_LEFT * measured.step_s
+        measured = replace(measured, step_s=max(left, least))
+    work = replace(job.work, operators=(*kept, *instead))
+    return replace(job, work=work, measured=measured)
+
+
+def faster_by(job: Job, seconds: float) -> Job:
+    """Return the job with a measured step that is so much shorter [s], its work unchanged."""
+    if job.measured is None:
+        return job
+    least = _LEAST_LEFT * job.measured.step_s
+    step_s = max(job.measured.step_s - seconds, least)
+    return replace(job, measured=replace(job.measured, step_s=step_s))
+
+
+def _computing_s(job: Job) -> float:
+    """Return the part of the measured step that neither waits for data nor for ranks [s]."""
+    seen = job.measured
+    return 0.0 if seen is None else max(seen.step_s - job.feed.wait_s - seen.exchange_s, 0.0)

@@ -1,0 +1,411 @@
+"""The feed of a job: loader processes, their start, data on slow disks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from advisor.advise.facts import Advice, Facts, How, cut_of, faster_by, saved, source, without
+from advisor.advise.script import SourceScript, argument, has_argument, last_name
+from advisor.answer import QUANTILES
+from advisor.collectors.format.recording import Recording
+from advisor.estimate.completion import checkpoint_s
+from advisor.jobs.job import Job
+from advisor.planners.core.errors import GIB
+from advisor.planners.goodput import expected_completion
+from advisor.planners.systems.perfect import (
+    RHO,
+    RHO_HIGH,
+    RHO_LOW,
+    Feeding,
+    best_echo,
+    freshness,
+    repeat_then_fresh_s,
+)
+from advisor.quantities import seconds_text
+
+# Shares of a step from which waiting for data is worth a change.
+_INPUT_BOUND: Final = 0.05
+_WORKERS: Final = 4
+# What may stand at the end of an epoch beside the start of loader processes.
+_VALIDATES: Final = ("no_grad", "inference_mode", "validation_step", ".eval()", "evaluate(")
+# Reading at this share of what the disk was measured to give, or faults of so many pages a
+# second: the wait is for the disk.
+_DISK_SHARE: Final = 0.5
+_FAULTS_PER_S: Final = 100.0
+
+
+def _workers(facts: Facts) -> Iterator[Advice | None]:
+    job = facts.job
+    share = facts.now.shares.get("input", 0.0)
+    if share < _INPUT_BOUND:
+        return
+    workers = max(_WORKERS, 2 * job.feed.workers)
+    if facts.is_here:
+        workers = min(workers, _spare_cores(facts))
+        if workers <= job.feed.workers:
+            return
+    yield facts.priced(
+        _fed_by(facts, workers),
+        name="loader-workers",
+        change=f"Load with DataLoader(num_workers={workers}).",
+        evidence="measured",
+        rests_on=f"{share:.0%} of the step waits for data; {job.feed.workers} loader processes "
+        "were recorded",
+        condition="While cores are left over; each process holds the dataset object again.",
+        how=How(kind="lines", text=_loader_lines(facts, num_workers=str(workers))),
+    )
+
+
+def _spare_cores(facts: Facts) -> int:
+    seen = facts.job.measured
+    if seen is None:
+        return 0
+    busy = (seen.threads or 1) * seen.processes
+    return int(seen.host.cpu_limit - busy) + facts.job.feed.workers
+
+
+def _fed_by(facts: Facts, workers: int) -> Job:
+    """Return the job with so many loader processes; here they load beside the step."""
+    job = facts.job
+    fed = replace(job, feed=replace(job.feed, workers=workers))
+    if not facts.is_here or job.measured is None or job.feed.cpu_s_per_sample is None:
+        return fed
+    each_s = job.feed.cpu_s_per_sample + job.feed.idle_s_per_sample
+    load_s = each_s * job.recorded_batch / workers
+    wait_s = max(load_s - (job.measured.step_s - job.feed.wait_s), 0.0)
+    wait_s = min(wait_s, job.feed.wait_s)
+    shorter = faster_by(fed, job.feed.wait_s - wait_s)
+    return replace(shorter, feed=replace(shorter.feed, wait_s=wait_s))
+
+
+def _persistent(facts: Facts) -> Iterator[Advice | None]:
+    """Offer to keep loader processes where every epoch starts them anew."""
+    job, recording = facts.job, facts.recording
+    script = SourceScript.of(recording)
+    if script is None or job.feed.workers == 0 or job.epochs < 2 or not job.epoch_end_steps:
+        return
+    loaders = [
+        call for call in script.named("DataLoader")
+        if (has_argument(call, "num_workers") and argument(call, "num_workers") != 0)
+    ]  # fmt: skip
+    if len(loaders) != 1 or has_argument(loaders[0], "persistent_workers"):
+        return
+    if script.mentions(*_VALIDATES):
+        return  # how much of the end of an epoch is the loader's was not seen
+    ends = job.epochs * job.epoch_end_steps / job.paid_steps
+    yield facts.priced(
+        replace(job, epoch_end_steps=0.0),
+        name="persistent-workers",
+        change="Keep the loader's processes between epochs: persistent_workers=True.",
+        evidence="measured",
+        rests_on=f"between epochs the step stands still for {ends:.1%} of the job, and the script "
+        "validates nothing there",
+        condition="With num_workers above 0; the processes keep their memory.",
+        how=How(kind="lines", text=script.with_arguments(loaders[0], persistent_workers="True")),
+    )
+
+
+def _in_memory(facts: Facts) -> Iterator[Advice | None]:
+    """Offer to keep the dataset in memory where the loop waits for the disk."""
+    job, recording = facts.job, facts.recording
+    if recording is None or job.measured is None or job.feed.sample_bytes is None:
+        return
+    share = job.feed.wait_s / job.measured.step_s
+    reading = _reads_disk(recording)
+    size = job.feed.sample_bytes * (job.feed.dataset_samples or 0)
+    room = job.measured.host.memory_limit_bytes - job.peak_rss_bytes
+    if share < _INPUT_BOUND or not reading or not 0 < size < room:
+        return
+    feed = replace(job.feed, wait_s=0.0, cpu_s_per_sample=None, idle_s_per_sample=0.0)
+    cached = replace(job, feed=feed)
+    yield facts.priced(
+        faster_by(cached, job.feed.wait_s),
+        name="dataset-in-memory",
+        change="Copy the dataset to memory (or a local SSD) before training.",
+        evidence="measured",
+        rests_on=f"{share:.0%} of the step waits for data, {reading}; all samples as tensors are "
+        f"{size / 2**30:.3g} GiB",
+        condition="For several epochs over data that fits; the first one still reads it.",
+        how=How(kind="flag", text="cp -r DATA /dev/shm/  # and pass that folder to the script"),
+    )
+
+
+def _reads_disk(recording: Recording) -> str:
+    """Say how the disk is read while the job trains; empty where it hardly is."""
+    seen = recording.readings
+    if len(seen) < 2 or seen[-1].t_s <= seen[0].t_s:
+        return ""
+    # From the middle on: the start reads programs.
+    half = seen[len(seen) // 2]
+    span = seen[-1].t_s - half.t_s
+    if span <= 0:
+        return ""
+    rate = (seen[-1].disk_read_bytes - half.disk_read_bytes) / span
+    faults = (seen[-1].major_faults - half.major_faults) / span
+    benchmark = recording.host.benchmark
+    most = None if benchmark is None else benchmark.disk_read_bytes_per_s
+    if faults > _FAULTS_PER_S or (most and rate > _DISK_SHARE * most):
+        return f"while {rate / 1e6:.3g} MB/s are read from disk ({faults:.0f} faults a second)"
+    return ""
+
+
+def _loader_lines(facts: Facts, **given: str) -> str:
+    """Return the change of the only loader of the script, or of any."""
+    script = SourceScript.of(facts.recording)
+    calls = () if script is None else script.named("DataLoader")
+    if script is not None and len(calls) == 1:
+        return script.with_arguments(calls[0], **given)
+    words = ", ".join(f"{name}={value}" for name, value in given.items())
+    return f"DataLoader(..., {words})"
+
+
+advise_feeding: Final = source("feeding", _workers, _persistent, _in_memory)
+
+
+# ------------------------------------------------------------------------------------------
+# The chores of a job: ends of epochs, checkpoints, waiting for the device.
+
+
+# Ends of epochs below this share of the job are not worth doing more seldom.
+_ENDS: Final = 0.05
+_EVERY: Final = 2
+_READS: Final = ("item", "tolist", "numpy", "cpu")
+# A quarter either way of a saving that rests on a rate of failures: between the published ones.
+_FAILURES_LOG_SD: Final = 0.25
+
+
+def _ends(facts: Facts) -> Iterator[Advice | None]:
+    job = facts.job
+    share = job.epochs * job.epoch_end_steps / job.paid_steps
+    if job.epochs < 2 * _EVERY or share < _ENDS:
+        return
+    yield facts.priced(
+        replace(job, epochs=job.epochs / _EVERY),
+        name="validate-less",
+        change="Validate (and save) after every second epoch.",
+        evidence="measured",
+        rests_on=f"ends of epochs take {share:.0%} of the job, {job.epoch_end_steps:.3g} steps "
+        "each",
+        condition="Where nothing stops early on a single epoch's figure.",
+        how=How(kind="lines", text=f"if epoch % {_EVERY} == 0 or epoch == epochs - 1:\n"
+                "    validate(...)"),
+        effect_log_sd=job.epoch_end_log_sd,
+    )  # fmt: skip
+
+
+def _checkpoints(facts: Facts) -> Iterator[Advice | None]:
+    """Offer the interval that loses least to saves and failures, where the script has another."""
+    job, recording = facts.job, facts.recording
+    saves = None if recording is None else recording.saves
+    step = None if recording is None else recording.step_time
+    if saves is None or step is None or saves.count < 2:
+        return
+    now, seen = facts.now, step.steps + step.warmup_steps
+    work_s = now.step_time_s.value * job.paid_steps
+    interval_s = now.step_time_s.value * seen / saves.count
+    save_s = saves.seconds if facts.is_here else max(checkpoint_s(job), saves.seconds)
+    if work_s < 2 * interval_s:
+        return
+    usual: dict[str, Any] = {
+        "devices": now.layout.devices,
+        "nodes": sum(count for _, count in now.configuration.parts),
+        "checkpoint_s": save_s,
+        "restart_s": max(job.startup_s, 1.0),
+    }
+    own = expected_completion(work_s, checkpoint_interval_s=interval_s, **usual)
+    best = expected_completion(work_s, **usual)
+    factor = float(best.expected_s[0] / own.expected_s[0])
+    time_h = now.training_time_h if facts.is_here else now.training_time_h.scaled(1.0 / factor)
+    cost = now.cost_usd if facts.is_here else now.cost_usd.scaled(1.0 / factor)
+    wanted = float(best.checkpoint_interval_s[0])
+    yield Advice(
+        name="checkpoint-interval",
+        change=f"Save every {seconds_text(wanted)} in place of every {seconds_text(interval_s)}.",
+        time_saved_h=saved(time_h, factor, _FAILURES_LOG_SD),
+        cost_saved_usd=saved(cost, factor, _FAILURES_LOG_SD),
+        time_factor=factor,
+        cost_factor=factor if cost.value > 0 else 1.0,
+        evidence="formula",
+        rests_on=f"{saves.count} saves of {seconds_text(save_s)} in {seen:,} recorded steps; the "
+        "interval that loses least to saves and failures (Young, Daly), at Llama 3's rate of "
+        "failures",
+        condition="As often as the published rate of failures; spot machines need more saves.",
+        how=How(kind="lines", text=f"save_every = {max(round(wanted / now.step_time_s.value), 1)}"
+                "  # steps"),
+    )  # fmt: skip
+
+
+def _waiting(facts: Facts) -> Iterator[Advice | None]:
+    """Offer not to read a number of every step back: the device is waited for each time."""
+    script = SourceScript.of(facts.recording)
+    if script is None:
+        return
+    calls = script.each_step(lambda call: last_name(call.func) in _READS and not call.args)
+    cut = cut_of(
+        facts, lambda one: one.name == "aten::_local_scalar_dense" and one.phase != "optimizer"
+    )
+    if not calls or cut is None:
+        return
+    lines = ", ".join(str(call.lineno) for call in calls)
+    yield facts.priced(
+        without(facts.job, cut),
+        name="read-less",
+        change=f"Do not read results back in every step ({script.path.name}:{lines}).",
+        evidence="measured",
+        rests_on=f"{sum(one.count for one in cut.operators)} reads a step; each waits until the "
+        "device has done all that it was told",
+        condition="Where the number is only logged: keep the tensor, read it every 100 steps.",
+        how=How(
+            kind="lines",
+            text="total += loss.detach()  # in the step; total.item() where it is printed",
+        ),
+    )
+
+
+advise_chores: Final = source("chores", _ends, _checkpoints, _waiting)
+
+
+# ------------------------------------------------------------------------------------------
+# Data that was loaded already: batches that are used again, samples that are kept.
+
+
+# Of the wall time, spent repeating before the job goes on with fresh data: that of our own
+# experiment (docs/experiments.md); PerFect's was not published.
+REPEATING: Final = 0.7
+# Of the memory that is left, for samples that are kept.
+_OF_MEMORY: Final = 0.8
+
+
+def _used_again(facts: Facts) -> Iterator[Advice | None]:
+    """Offer to use loaded data again where the job is input-bound."""
+    fed = _feeding(facts)
+    if fed is not None and fed.is_input_bound:
+        yield from _repeated(facts, fed)
+        yield from _kept(facts)
+
+
+def _feeding(facts: Facts) -> Feeding | None:
+    """Return what feeds the job on the machines it is judged on; None where that is unknown."""
+    job, now = facts.job, facts.now
+    if job.work is None or not (job.feed.cpu_s_per_sample or job.feed.idle_s_per_sample):
+        return None
+    step_s, share = now.step_time_s.value, now.shares.get("input", 0.0)
+    if not 0.0 < share < 1.0:
+        return None
+    # Beside the step loading takes all of it, in the loop its share.
+    batch_s = step_s if job.feed.workers else share * step_s
+    return Feeding(
+        cpu_s=0.0,
+        idle_s=batch_s * max(job.feed.workers, 1),
+        compute_s=(1.0 - share) * step_s,
+        workers=job.feed.workers,
+        cores=1.0,
+    )
+
+
+def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
+    """Offer to repeat every batch for most of the time, and to end on fresh data."""
+    found = best_echo(fed)
+    if found.echo < 2:
+        return
+    savings = [1.0 - _time_factor(fed, found.echo, rho) for rho in (RHO, RHO_LOW, RHO_HIGH)]
+    spread = (savings[2] - savings[1]) / (2.0 * QUANTILES[facts.now.cost_usd.coverage])
+    echo = found.echo
+    yield facts.priced(
+        _echoed(facts.job, fed, echo),
+        name="repeat-batches",
+        change=f"Use each batch {echo} times for {REPEATING:.0%} of the time, then fresh batches.",
+        rests_on=f"loading a batch takes {fed.ratio:.1f} times as long as computing on it; a "
+        f"repetition is worth {RHO:g} of the one before ({RHO_LOW:g} to {RHO_HIGH:g}; data "
+        "echoing, arXiv 1907.05550: 3.25 times less time)",
+        condition="The accuracy must be looked at: one small task of ours gained by it "
+        "(docs/experiments.md), yours was not tried. More loader workers come first.",
+        how=How(kind="lines", text=_lines(echo)),
+        effect_log_sd=spread / savings[0] if savings[0] > 0 else 0.0,
+        is_model_kept=False,
+    )
+
+
+def _lines(echo: int) -> str:
+    return (
+        "def repeated(loader, times):\n    for batch in loader:\n        for _ in range(times):\n"
+        f"            yield batch\n\nfor batch in repeated(loader, {echo}):"
+        f"  # {REPEATING:.0%} of the time; then over loader itself"
+    )
+
+
+def _rates(fed: Feeding, echo: int) -> tuple[float, float]:
+    """Return updates a second, all of them, while repeating and after."""
+    return REPEATING / fed.step_s(echo), (1.0 - REPEATING) / fed.step_s()
+
+
+def _time_factor(fed: Feeding, echo: int, rho: float) -> float:
+    spent_s = repeat_then_fresh_s(fed, updates=1.0, echo=echo, share=REPEATING, rho=rho)
+    return spent_s / fed.step_s()
+
+
+def _echoed(job: Job, fed: Feeding, echo: int) -> Job:
+    """Return the job with more steps, of which each loads less."""
+    repeating, fresh = _rates(fed, echo)
+    updates = repeating + fresh
+    more = updates / (repeating * freshness(echo, RHO) + fresh)
+    return _loading_less(
+        replace(job, total_steps=job.total_steps * more), (repeating / echo + fresh) / updates
+    )
+
+
+def _loading_less(job: Job, share: float) -> Job:
+    """Return the job whose steps load a share of what they did; where it ran, it waits less."""
+    feed = job.feed
+    less = replace(
+        feed,
+        cpu_s_per_sample=None if feed.cpu_s_per_sample is None else share * feed.cpu_s_per_sample,
+        idle_s_per_sample=share * feed.idle_s_per_sample,
+    )
+    seen = job.measured
+    if seen is None:
+        return replace(job, feed=less)
+    computing_s = seen.step_s - feed.wait_s
+    loading_s = seen.step_s if feed.workers and feed.wait_s else feed.wait_s
+    wait_s = share * loading_s
+    if feed.workers:
+        wait_s = max(wait_s - computing_s, 0.0)
+    measured = replace(seen, step_s=max(computing_s + wait_s, 1e-9))
+    return replace(job, feed=replace(less, wait_s=wait_s), measured=measured)
+
+
+def _kept(facts: Facts) -> Iterator[Advice | None]:
+    """Offer to keep samples that the processor makes anew every epoch."""
+    job, feed = facts.job, facts.job.feed
+    made_s = feed.cpu_s_per_sample or 0.0
+    if feed.sample_bytes is None or not feed.dataset_samples or made_s <= feed.idle_s_per_sample:
+        return
+    epochs = job.total_steps * job.global_batch / feed.dataset_samples
+    size = feed.sample_bytes * feed.dataset_samples
+    offer, _ = facts.now.configuration.parts[0]
+    room = offer.memory_gib * GIB - job.peak_rss_bytes
+    if epochs < 2 or not 0 < size <= _OF_MEMORY * room:
+        return
+    benchmark = None if job.measured is None else job.measured.host.benchmark
+    copied_s = (
+        0.0 if benchmark is None else feed.sample_bytes / benchmark.copy_one_core_bytes_per_s
+    )
+    again = min(copied_s / made_s, 1.0)
+    yield facts.priced(
+        _loading_less(job, (1.0 + (math.ceil(epochs) - 1.0) * again) / math.ceil(epochs)),
+        name="keep-samples",
+        change="Make each sample once and keep it in memory.",
+        rests_on=f"{1e3 * made_s:.2g} ms of a core make a sample, in each of {epochs:.0f} epochs; "
+        f"all of them as tensors are {size / GIB:.3g} GiB",
+        condition="For what is the same every epoch: random augmentation stays behind it. Fill "
+        "the list before loader processes start, so that they share it.",
+        how=How(kind="lines", text="samples = [dataset[i] for i in range(len(dataset))]\n"
+                "loader = DataLoader(samples, ...)"),
+        evidence="measured",
+    )  # fmt: skip
+
+
+advise_data_reuse: Final = source("data_reuse", _used_again)

@@ -1,0 +1,367 @@
+"""Half a GPU, half the bill: another job on the same device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.advise.facts import Advice, Facts, How, saved
+from advisor.answer import QUANTILES, Candidate, Estimate
+from advisor.collectors.format.recording import Recording
+from advisor.errors import UsageError
+from advisor.jobs.job import Job
+from advisor.machines.devices import suite_device
+from advisor.planners.core.errors import GIB, HOUR_S, MIB
+from advisor.planners.systems.stragglers import (
+    FEWEST_STEPS,
+    Mended,
+    UnlikeRanks,
+    asynchronous,
+    backed_up,
+    dropped,
+    measured_spread,
+    own_times,
+    rebalanced,
+)
+from advisor.planners.systems.switchflow import (
+    Shared,
+    Sharer,
+    Tenant,
+    needed_bytes,
+    pair_bill,
+    shared_rates,
+    sharer,
+)
+from advisor.planners.systems.working_set import (
+    FAULT_S,
+    MOST_LOSS,
+    Harvest,
+    TouchedWindow,
+    harvest,
+)
+
+# One standard deviation of the error of ln(1 / rate - 1) where neither job was measured beside any
+# other: Gavel's pairs with the mean job in place of both (0.43 where both were, 2026-11-22).
+_SLOWDOWN_LOG_SD: Final = 0.98
+
+
+def advise_colocation(facts: Facts) -> Iterable[Advice]:
+    """Return what two runs of the job on one device would save each of them."""
+    found = beside(facts, facts.job, "a second run of it")
+    return () if found is None else (found,)
+
+
+def beside_run(facts: Facts, other: Job) -> Iterable[Advice]:
+    """Return what sharing a device with another run would save.
+
+    Raises
+    ------
+    UsageError
+        If the two cannot share it.
+    """
+    found = beside(facts, other, f"run {other.name}")
+    if found is None:
+        raise UsageError(
+            f"{facts.job.name} and {other.name} cannot share a device of these machines",
+            hint="both need one accelerator with memory and cores for two: --on aws:g5.2xlarge",
+        )
+    return (found,)
+
+
+def beside(facts: Facts, other: Job, name: str) -> Advice | None:
+    """Return what sharing the device with another job would save this one.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of a job on one accelerator.
+    other : Job
+        Judged on the same machine.
+    name : str
+        What it is called.
+
+    Returns
+    -------
+    Advice, or None where either has no accelerator or several, where both do not fit its memory or
+    its machine's cores, or where the recordings do not show how busy they keep it.
+    """
+    now = facts.now
+    if facts.job.work is None or other.work is None:
+        return None
+    then = now if other is facts.job else facts.ask(other)
+    if then is None:
+        return None
+    jobs = (_sharer(facts.job, now), _sharer(other, then))
+    if jobs[0] is None or jobs[1] is None or not _fits(facts.job, now, other, then):
+        return None
+    rates = shared_rates([jobs[0], jobs[1]])
+    alone_s = [one.training_time_h.value * HOUR_S for one in (now, then)]
+    reach = math.exp(QUANTILES[now.cost_usd.coverage] * _SLOWDOWN_LOG_SD)
+    usual, least, most = (_shared(alone_s, rates, share) for share in (1.0, 1.0 / reach, reach))
+    busy = [one.busy_fraction for one in (jobs[0], jobs[1])]
+    return Advice(
+        name="share-device",
+        source="colocation",
+        change=f"Share the device with {name}: half a GPU, half the bill while both run.",
+        time_saved_h=_saved(
+            now.training_time_h,
+            [float(one.finish_s[0]) / alone_s[0] for one in (usual, least, most)],
+        ),
+        cost_saved_usd=_saved(
+            now.cost_usd, [float(one.bill_fraction[0]) for one in (usual, least, most)]
+        ),
+        time_factor=float(usual.finish_s[0]) / alone_s[0],
+        cost_factor=float(usual.bill_fraction[0]),
+        evidence="formula",
+        rests_on=f"kernels keep the device busy for {busy[0]:.0%} and {busy[1]:.0%} of a step; "
+        f"rates beside each other {rates[0]:.2f} and {rates[1]:.2f} of those alone "
+        "(the law that Gavel's measured pairs keep)",
+        condition=f"Where both wait to be run: together they take {usual.device_s / HOUR_S:.3g} h "
+        f"of the device, one after the other {usual.device_s_apart / HOUR_S:.3g} h.",
+        how=How(kind="flag", text="CUDA_VISIBLE_DEVICES=0 python train.py &  # and the other one"),
+    )
+
+
+def _shared(alone_s: Sequence[float], rates: NDArray[np.float64], share: float) -> Shared:
+    """Return the bill of two jobs that slow each other by a share of what is said."""
+    slower = 1.0 + share * (1.0 / rates - 1.0)
+    return pair_bill(alone_s, (1.0 / slower).tolist())
+
+
+def _saved(now: Estimate, factors: Sequence[float]) -> Estimate:
+    """Return what is saved at the usual, the least and the most slowdown; a loss is negative.
+
+    More slowdown does not always cost more: a neighbour that stays longer pays longer.
+    """
+    saved = [now.value * (1.0 - factor) for factor in factors]
+    return Estimate(value=saved[0], low=min(saved), high=max(saved), coverage=now.coverage)
+
+
+def _sharer(job: Job, on: Candidate) -> Sharer | None:
+    """Return what a job does to the queue of its device; None where that is unknown."""
+    (offer, count), *others = on.configuration.parts
+    if others or count != 1 or offer.accelerator is None or on.layout.devices != 1:
+        return None
+    assert job.work is not None
+    busy = on.shares.get("compute", 0.0) + on.shares.get("memory", 0.0)
+    passes = max(on.layout.accumulation_steps, 1)
+    kernels = sum(
+        one.count * (1 if one.phase == "optimizer" else passes) for one in job.work.operators
+    )
+    if not (0.0 < busy <= 1.0 and kernels > 0):
+        return None
+    return sharer(busy, busy * on.step_time_s.value / kernels)
+
+
+def _fits(job: Job, on: Candidate, other: Job, other_on: Candidate) -> bool:
+    """Whether two processes fit the device's memory, and their loaders the machine's cores."""
+    offer, _ = on.configuration.parts[0]
+    device = suite_device(offer.accelerator or "")
+    tenants = [
+        Tenant(name="job", input_s=0.0, compute_s=1.0, transient_bytes=one.memory_gib * GIB)
+        for one in (on, other_on)
+    ]
+    memory = math.nan if device is None or device.memory_bytes is None else device.memory_bytes
+    cores = sum(
+        (one.feed.cpu_s_per_sample or 0.0) * then.throughput_samples_per_s.value
+        for one, then in ((job, on), (other, other_on))
+    )
+    return needed_bytes(tenants, is_in_turns=False) <= memory and cores <= offer.vcpus
+
+
+# ------------------------------------------------------------------------------------------
+# Memory that the job holds and does not touch: what a limit with swap would give to others.
+
+
+# The memory is taken by a control group's soft limit, to swap on a local solid-state disk.
+_SWAP: Final = "nvme"
+# Less than this share of what it holds is not worth a limit.
+_LEAST_SHARE: Final = 0.05
+# One standard deviation of the logarithm of the loss: latencies are known by order of magnitude.
+_LOSS_LOG_SD: Final = math.log(2.0)
+
+
+def advise_harvesting(facts: Facts) -> Iterable[Advice]:
+    """Offer a soft limit where the recording says how much memory was touched.
+
+    On the machine of the recording, whose memory is shared; ``advisor profile --working-set``.
+    """
+    recording = facts.recording
+    if recording is None or not facts.is_here or facts.has_accelerators:
+        return
+    windows = windows_of(recording)
+    found = harvest(windows, fault_s=FAULT_S[_SWAP]) if windows else None
+    if found is None or found.harvested_bytes < _LEAST_SHARE * found.resident_bytes:
+        return
+    yield _advice(facts, recording, found, len(windows))
+
+
+def windows_of(recording: Recording) -> list[TouchedWindow]:
+    """Return the windows of its ordinary running.
+
+    Those that began after the first step, where there are steps, and in which memory hardly grew.
+    """
+    begin_s = 0.0 if recording.step_time is None else recording.startup_s or 0.0
+    return [
+        TouchedWindow(
+            window_s=one.window_s,
+            touched_bytes=one.touched_bytes,
+            resident_bytes=one.resident_bytes,
+        )
+        for one in recording.touched
+        if one.t_s - one.window_s >= begin_s and one.is_steady
+    ]
+
+
+def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) -> Advice:
+    host = recording.host
+    memory = min(host.memory_bytes, host.memory_limit_bytes)
+    # What is billed is what it takes most of: memory given back is worth nothing beside cores.
+    cores = sum(one.cpu_s for one in recording.readings[-1:]) / max(recording.duration_s, 1e-9)
+    before, after = (
+        max(cores / max(host.cpu_limit, 1e-9), size / memory)
+        for size in (found.resident_bytes, found.limit_bytes)
+    )
+    slower = 1.0 + found.loss_fraction
+    spread = math.exp(QUANTILES[facts.now.cost_usd.coverage] * _LOSS_LOG_SD)
+    limit = math.ceil(found.limit_bytes / MIB)
+    return Advice(
+        name="harvest-memory",
+        source="harvesting",
+        change=f"Let others have {found.harvested_bytes / GIB:.2g} GiB of its memory: it holds "
+        f"{found.resident_bytes / GIB:.2g} GiB and touches {found.touched_bytes / GIB:.2g} GiB.",
+        time_saved_h=None,
+        cost_saved_usd=None,
+        time_factor=slower,
+        cost_factor=slower * min(after / before, 1.0),
+        evidence="measured",
+        rests_on=f"{windows} windows of up to {max(one.window_s for one in recording.touched):.0f}"
+        f" s; pages untouched for {found.age_s:.2g} s come back at a loss of "
+        f"{found.loss_fraction:.1%} ({found.loss_fraction / spread:.1%} to "
+        f"{found.loss_fraction * spread:.1%}) from a solid-state disk; at most {MOST_LOSS:.1%} "
+        "is allowed",
+        condition="For what it did while it was recorded; what it touches later comes back as "
+        "slowly, and the kernel may take other pages than the oldest. Pays where memory is shared "
+        "or billed; a machine rented whole costs the same.",
+        how=How(
+            kind="flag", text=f"systemd-run --scope -p MemoryHigh={limit}M ...  # with swap on"
+        ),
+        details={
+            "limit_bytes": found.limit_bytes,
+            "resident_bytes": found.resident_bytes,
+            "touched_bytes": found.touched_bytes,
+            "harvested_bytes": found.harvested_bytes,
+            "age_s": found.age_s,
+            "loss_fraction": found.loss_fraction,
+            "fault_s": FAULT_S[_SWAP],
+        },
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Ranks that wait for a slow one: batches by speed, fewer samples, backups, no waiting at all.
+
+
+LEAST_GAIN: Final = 0.05
+# Of the saved time: our experiment's two ranks (docs/experiments.md) came out 10 to 20 % off.
+_EFFECT_SD: Final = 0.3
+
+
+def advise_stragglers(facts: Facts) -> Iterable[Advice]:
+    """Offer what mends the recorded ranks, on the machines that they were recorded on."""
+    ranks = ranks_of(facts)
+    if ranks is None or not facts.is_here:
+        return
+    spread = measured_spread(ranks.own_s)
+    seen = (
+        f"{spread.ranks} ranks over {spread.steps} steps: their times differ by "
+        f"{spread.staying_fraction:.0%} that stays and {spread.passing_fraction:.0%} that passes"
+    )
+    for one in _ways(facts, ranks, seen):
+        if one.time_factor <= 1.0 / (1.0 + LEAST_GAIN):
+            yield one
+
+
+def ranks_of(facts: Facts) -> UnlikeRanks | None:
+    """Return the recorded ranks, what held them back counted as theirs; None where unknown."""
+    recording = facts.recording
+    if recording is None or len(recording.ranks) < 2 or not facts.job.recorded_batch:
+        return None
+    own = own_times(recording.steps_by_rank, recording.wait_by_step, is_wall=True)
+    if len(own) < FEWEST_STEPS or (own <= 0).any():
+        return None
+    return UnlikeRanks(
+        own_s=own,
+        batches=np.full(own.shape[1], float(facts.job.recorded_batch)),
+        exchange_s=(recording.communication or {}).get("exchange_s_per_step", 0.0),
+    )
+
+
+def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
+    even = rebalanced(ranks)
+    sizes = tuple(int(one) for one in even.batches)
+    total = int(ranks.batches.sum())
+    yield _stragglers_advice(
+        facts, even, "uneven-batches", seen,
+        change=f"Give each rank the samples it can do in one time: {_listed(sizes)}.",
+        condition="Holds while the same ranks are slow, all have one batch size now and every "
+        "sample costs the same.",
+        how=f"batch = {sizes}[rank]  # of the loader; weight each loss by its share:\n"
+        f"loss = loss * batch * world_size / {total}",
+    )  # fmt: skip
+    fewer = dropped(ranks, selection_s=0.0)
+    kept = tuple(int(one) for one in fewer.batches)
+    yield _stragglers_advice(
+        facts, fewer, "drop-near-duplicates", seen,
+        change=f"Let slow ranks drop near-duplicates of their samples: {_listed(kept)} are kept.",
+        condition=f"Pays only where choosing them takes less than {_saved_s(ranks, fewer):.2g} s "
+        f"of a step; {1 - fewer.samples_fraction:.0%} of the samples are not learned from.",
+        how=f"keep = {kept}[rank]  # representatives of the batch, chosen by distance",
+        is_model_kept=False,
+    )  # fmt: skip
+    if len(sizes) > 2:
+        spare = backed_up(ranks, 1)
+        yield _stragglers_advice(
+            facts, spare, "backup-worker", seen,
+            change=f"Wait for the first {len(sizes) - 1} of {len(sizes)} ranks in each step.",
+            condition="One rank's samples of every step are thrown away; pays where ranks are "
+            "slow in turns.",
+            how="# a parameter server that applies the first gradients and drops the last",
+            is_model_kept=False,
+        )  # fmt: skip
+    yield _stragglers_advice(
+        facts, asynchronous(ranks), "asynchronous", seen,
+        change="Let ranks update without waiting for each other.",
+        condition=f"Gradients are up to {len(sizes) - 1} updates old: look at the accuracy.",
+        how="# a parameter server, or torch.distributed.rpc with one optimizer",
+        is_model_kept=False,
+    )  # fmt: skip
+
+
+def _stragglers_advice(
+    facts: Facts, way: Mended, name: str, seen: str, *, change: str, condition: str, how: str,
+    is_model_kept: bool = True,
+) -> Advice:  # fmt: skip
+    """Return advice on a way of mending: the steps' share of the job takes by so much less."""
+    factor = 1.0 / (1.0 + way.gain)
+    now = facts.now
+    return Advice(
+        name=name, source="stragglers", change=change, evidence="measured", rests_on=seen,
+        condition=condition, how=How(kind="lines", text=how), is_model_kept=is_model_kept,
+        time_saved_h=saved(now.training_time_h, factor, _EFFECT_SD),
+        cost_saved_usd=saved(now.cost_usd, factor, _EFFECT_SD),
+        time_factor=factor, cost_factor=factor,
+    )  # fmt: skip
+
+
+def _saved_s(ranks: UnlikeRanks, way: Mended) -> float:
+    return max(0.0, ranks.step_s - way.step_s)
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, sizes[:8]))
+    return shown if len(sizes) <= 8 else f"{shown}, ..."

@@ -1,0 +1,182 @@
+"""What is recommended, what would change it, and how far it may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from advisor import words
+from advisor.answer.candidate import Candidate
+from advisor.answer.estimate import Estimate
+from advisor.answer.offers import Offer
+from advisor.answer.records import SCHEMA_VERSION, Recorded
+from advisor.show import notebook
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """The catalogue behind an answer: day of its newest price (ISO 8601), offers looked at."""
+
+    as_of: str
+    offers: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What the times come from."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAdvice(Recorded):
+    """A short real run that is worth its price before the job is started.
+
+    One machine of ``offer`` runs for ``minutes``; ``gain_usd`` is the expected saving of
+    the choice that is made after it, its price not subtracted; ``log_sd_before`` and
+    ``log_sd_after`` are the error of ln(time) of the candidate that would be chosen now.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"offer": "configuration"}
+
+    offer: Offer
+    minutes: float
+    price_usd: float
+    gain_usd: float
+    log_sd_before: float
+    log_sd_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownError(Recorded):
+    """How far estimates were off on hardware of a family, each accelerator left out of its fit.
+
+    Attributes
+    ----------
+    median_ape_fraction : float
+        Median over its accelerators of their median absolute percentage error.
+    accelerators, rows : int
+        Measured: how many of the family, and how many steps on them.
+    protocol, day : str
+        Of ``advisor validate``, and when its figures were stored.
+    jobs : str
+        What was asked, in words: jobs that are known as the user's is.
+    """
+
+    family: str
+    median_ape_fraction: float
+    accelerators: int
+    rows: int
+    protocol: str
+    day: str
+    jobs: str = "described jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedChange(Recorded):
+    """What the best value would become if one thing changed.
+
+    Attributes
+    ----------
+    name : str
+        ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advise``; ``"device"`` and
+        ``"ddp"``, which the answer assumes: what holds without.
+    time_factor, cost_factor : float
+        Of the best value's.
+    pick : Candidate or None
+        The best value after the change, where it was asked for and is on other machines.
+    """
+
+    name: str
+    do: str
+    training_time_h: Estimate
+    cost_usd: Estimate
+    time_factor: float
+    cost_factor: float
+    pick: Candidate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation(Recorded):
+    """What is shown: the Pareto front, and why everything else is not on it.
+
+    Attributes
+    ----------
+    run : str
+        The recorded run, or the name of the job.
+    job : mapping
+        The facts of the job that the numbers rest on, with where each comes from.
+    catalogue : Prices
+        With the priced offers that the request admits.
+    considered : int
+        Candidates looked at: offers times counts.
+    rejected : mapping of str to int
+        Candidates by the first reason that ruled them out.
+    front : tuple of Candidate
+        Fastest first. Of any two, one is faster and the other cheaper, each by at least the gain
+        that was asked for and by more than the model's error in comparing them.
+    here : Candidate or None
+        The same job on this machine, at its own price; None where it cannot run here, or nobody
+        looked.
+    picks : mapping of str to int or "here"
+        What to choose, by the name of what is wanted (``ranking.picks``): a rank of the front.
+    summary : tuple of str
+        The choice in words, most important first.
+    shared_reasons : tuple of str
+        What holds for every candidate of the front.
+    changes : tuple of ProposedChange
+        What would change the best value that is rented.
+    nearest : tuple of Candidate
+        Where ``front`` is empty: what would come closest to the constraints.
+    probes : tuple of ProbeAdvice
+        Where they were asked for: short runs that are worth their price, best first.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run: str
+    job: Mapping[str, Any]
+    catalogue: Prices
+    predictor: Named
+    considered: int
+    rejected: Mapping[str, int]
+    picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
+    summary: tuple[str, ...] = ()
+    shared_reasons: tuple[str, ...] = ()
+    changes: tuple[ProposedChange, ...] = ()
+    known_error: KnownError | None = None
+    front: tuple[Candidate, ...]
+    here: Candidate | None = None
+    nearest: tuple[Candidate, ...] = ()
+    notes: tuple[str, ...] = ()
+    probes: tuple[ProbeAdvice, ...] = ()
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the front as a table, one row a candidate; bounds are columns of their own."""
+        return notebook.answers_frame(self.to_record()["front"])
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw time against cost of the list, or of the nearest misses, with matplotlib.
+
+        Raises
+        ------
+        UsageError
+            If there is nothing to draw.
+        """
+        return notebook.plot(self.to_record(), axes)
+
+    def __repr__(self) -> str:
+        """Say what was asked about, what to choose, then the list, a line a candidate."""
+        record = self.to_record()
+        lines = [words.answer_line(one) for one in record["front"] or record["nearest"]]
+        head = f"<Recommendation: {notebook.headline(record)}>"
+        return "\n".join([head, *self.summary, *lines])
+
+    def _repr_html_(self) -> str:
+        """Show itself in a notebook: a table and a chart."""
+        return notebook.recommendation_html(self.to_record())

@@ -1,0 +1,220 @@
+"""Nouns as JSON records, and back: one converter for whatever the program writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+T = TypeVar("T")
+
+SCHEMA_VERSION: Final = 2
+# The largest trainings took 1e26 flop; a thousand of them still are a number.
+_LARGEST: Final = 1e29
+# What nouns that are not written field by field tell the converter, as their modules are imported.
+_HOOKS: Final[list[Callable[[Converter], None]]] = []
+
+
+def with_hooks(add: Callable[[Converter], None]) -> None:
+    """Have ``add`` teach the converter how nouns are written that are no fields of their own."""
+    _HOOKS.append(add)
+    _converter.cache_clear()
+
+
+class Recorded:
+    """A noun that writes itself as a JSON record, and is read from one.
+
+    ``renamed`` are the names in the record of fields and properties, "" for a field that is not
+    in it; ``written`` are properties that stand in it beside the fields.
+    """
+
+    __slots__ = ()
+    renamed: ClassVar[Mapping[str, str]] = {}
+    written: ClassVar[tuple[str, ...]] = ()
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        found: dict[str, Any] = to_record(self)
+        return found
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Read the JSON form; fields that are not known here are passed over.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing or makes no sense; the message names it.
+        """
+        return from_record(cls, record)
+
+
+def to_record(noun: Any) -> Any:
+    """Return the JSON form of a dataclass: its fields, down to plain values."""
+    return _converter(is_strict=False).unstructure(noun)
+
+
+def from_record(
+    kind: type[T], record: Any, *, where: str = "record", is_strict: bool = False
+) -> T:
+    """Make a dataclass from its JSON form, every value checked against its field.
+
+    Parameters
+    ----------
+    where : str
+        Its name in messages.
+    is_strict : bool, default False
+        Refuse fields that are not known.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing or of another type, or the noun refuses its value.
+    """
+    from cattrs import BaseValidationError, transform_error
+
+    if not isinstance(record, Mapping):
+        raise ValueError(f"{where} must be an object, got {shown(record)}")  # noqa: TRY004
+    try:
+        return _converter(is_strict=is_strict).structure(record, kind)
+    except BaseValidationError as errors:
+        first = transform_error(errors, path=where, format_exception=_message)[0]
+        words, _, place = first.rpartition(" @ ")
+        is_of_field = words.startswith(("must be ", "is ", "has "))
+        raise ValueError(f"{place}{'' if is_of_field else ':'} {words}") from errors
+
+
+@cache
+def _converter(*, is_strict: bool) -> Converter:
+    from cattrs import Converter
+    from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+
+    found = Converter(
+        forbid_extra_keys=is_strict, unstruct_collection_overrides={tuple: list, frozenset: sorted}
+    )
+    found.register_structure_hook(float, float_of)
+    for plain in (int, str, bool):
+        found.register_structure_hook(plain, plain_of)
+    found.register_structure_hook_func(_is_literal, _one_of)
+    found.register_structure_hook_func(
+        _is_plain_union, lambda value, kind: _any_of(found, value, kind)
+    )
+
+    def written(kind: Any) -> Any:
+        fields = make_dict_unstructure_fn(kind, found, **_fields(kind))
+        said = {kind.renamed.get(name, name): name for name in kind.written}
+        return lambda one: fields(one) | {to: getattr(one, name) for to, name in said.items()}
+
+    def read(kind: Any) -> Any:
+        known = {kind.renamed.get(name, name) for name in kind.written}
+        make = make_dict_structure_fn(
+            kind, found, _cattrs_forbid_extra_keys=is_strict, **_fields(kind)
+        )
+        return lambda row, _: make({k: v for k, v in dict(row).items() if k not in known}, kind)
+
+    found.register_unstructure_hook_factory(_is_recorded, written)
+    found.register_structure_hook_factory(_is_recorded, read)
+    for add in _HOOKS:
+        add(found)
+    return found
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    """Return what the converter is told of a noun's fields."""
+    from cattrs.gen import override
+
+    return {
+        name: override(rename=other) if other else override(omit=True)
+        for name, other in kind.renamed.items()
+        if name not in kind.written
+    }
+
+
+def _is_recorded(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Recorded) and is_dataclass(kind)
+
+
+def float_of(value: Any, _: Any) -> float:
+    """Return a finite number, or say what is wrong with it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"must be float, got {shown(value)}")
+    if not math.isfinite(value):
+        raise ValueError(f"is not a number: {value}")
+    if abs(value) > _LARGEST:
+        raise ValueError(f"is larger than anything that can be computed: {value:.6g}")
+    return float(value)
+
+
+def plain_of(value: Any, kind: Any) -> Any:
+    """Return a value of exactly this kind, or say what is wrong with it."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"must be {kind.__name__}, got {shown(value)}")
+    if kind is int and abs(value) > _LARGEST:
+        raise ValueError(f"is larger than anything that can be computed: {value:.6g}")
+    return value
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    if value not in get_args(kind):
+        known = ", ".join(map(str, get_args(kind)))
+        raise ValueError(f"is {shown(value)}; one of: {known}")
+    return value
+
+
+def _is_literal(kind: Any) -> bool:
+    origin: Any = get_origin(kind)
+    return origin is Literal
+
+
+def _is_plain_union(kind: Any) -> bool:
+    """Whether a field takes one of several plain kinds, such as a number or a word."""
+    kinds = [one for one in get_args(kind) if one is not type(None)]
+    is_union = get_origin(kind) in (Union, UnionType)
+    return is_union and len(kinds) > 1 and not any(map(is_dataclass, kinds))
+
+
+def _any_of(converter: Converter, value: Any, kind: Any) -> Any:
+    if value is None and type(None) in get_args(kind):
+        return None
+    errors = []
+    for one in get_args(kind):
+        try:
+            return converter.structure(value, one)
+        except (TypeError, ValueError) as error:
+            errors.append(str(error))
+    raise ValueError("; or ".join(errors))
+
+
+def _message(error: BaseException, _: Any) -> str:
+    """Return what is wrong with one field."""
+    from cattrs import ForbiddenExtraKeysError
+
+    if isinstance(error, ForbiddenExtraKeysError):
+        return f"has unknown fields: {', '.join(sorted(error.extra_fields))}"
+    if isinstance(error, KeyError):
+        return "is missing"
+    return str(error)
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it, shortened."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,362 @@
+"""Choose offers from the columns: what the user asks for, cheapest first."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from advisor.catalogue.columns import (
+    PRICINGS,
+    Bools,
+    Floats,
+    Ints,
+    OfferColumns,
+    PriceColumns,
+    Pricing,
+    Texts,
+    TypeColumns,
+)
+from advisor.errors import UsageError
+
+# ------------------------------------------------------------------------------------------
+# Accelerators as ``--gpus`` names them: a name or family, memory and count ranges.
+#
+# ``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
+# ``A100:40GB..80GB:1..8``, ``L4``, ``H100,H200:8``, ``24GB..:1`` (any accelerator).
+
+
+_RANGE = re.compile(
+    r"(?P<low>\d+(?:\.\d+)?)?(?P<u1>GB|GiB|G)?(?P<dots>\.\.)?(?P<high>\d+(?:\.\d+)?)?(?P<u2>GB|GiB|G)?",
+    re.IGNORECASE,
+)
+_HINT = "write e.g. A100, A100:8, H100,H200:8 or A100:40GB..80GB:1..8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFilter:
+    """Which accelerators, how many, how large; bounds are inclusive.
+
+    ``names`` are as typed (a name, an alias or a family such as ``A100``); empty is any.
+    """
+
+    names: tuple[str, ...] = ()
+    min_count: float = 0.0
+    max_count: float = math.inf
+    min_memory_gb: float = 0.0
+    max_memory_gb: float = math.inf
+
+
+def parse_gpus(text: str) -> GpuFilter:
+    """Parse what stands after ``--gpus``.
+
+    Raises UsageError if the text is no such expression, or a range is empty.
+
+    Examples
+    --------
+    >>> parse_gpus("A100:8")
+    GpuFilter(names=('A100',), min_count=8.0, max_count=8.0, min_memory_gb=0.0, max_memory_gb=inf)
+    >>> parse_gpus("A100:40GB..80GB:1..8").max_memory_gb
+    80.0
+    """
+    names: tuple[str, ...] | None = None
+    count: tuple[float, float] | None = None
+    memory: tuple[float, float] | None = None
+    for part in (part.strip() for part in text.split(":")):
+        bounds = _range(part, text)
+        if bounds is None and names is None and count is None and memory is None:
+            names = tuple(name.strip() for name in part.split(","))
+        elif bounds is not None and bounds[2] and memory is None:
+            memory = bounds[:2]
+        elif bounds is not None and not bounds[2] and count is None:
+            count = bounds[:2]
+        else:
+            raise UsageError(f"cannot read {part!r} in --gpus {text!r}", hint=_HINT)
+    if names is not None and not all(names):
+        raise UsageError(f"--gpus {text!r} names no accelerator", hint=_HINT)
+    low, high = count or (0.0, math.inf)
+    low_gb, high_gb = memory or (0.0, math.inf)
+    return GpuFilter(
+        names=names or (),
+        min_count=low,
+        max_count=high,
+        min_memory_gb=low_gb,
+        max_memory_gb=high_gb,
+    )
+
+
+def _range(part: str, text: str) -> tuple[float, float, bool] | None:
+    """Read a number or range as (low, high, is_memory); None if it is neither."""
+    match = _RANGE.fullmatch(part)
+    if match is None or not (match["low"] or match["high"]):
+        return None
+    if match["high"] and not match["dots"]:
+        return None
+    low = float(match["low"] or 0)
+    high = float(match["high"]) if match["high"] else (math.inf if match["dots"] else low)
+    is_memory = bool(match["u1"] or match["u2"])
+    if low > high or high == 0:
+        raise UsageError(f"the range {part!r} in --gpus {text!r} is empty", hint=_HINT)
+    return low, high, is_memory
+
+
+def gpus_text(wanted: GpuFilter) -> str:
+    """Return a filter as ``parse_gpus`` reads it.
+
+    Examples
+    --------
+    >>> gpus_text(parse_gpus("A100:40GB..80GB:1..8")), gpus_text(parse_gpus("H100,H200:8"))
+    ('A100:40.0GB..80.0GB:1.0..8.0', 'H100,H200:8.0')
+    """
+    parts = [",".join(wanted.names)] if wanted.names else []
+    for low, high, unit in (
+        (wanted.min_memory_gb, wanted.max_memory_gb, "GB"),
+        (wanted.min_count, wanted.max_count, ""),
+    ):
+        if low == high:
+            parts.append(f"{low!r}{unit}")
+        elif low > 0 or high < math.inf:
+            most = f"{high!r}{unit}" if high < math.inf else ""
+            parts.append(f"{low!r}{unit}..{most}")
+    return ":".join(parts) or "0.."
+
+
+def key(name: str) -> str:
+    """Fold a name for comparison: ``"RTX 4090"``, ``"rtx-4090"`` and ``"RTX4090"`` are one.
+
+    >>> key("RTX 4090"), key("nvidia-tesla-t4")
+    ('rtx4090', 'nvidiateslat4')
+    """
+    return re.sub(r"[\s_-]+", "", name).casefold()
+
+
+def resolve(name: str, canonical: Collection[str], aliases: Mapping[str, str]) -> frozenset[str]:
+    """Return the canonical names that a typed name stands for: one, or a family.
+
+    A canonical name stands for itself; a family name (``A100``) for all its members, even where a
+    provider uses it for one of them; everything else goes through the aliases. Raises UsageError
+    if nothing has this name.
+    """
+    wanted = key(name)
+    folded = {key(one): one for one in canonical}
+    if wanted in folded:
+        return frozenset({folded[wanted]})
+    family = frozenset(one for one in canonical if "-" in one and _is_family(wanted, one))
+    if family:
+        return family
+    if wanted in aliases:
+        return frozenset({aliases[wanted]})
+    close = difflib.get_close_matches(wanted, [*folded, *aliases], n=3, cutoff=0.6)
+    meant = sorted({folded.get(one) or aliases[one] for one in close})
+    raise UsageError(
+        f"no accelerator is called {name!r}",
+        hint=f"did you mean {' or '.join(meant)}?" if meant else "see: advisor catalogue info",
+    )
+
+
+def _is_family(wanted: str, canonical: str) -> bool:
+    """Tell whether ``wanted`` is a leading run of whole dash-separated parts."""
+    parts = canonical.split("-")
+    return any(wanted == key("".join(parts[:end])) for end in range(1, len(parts)))
+
+
+def canonical(name: str, accelerators: Collection[str], aliases: Mapping[str, str]) -> str:
+    """Return the one accelerator a provider or a driver means by a name.
+
+    Raises UsageError if nothing has this name, or only a family of several.
+    """
+    if key(name) in aliases:
+        return aliases[key(name)]
+    found = resolve(name, accelerators, aliases)
+    if len(found) > 1:
+        raise UsageError(
+            f"{name!r} may be {' or '.join(sorted(found))}", hint="write the whole name"
+        )
+    return next(iter(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferFilter:
+    """What is asked for; everything left out does not matter."""
+
+    providers: Collection[str] = ()  # names; empty is all
+    regions: tuple[str, ...] = ()  # globs such as ``"us-*"``; one must match. Empty is all.
+    types: tuple[str, ...] = ()  # globs of instance type names; one must match. Empty is all.
+    gpus: GpuFilter | None = None
+    is_cpu_only: bool = False  # leave out everything with an accelerator
+    # min_vcpus, min_memory_bytes: an unknown number does not satisfy a minimum
+    min_vcpus: float = 0.0
+    min_memory_bytes: float = 0.0
+    max_price_usd_per_h: float = np.inf
+    # admit types of which nobody states vCPUs and memory: nothing can be predicted for them
+    with_unspecified: bool = False
+    pricing: Collection[Pricing] = field(default=("on-demand", "spot"))
+    max_age_days: float = np.inf  # of the price; an undated price satisfies no limit but infinity
+    # of ``Provenance.listing``; empty is all. Retired types cannot be rented and are left out by
+    # default.
+    listings: Collection[str] = (
+        "offered",
+        "list-price-no-stock-info",
+        "not-offered-or-unknown",
+        "own",
+    )
+
+
+def matching_types(
+    wanted: OfferFilter,
+    types: TypeColumns,
+    members: Callable[[str], Collection[str]],
+    memory_gb: Floats,
+) -> Bools:
+    """Return which types satisfy the filter, prices aside.
+
+    Parameters
+    ----------
+    memory_gb : Floats, shape (types,)
+        Of one accelerator, as sold.
+    """
+    chosen = np.ones(len(types), dtype=bool)
+    if wanted.providers:
+        chosen &= np.isin(types.provider, sorted(_known(wanted.providers, types.provider)))
+    if wanted.types:
+        chosen &= _globs(types.name, wanted.types)
+    if not wanted.with_unspecified:
+        chosen &= ~np.isnan(types.vcpus) & ~np.isnan(types.memory_bytes)
+    if wanted.is_cpu_only:
+        chosen &= types.accelerator_count == 0
+    if wanted.gpus is not None:
+        chosen &= _matching_gpus(wanted.gpus, types, members, memory_gb)
+    if wanted.min_vcpus > 0:
+        chosen &= types.vcpus >= wanted.min_vcpus
+    if wanted.min_memory_bytes > 0:
+        chosen &= types.memory_bytes >= wanted.min_memory_bytes
+    return chosen
+
+
+def select(
+    wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns, age_days: Floats
+) -> OfferColumns:
+    """Return the priced offers of the chosen types, cheapest first.
+
+    Equal prices keep the order of the tables (provider, type, region), on-demand before spot.
+
+    Parameters
+    ----------
+    chosen_types : Bools, shape (types,)
+    age_days : Floats, shape (provenances,)
+        NaN where undated.
+    """
+    at = np.flatnonzero(_eligible(wanted, chosen_types, prices, age_days))
+    found = [_priced(wanted, pricing, at, prices) for pricing in PRICINGS]
+    index = np.concatenate([rows for rows, _ in found])
+    price = np.concatenate([usd_per_h for _, usd_per_h in found])
+    way = np.repeat(np.array(PRICINGS), [len(rows) for rows, _ in found])
+    order = np.argsort(price, kind="stable")
+    index, price, way = index[order], price[order], way[order]
+    return OfferColumns(
+        type_index=prices.type_index[index],
+        price_index=index,
+        region=prices.regions[prices.region_index[index]],
+        pricing=way,
+        price_usd_per_h=price,
+        spot_interruption_band=np.where(
+            way == "spot", prices.spot_interruption_band[index], np.nan
+        ),
+        max_instances=prices.max_instances[index],
+        shortest_bill_h=prices.shortest_bill_h[index],
+        bill_step_h=prices.bill_step_h[index],
+    )
+
+
+def _eligible(
+    wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns, age_days: Floats
+) -> Bools:
+    """Return which rows satisfy the filter, whatever they cost; a quota below one is none."""
+    rows: Bools = chosen_types[prices.type_index]
+    if wanted.regions:
+        rows &= _globs(prices.regions, wanted.regions)[prices.region_index]
+    good = np.array(
+        [
+            (not wanted.listings or one.listing in wanted.listings)
+            and (wanted.max_age_days == np.inf or age <= wanted.max_age_days)
+            for one, age in zip(prices.provenances, age_days.tolist(), strict=True)
+        ],
+        dtype=bool,
+    )
+    if not good.all():
+        rows &= good[prices.provenance_index]
+    rows &= prices.max_instances >= 1
+    return rows
+
+
+def _priced(
+    wanted: OfferFilter, pricing: Pricing, rows: Ints, prices: PriceColumns
+) -> tuple[Ints, Floats]:
+    """Return the rows with a wanted price for one way to pay, and these prices."""
+    usd_per_h = prices.usd_per_h(pricing)[rows]
+    with np.errstate(invalid="ignore"):
+        is_priced = usd_per_h <= wanted.max_price_usd_per_h
+    if pricing not in wanted.pricing:
+        is_priced &= False
+    return rows[is_priced], usd_per_h[is_priced]
+
+
+def _known(providers: Collection[str], present: Texts) -> set[str]:
+    known = sorted(set(present.tolist()))
+    folded = {name.casefold(): name for name in known}
+    for name in providers:
+        if name.casefold() not in folded:
+            raise UsageError(f"no provider is called {name!r}", hint=f"one of: {', '.join(known)}")
+    return {folded[name.casefold()] for name in providers}
+
+
+def _globs(names: Texts, globs: tuple[str, ...]) -> Bools:
+    return np.array(
+        [any(fnmatch.fnmatchcase(name, glob) for glob in globs) for name in names.tolist()],
+        dtype=bool,
+    )
+
+
+def _matching_gpus(
+    wanted: GpuFilter,
+    types: TypeColumns,
+    members: Callable[[str], Collection[str]],
+    memory_gb: Floats,
+) -> Bools:
+    chosen = types.accelerator_count > 0
+    if wanted.names:
+        canonical = sorted({one for name in wanted.names for one in members(name)})
+        chosen &= np.isin(types.accelerator, canonical)
+    count = types.accelerator_count
+    chosen &= (count >= wanted.min_count) & (count <= wanted.max_count)
+    if wanted.min_memory_gb > 0 or wanted.max_memory_gb < np.inf:
+        chosen &= (memory_gb >= wanted.min_memory_gb) & (memory_gb <= wanted.max_memory_gb)
+    return chosen
+
+
+# ------------------------------------------------------------------------------------------
+# Configurations as users write them.
+
+
+_COUNTED: Final = re.compile(r"(?P<count>\d+)\s*[x×]\s*(?P<name>\S+)")
+
+
+def named(configuration: str | tuple[str, int]) -> tuple[str, int]:
+    """Return type and number of machines of a configuration in words.
+
+    Examples
+    --------
+    >>> named("g5.xlarge"), named("2 x g5.xlarge"), named(("g5.xlarge", 4))
+    (('g5.xlarge', 1), ('g5.xlarge', 2), ('g5.xlarge', 4))
+    """
+    if not isinstance(configuration, str):
+        name, count = configuration
+        return str(name), int(count)
+    found = _COUNTED.fullmatch(configuration.strip())
+    return (found["name"], int(found["count"])) if found else (configuration.strip(), 1)

@@ -1,0 +1,579 @@
+"""Bring the catalogue up to date: fetch or take files, read, check, merge, switch.
+
+Each source stands for itself: what fails or is refused leaves its part as it was. The snapshot in
+use is never changed; a new one takes its place at once when it is complete and reads back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from advisor.catalogue import checks, snapshot
+from advisor.catalogue.catalogue import Catalogue
+from advisor.catalogue.checks import Context, Finding, replaced_by
+from advisor.catalogue.columns import PRICINGS, Pricing
+from advisor.catalogue.download import DownloadLimits, HttpSession, Progress, RawStore
+from advisor.catalogue.providers import Adapter, RawFile, Source
+from advisor.catalogue.providers.base import local_file
+from advisor.catalogue.rows import CatalogueRows, TypeRow, read_rows, write_rows
+from advisor.catalogue.snapshot import cache_folder, read_snapshot
+from advisor.collectors import bounded
+from advisor.errors import AdvisorError, CatalogueError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Options", "Outcome", "Report", "given_files", "update"]
+
+
+# ------------------------------------------------------------------------------------------
+# Unpack a zip or tar file that a user gave, into a folder of its own and nowhere else.
+
+
+MAX_BYTES: Final = 2 << 30  # of all files unpacked
+MAX_FILES: Final = 50_000
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """A file of an archive; ``is_plain`` is false for links, devices and the like."""
+
+    name: str
+    is_folder: bool
+    is_plain: bool
+    content: IO[bytes] | None
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack all files of an archive into a folder.
+
+    Raises CatalogueError if the archive is damaged, holds a link or a name that leads out of the
+    folder, or unpacks to more than is reasonable.
+    """
+    size = 0
+    try:
+        for number, member in enumerate(_members(archive), start=1):
+            if number > MAX_FILES:
+                raise _refused(archive, f"holds more than {MAX_FILES:,} files")
+            target = folder.joinpath(*_safe_parts(archive, member.name))
+            if member.is_folder:
+                continue
+            if not member.is_plain or member.content is None:
+                raise _refused(archive, f"holds {member.name!r}, which is not a plain file")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with member.content as source, target.open("wb") as file:
+                while block := source.read(_BLOCK):
+                    size += len(block)
+                    if size > MAX_BYTES:
+                        raise _refused(archive, f"unpacks to more than {MAX_BYTES >> 30} GiB")
+                    file.write(block)
+    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error) as error:
+        raise _refused(archive, f"cannot be unpacked: {error}") from error
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a path is a file that ``unpack`` understands."""
+    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+
+
+def _members(archive: Path) -> Iterator[_Member]:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as opened:
+            for entry in opened.infolist():
+                mode = entry.external_attr >> 16
+                is_plain = not stat.S_IFMT(mode) or stat.S_ISREG(mode)
+                is_folder = entry.is_dir()
+                content = opened.open(entry) if is_plain and not is_folder else None
+                yield _Member(
+                    name=entry.filename, is_folder=is_folder, is_plain=is_plain, content=content
+                )
+        return
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            content = packed.extractfile(member) if member.isreg() else None
+            yield _Member(
+                name=member.name,
+                is_folder=member.isdir(),
+                is_plain=member.isreg(),
+                content=content,
+            )
+
+
+def _safe_parts(archive: Path, name: str) -> tuple[str, ...]:
+    """Return the parts of a member's name; refuse what leads out of the folder."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or ":" in name or "\0" in name:
+        raise _refused(archive, f"holds {name!r}, which leads out of its folder")
+    return path.parts
+
+
+def _refused(archive: Path, what: str) -> CatalogueError:
+    return CatalogueError(
+        f"{archive.name} {what}", hint="unpack it yourself and name the folder, if you trust it"
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Files that a user downloaded: a folder or an archive takes the place of the network.
+
+
+_MAX_FILES: Final = 50_000
+_INDEX: Final = "index.json"  # as the raw store writes it
+
+
+@contextlib.contextmanager
+def given_files(path: Path, sources: Sequence[Source]) -> Iterator[dict[str, list[RawFile]]]:
+    """Give the files of each source that has any, until the block ends.
+
+    A folder that was itself downloaded by ``update`` (its cache's ``raw``) brings the day of each
+    file in its ``index.json``; a file's own date of change is not believed. Raises UsageError if
+    there is no such path, or nothing in it is for any source; CatalogueError if an archive is
+    damaged or not safe.
+    """
+    with contextlib.ExitStack() as stack:
+        if is_archive(path):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            unpack(path, folder)
+        elif path.is_dir():
+            folder = path
+        else:
+            raise UsageError(
+                f"{path} is neither a folder nor an archive",
+                hint="name a folder, a .zip or a .tar.gz with the downloaded files",
+            )
+        found = {source.name: _files_of(source, folder, path.name) for source in sources}
+        found = {name: files for name, files in found.items() if files}
+        if not found:
+            raise UsageError(
+                f"nothing in {path} is for {', '.join(source.name for source in sources)}",
+                hint="put each source's files into a folder of its name; see docs/catalogue.md",
+            )
+        yield found
+
+
+def _files_of(source: Source, folder: Path, name: str) -> list[RawFile]:
+    try:
+        adapter = source.make()
+    except Exception:
+        return []
+    files = []
+    for path in sorted(folder.rglob("*"))[:_MAX_FILES]:
+        relative = path.relative_to(folder).as_posix()
+        if path.is_file() and path.name != _INDEX and adapter.owns(f"{name}/{relative}"):
+            file = local_file(relative, path)
+            files.append(_dated(file, _index(path.parent).get(path.name)))
+    return files
+
+
+def _index(folder: Path) -> Mapping[str, Any]:
+    try:
+        content = bounded.read_json(folder / _INDEX)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _dated(file: RawFile, entry: Any) -> RawFile:
+    """Add what the index says, if it is of these bytes."""
+    if not isinstance(entry, dict) or entry.get("sha256") != file.sha256:
+        return file
+    return replace(
+        file, url=str(entry.get("url", "")), retrieved_at=str(entry.get("retrieved_at", ""))
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Outcome of one source of an update: updated, refused or failed.
+
+
+Status = Literal["updated", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one source."""
+
+    source: str
+    status: Status
+    message: str
+    hint: str = ""
+    types: int = 0
+    prices: int = 0
+    findings: tuple[Finding, ...] = ()
+    files: tuple[RawFile, ...] = ()
+    rows: CatalogueRows | None = None
+    outdated: tuple[str, ...] = ()
+
+    def to_record(self, most_findings: int | None = None) -> dict[str, Any]:
+        """Return what is shown of it; a snapshot keeps only the first findings of each source."""
+        counts = Counter(f"{one.rule} {one.severity}" for one in self.findings)
+        return {
+            "source": self.source,
+            "status": self.status,
+            "message": self.message,
+            "hint": self.hint,
+            "types": self.types,
+            "prices": self.prices,
+            "found": dict(counts),
+            "findings": [asdict(one) for one in self.findings[:most_findings]],
+            "files": [
+                {
+                    "name": one.name,
+                    "url": one.url,
+                    "sha256": one.sha256,
+                    "retrieved_at": one.retrieved_at,
+                }
+                for one in self.files
+            ],
+        }
+
+
+# ------------------------------------------------------------------------------------------
+# Put a source's new rows into the rows of before.
+
+
+def merged(before: CatalogueRows, outcome: Outcome) -> CatalogueRows:
+    """Return the rows of before with a source's own in place of what they replace.
+
+    A type that is known keeps its facts and gains those it lacked: a price list says less of a
+    machine than the bundled table. A type whose last price is gone stays, without a price.
+    """
+    new = outcome.rows
+    if new is None:
+        return before
+    gone = {one.key for one in replaced_by(new.prices, before.prices, outcome.outdated)}
+    types = {one.key: one for one in before.types}
+    for one in new.types:
+        types[one.key] = _completed(types[one.key], one) if one.key in types else one
+    return CatalogueRows(
+        types=tuple(types.values()),
+        prices=(*(one for one in before.prices if one.key not in gone), *new.prices),
+    )
+
+
+def _completed(known: TypeRow, stated: TypeRow) -> TypeRow:
+    lacking = {
+        field.name: getattr(stated, field.name)
+        for field in fields(TypeRow)
+        if getattr(known, field.name) in (None, "") and field.name != "accelerator"
+    }
+    return replace(known, **lacking)
+
+
+_KEPT_FINDINGS: Final = 100
+_DOWNLOADS: Final = 4  # sources at once; each asks for one file at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to update."""
+
+    # files of each source, given by the user; None downloads them
+    files: dict[str, list[RawFile]] | None = None
+    as_of: str = ""  # ISO date for given files that state none; ``""`` is unknown
+    # accept, accept_fewer: sources whose sudden changes, or whose missing prices, are accepted
+    accept: Collection[str] = ()
+    accept_fewer: Collection[str] = ()
+    mirror: str = ""  # where files are taken from instead of their own hosts
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
+    on_progress: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an update did; ``folder`` is the new snapshot, None where the old one stays."""
+
+    outcomes: tuple[Outcome, ...]
+    folder: Path | None
+    message: str
+
+    @property
+    def is_current(self) -> bool:
+        """At least one source was read and accepted, whether or not it brought anything new."""
+        return any(one.status == "updated" for one in self.outcomes)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the answer to ``update``."""
+        return {
+            "schema_version": 1,
+            "snapshot": None if self.folder is None else str(self.folder),
+            "message": self.message,
+            "sources": [one.to_record() for one in self.outcomes],
+        }
+
+
+def update(sources: Sequence[Source], options: Options) -> Report:
+    """Update the catalogue from some sources.
+
+    Raises CatalogueError if another update is running, or the snapshot in use cannot be read or
+    written. What is wrong with a source stands in its outcome.
+    """
+    with snapshot.locked():
+        base = snapshot.current_folder()
+        before = read_rows(base)
+        catalogue = Catalogue.load(base, with_overrides=False)
+        raw = RawStore(cache_folder() / "raw")
+        with ThreadPoolExecutor(max_workers=_DOWNLOADS) as pool:
+            fetched = list(pool.map(lambda source: _fetched(source, raw, options), sources))
+        outcomes = [_checked(*one, before, catalogue, options) for one in fetched]
+        good = [one for one in outcomes if one.status == "updated"]
+        if not good:
+            return Report(outcomes=tuple(outcomes), folder=None, message="nothing was updated")
+        rows = before
+        for outcome in good:
+            rows = merged(rows, outcome)
+        return _switched(base, rows, tuple(outcomes))
+
+
+_Fetched = tuple[str, Adapter | None, tuple[RawFile, ...], Outcome | None]
+
+
+def _fetched(source: Source, raw: RawStore, options: Options) -> _Fetched:
+    """Make the adapter and get its files; a failure becomes its outcome."""
+    try:
+        adapter = source.make()
+        if options.files is not None:
+            return source.name, adapter, tuple(options.files.get(source.name, ())), None
+        session = HttpSession(
+            source=source.name,
+            store=raw,
+            limits=options.limits,
+            mirror=options.mirror,
+            on_progress=options.on_progress,
+        )
+        return source.name, adapter, tuple(adapter.fetch(session)), None
+    except Exception as error:
+        return source.name, None, (), _failed(source.name, error)
+
+
+def _checked(
+    name: str,
+    adapter: Adapter | None,
+    files: tuple[RawFile, ...],
+    failure: Outcome | None,
+    before: CatalogueRows,
+    catalogue: Catalogue,
+    options: Options,
+) -> Outcome:
+    if failure is not None or adapter is None:
+        return failure or _failed(name, CatalogueError("there is no adapter"))
+    outdated = (adapter.source, *adapter.replaces)
+    context = Context(
+        before=before,
+        outdated=outdated,
+        accelerators=catalogue.accelerators,
+        members=catalogue.matching_gpus,
+        canonical=catalogue.canonical_gpu,
+    )
+    try:
+        rows, findings = checks.check(adapter.parse(files, options.as_of), context)
+    except Exception as error:
+        return _failed(name, error)
+    outcome = Outcome(
+        source=name,
+        status="updated",
+        message="",
+        types=len(rows.types),
+        prices=len(rows.prices),
+        findings=tuple(findings),
+        files=files,
+        rows=rows,
+        outdated=outdated,
+    )
+    return _judged(outcome, options)
+
+
+def _judged(outcome: Outcome, options: Options) -> Outcome:
+    """Refuse what nobody accepted."""
+    accepted = {"sudden-change": options.accept, "fewer-prices": options.accept_fewer}
+    findings = tuple(
+        replace(one, severity="accepted")
+        if one.severity == "refused" and outcome.source in accepted[one.rule]
+        else one
+        for one in outcome.findings
+    )
+    outcome = replace(outcome, findings=findings)
+    refused = [one for one in findings if one.severity == "refused"]
+    if refused:
+        first, more = refused[0], len(refused) - 1
+        place = f"{first.instance_type}: " if first.instance_type else ""
+        return replace(
+            outcome,
+            status="refused",
+            rows=None,
+            message=f"{place}{first.message}" + (f", and {more} more" if more else ""),
+            hint=f"look at it; if it is right: {checks.REFUSALS[first.rule]} {outcome.source}",
+        )
+    if not outcome.prices:
+        return replace(
+            outcome,
+            status="failed",
+            rows=None,
+            message="no price is left after the checks",
+            hint="see the findings with --json",
+        )
+    return outcome
+
+
+def _failed(name: str, error: Exception) -> Outcome:
+    is_ours = isinstance(error, AdvisorError)
+    message = str(error) if is_ours else f"{type(error).__name__}: {error}"
+    hint = str(getattr(error, "hint", "")) or "report it to the authors of this adapter"
+    return Outcome(source=name, status="failed", message=message, hint=hint)
+
+
+def _switched(base: Path, rows: CatalogueRows, outcomes: tuple[Outcome, ...]) -> Report:
+    """Write the new snapshot, read it back, and make it the one in use."""
+    made_at = datetime.now(UTC)
+    manifest = {
+        "schema_version": 1,
+        "made_at": made_at.isoformat(timespec="seconds"),
+        "previous": base.name if base != snapshot.bundled_folder() else "bundled",
+        "sources": [one.to_record(_KEPT_FINDINGS) for one in outcomes],
+    }
+
+    def write(folder: Path) -> None:
+        write_rows(folder, rows)
+        snapshot.write_manifest(folder, manifest)
+        read_snapshot(folder, snapshot.bundled_folder())
+
+    folder = snapshot.add(write, made_at, unlike=base)
+    if folder is None:
+        return Report(outcomes=outcomes, folder=None, message="nothing has changed")
+    snapshot.use(folder)
+    return Report(outcomes=outcomes, folder=folder, message=f"in use now: {folder}")
+
+
+# ------------------------------------------------------------------------------------------
+# Changes between two snapshots: types, prices, and by how much.
+
+
+_KEYS: Final = ("provider", "instance_type", "region", "pricing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One price that differs; ``change_fraction`` is new / old - 1."""
+
+    provider: str
+    instance_type: str
+    region: str
+    pricing: Pricing
+    old_usd_per_h: float
+    new_usd_per_h: float
+    change_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderDifference:
+    """Counts of one provider; prices of all ways to pay together."""
+
+    provider: str
+    types_added: int
+    types_removed: int
+    prices_added: int
+    prices_removed: int
+    prices_changed: int
+    median_change_fraction: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Providers that differ, by name, and changed prices, the largest change first."""
+
+    providers: tuple[ProviderDifference, ...]
+    changes: tuple[Change, ...]
+
+    def to_record(self, old: str, new: str) -> dict[str, object]:
+        """Return the answer to ``diff``; ``old`` and ``new`` say what was compared."""
+        return {
+            "schema_version": 1,
+            "old": old,
+            "new": new,
+            "providers": [asdict(one) for one in self.providers],
+            "changes": [asdict(one) for one in self.changes],
+        }
+
+
+def difference(old: Catalogue, new: Catalogue) -> Difference:
+    """Compare two catalogues by provider, instance type and region."""
+    import pandas as pd
+
+    both = pd.concat([_prices(old), _prices(new)], axis=1, keys=["old", "new"])
+    is_old, is_new = both["old"].notna(), both["new"].notna()
+    changed = both[is_old & is_new & (both["old"] != both["new"])]
+    fraction = changed["new"] / changed["old"] - 1
+    changes = [
+        Change(
+            **dict(zip(_KEYS, key, strict=True)),
+            old_usd_per_h=float(before),
+            new_usd_per_h=float(after),
+            change_fraction=float(share),
+        )
+        for key, before, after, share in zip(
+            changed.index.tolist(), changed["old"], changed["new"], fraction, strict=True
+        )
+    ]
+    changes.sort(
+        key=lambda one: (
+            -abs(np.log1p(one.change_fraction)), one.provider, one.instance_type, one.region,
+            one.pricing,
+        )
+    )  # fmt: skip
+    provider = both.index.get_level_values("provider")
+    old_types, new_types = _types(old), _types(new)
+    found = []
+    for name in sorted({one for one, _ in old_types | new_types}):
+        own = provider == name
+        shares = fraction[fraction.index.get_level_values("provider") == name]
+        found.append(
+            ProviderDifference(
+                provider=name,
+                types_added=sum(one == name for one, _ in new_types - old_types),
+                types_removed=sum(one == name for one, _ in old_types - new_types),
+                prices_added=int((own & is_new & ~is_old).sum()),
+                prices_removed=int((own & is_old & ~is_new).sum()),
+                prices_changed=len(shares),
+                median_change_fraction=float(shares.median()) if len(shares) else None,
+            )
+        )
+    differing = (one for one in found if any(list(asdict(one).values())[1:]))
+    return Difference(providers=tuple(differing), changes=tuple(changes))
+
+
+def _prices(catalogue: Catalogue) -> pd.Series[float]:
+    """Return all prices by ``_KEYS``."""
+    import pandas as pd
+
+    types, prices = catalogue.types, catalogue.prices
+    at = prices.type_index
+    columns = [types.provider[at], types.name[at], prices.region]
+    return pd.concat(
+        [
+            pd.Series(
+                prices.usd_per_h(pricing),
+                pd.MultiIndex.from_arrays([*columns, [pricing] * len(at)], names=_KEYS),
+            ).dropna()
+            for pricing in PRICINGS
+        ]
+    )
+
+
+def _types(catalogue: Catalogue) -> set[tuple[str, str]]:
+    types = catalogue.types
+    return set(zip(types.provider.tolist(), types.name.tolist(), strict=True))

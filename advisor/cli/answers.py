@@ -1,0 +1,360 @@
+"""``advisor advise``: what would make a job faster or cheaper before anything is rented."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from advisor.ask import JobSpec, Question
+from advisor.cli.options import (
+    BYTES_WITH_UNIT,
+    CLUSTER,
+    CONSTRAINTS,
+    JOB,
+    LAYOUT,
+    RATE,
+    SECONDS_WITH_UNIT,
+    SETUP,
+    Plot,
+    PlotCommand,
+    Recorded,
+    asks,
+    check_drawable,
+    is_terminal,
+    quantity,
+    show_plot,
+    waiting,
+    with_run,
+)
+from advisor.cli.runs import warn_of_drift
+from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.catalogue import Catalogue
+    from advisor.jobs.job import Job
+    from advisor.show.charts import Chart
+
+
+@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
+def advise(
+    question: Question,
+    recorded: Recorded = None,
+    *,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            help="Machine type to judge the job on: g5.xlarge or aws:g5.xlarge; `here` is this "
+            "machine (default: what advisor recommend would pick).",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of these machines.")] = 1,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Another run, to share the device with: what each keeps of its rate, and pays.",
+            show_default=False,
+        ),
+    ] = None,
+    serving: Annotated[
+        bool,
+        typer.Option(
+            "--serving",
+            help="In place of training: how many experts of a mixture stay on the device that "
+            "serves it.",
+        ),
+    ] = False,
+    latency: Annotated[
+        float | None,
+        quantity(
+            SECONDS_WITH_UNIT,
+            "--latency",
+            help="With --serving: longest time of a token, e.g. 0.05s (default: twice that with "
+            "every expert on the device).",
+        ),
+    ] = None,
+    memory: Annotated[
+        float | None,
+        quantity(
+            BYTES_WITH_UNIT,
+            "--memory",
+            help="With --serving: memory for weights on the device (default: all it has).",
+        ),
+    ] = None,
+    link: Annotated[
+        float | None,
+        quantity(
+            RATE,
+            "--link",
+            help="With --serving: what experts come over, e.g. 25GB/s (default: the card's PCIe; "
+            "on a processor its disk).",
+        ),
+    ] = None,
+    explain: Annotated[
+        int | None, typer.Option(metavar="N", help="Show advice N in full, with what to paste.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show all advice, not only what fits on one screen.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Say what to change in a job, and what each change saves of the whole job.
+
+    Only what the recording shows to apply is listed, strongest first. Exit code 3 means that
+    nothing satisfies the constraints as the job is now.
+    """
+    from advisor import api
+    from advisor.advise.experts import Serving
+    from advisor.catalogue import Catalogue
+    from advisor.estimate.predictor import Predictor
+    from advisor.words import verdicts as report
+    from advisor.words.verdicts import cache_table
+
+    asked = with_run(question, recorded)
+    wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
+    if serving and beside is not None:
+        raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
+    if not serving and wanted != Serving():
+        raise UsageError("--latency, --memory and --link are of serving", hint="add --serving")
+    with waiting("pricing the job with each change", is_quiet=as_json):
+        predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
+        job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
+        found = api.advised(
+            job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
+            beside=None if beside is None else api.job_of(JobSpec(run=beside)),
+            serving=wanted if serving else None,
+        )  # fmt: skip
+    record = found.to_record()
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+    else:
+        width = shutil.get_terminal_size().columns
+        most = None if full else report.SCREEN_LINES
+        lines = (
+            report.advice_text(record, width=width, most=most)
+            if explain is None
+            else report.explained(record, explain, width=width)
+        )
+        lines += [line for one in found if serving for line in cache_table(one.details)]
+        typer.echo("\n".join(lines))
+    if not found.meets_constraints:
+        raise typer.Exit(3)
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor plan``: the layout of a transformer, or of a recorded run, on a given cluster.
+
+
+plan_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
+
+
+@asks(("cluster",), JOB, ("objective", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
+def plan(
+    question: Question,
+    *,
+    plot: Plot = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Choose how to spread a training job over a cluster, and print what to run.
+
+    Exit code 3 means that no layout fits; the message says what would.
+    """
+    from advisor.ask.sources import layout_space
+    from advisor.catalogue import Catalogue
+    from advisor.estimate.case import SPACE
+    from advisor.estimate.predictor import Predictor
+    from advisor.machines.cluster import read_cluster
+    from advisor.rank.given import PlanQuestion, plan
+    from advisor.words.ways import show
+
+    if question.cluster.machines is None:
+        raise UsageError("no cluster is given", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
+    with waiting("searching layouts", is_quiet=as_json):
+        known = Catalogue.load(question.catalogue, overrides=question.overrides)
+        job, script = _job(question, known)
+        answer = plan(
+            PlanQuestion(
+                job=job,
+                cluster=read_cluster(question.cluster.machines, known),
+                objective=question.objective,
+                space=layout_space(question.layout, SPACE) or SPACE,
+                coverage=question.constraints.coverage,
+                swap=question.layout.swap,
+                command=script,
+                predictor=Predictor(known),
+                average_every=question.layout.average_every,
+            )
+        )
+    record = answer.to_record()
+    typer.echo(json.dumps(record, indent=2) if as_json else show(record))
+    if plot is not None:
+        from advisor.show.charts import plan_charts
+
+        show_plot(plan_charts(record), plot)
+
+
+def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
+    """Return the job, and the command line that a recorded one was started with."""
+    from advisor.collectors.derive import store
+    from advisor.estimate.known import job_of
+    from advisor.jobs.describe import NO_LENGTH
+
+    spec = question.job
+    if spec.run is None and (spec.names_a_job or spec.is_known_by_runs):
+        return job_of(spec, question.setup, catalogue=lambda: known), ()
+    is_latest = spec.run in (None, "latest")
+    path = store.latest_run() if is_latest else store.find_run(str(spec.run))
+    recording = store.read_recording(path)
+    spec = replace(spec, run=str(path))
+    if recording.total_work is not None or spec.has_length:
+        return job_of(spec, question.setup, catalogue=lambda: known), recording.command
+    # A layout is planned for one step: how many there are does not matter.
+    job = job_of(replace(spec, total_steps=1.0), question.setup, catalogue=lambda: known)
+    return replace(job, total_source=NO_LENGTH), recording.command
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor predict``: one job on one configuration, with its parts and its sources.
+
+
+@asks(JOB, ("completion", "known_network", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
+def predict(
+    question: Question,
+    *,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", help="Machine type: g5.xlarge or aws:g5.xlarge; `here` is this machine."
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Accelerator of any provider: L4, H100, MI300X.")
+    ] = None,
+    count: Annotated[
+        int,
+        typer.Option(help="Number of machines (--on), or of accelerators in one machine (--gpu)."),
+    ] = 1,
+    save_job: Annotated[Path | None, typer.Option(help="Also write the job to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Estimate a job on one configuration: a recorded run, a job file, or a described model.
+
+    Every number is marked: measured, looked up, computed, learned or given.
+    """
+    from advisor import api
+    from advisor.answer import SCHEMA_VERSION
+    from advisor.catalogue import Catalogue
+    from advisor.estimate.predictor import Predictor
+
+    catalogue = cache(partial(Catalogue.load, question.catalogue, overrides=question.overrides))
+    with waiting("reading the job", is_quiet=as_json):
+        wanted = api.job_of(question.job, question.setup, catalogue=catalogue)
+    if save_job is not None:
+        from advisor.jobs.load import write_job
+
+        write_job(wanted, save_job)
+        typer.echo(f"wrote {save_job}", err=True)
+        if on is None and gpu is None:
+            return
+    with waiting("estimating", is_quiet=as_json):
+        estimate = api.estimate(
+            wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
+            layout=question.layout, completion=question.completion,
+            known_network=question.constraints.known_network,
+            predictor=Predictor(catalogue()),
+        )  # fmt: skip
+    record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+        return
+    from advisor.words.ways import text
+
+    typer.echo(text(record, width=shutil.get_terminal_size().columns))
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor recommend``: rank cloud configurations for a job.
+
+
+recommend_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
+
+
+@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), CLUSTER, LAYOUT, SETUP)
+def recommend(
+    question: Question,
+    *,
+    explain: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Explain row N in full, with everything it assumes."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show every row, not only what fits on one screen.")
+    ] = False,
+    plot: Plot = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Recommend what to rent for a job, by training time and cost.
+
+    Exit code 3 means that nothing satisfies the constraints; the nearest misses are shown.
+    """
+    from advisor import api
+    from advisor.catalogue import Catalogue
+    from advisor.cli import simulate
+    from advisor.estimate.predictor import Predictor
+
+    with waiting("pricing the job on every offer", is_quiet=as_json):
+        predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
+        job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
+        answer = api.ranked(
+            job, question, predictor=predictor, recording=api.recording_of(question.job)
+        )
+        own = simulate.comparison(question, job, answer, predictor)
+    record = answer.to_record() if own is None else own.to_record()
+    charts = _charts(record, plot)
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+    elif explain is not None:
+        from advisor.words import recommendation
+
+        width = shutil.get_terminal_size().columns
+        typer.echo(recommendation.explained_text(record, explain, width=width))
+    else:
+        _show(question, record, full=full)
+    show_plot(charts, plot)
+    if not answer.picks and not (own is not None and own.meets_constraints):
+        raise typer.Exit(3)
+
+
+def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
+    """Return the chart of an answer where it is to be drawn; a file has room for names."""
+    if plot is None:
+        return []
+    from advisor.show.charts import front_chart
+
+    charts = front_chart(record, names=not is_terminal(plot))
+    check_drawable(charts, plot, hint="relax the constraints")
+    return charts
+
+
+def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
+    from rich.console import Console
+
+    from advisor.report import simulation as own_report
+    from advisor.words import recommendation
+
+    most = None if full else recommendation.SCREEN_LINES
+    recommendation.show(record, Console(highlight=False, soft_wrap=True), most=most)
+    if (own := record.get("own_cluster")) is not None:
+        own_report.show(own, Console())
+    if question.constraints.with_probes:
+        recommendation.show_probes(record, Console())
+    warn_of_drift()

@@ -1,0 +1,358 @@
+"""One row of the columns as an object that is shown, with the reasons in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from advisor.answer import (
+    Bill,
+    Bottleneck,
+    Candidate,
+    Configuration,
+    Estimate,
+    Explanation,
+    Offer,
+    Part,
+    Predictions,
+    Refused,
+    to_record,
+)
+from advisor.catalogue import Catalogue, OfferColumns
+from advisor.estimate.columns import WAYS, TimeColumns
+from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
+from advisor.estimate.words import assumed_network
+from advisor.jobs.job import Job
+from advisor.jobs.units import transformer_units
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Device
+from advisor.planners.goodput import NEGLIGIBLE_FRACTION
+from advisor.planners.spot.availability import BANDS
+from advisor.planners.step.units import vcpus_needed
+from advisor.quantities import hours_interval, seconds_text, usd_interval
+from advisor.words import units_words
+
+_TIMES: Final = (
+    ("start_up", "start-up"),
+    ("data_in", "data in"),
+    ("epoch_ends", "ends of epochs (validation)"),
+)  # fmt: skip
+_COSTS: Final = (
+    ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
+)  # fmt: skip
+# Shares of a step below this are not worth a word.
+_WORTH_SAYING: Final = 0.05
+
+
+def candidate(
+    job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
+    offers: OfferColumns, *, offer_row: int, column: int, completion_row: int,
+    side: SideCosts, steady: Completion | None, host_core_speed: float | None, coverage: float,
+    why: tuple[str, ...] = (), rank: int = 1, device: Device | None = None,
+) -> Candidate:  # fmt: skip
+    """Make the candidate of one offer, one row of the time columns and one of the completions.
+
+    ``side`` has one row an offer; ``steady``, one row a column, says for a spot offer what the
+    same machines would take on demand; ``why`` says why the layout was chosen; ``device`` is what
+    the machines compute on.
+    """
+    offer = offer_of(catalogue, offers, offer_row)
+    count = int(columns.count[column])
+    step = Estimate.lognormal(
+        float(columns.step_s[column]), float(columns.log_sd[column]), coverage
+    )
+    price = offer.price_usd_per_h * count
+    storage = float(side.storage_usd_per_h[offer_row]) * count
+    egress = float(side.egress_usd[offer_row])
+    hourly, once = (0.0 if math.isnan(usd) else usd for usd in (storage, egress))
+    steady_price = on_demand_price(catalogue, offers, offer_row)
+    bills = _bills(completion, completion_row, price, (steady_price or math.nan) * count)
+    if completion.way_of(completion_row) in PAID_ON_DEMAND and steady_price is not None:
+        price = steady_price * count  # what its billed hours are counted in
+    billing = side.billing(offer_row)
+    time_h, cost = completion.estimates(
+        completion_row, price + hourly, coverage, once_usd=once, billing=billing
+    )
+    alike: tuple[Estimate | None, Estimate | None] = (None, None)
+    if steady is not None and offer.pricing == "spot" and steady_price is not None:
+        alike = steady.estimates(
+            column, steady_price * count + hourly, coverage, once_usd=once, billing=billing
+        )
+    breakdown = completion.breakdown(completion_row, price, storage, egress, billing)
+    shares: dict[str, float] = {
+        name: float(values[column]) for name, values in columns.shares.items()
+    }
+    bottleneck = cast(Bottleneck, max(shares, key=lambda name: shares[name]))
+    layout = columns.layout(column)
+    speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
+    units = transformer_units(
+        job, step.value, int(columns.workers[column]), device,
+        hours=float(completion.spot_h[completion_row] + completion.on_demand_h[completion_row]),
+    )  # fmt: skip
+    return Candidate(
+        rank=rank,
+        configuration=Configuration(parts=((offer, count),)),
+        devices=int(columns.workers[column]),
+        layout=layout,
+        step_time_s=step,
+        throughput_samples_per_s=throughput(job, step),
+        training_time_h=time_h,
+        cost_usd=cost,
+        memory_gib=float(columns.memory_bytes[column]) / GIB,
+        bottleneck=bottleneck,
+        shares=shares,
+        reasons=(
+            waits(shares),
+            *units_words(to_record(units)),
+            *_network(columns, column, shares),
+            *_learned(columns, column),
+            *why,
+            *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
+            *interruptions(completion, completion_row, count),
+            *whole_run(completion, completion_row),
+            *_on_demand(*alike),
+            *beside_steps(breakdown, time_h.value, cost.value),
+        ),
+        is_extrapolating=bool(columns.is_extrapolating[column]),
+        way=WAYS[int(columns.way[column])],
+        breakdown=breakdown,
+        is_learned=_is_learned(columns, column),
+        is_network_assumed=_is_network_assumed(columns, column),
+        on_demand_time_h=alike[0],
+        on_demand_cost_usd=alike[1],
+        completion=completion.way_of(completion_row),
+        late_probability=_late(completion, completion_row),
+        bills=bills,
+        units=units,
+    )
+
+
+def _bills(
+    completion: Completion, row: int, price: float, on_demand_price: float
+) -> tuple[Bill, ...]:
+    """Divide the rented time by price; prices are of all machines together [USD/h].
+
+    ``price`` is the offer's, spot where the job runs on spot machines.
+    """
+    way = completion.way_of(row)
+    on_demand = price if way == "on-demand" else on_demand_price
+    hours = (
+        ("spot", float(completion.spot_h[row]), price),
+        ("on-demand", float(completion.on_demand_h[row]), on_demand),
+    )
+    return tuple(
+        Bill(pricing=kind, time_h=time_h, price_usd_per_h=usd)
+        for kind, time_h, usd in hours
+        if time_h > 0
+    )
+
+
+def throughput(job: Job, step: Estimate) -> Estimate:
+    """Return the samples per second of a step time, its bounds turned round."""
+    return Estimate(
+        value=job.global_batch / step.value,
+        low=job.global_batch / step.high,
+        high=job.global_batch / step.low,
+        coverage=step.coverage,
+    )
+
+
+def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+    """Return one row of the offers as an object."""
+    types = catalogue.types
+    i = int(offers.type_index[row])
+    name = str(types.accelerator[i])
+    return Offer(
+        provider=str(types.provider[i]),
+        instance_type=str(types.name[i]),
+        region=str(offers.region[row]),
+        pricing=str(offers.pricing[row]),
+        price_usd_per_h=float(offers.price_usd_per_h[row]),
+        accelerator=name or None,
+        accelerators=float(types.accelerator_count[i]) if name else 0.0,
+        vcpus=int(types.vcpus[i]),
+        memory_gib=float(types.memory_bytes[i]) / GIB,
+        terms=_terms(catalogue, offers, row),
+    )
+
+
+def _terms(catalogue: Catalogue, offers: OfferColumns, row: int) -> str:
+    """Say what is particular of an offer's price."""
+    if offers.pricing[row] == "spot":
+        return interruption_words(float(offers.spot_interruption_band[row]))
+    prices = catalogue.prices
+    place = int(offers.price_index[row])
+    status = prices.provenances[int(prices.provenance_index[place])].status
+    if status == "own reserved":
+        return "your reservation"
+    if status == "own block":
+        return f"your capacity block of {offers.bill_step_h[row]:g} h"
+    return ""
+
+
+def interruption_words(band: float) -> str:
+    """Say how many spot machines are taken away in a month.
+
+    >>> interruption_words(0.0), interruption_words(4.0), interruption_words(math.nan)
+    ('below 5% interrupted a month', 'above 20% interrupted a month', 'interruptions unknown')
+    """
+    if math.isnan(band):
+        return "interruptions unknown"
+    name = BANDS[int(band)].replace("<", "below ").replace(">", "above ")
+    return f"{name} interrupted a month"
+
+
+def waits(shares: Mapping[str, float]) -> str:
+    """Say what the step waits for, largest first, small shares left out."""
+    parts = sorted(shares.items(), key=lambda item: -item[1])
+    return "step: " + ", ".join(
+        f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
+    )
+
+
+def _is_learned(columns: TimeColumns, column: int) -> bool:
+    return columns.is_learned is not None and bool(columns.is_learned[column])
+
+
+def _is_network_assumed(columns: TimeColumns, column: int) -> bool:
+    return bool(columns.is_network_assumed[column])
+
+
+def _network(columns: TimeColumns, column: int, shares: Mapping[str, float]) -> tuple[str, ...]:
+    if not _is_network_assumed(columns, column):
+        return ()
+    return (assumed_network(shares["network"]),)
+
+
+def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
+    return ("corrected by measured runs of similar size",) if _is_learned(columns, column) else ()
+
+
+def _feeding(
+    job: Job,
+    offer: Offer,
+    shares: Mapping[str, float],
+    step_s: float,
+    speeds: tuple[float | None, float],
+) -> tuple[str, ...]:
+    """Where the job waits for data: how many virtual CPUs would feed it, or that none would."""
+    if shares["input"] < _WORTH_SAYING:
+        return ()
+    computes_s = job.feed.cpu_s_per_sample
+    if job.feed.idle_s_per_sample > (computes_s or 0.0):
+        each = seconds_text(job.feed.idle_s_per_sample)
+        return (
+            f"input-bound: loading waits {each} a sample for storage, which no faster machine "
+            "shortens; use more loader workers",
+        )
+    if computes_s is None:
+        return ()
+    host_core_speed, core_speed = speeds
+    fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
+    needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
+    if job.feed.workers == 0:
+        return (f"{shares['input']:.0%} of the step loads data in the loop: use loader workers",)
+    return (
+        f"input-bound: {math.ceil(needed):,} vCPUs would feed it (a machine has {offer.vcpus}); "
+        "use more loader workers",
+    )
+
+
+def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ...]:
+    """Say what failures or removals add, and which checkpoints that assumes."""
+    overhead = float(completion.overhead_fraction[row])
+    interval = seconds_text(float(completion.checkpoint_interval_s[row]))
+    every = f"a checkpoint every {interval}"
+    finish = f"median finish {1 + overhead:.2f} x the work"
+    way = completion.way_of(row)
+    if way == "spot":
+        return (f"spot: {finish}, waiting for machines included, with {every}",)
+    if way == "spot-with-fallback":
+        spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
+        return (
+            f"spot with fallback: on spot machines {spot / (spot + on_demand):.0%} of the time, "
+            f"on demand while there are none; {finish}, with {every}",
+        )
+    if way == "spot-by-deadline":
+        spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
+        return (
+            f"by the deadline: on spot machines {spot / (spot + on_demand):.0%} of the rented "
+            f"time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
+            f"says so; {finish}, with {every}",
+        )
+    if way == "elastic-spot":
+        mean = count * float(completion.spot_h[row] / completion.rented_h[row])
+        return (
+            f"elastic spot: starts with the machines there are and grows to {count} as they come, "
+            f"{mean:.1f} on average; {finish}, waiting included, with {every}",
+        )
+    if completion.is_negligible[row]:
+        return (f"checkpoints and failures: below {NEGLIGIBLE_FRACTION:.0%}",)
+    return (f"failures and a checkpoint every {interval} add {overhead:.0%}",)
+
+
+def _late(completion: Completion, row: int) -> float | None:
+    late = float(completion.late_fraction[row])
+    return None if math.isnan(late) else late
+
+
+def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
+    """Say what a whole run of this size adds, where it is worth a word."""
+    added = float(completion.whole_run_factor[row]) - 1.0
+    if not added >= NEGLIGIBLE_FRACTION:
+        return ()
+    return (
+        f"whole run: +{added:.0%} (evaluation, stalls, stops by hand; fitted on published "
+        "training runs)",
+    )
+
+
+def on_demand_price(catalogue: Catalogue, offers: OfferColumns, row: int) -> float | None:
+    """Return the on-demand price of one of an offer's machines in its region [USD/h], if any."""
+    price = float(catalogue.prices.on_demand_usd_per_h[int(offers.price_index[row])])
+    return None if math.isnan(price) else price
+
+
+def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str, ...]:
+    """Set what the same machines take on demand beside a spot candidate."""
+    if time_h is None or cost_usd is None:
+        return ()
+    cost, cost_bounds = usd_interval(cost_usd)
+    time, time_bounds = hours_interval(time_h)
+    return (f"on demand: {cost} ({cost_bounds}) in {time} ({time_bounds})",)
+
+
+def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
+    """Name what is neither steps nor interruptions where it takes a share worth a word."""
+    times = {name: parts[key].time_h / time_h for key, name in _TIMES}
+    costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
+    said = [f"{name} {share:.0%} of the time" for name, share in times.items() if share >= 0.01]
+    said += [f"{name} {share:.0%} of the cost" for name, share in costs.items() if share >= 0.01]
+    return ("beside the steps: " + ", ".join(said),) if said else ()
+
+
+# ------------------------------------------------------------------------------------------
+# What is answered beside candidates: explanations in rows.
+
+
+def explanation(found: Predictions, effects: Sequence[Mapping[str, float]]) -> Explanation:
+    """Join what the steps wait for with what was learned, a row a configuration.
+
+    ``effects`` has one entry a candidate; what has none is a row with its reason.
+    """
+    told = iter(effects)
+    rows: list[Mapping[str, Any]] = []
+    for one in found:
+        if isinstance(one, Refused):
+            rows.append({"configuration": one.configuration, "reason": one.reason})
+            continue
+        offer, count = one.configuration.parts[0]
+        shares = {f"share_{name}": share for name, share in one.shares.items()}
+        rows.append({
+            "configuration": f"{count} x {offer.instance_type}",
+            "learned": one.is_learned,
+            **shares,
+            **next(told),
+        })  # fmt: skip
+    return Explanation(tuple(rows))

@@ -1,0 +1,261 @@
+"""The one estimate: this job, on these machines, in the best of all ways of training it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.estimate.columns import TimeColumns
+from advisor.estimate.groups import OnGroups
+from advisor.estimate.laws import ModelOn
+from advisor.estimate.plan import Choice
+from advisor.estimate.ways import stages, uneven, zorse
+from advisor.estimate.ways.beside import WAYS as BESIDE_WAYS
+from advisor.estimate.ways.data_parallel import data_parallel
+from advisor.estimate.ways.model_parallel import model_parallel, nothing, on_machine
+from advisor.estimate.ways.units import could_gain, improved, unit_model
+from advisor.machines.cluster import NamedCluster
+from advisor.machines.fleet import assumed_network_log_sd
+from advisor.planners.core.columns import put
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.nouns import Device
+from advisor.planners.step.device import step_time
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# Micro-batches among which the fewest seconds a sample are looked for.
+_BATCHES: Final = tuple(float(2**k) for k in range(17))
+
+
+def best_columns(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+    """Return the fastest layout of every row of machines, among all ways of training the job.
+
+    A transformer on accelerators is laid out by its dimensions (``model_parallel``); everything
+    else trains data parallel, or cut at its recorded units where that fits or is faster. Where the
+    question admits them, the ways beside the layouts take the rows that they do better.
+
+    Parameters
+    ----------
+    case : StepCase
+    type_index, count : integer arrays of shape (n,)
+    """
+    columns = _best(case, type_index, count)
+    for way in BESIDE_WAYS:
+        if way.applies(case):
+            columns = way.columns(case, columns)
+    return _with_assumed_networks(case, columns)
+
+
+def _best(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+    by_shape = is_laid_out_by_shape(case, type_index)
+    if by_shape.all():
+        return model_parallel(case, type_index, count)
+    columns = data_parallel(case, type_index, count)
+    if by_shape.any():
+        rows = np.flatnonzero(by_shape)
+        return put(columns, rows, model_parallel(case, type_index[rows], count[rows]))
+    return improved(case, columns)
+
+
+def _with_assumed_networks(case: StepCase, columns: TimeColumns) -> TimeColumns:
+    """Mark the rows that rest on an assumed network, and widen their intervals by it."""
+    rows = columns.type_index, columns.count
+    added = assumed_network_log_sd(case.fleet, *rows, columns.shares["network"])
+    return replace(
+        columns,
+        log_sd=np.hypot(columns.log_sd, added),
+        is_network_assumed=case.is_network_assumed(*rows),
+    )
+
+
+def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+    """Return what can be said of every row at little cost: plain data parallelism.
+
+    Rows that are laid out by shape have no estimate yet: ``nan`` with status ok.
+    """
+    by_shape = is_laid_out_by_shape(case, type_index)
+    if by_shape.all():
+        columns = nothing(case, type_index, count)
+    else:
+        columns = data_parallel(case, type_index, count)
+        rows = np.flatnonzero(by_shape)
+        if rows.size:
+            columns = put(columns, rows, nothing(case, type_index[rows], count[rows]))
+    return _with_assumed_networks(case, columns)
+
+
+def improvable(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
+    """Return the rows of a first look that a search may give another answer for."""
+    by_shape = is_laid_out_by_shape(case, columns.type_index)
+    if by_shape.any():
+        return np.asarray(by_shape & (columns.status == 0))
+    is_open = could_gain(case, columns)
+    for way in BESIDE_WAYS:
+        if way.applies(case):
+            is_open |= way.could_win(case, columns)
+    return is_open
+
+
+def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats:
+    """Return a bound from below on the step of some rows, in whatever layout [s].
+
+    Computing alone, at the best micro-batch, shared evenly and with nothing waited for. For
+    deciding which rows need a search (``ranking.pruning``).
+
+    Parameters
+    ----------
+    case : StepCase
+    columns : TimeColumns
+        Of ``first_look``.
+    rows : integer array of shape (n,)
+        Rows of ``columns`` that are ``improvable``.
+    """
+    type_index, count = columns.type_index[rows], columns.count[rows]
+    least_s = _least_step_s(case, type_index, count)
+    for way in BESIDE_WAYS:
+        if way.applies(case):
+            # What bounds the layouts need not hold for it.
+            least_s = np.minimum(least_s, way.bound(case, type_index, count))
+    return least_s
+
+
+def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
+    devices = case.fleet.per_node[type_index] * count
+    if is_laid_out_by_shape(case, type_index).any():
+        least_s = np.empty(len(devices))
+        used, place = np.unique(type_index, return_inverse=True)
+        for i, row in enumerate(used.tolist()):
+            of_type = np.flatnonzero(place == i)
+            least_s[of_type] = _least_of_shapes(case, row, devices[of_type].tolist())
+        return least_s
+    used, place = np.unique(case.fleet.device[type_index], return_inverse=True)
+    each, once = _least_of_operators(case, [case.fleet.devices[d] for d in used])
+    shared = each[place] * case.job.global_batch / devices
+    return np.asarray(np.maximum(shared, once[place]))
+
+
+def _least_of_shapes(case: StepCase, row: int, devices: list[int]) -> list[float]:
+    """Return the bound of a transformer on each number of devices of one type of machine [s]."""
+    problem = on_machine(case, row).problem
+    key = ("least device seconds", int(case.fleet.device[row]))
+    if key not in case.seen:
+        case.seen[key] = problem.least_device_s_per_sample()
+    device_s, batch = case.seen[key], case.job.global_batch
+    return [problem.least_step_s(number, batch, device_s) for number in devices]
+
+
+def _least_of_operators(case: StepCase, targets: list[Device]) -> tuple[Floats, Floats]:
+    """Return bounds by the law of the operators: device-seconds of a sample, and of a step [s].
+
+    Whatever the stages, a step takes the samples' device-seconds shared evenly, at a micro-batch
+    that is no larger than the batch; and no less than one sample through the whole model, whose
+    kernels every rank of a tensor-parallel group starts.
+    """
+    if not targets:
+        return np.zeros(0), np.zeros(0)
+    batches = np.array([b for b in _BATCHES if b <= case.job.global_batch])
+    columns = step_time(case.work, targets, batches, case.constants.device)
+    factor, _ = case.anchors.calibration(targets, columns.log_sd, case.constants)
+    scale = np.exp(factor)
+    widest = unit_model(case).widest
+    each = (columns.micro_batch_s / batches).min(axis=1) * scale
+    shared = (columns.compute_s + columns.memory_s)[:, 0] / widest
+    return np.asarray(each), np.asarray((columns.launch_s[:, 0] + shared) * scale)
+
+
+# ------------------------------------------------------------------------------------------
+# The ways of training on groups of unlike machines, which ``plan`` and ``recommend`` ask.
+#
+# A new way is one file with a function ``OnGroups -> Choice`` that raises ``PlanningError`` where it
+# does not apply, with what is said of its choices, and one line here.
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeWay:
+    """A way of training on unlike machines: what it is called, its planner, and what it says.
+
+    ``words`` makes one phrase of a choice and of what its groups are called; None of a way that no
+    released framework runs.
+    """
+
+    name: str
+    choose: Callable[[OnGroups], Choice]
+    words: Callable[[Choice, Mapping[str, str]], str] | None = None
+
+
+WAYS: Final = (
+    UnlikeWay(stages.NAME, stages.pipeline_over_groups, stages.words),
+    UnlikeWay(uneven.NAME, uneven.uneven_batches, uneven.words),
+    UnlikeWay(uneven.UNEVEN_STATE_NAME, uneven.uneven_state),
+    UnlikeWay(zorse.NAME, zorse.asymmetric_stages),
+)
+
+
+def unlike_choices(
+    model: ModelOn,
+    cluster: NamedCluster,
+    *,
+    global_batch: int,
+    coverage: float = 0.9,
+    command: tuple[str, ...] = (),
+    ways: tuple[UnlikeWay, ...] = WAYS,
+) -> tuple[list[Choice], dict[str, str]]:
+    """Plan every way of training a model on all machines of a cluster together.
+
+    Parameters
+    ----------
+    model : ModelOn
+        ``unit_models.model_on(job, cluster.groups, ...)``.
+    cluster : NamedCluster
+    global_batch : int
+        Samples of a step over all devices.
+    coverage : float
+        Probability that an interval holds the true value.
+    command : tuple of str
+        The recorded command line; empty for a described model.
+    ways : tuple of UnlikeWay
+        All that there are by default.
+
+    Returns
+    -------
+    choices : list of Choice
+        In the ways' order; those without commands are run by no released framework.
+    left_out : dict of str to str
+        Ways that do not apply or fit, and why.
+    """
+    case = OnGroups(
+        model=model, cluster=cluster, global_batch=global_batch, coverage=coverage, command=command
+    )
+    return tried({way.name: partial(way.choose, case) for way in ways})
+
+
+def best_released(model: ModelOn, cluster: NamedCluster, *, global_batch: int) -> Choice | None:
+    """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
+    case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
+    found, _ = tried({way.name: partial(way.choose, case) for way in WAYS if way.words})
+    return min((c for c in found if c.commands), key=lambda c: c.step_time_s.value, default=None)
+
+
+def words_of(choice: Choice, names: Mapping[str, str]) -> str:
+    """Return what a way says of its choice, its groups by ``names``."""
+    (said,) = (way.words for way in WAYS if way.name == choice.name)
+    return "" if said is None else said(choice, names)
+
+
+def tried(ways: Mapping[str, Callable[[], Choice]]) -> tuple[list[Choice], dict[str, str]]:
+    """Return what the ways find, and of the others why they find nothing."""
+    found: list[Choice] = []
+    left_out: dict[str, str] = {}
+    for name, way in ways.items():
+        try:
+            found.append(way())
+        except PlanningError as error:
+            left_out[name] = f"{error}; {error.hint}" if error.hint else str(error)
+    return found, left_out

@@ -1,0 +1,202 @@
+"""What a job takes on every (instance type, count), as columns: what every way answers with.
+
+Rows that cannot run keep their reason in ``status``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import Bottleneck
+from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts
+from advisor.planners.core.nouns import Layout, Schedule
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+
+STATUSES: Final = (
+    "ok",
+    "does_not_fit_in_memory",
+    "fewer_samples_than_workers",
+    "network_unknown",
+    "no_time_model",
+    "accelerator_not_supported",
+    "runs_on_one_machine",
+    "batch_does_not_divide",
+    "excluded_by_layout",
+    # Not estimated, since a bound from below was enough (``ranking.pruning``):
+    "dominated",
+    "over_deadline",
+    "over_budget",
+    "over_hourly",
+    "over_quota",
+)
+CODE: Final = {status: code for code, status in enumerate(STATUSES)}
+# How the ways are called in answers; ``TimeColumns.way`` is an index into it.
+WAYS: Final = ("program", "data parallel", "model parallel", "recorded units", "layer swapping")
+WAITS: Final[tuple[Bottleneck, ...]] = (
+    "compute", "memory", "launch", "network", "pipeline", "offload", "input",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeColumns:
+    """One row a (type, count). Times are per optimizer step; nan where ``status`` is not 0.
+
+    Attributes
+    ----------
+    type_index, count : integer arrays
+    status : integer array
+        Index into ``STATUSES``.
+    way : integer array
+        Index into ``WAYS``.
+    step_s, log_sd : float arrays
+        Step time [s] and one standard deviation of the error of its logarithm.
+    shares : mapping of str to float array
+        What the step waits for (``WAITS``); they sum to 1.
+    layouts : Layouts
+        The layout of every row, as integer arrays.
+    memory_bytes, host_bytes : float arrays
+        On the fullest device; of a machine's main memory for what is offloaded.
+    startup_s, data_in_s : float arrays
+        Before the first step: the program's own start, and bringing in its data. [s]
+    is_extrapolating : boolean array
+    is_network_assumed : boolean array
+        Several machines whose network nobody states.
+    is_learned : boolean array or None
+        Corrected by what was learned from runs; None where nothing is.
+    """
+
+    type_index: Integers
+    count: Integers
+    status: Integers
+    way: Integers
+    step_s: Floats
+    log_sd: Floats
+    shares: dict[Bottleneck, Floats]
+    layouts: Layouts
+    memory_bytes: Floats
+    host_bytes: Floats
+    startup_s: Floats
+    data_in_s: Floats
+    is_extrapolating: Booleans
+    is_network_assumed: Booleans
+    is_learned: Booleans | None = None
+
+    def select(self, rows: Integers) -> TimeColumns:
+        """Return some rows, in their order."""
+
+        def at(value: Any) -> Any:
+            return value[rows] if isinstance(value, np.ndarray) and value.ndim else value
+
+        columns: dict[str, Any] = {f.name: at(getattr(self, f.name)) for f in fields(self)}
+        columns["shares"] = {name: part[rows] for name, part in self.shares.items()}
+        parts = {f.name: at(getattr(self.layouts, f.name)) for f in fields(self.layouts)}
+        return TimeColumns(**columns | {"layouts": Layouts(**parts)})
+
+    @property
+    def dp(self) -> Integers:
+        """Data-parallel ranks."""
+        return np.asarray(self.layouts.dp, np.int64)
+
+    @property
+    def micro_batch(self) -> Integers:
+        """Samples of a micro-batch of one rank."""
+        return np.asarray(self.layouts.micro_batch, np.int64)
+
+    @property
+    def accumulation_steps(self) -> Integers:
+        """Micro-batches of a step."""
+        return np.asarray(self.layouts.accumulation_steps, np.int64)
+
+    @property
+    def zero_stage(self) -> Integers:
+        """ZeRO stage."""
+        return np.asarray(self.layouts.zero_stage, np.int64)
+
+    @property
+    def workers(self) -> Integers:
+        """Devices that work together."""
+        parts = self.layouts
+        return np.asarray(self.dp * parts.tp * parts.pp * parts.cp, np.int64)
+
+    def layout(self, row: int) -> Layout:
+        """Return the layout of one row as an object."""
+        return layout_of(self.layouts, row)
+
+
+def layout_of(layouts: Layouts, row: int) -> Layout:
+    """Return one row of columns of layouts as an object."""
+
+    def at(name: str) -> int:
+        return int(getattr(layouts, name)[row])
+
+    schedule: Schedule = "1f1b"
+    if at("virtual_stages") > 1:
+        schedule = "interleaved"
+    elif at("holds_all") and at("pp") > 1:
+        schedule = "gpipe"
+    ranks, group, zero = at("dp") * at("cp"), at("shard_group"), at("zero_stage")
+    return Layout(
+        dp=at("dp"),
+        tp=at("tp"),
+        pp=at("pp"),
+        cp=at("cp"),
+        ep=at("ep"),
+        micro_batch=at("micro_batch"),
+        accumulation_steps=at("accumulation_steps"),
+        virtual_stages=at("virtual_stages"),
+        schedule=schedule,
+        zero_stage=zero,
+        recompute=RECOMPUTES[at("recompute")],
+        is_sequence_parallel=bool(at("is_sequence_parallel")),
+        shard_group=group if zero and group < ranks else None,
+        offload=frozenset(name for name in OFFLOADS if at(f"offloads_{name}")),
+        average_every=at("average_every"),
+    )
+
+
+def integer_layouts(rows: int, **columns: Any) -> Layouts:
+    """Return layouts of one length as integer arrays; what is not given is plain data parallel.
+
+    Parameters
+    ----------
+    rows : int
+    **columns : array-like of int
+        Fields of ``Layouts``.
+    """
+    dp = np.broadcast_to(np.asarray(columns.get("dp", 1), np.int64), (rows,))
+    plain: dict[str, Any] = {
+        **dict.fromkeys(("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps"), 1),
+        **dict.fromkeys(("virtual_stages", "reshards", "average_every"), 1),
+        **dict.fromkeys(("zero_stage", "recompute", "is_sequence_parallel", "holds_all"), 0),
+        **{f"offloads_{name}": 0 for name in OFFLOADS},
+        "dp": dp,
+        "shard_group": dp,
+    }
+    whole = {
+        name: np.broadcast_to(np.asarray(value, np.int64), (rows,)).copy()
+        for name, value in (plain | columns).items()
+    }
+    return Layouts(**whole)
+
+
+def shares_of(parts_s: dict[Bottleneck, Floats]) -> tuple[Floats, dict[Bottleneck, Floats]]:
+    """Return the sum of a step's parts, and each part's share of it; what is missing is 0."""
+    rows = len(next(iter(parts_s.values())))
+    total = np.sum(list(parts_s.values()), axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return total, {name: parts_s.get(name, np.zeros(rows)) / total for name in WAITS}
+
+
+def spread(values: NDArray[np.generic], rows: Integers, length: int) -> Floats:
+    """Put the rows that could be estimated back among all rows; the others are nan or 0."""
+    is_count = values.dtype.kind in "iub"
+    out = np.zeros(length) if is_count else np.full(length, np.nan)
+    out[rows] = values
+    return out

@@ -1,0 +1,411 @@
+"""One job on one configuration, with its parts and where every number comes from."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+import numpy as np
+
+from advisor.answer import (
+    Answer,
+    Bottleneck,
+    Candidate,
+    CompletionWay,
+    Configuration,
+    Estimate,
+    Offer,
+    to_record,
+)
+from advisor.catalogue import Catalogue, OfferColumns, Pricing
+from advisor.collectors.format.recording import Host
+from advisor.collectors.watch import benchmark, host
+from advisor.errors import UsageError
+from advisor.estimate.answer import (
+    beside_steps,
+    interruptions,
+    offer_of,
+    throughput,
+    waits,
+    whole_run,
+)
+from advisor.estimate.best import words_of
+from advisor.estimate.columns import STATUSES, WAYS, TimeColumns
+from advisor.estimate.completion import Completion, SideCosts
+from advisor.estimate.facts import StepFacts
+from advisor.estimate.learned import COST, Learned, candidate_records
+from advisor.estimate.places import layout_of_groups
+from advisor.estimate.plan import Choice
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways.data_parallel import is_answer
+from advisor.estimate.words import assumed_network
+from advisor.jobs.describe import NO_LENGTH
+from advisor.jobs.job import Job
+from advisor.jobs.recorded import script_notes
+from advisor.jobs.units import transformer_units
+from advisor.machines import devices
+from advisor.machines.devices import host_device, is_same_machine
+from advisor.machines.fleet import lone_fleet
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Device
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.step.device_rates import runs_as
+from advisor.records.profiled import profile
+from advisor.words import units_words
+
+# ------------------------------------------------------------------------------------------
+# The cost of a job as it was learned from runs, with no time in between: the Nazari thesis's way.
+#
+# What a job is billed follows from its time (``completion``). This is a second opinion beside it: a
+# model whose label was the cost itself, relative to what the partial run's time would cost on the
+# machines asked about. It answers where it has seen such jobs on such machines, and nowhere else;
+# it knows the steps alone, not what a bill has besides (start-up, storage, a shortest bill).
+
+
+def direct_cost(
+    predictor: Predictor, job: Job, columns: TimeColumns, offers: OfferColumns, offer: int,
+    coverage: float,
+) -> Estimate | None:  # fmt: skip
+    """Return the cost of the whole job on the machines of the only row of the columns [USD].
+
+    None for a predictor of physics alone, a job that was not profiled on processors, a machine
+    without a price, and wherever the model has seen no such runs. Raises ModelError if the model's
+    folder was changed, or was fitted on other features than this version's.
+    """
+    price = float(offers.price_usd_per_h[offer])
+    model = None if predictor.learned is None else Learned.default(COST)
+    if model is None or not price > 0 or profile(job) is None:
+        return None
+    (asked,) = candidate_records(job, predictor.catalogue, columns, np.array([0]))
+    (machines,) = asked.configuration
+    asked = replace(asked, configuration=(replace(machines, price_usd_per_h=price),))
+    if not model.covers([asked])[0]:
+        return None
+    found = model.model.predict([asked], coverage)
+    return Estimate(
+        value=float(found.value[0]), low=float(found.low[0]), high=float(found.high[0]),
+        coverage=coverage,
+    )  # fmt: skip
+
+
+def estimate_on_type(
+    predictor: Predictor, job: Job, instance_type: str, *, provider: str | None = None,
+    count: int = 1, coverage: float = 0.9, space: SearchSpace | None = None,
+    completion: CompletionWay | None = None, known_network: bool = False,
+) -> Answer:  # fmt: skip
+    """Estimate a job on machines of one type of the catalogue.
+
+    ``completion`` is what the whole job runs on until it is done, machines that stay by default;
+    ``space`` and ``known_network`` are those of ``Predictor.step_columns``.
+
+    Raises
+    ------
+    CatalogueError
+        If the type is unknown.
+    UsageError
+        If the job cannot run there, or the count makes no sense.
+    """
+    _check_count(count)
+    row = predictor.catalogue.instance_type(instance_type, provider=provider)
+    columns = predictor.step_columns(
+        job, np.array([row.index]), np.array([count]), space=space, known_network=known_network
+    )
+    where = f"{count} x {row.name} ({row.provider})"
+    _check_status(job, columns, where)
+    device = predictor.device_of(row.index, job)
+    pricing: Pricing = "on-demand" if completion in (None, "on-demand") else "spot"
+    offers, offer = predictor.cheapest(row, pricing=pricing)
+    if offer is None and completion is not None:
+        raise UsageError(
+            f"{where} is not sold at a {pricing} price",
+            hint=f"see `advisor catalogue show {row.name}`",
+        )
+    if offer is not None:
+        rented = offer_of(predictor.catalogue, offers, offer)
+    else:
+        rented = Offer(
+            provider=row.provider, instance_type=row.name, region="", pricing=pricing,
+            price_usd_per_h=math.nan, accelerator=row.accelerator or None,
+            accelerators=row.accelerator_count if row.accelerator else 0.0,
+            vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
+        )  # fmt: skip
+    found = _estimate(predictor, job, columns, (rented, count), device, coverage)
+    if offer is None or found.training_time_h is None:
+        return found
+    whole = predictor.rented(
+        job, columns, offers, offer, pricing=pricing, completion=completion, coverage=coverage,
+        space=space, known_network=known_network,
+    )  # fmt: skip
+    return replace(
+        whole, job=found.job, notes=found.notes, sources=found.sources, runs_as=found.runs_as,
+        device_memory_gib=found.device_memory_gib,
+        cost_direct_usd=direct_cost(predictor, job, columns, offers, offer, coverage),
+    )  # fmt: skip
+
+
+def estimate_on_gpu(
+    predictor: Predictor, job: Job, gpu: str, *, count: int = 1, coverage: float = 0.9,
+    space: SearchSpace | None = None,
+) -> Answer:  # fmt: skip
+    """Estimate a job on accelerators of one machine, whoever sells it; the host is no limit.
+
+    Raises
+    ------
+    UsageError
+        If the accelerator is unknown, the job has no steps or cannot run there.
+    """
+    _check_count(count)
+    if job.work is None:
+        raise UsageError(
+            f"{job.name} has no training steps, so no accelerator speeds it up",
+            hint="name a machine: --on g5.xlarge",
+        )
+    device = _accelerator(gpu)
+    card = Offer(
+        provider="", instance_type=device.name, region="", pricing="given",
+        price_usd_per_h=math.nan, accelerator=device.name, accelerators=1.0, vcpus=0,
+        memory_gib=0.0,
+    )  # fmt: skip
+    return on_device(predictor, job, device, (card, count), coverage, space)
+
+
+def estimate_here(
+    predictor: Predictor, job: Job, *, coverage: float = 0.9, space: SearchSpace | None = None
+) -> Answer:
+    """Estimate a job on this machine: as it was measured, where it was recorded here.
+
+    Otherwise on its GPU where one was measured, on its processor where none was.
+
+    Raises
+    ------
+    UsageError
+        If the job cannot run here.
+    """
+    machine = machine_here(job)
+    return on_device(
+        predictor, job, machine.device, (machine.offer(), 1), coverage, space,
+        is_recorded=machine.is_recorded,
+    )  # fmt: skip
+
+
+PROVIDER: Final = "here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineHere:
+    """The machine at hand: as described, what a job computes on, whether it was recorded here."""
+
+    host: Host
+    device: Device
+    is_recorded: bool
+
+    def offer(self, count: int = 1, price_usd_per_h: float = math.nan) -> Offer:
+        """Return it as if it were sold, with ``count`` of its accelerators."""
+        is_cpu = self.device.kind == "cpu"
+        return Offer(
+            provider=PROVIDER,
+            instance_type=self.host.cpu_model if is_cpu else self.device.name,
+            region="this machine",
+            pricing="own",
+            price_usd_per_h=price_usd_per_h,
+            accelerator=None if is_cpu else self.device.name,
+            accelerators=0.0 if is_cpu else float(count),
+            vcpus=self.host.logical_cpus,
+            memory_gib=self.host.memory_limit_bytes / GIB,
+        )
+
+
+def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
+    """Return what the job would run on here.
+
+    Parameters
+    ----------
+    measures : bool
+        Take the four-second benchmark where nobody has; the processor's tables answer otherwise.
+
+    Raises
+    ------
+    UsageError
+        If this machine's GPU is not in the device sheet.
+    """
+    sheets = benchmark.cached_sheets()
+    measured = benchmark.cached_or_measured() if measures else benchmark.cached()
+    described = host.describe(benchmark=measured, sheets=sheets)
+    seen = job.measured
+    is_recorded = seen is not None and is_same_machine(seen.host, described)
+    kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
+    if job.work is None:
+        kind = "cpu"
+    if seen is not None and is_recorded:
+        described, kind = seen.host, seen.device
+    threads = job.compute_threads
+    device = host_device(described, None if threads is None else max(round(threads), 1), kind)
+    if device is None:
+        raise UsageError(
+            "this machine's GPU is not in the device sheet", hint="name the nearest: --gpu L4"
+        )
+    return MachineHere(host=described, device=device, is_recorded=is_recorded)
+
+
+def on_device(
+    predictor: Predictor, job: Job, device: Device, machine: tuple[Offer, int], coverage: float,
+    space: SearchSpace | None, *, is_recorded: bool = False,
+) -> Answer:  # fmt: skip
+    """Estimate a job on a device, or several, in one machine that nobody sells."""
+    count = machine[1] if machine[0].provider != PROVIDER else round(machine[0].accelerators) or 1
+    where = "this machine" if machine[0].provider == PROVIDER else f"{count} x {device.name}"
+    lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
+    lone = replace(lone, is_recorded=is_recorded)
+    columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone, space=space)
+    _check_status(job, columns, where)
+    return _estimate(
+        predictor, job, columns, machine, device, coverage,
+        is_recorded=is_recorded and is_answer(job, space),
+    )  # fmt: skip
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise UsageError(f"--count {count} is out of range", hint="give 1 or more")
+
+
+def _accelerator(name: str) -> Device:
+    device = devices.suite_device(name)
+    if device is None:
+        known = list(devices.accelerator_devices())
+        lowered = {one.lower(): one for one in known}
+        close = difflib.get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
+        meant = " or ".join(lowered[one] for one in close)
+        raise UsageError(
+            f"no accelerator is called {name!r}",
+            hint=f"did you mean {meant}?" if meant else f"one of: {', '.join(known)}",
+        )
+    return device
+
+
+def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
+    if columns.status[0]:
+        reason = STATUSES[int(columns.status[0])].replace("_", " ")
+        raise UsageError(
+            f"{job.name} cannot be estimated on {where}: {reason}",
+            hint="choose another type, count, batch or precision",
+        )
+
+
+def _is_accelerated(device: Device | None) -> bool:
+    return device is not None and device.kind != "cpu"
+
+
+def _estimate(
+    predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
+    device: Device | None, coverage: float, *, is_recorded: bool = False,
+) -> Answer:  # fmt: skip
+    step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
+    time_h = None
+    if job.total_source != NO_LENGTH:
+        from advisor.estimate.completion import as_recorded_h, on_demand
+
+        if is_recorded:
+            time_h = as_recorded_h(job, columns, coverage)
+        else:
+            time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
+    work = job.work
+    configuration = Configuration(parts=(machine,))
+    price = configuration.price_usd_per_h
+    is_priced = machine[0].provider != PROVIDER and not math.isnan(price)
+    facts = StepFacts(predictor, job, columns, device, price if is_priced else None)
+    shares: dict[str, float] = {name: float(share[0]) for name, share in columns.shares.items()}
+    return Answer(
+        job=job.name,
+        configuration=configuration,
+        devices=int(columns.workers[0]),
+        step_time_s=step,
+        throughput_samples_per_s=throughput(job, step),
+        shares=shares,
+        bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
+        runs_as=None if work is None or device is None else runs_as(device, work.precision),
+        layout=columns.layout(0),
+        way=WAYS[int(columns.way[0])],
+        memory_gib=float(columns.memory_bytes[0]) / GIB,
+        device_memory_gib=None if device is None else device.memory_bytes / GIB,
+        training_time_h=time_h,
+        is_extrapolating=bool(columns.is_extrapolating[0]),
+        sources=tuple(facts.all()),
+        notes=(
+            *job.notes,
+            *script_notes(job, [(_is_accelerated(device), int(columns.workers[0]))]),
+        ),
+        units=transformer_units(
+            job,
+            step.value,
+            int(columns.workers[0]),
+            device,
+            hours=None if time_h is None else time_h.value,
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# A way of training on several groups of machines as an object that is shown.
+
+
+def group_candidate(
+    job: Job, catalogue: Catalogue, choice: Choice, columns: TimeColumns, completion: Completion,
+    offers: OfferColumns, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
+    coverage: float, rank: int = 1,
+) -> Candidate:  # fmt: skip
+    """Make the candidate of several offers, ``parts`` being their rows and machines of each.
+
+    ``columns`` and ``completion`` have one row.
+    """
+    rented = [(offer_of(catalogue, offers, offer), count) for offer, count in parts]
+    configuration = Configuration(parts=tuple(rented))
+    stored = [(float(side.storage_usd_per_h[offer]), count) for offer, count in parts]
+    egress = [e for offer, _ in parts if not math.isnan(e := float(side.egress_usd[offer]))]
+    once = max(egress, default=math.nan)
+    price = configuration.price_usd_per_h
+    # Storage as it is priced: of the machines for which the catalogue has a price.
+    hourly = price + sum(each * count for each, count in stored if not math.isnan(each))
+    billing = side.billing(*(offer for offer, _ in parts))
+    time_h, cost = completion.estimates(
+        0, hourly, coverage, once_usd=0.0 if math.isnan(once) else once, billing=billing
+    )
+    storage = sum(each * count for each, count in stored)
+    breakdown = completion.breakdown(0, price, storage, once, billing)
+    step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
+    shares: dict[str, float] = {name: float(values[0]) for name, values in columns.shares.items()}
+    names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
+    # Devices of several kinds have no common peak.
+    units = transformer_units(
+        job, step.value, choice.devices, None,
+        hours=float(completion.spot_h[0] + completion.on_demand_h[0]),
+    )  # fmt: skip
+    return Candidate(
+        rank=rank,
+        configuration=configuration,
+        devices=choice.devices,
+        layout=layout_of_groups(choice),
+        step_time_s=step,
+        throughput_samples_per_s=throughput(job, step),
+        training_time_h=time_h,
+        cost_usd=cost,
+        memory_gib=float(columns.memory_bytes[0]) / GIB,
+        bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
+        shares=shares,
+        reasons=(
+            words_of(choice, names),
+            waits(shares),
+            *units_words(to_record(units)),
+            *((assumed_network(shares["network"]),) if columns.is_network_assumed[0] else ()),
+            *interruptions(completion, 0, sum(n for _, n in parts)),
+            *whole_run(completion, 0),
+            *beside_steps(breakdown, time_h.value, cost.value),
+        ),
+        is_extrapolating=bool(columns.is_extrapolating[0]),
+        way=choice.name,
+        breakdown=breakdown,
+        completion=completion.way_of(0),
+        units=units,
+    )

@@ -1,0 +1,200 @@
+"""Provenance of the numbers of an estimate: measured, looked up, computed, learned, given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from advisor.answer import Candidate, Fact
+from advisor.estimate.columns import TimeColumns
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways.beside import beside_words
+from advisor.jobs.describe import setup_words
+from advisor.jobs.job import Job
+from advisor.machines import devices
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Device, Work
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.step.device_rates import (
+    measured_flop_per_s,
+    peak_flop_per_s,
+    runs_as,
+    sustained_flop_per_s,
+)
+from advisor.quantities import digits
+
+
+class StepFacts:
+    """Says of each number that the estimate rests on where it is from."""
+
+    def __init__(
+        self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None,
+        price_usd_per_h: float | None,
+    ) -> None:  # fmt: skip
+        self.predictor, self.job, self.columns = predictor, job, columns
+        self.device, self.price_usd_per_h = device, price_usd_per_h
+
+    def all(self) -> Iterator[Fact]:
+        """Yield the facts: measured, given, looked up, computed, learned."""
+        yield from self._measured()
+        program = self.job.program
+        each = f"steps of {self.job.global_batch} samples"
+        if program is not None and program.unit:
+            each = f"{program.unit}s of {program.kind}"
+        yield Fact(
+            what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
+            note=self.job.total_source,
+        )  # fmt: skip
+        if self.device is not None and self.job.work is not None:
+            yield from self._looked_up(self.device, self.job.work)
+            yield from self._computed(self.job.work)
+            yield from self._learned(self.device, self.job.work)
+        if self.price_usd_per_h is not None:
+            yield Fact(
+                what="price", value=f"{self.price_usd_per_h:.4g} USD/h", source="looked up",
+                note=f"lowest on-demand price of any region, {self.predictor.catalogue.as_of}",
+            )  # fmt: skip
+
+    def _measured(self) -> Iterator[Fact]:
+        measured = self.job.measured
+        if measured is not None:
+            yield Fact(
+                what="step on the host",
+                value=f"{measured.step_s:.4g} s, {100 * math.expm1(measured.log_sd):.0f} % noise",
+                source="measured",
+                note=measured.host.cpu_model,
+            )
+            if measured.host.benchmark is not None:
+                rate = measured.host.benchmark.matmul_flop_per_s
+                yield Fact(
+                    what="host's products and memory", source="measured",
+                    value=f"{rate / 1e9:.0f} Gflop/s, "
+                    f"{measured.host.benchmark.copy_bytes_per_s / 1e9:.1f} GB/s",
+                    note=f"advisor doctor, {measured.host.benchmark.measured_at[:10]}",
+                )  # fmt: skip
+        for actual in self.job.actuals:
+            yield Fact(
+                what=f"step on {actual.count} x {actual.instance_type}",
+                value=f"{actual.step_s:.4g} s", source="measured", note="advisor runs actual",
+            )  # fmt: skip
+        for run in self.job.layout_runs:
+            yield Fact(
+                what=f"step of {run.name} on {run.machines}", value=f"{run.step_s:.4g} s",
+                source="measured", note="advisor runs actual",
+            )  # fmt: skip
+        factor = self.predictor.calibration_factor(self.job, self.device)
+        if factor is not None:
+            yield Fact(
+                what="calibration", value=f"x {factor:.3g}", source="learned",
+                note="what measured steps of this job, and on GPUs of jobs like it, say of "
+                "this device: ratio to the bare model",
+            )  # fmt: skip
+
+    def _looked_up(self, device: Device, work: Work) -> Iterator[Fact]:
+        sources = devices.sheet_sources(device.name)
+        as_of = sources.get("as_of", "")
+        precision = runs_as(device, work.precision)
+        peak = peak_flop_per_s(device, precision) or 0.0
+        note = "" if precision == work.precision else f"{work.precision} runs as {precision} here"
+        if device.call_s is not None:
+            yield Fact(
+                what="products, memory and calls of this machine", source="measured",
+                value=f"{(measured_flop_per_s(device, precision) or peak) / 1e12:.4g} Tflop/s, "
+                f"{device.memory_bytes_per_s / 1e9:,.1f} GB/s, {1e6 * device.call_s:.1f} us",
+                note="advisor doctor --device-sheet",
+            )  # fmt: skip
+            return
+        yield Fact(
+            what=f"{precision} peak and memory of {device.name}", source="looked up",
+            value=f"{peak / 1e12:.4g} Tflop/s, {device.memory_bytes_per_s / 1e9:,.0f} GB/s, "
+            f"{device.memory_bytes / GIB:.0f} GiB",
+            note="; ".join(filter(None, (note, sources.get("peak_source", ""), as_of))),
+        )  # fmt: skip
+
+    def _computed(self, work: Work) -> Iterator[Fact]:
+        flop = sum(operator.flop for operator in work.operators) / work.micro_batch
+        moved = sum(o.bytes for o in work.operators if o.phase != "optimizer") / work.micro_batch
+        traced = "described" if self.job.measured is None else "traced"
+        yield Fact(
+            what="training software", value=setup_words(work),
+            source="assumed" if self.job.measured is None else "measured",
+            note="; ".join(self.job.assumptions),
+        )  # fmt: skip
+        yield Fact(
+            what="work of a sample", source="computed", value=f"{digits(flop / 1e9)} Gflop, "
+            f"{digits(moved / 1e9)} GB moved", note=f"{len(work.operators)} operators, {traced}",
+        )  # fmt: skip
+        if said := beside_words(self.columns, 0):
+            way, *limits = said
+            name, _, meaning = way.partition(": ")
+            yield Fact(what=name, value=meaning, source="computed", note="; ".join(limits))
+        yield Fact(
+            what="memory of a device",
+            source="computed",
+            value=f"{float(self.columns.memory_bytes[0]) / GIB:.3g} GiB",
+            note="parameters, gradients, optimizer state, activations, context",
+        )
+
+    def _learned(self, device: Device, work: Work) -> Iterator[Fact]:
+        constants = self.predictor.constants
+        precision = runs_as(device, work.precision)
+        rate = sustained_flop_per_s(device, precision, constants.device)
+        is_measured = measured_flop_per_s(device, precision) is not None
+        yield Fact(
+            what="sustained products", value=f"{rate / 1e12:.4g} Tflop/s",
+            source=("measured" if device.call_s else "looked up") if is_measured else "learned",
+            note=devices.sheet_sources(device.name).get("sustained_source", "")
+            if is_measured else "limits of arithmetic and power, device model",
+        )  # fmt: skip
+        yield Fact(
+            what="efficiencies of operators, launch costs", value=devices.model_day(),
+            source="learned", note="advisor train device-model",
+        )  # fmt: skip
+        if int(self.columns.dp[0]) > 1:
+            yield Fact(
+                what="communication", value=f"{self.columns.shares['network'][0]:.0%} of the step",
+                source="learned", note="nominal links, advisor train scaling",
+            )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------
+# Provenance of the numbers of a candidate: those of its step, and its price.
+
+
+def facts_of(
+    predictor: Predictor, job: Job, one: Candidate, *, space: SearchSpace | None = None
+) -> tuple[Fact, ...]:
+    """Return what a rented candidate rests on; of unlike machines the prices alone.
+
+    ``space`` is the one that it was chosen from.
+    """
+    return (*_of_step(predictor, job, one, space), *_prices(predictor, one))
+
+
+def _of_step(
+    predictor: Predictor, job: Job, one: Candidate, space: SearchSpace | None
+) -> Iterator[Fact]:
+    if len(one.configuration.parts) > 1:
+        return
+    offer, count = one.configuration.parts[0]
+    row = predictor.catalogue.instance_type(offer.instance_type, provider=offer.provider)
+    columns = predictor.step_columns(job, np.array([row.index]), np.array([count]), space=space)
+    device = predictor.device_of(row.index, job)
+    yield from StepFacts(predictor, job, columns, device, None).all()
+    if one.is_learned and predictor.learned is not None:
+        yield Fact(
+            what="correction of the step", value="by measured runs of similar size",
+            source="learned", note=f"model {predictor.learned.folder.name}",
+        )  # fmt: skip
+
+
+def _prices(predictor: Predictor, one: Candidate) -> Iterator[Fact]:
+    for offer, _ in one.configuration.parts:
+        yield Fact(
+            what=f"price of {offer.instance_type}", value=f"{offer.price_usd_per_h:.4g} USD/h",
+            source="looked up",
+            note=f"{offer.provider} {offer.region}, {offer.pricing}, "
+            f"{predictor.catalogue.as_of}",
+        )  # fmt: skip

@@ -1,0 +1,183 @@
+"""What a way over unlike machines is asked: this model, on these groups, with this batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from advisor.answer import Command, Estimate
+from advisor.estimate.laws import LayoutLaw, ModelOn
+from advisor.estimate.plan import Choice, way_on
+from advisor.estimate.words import assumed_network
+from advisor.machines.cluster import ClusterGroup, NamedCluster
+from advisor.planners.core.columns import Floats
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.problem import SearchSpace
+
+Machines = list[ClusterGroup]
+# Options by the names of what may be chosen.
+_CALLED: Final = {
+    "tp": "tensor-parallel degree", "pp": "number of stages", "cp": "context-parallel degree",
+    "ep": "expert-parallel degree", "zero_stages": "ZeRO stage", "recomputes": "recomputation",
+    "micro_batch": "micro-batch", "accumulation_steps": "number of micro-batches",
+}  # fmt: skip
+# Degrees of a way in which every rank holds the whole model.
+ALONE: Final[dict[str, Collection[object]]] = dict.fromkeys(("tp", "pp", "cp", "ep"), (1,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnGroups:
+    """A model on the groups of a cluster.
+
+    Attributes
+    ----------
+    model : ModelOn
+    cluster : NamedCluster
+    global_batch : int
+        Samples of a step over all devices.
+    coverage : float
+        Probability that an interval holds the true value.
+    command : tuple of str
+        The recorded command line; empty for a described model.
+    only_released : bool
+        Leave out what no released framework runs.
+    """
+
+    model: ModelOn
+    cluster: NamedCluster
+    global_batch: int
+    coverage: float = 0.9
+    command: tuple[str, ...] = ()
+    only_released: bool = False
+
+    @property
+    def space(self) -> SearchSpace:
+        """What a layout may be."""
+        return self.model.places[0].case.space
+
+    def refuse(self, **only: Collection[object]) -> None:
+        """Refuse a search space that asks for what a way has not.
+
+        Parameters
+        ----------
+        **only : collections
+            What the way can take, by the name of what may be chosen.
+
+        Raises
+        ------
+        PlanningError
+            If nothing that may be chosen is among them; the message names the option.
+        """
+        space = self.space
+        for name, able in only.items():
+            asked = getattr(space, name)
+            wanted = asked if isinstance(asked, tuple) else (asked,)
+            least = getattr(space, f"min_{name}", 1)
+            if any(one is None or one in able for one in wanted) and least in {1, *able}:
+                continue
+            words = ", ".join(map(str, wanted))
+            raise PlanningError(
+                f"it has no {_CALLED.get(name, name)} of {words}",
+                hint="leave the option open, or plan on machines of one type",
+                exit_code=3,
+            )
+
+    @property
+    def groups(self) -> tuple[ClusterGroup, ...]:
+        """The cluster's groups, with the links that the estimate reads."""
+        return self.model.groups
+
+    @property
+    def nodes(self) -> int:
+        """Machines of all groups together."""
+        return sum(g.count for g in self.groups)
+
+    def choice(
+        self,
+        name: str,
+        step_s: float,
+        log_sd: float,
+        *,
+        memory_bytes: dict[str, float],
+        parts_s: Mapping[str, float],
+        details: Mapping[str, Any],
+        layouts: Mapping[str, Layout] | None = None,
+        commands: tuple[Command, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Choice:
+        """Return a way that uses all machines of the cluster.
+
+        ``parts_s`` are what a step waits for; what they do not hold is computing.
+        """
+        waits = {name: part for name, part in parts_s.items() if part > 0}
+        waits = {"compute": max(step_s - sum(waits.values()), 0.0), **waits}
+        return way_on(
+            self.cluster,
+            {g.label: g.count for g in self.groups},
+            name=name,
+            step_time_s=Estimate.lognormal(step_s, log_sd, self.coverage),
+            global_batch=self.global_batch,
+            devices=self.cluster.devices,
+            memory_bytes=memory_bytes,
+            layouts=layouts,
+            details={**details, "parts_s": waits, "layer_times": self.model.law.name},
+            commands=commands,
+            notes=(
+                *notes,
+                *(notes_of(self.groups) if self.is_laid_out else ()),
+                *((assumed_network(),) if self.is_network_assumed else ()),
+            ),
+        )
+
+    @property
+    def is_network_assumed(self) -> bool:
+        """Whether several machines are joined by a network that somebody states nothing of."""
+        places = self.model.places
+        return self.nodes > 1 and any(p.case.fleet.is_network_assumed[p.row] for p in places)
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the model is a transformer that equal machines would lay out by its shape."""
+        return isinstance(self.model.law, LayoutLaw)
+
+    def machines(self) -> Machines:
+        """Return every machine as a group of its own."""
+        return [replace(g, count=1) for g in self.groups for _ in range(g.count)]
+
+    def worker_labels(self) -> list[str]:
+        """Return the group of every device, in order."""
+        return [g.label for g in self.groups for _ in range(g.devices)]
+
+
+def notes_of(groups: Sequence[ClusterGroup]) -> tuple[str, ...]:
+    """Return what a reader must know of the accelerators' rates."""
+    return tuple(
+        f"{g.part.name}: no measured rate of large products is known, inferred from the datasheet"
+        for g in groups
+        if g.part.is_inferred
+    )
+
+
+def network_weights(machines: Sequence[ClusterGroup]) -> Floats:
+    """Return the bandwidth between each two machines, shape (n, n) [bytes/s]."""
+    rates = np.array([m.node.network.bytes_per_s for m in machines])
+    return np.asarray(np.minimum(rates[:, None], rates[None, :]))
+
+
+def slowest_networks(groups: Sequence[Sequence[ClusterGroup]]) -> Floats:
+    """Return the slowest network between each two groups, shape (groups, groups) [bytes/s]."""
+    return np.array(
+        [[min(m.node.network.bytes_per_s for m in (*a, *b)) for b in groups] for a in groups]
+    )
+
+
+def fullest(labels: Sequence[str], used: Sequence[float]) -> dict[str, float]:
+    """Return the memory of the fullest device by label [bytes]."""
+    found: dict[str, float] = {}
+    for label, value in zip(labels, used, strict=True):
+        found[label] = max(found.get(label, 0.0), value)
+    return found

@@ -1,0 +1,410 @@
+"""Jobs that are known by their runs: where those were, and which step would have taken so long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.ask import ENTRIES, JobSpec, Question, SetupRequest
+from advisor.catalogue import Catalogue
+from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.estimate.best import best_columns
+from advisor.estimate.case import (
+    LEAST_RUNS,
+    Anchors,
+    Constants,
+    Key,
+    MeasuredLayout,
+    OwnLayouts,
+    PlacedRun,
+    StepCase,
+    constants,
+    host_core_speed,
+    key_of,
+    measured_clusters,
+    own_layouts,
+)
+from advisor.estimate.places import places
+from advisor.estimate.ways.model_parallel import on_machine
+from advisor.jobs import load
+from advisor.jobs.describe import described_job
+from advisor.jobs.job import Job
+from advisor.jobs.runs import Actual, LayoutRun, read_runs, runs_of
+from advisor.machines.cluster import ClusterGroup, one_group
+from advisor.machines.devices import accelerator_devices, suite_device
+from advisor.machines.fleet import Fleet, lone_fleet, own_fleet
+from advisor.machines.fleet import fleet as all_machines
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core.setup import Precision
+from advisor.planners.layouts.frameworks import layout_columns
+from advisor.planners.links.data_parallel import straggling
+from advisor.planners.links.scaling import ScalingFit
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.device_rates import DeviceParameters, unmeasured
+from advisor.planners.step.from_runs import (
+    MeasuredRun,
+    OtherJobs,
+    is_known_by_runs,
+    work_from_runs,
+)
+
+# The names of a question that say which job is meant, and how it is trained.
+JOB_NAMES: Final = frozenset(n for n, entry in ENTRIES.items() if entry.part in ("job", "setup"))
+# What tells machines as ``--cluster`` takes them, "2x4xT4@50Gbps", from names of types and cards.
+_CLUSTER: Final = re.compile(r"^\d+\s*x|[:@]")
+_PRECISION: Final = "bf16"  # where nobody says another, as for described jobs
+Machines = Callable[[], Fleet]
+
+
+def find_job(**named: Any) -> Job:
+    """Return the job that names and values ask for, as Python's keywords.
+
+    Raises UsageError if a name is unknown, several jobs are named, or a value makes no sense;
+    PlanningError if a model cannot be described.
+
+    Parameters
+    ----------
+    **named
+        The names of ``advisor.ask.entries`` that say which job is meant, how long it is, what
+        surrounds it and which software trains it: ``model="llama", tokens="15B"``.
+    """
+    asked = Question.read(named, names=JOB_NAMES)
+    return job_of(asked.job, asked.setup)
+
+
+def job_of(
+    spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None,
+    catalogue: Callable[[], Catalogue] = Catalogue.load,
+) -> Job:  # fmt: skip
+    """Return the job that is meant; as ``jobs.loading.job_of``, known by its runs alone as well.
+
+    Raises UsageError if several jobs are named, or a value makes no sense; CatalogueError if a run
+    was on a machine that the catalogue does not have; PlanningError if a model cannot be
+    described.
+
+    Parameters
+    ----------
+    catalogue : callable
+        Loads what has the machines of ``spec.runs``; called where there are any.
+    """
+    if spec.runs is None:
+        return load.job_of(spec, setup, job=job)
+    path, known = Path(spec.runs), catalogue()
+    runs, others = runs_of(path, read_runs(path), spec.runs_of)
+    if job is None and spec.is_known_by_runs:
+        found = job_from_runs(
+            runs, known, constants().device, name=spec.runs_of or path.stem, others=others,
+            precision=cast(Precision, spec.precision or _PRECISION), batch=spec.batch,
+        )  # fmt: skip
+        return load.job_of(replace(spec, batch=None), setup, job=found)
+    for run in runs:
+        machine_of(run, known)  # a name that nobody has is refused
+    return load.job_of(spec, setup, job=job, actuals=runs)
+
+
+def job_from_runs(
+    runs: tuple[Actual, ...], catalogue: Catalogue, parameters: DeviceParameters, *, name: str,
+    precision: Precision, batch: int | None = None, others: tuple[Actual, ...] = (),
+) -> Job:  # fmt: skip
+    """Return a job of which nothing is known but what its runs took.
+
+    Raises UsageError if a machine is unknown, or a run had fewer samples than devices.
+
+    Parameters
+    ----------
+    batch : int, optional
+        Samples of a step; the median of the runs by default.
+    """
+    runs, usual = with_batches(runs, batch)
+    for one in others:
+        machine_of(one, catalogue)  # a name that nobody has is refused
+    work = work_from_runs(
+        measured_runs(runs, catalogue), parameters, precision=precision, batch=usual
+    )
+    return replace(described_job(work, name=name), actuals=runs, other_runs=others)
+
+
+def with_batches(
+    runs: tuple[Actual, ...], batch: int | None = None
+) -> tuple[tuple[Actual, ...], int]:
+    """Return a job's runs with the batch of all known, and its usual batch.
+
+    That is the one given, or the median of the runs, which those without one are taken to have.
+    """
+    sizes = [one.batch for one in runs if one.batch is not None]
+    usual = batch or (round(float(np.median(sizes))) if sizes else 1)
+    return tuple(
+        one if one.batch is not None else replace(one, batch=usual) for one in runs
+    ), usual
+
+
+def measured_runs(
+    runs: tuple[Actual, ...], catalogue: Catalogue, machines: Machines | None = None
+) -> list[MeasuredRun]:
+    """Return runs as the planner takes them, each on one of its devices; batches are known.
+
+    Several equal devices share the batch, and wait for the slowest of them: what their exchange of
+    gradients takes besides is not told apart from their computing, and stays in the step. Devices
+    are taken by their specifications: a rate measured on some of them says less of the others than
+    that all are treated alike (``validate gpu``: mean 17.6 against 15.9 %). Raises UsageError if a
+    machine is unknown, or a run had fewer samples than devices.
+    """
+    machines = machines or cache(partial(all_machines, catalogue))
+    return [_measured_run(one, catalogue, machines) for one in runs]
+
+
+def _measured_run(one: Actual, catalogue: Catalogue, machines: Machines) -> MeasuredRun:
+    device, workers = _equal_devices(one, catalogue, machines)
+    share = (one.batch or 1) / workers
+    if share < 1:
+        raise UsageError(
+            f"the run on {one.count} x {one.instance_type} had fewer samples ({one.batch}) than "
+            f"accelerators ({workers})",
+            hint="say which model it was, so that its layout can be searched: --model, --run",
+        )
+    return MeasuredRun(
+        device=unmeasured(device),
+        batch=share,
+        step_s=one.step_s / float(straggling(workers, constants().scaling)),
+        workers=workers,
+    )
+
+
+def place_of(
+    actual: Actual, catalogue: Catalogue, machines: Machines
+) -> tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the machines of a run: a fleet, the row of their type in it, and how many.
+
+    Raises
+    ------
+    UsageError, CatalogueError
+        As ``machine_of``.
+    """
+    found = machine_of(actual, catalogue)
+    if isinstance(found, ClusterGroup):
+        own, at = own_fleet(found, catalogue, machines(), per_node=found.node.devices)
+        return own, np.array([at]), np.array([found.count])
+    if isinstance(found, Device):
+        lone = lone_fleet(found, actual.count, catalogue.accelerators.get(found.name))
+        return lone, np.array([0]), np.array([1])
+    return machines(), np.array([found]), np.array([actual.count])
+
+
+def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGroup:
+    """Return what a run was on: a type's number, an accelerator, or machines as of ``--cluster``.
+
+    Raises UsageError if neither a type nor an accelerator has the name, or it cannot be read as a
+    cluster; CatalogueError if nobody has the machines of a cluster.
+    """
+    name = actual.instance_type
+    if not actual.provider and _CLUSTER.search(name):
+        several = f"{actual.count}x" if actual.count > 1 else ""
+        return one_group(f"{several}{name}", catalogue)
+    exact = None if actual.provider else accelerator_devices().get(name)
+    if exact is not None:
+        return exact
+    try:
+        return catalogue.instance_type(name, provider=actual.provider or None).index
+    except CatalogueError as error:
+        device = None if actual.provider else suite_device(name)
+        if device is None:
+            raise UsageError(
+                f"no machine or accelerator is called {name!r}", hint=error.hint
+            ) from error
+        return device
+
+
+def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> tuple[Device, int]:
+    there, (row,), (count,) = place_of(actual, catalogue, machines)
+    at = int(there.device[row])
+    if at < 0:
+        raise UsageError(
+            f"nobody knows what {actual.instance_type} computes on",
+            hint="give runs on known accelerators, or say which model it was: --model, --run",
+        )
+    return there.devices[at], int(count * there.per_node[row])
+
+
+# ------------------------------------------------------------------------------------------
+# The user's own runs of a job in the form that planners take, each made once.
+#
+# - Steps of transformers in known layouts calibrate the layout model (``ways.own_layouts``).
+# - Three runs of the job on several numbers of devices are its law of scaling there
+#   (``ways.measured_cluster``).
+# - Runs of other jobs tell of devices that they were on and the job was not
+#   (``planners.step.other_jobs``).
+# - Every run of the job stands beside the bare model's step in its place (``ways.anchors``).
+
+
+_MOST_KEPT: Final = 10_000
+Beside = tuple[Device, float, float, float]
+Place = tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]
+
+
+class Asked(Protocol):
+    """What runs are set beside: the estimate by physics."""
+
+    catalogue: Catalogue
+
+    @property
+    def constants(self) -> Constants:
+        """The fitted constants."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The catalogue's machines."""
+
+    def fleet_of(self, job: Job) -> Fleet:
+        """Return the catalogue's machines as the job may use them."""
+
+    def case(self, job: Job) -> StepCase:
+        """Return the job as the ways of training see it."""
+
+
+class OwnRuns:
+    """The user's runs, seen by one predictor."""
+
+    def __init__(self, physics: Asked) -> None:
+        self._physics = physics
+        self._clusters: dict[tuple[object, ...], dict[Key, ScalingFit]] = {}
+        self._seen_there: dict[tuple[object, ...], tuple[Work, Beside | None]] = {}
+        self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
+        self._others: dict[tuple[object, ...], OtherJobs] = {}
+
+    def layouts(self, job: Job) -> OwnLayouts | None:
+        """Return what the user's measured layouts say, made once; None where there are none."""
+        if not job.layout_runs:
+            return None
+        if job.layout_runs not in self._own:
+            self._own[job.layout_runs] = self._calibrated(job.layout_runs)
+        return self._own[job.layout_runs]
+
+    def _calibrated(self, runs: tuple[LayoutRun, ...]) -> OwnLayouts | None:
+        """Calibrate the layout model; runs on machines that are not known are left out."""
+        measured = []
+        for run in runs:
+            try:
+                measured.append(self.measured_layout(run))
+            except (AdvisorError, PlanningError):
+                continue
+        known = self._physics.constants
+        if not measured:
+            return None
+        return own_layouts(measured, known.layout.log_spread(), known.calibration)
+
+    def clusters(self, job: Job, work: Work) -> dict[Key, ScalingFit]:
+        """Return the job's own law of scaling, made once, where enough of it was measured."""
+        by_shape = work.transformer is not None and not work.layers
+        if len(job.actuals) < LEAST_RUNS or by_shape or is_known_by_runs(work):
+            return {}
+        batches = tuple(actual.batch or job.global_batch for actual in job.actuals)
+        key = (job.name, work.gradient_bytes, work.precision, batches, job.actuals)
+        if key not in self._clusters:
+            runs = [self._placed(job, actual) for actual in job.actuals]
+            placed = [run for run in runs if run is not None]
+            self._clusters[key] = measured_clusters(placed, work, self._physics.constants.device)
+        return self._clusters[key]
+
+    def others(self, job: Job, work: Work, known: tuple[MeasuredRun, ...]) -> OtherJobs | None:
+        """Return other jobs' runs as the planner takes them, made once; None without any."""
+        if not job.other_runs:
+            return None
+        key = (job.other_runs, job.actuals, work.precision)
+        if key not in self._others:
+            by_job: dict[str, tuple[Actual, ...]] = {}
+            for one in job.other_runs:
+                by_job[one.run] = (*by_job.get(one.run, ()), one)
+            physics = self._physics
+            runs = (
+                measured_runs(with_batches(of)[0], physics.catalogue, lambda: physics.fleet)
+                for of in by_job.values()
+            )
+            self._others[key] = OtherJobs(
+                runs=tuple(map(tuple, runs)), known=known, precision=work.precision,
+                parameters=physics.constants.device,
+            )  # fmt: skip
+        return self._others[key]
+
+    def _placed(self, job: Job, actual: Actual) -> PlacedRun | None:
+        """Return a run as the law of scaling takes it; None where it has no known device."""
+        place = self._place(job, actual)
+        if place is None:
+            return None
+        fleet, (row,), (nodes,) = place
+        if fleet.device[row] < 0:
+            return None
+        per_node = int(fleet.per_node[row])
+        return PlacedRun(
+            key=key_of(fleet, row),
+            device=fleet.devices[fleet.device[row]],
+            nodes=int(nodes),
+            per_node=per_node,
+            batch=(actual.batch or job.global_batch) / (int(nodes) * per_node),
+            step_s=actual.step_s,
+        )
+
+    def _place(self, job: Job, actual: Actual) -> Place | None:
+        """Return the machines of a run; None where nobody knows them."""
+        try:
+            known = self._physics
+            return place_of(actual, known.catalogue, lambda: known.fleet_of(job))
+        except AdvisorError:
+            return None
+
+    def measured_layout(self, run: LayoutRun) -> MeasuredLayout:
+        """Return a measured step as the layout model sees it.
+
+        Raises AdvisorError if its machines are not known, or unlike.
+        """
+        work = transformer_work(
+            run.transformer, micro_batch=1, precision=run.precision, setup=run.setup
+        )
+        bare = described_job(work, name=run.name, global_batch=run.layout.global_batch)
+        (place,) = places(
+            self._physics.case(bare),
+            self._physics.catalogue,
+            [one_group(run.machines, self._physics.catalogue)],
+        )
+        machines = place.case.fleet
+        return MeasuredLayout(
+            problem=on_machine(place.case, place.row).problem,
+            layout=layout_columns(run.layout),
+            device=machines.devices[machines.device[place.row]],
+            step_s=run.step_s,
+        )
+
+    def beside(self, job: Job, work: Work, actual: Actual) -> Beside | None:
+        """Return a run's device, the bare model's step there, the measured one, and log_sd.
+
+        None where the model has no step; kept, since every candidate asks for all of them.
+        """
+        key = (id(work), job.name, actual, actual.batch or job.global_batch)
+        if key not in self._seen_there or self._seen_there[key][0] is not work:
+            if len(self._seen_there) >= _MOST_KEPT:
+                self._seen_there.clear()
+            self._seen_there[key] = work, self._bare_step(job, work, actual)
+        return self._seen_there[key][1]
+
+    def _bare_step(self, job: Job, work: Work, actual: Actual) -> Beside | None:
+        place = self._place(job, actual)
+        if place is None:
+            return None
+        there, row, count = place
+        case = StepCase(
+            job=replace(job, global_batch=actual.batch or job.global_batch), work=work,
+            fleet=there, anchors=Anchors(core_speed=host_core_speed(job)),
+            constants=self._physics.constants, accelerators=self._physics.catalogue.accelerators,
+        )  # fmt: skip
+        columns = best_columns(case, row, count)
+        if columns.status[0]:
+            return None
+        device = there.devices[there.device[row[0]]]
+        return device, float(columns.step_s[0]), actual.step_s, float(columns.log_sd[0])

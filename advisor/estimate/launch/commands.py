@@ -1,0 +1,72 @@
+"""How to start a job in a layout on equal machines: one answer for plans and for exports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from advisor.answer import Command
+from advisor.estimate import launch
+from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.estimate.launch import recorded
+from advisor.estimate.ways.units import UnitModel
+from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.problem import SearchSpace
+
+
+def commands(
+    case: StepCase, row: int, layout: Layout, *, group: str, nodes: int, space: SearchSpace,
+    script: Sequence[str] = (),
+) -> tuple[tuple[Command, ...], tuple[str, ...]]:  # fmt: skip
+    """Return how to run a layout, or why no released framework does.
+
+    Parameters
+    ----------
+    case : StepCase
+    row : int
+        The machines' type, in the case's fleet.
+    layout : Layout
+    group : str
+        What the machines are called.
+    nodes : int
+        How many of them.
+    space : SearchSpace
+        In which the layout was found.
+    script : sequence of str
+        The command line that a recorded job was started with.
+
+    Returns
+    -------
+    commands : tuple of Command
+        Empty where nothing runs the layout.
+    reasons : tuple of str
+        Why, where nothing does.
+    """
+    work, per_node = case.work, int(case.fleet.per_node[row])
+    if work.transformer is not None and bool(is_laid_out_by_shape(case, np.array([row])).all()):
+        settings: dict[str, Any] = {"setup": work.setup, "precision": work.precision}
+        reason = launch.runnable(layout, work.transformer, **settings)
+        if reason is not None:
+            return (), (reason,)
+        shape = work.transformer
+        return (
+            launch.command(
+                layout, shape, group=group, nodes=nodes, per_node=per_node, **settings
+            ),
+        ), ()  # fmt: skip
+    reason = recorded.runnable(layout)
+    if reason is not None:
+        return (), (reason,)
+    units = UnitModel(replace(case, space=space))
+    found = units.best(row, nodes) if layout.pp > 1 else None
+    told = case.job.told
+    started = recorded.Script(
+        tuple(script), units.parts, work.precision, "" if told is None else told.by_hand
+    )
+    stages = found.stages if found else (len(units.parts),)
+    return (
+        recorded.command(started, layout, stages, group=group, nodes=nodes, per_node=per_node),
+    ), ()

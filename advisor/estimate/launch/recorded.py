@@ -1,0 +1,266 @@
+"""How to run a layout of a recorded script: torchrun, and what to add to the script.
+
+The script is its owner's; what is printed is the launcher's line and a short file with the calls
+of PyTorch that spread this model, by the names of its own modules. Its lines go where the script
+has a ``model`` (and an ``optimizer``), in the order in which they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from advisor.answer import Command
+from advisor.collectors.errors import shell_line
+from advisor.estimate.launch.launcher import torchrun
+from advisor.estimate.launch.modules import listed, module_name, tensor_parallel_plan
+from advisor.estimate.launch.trainer import deepspeed_config
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import Precision
+from advisor.planners.layouts.frameworks import RECORDED, Framework, broken_rule
+from advisor.planners.step.units import Unit
+
+_SETUP = """import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+dist.init_process_group()
+"""
+DEEPSPEED_LINES = """import deepspeed
+
+model, optimizer, _, _ = deepspeed.initialize(
+    model=model, optimizer=optimizer, config="ds_config.json"
+)
+"""
+_SAVE_ON_HOST = """from torch.autograd.graph import save_on_cpu
+
+forward = model.forward
+
+
+def forward_with_host_memory(*args, **kwargs):
+    with save_on_cpu(pin_memory=True):
+        return forward(*args, **kwargs)
+
+
+model.forward = forward_with_host_memory
+"""
+# ZeRO-1: settings that the optimizer's class takes back.
+_SHARDED_OPTIMIZER = """from inspect import signature
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+taken = signature(type(optimizer)).parameters
+settings = {{k: v for k, v in optimizer.defaults.items() if k in taken}}
+optimizer = ZeroRedundancyOptimizer(
+    model.parameters(), optimizer_class=type(optimizer), process_group={group}, **settings
+)
+"""
+
+_PYTHON = re.compile(r"python[\d.]*(\.exe)?")
+# What starts a script's ranks, as a command or as a module of Python's.
+_LAUNCHERS = frozenset({
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
+    "accelerate.commands.launch", "deepspeed",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A recorded script: its command line, the units of its model, and what it computes in.
+
+    ``by_hand`` is what else has to change in it for these machines, in words.
+    """
+
+    command: tuple[str, ...]
+    parts: tuple[Unit, ...]
+    precision: Precision
+    by_hand: str = ""
+
+
+def script_of(command: Sequence[str]) -> str:
+    """Return the recorded script with its arguments, without the interpreter.
+
+    >>> script_of(["/usr/bin/python3.11", "train.py", "--epochs", "4"])
+    'train.py --epochs 4'
+    """
+    return shell_line(script_words(command)) or "train.py"
+
+
+def script_words(command: Sequence[str]) -> list[str]:
+    """Return the words of a recorded script and its arguments: no interpreter, no launcher.
+
+    A launcher's options end where a script's name stands; without one the words are left.
+
+    >>> script_words(["torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "4"])
+    ['train.py', '--epochs', '4']
+    >>> script_words(["python", "-m", "torch.distributed.run", "src/train.py"])
+    ['src/train.py']
+    """
+    words = list(command)
+    if words and _PYTHON.fullmatch(PurePath(words[0]).name):
+        words = words[1:]
+    is_launched = bool(words) and PurePath(words[0]).name in _LAUNCHERS
+    if is_launched or (words[:1] == ["-m"] and words[1:2] and words[1] in _LAUNCHERS):
+        place = next((n for n, word in enumerate(words) if word.endswith(".py")), 0)
+        words = words[place:]
+    return words
+
+
+def framework_of(layout: Layout) -> Framework | None:
+    """Return what runs a layout of a recorded script: PyTorch, DeepSpeed, or nothing."""
+    return next((f for f in RECORDED if broken_rule(layout, f) is None), None)
+
+
+def runnable(layout: Layout) -> str | None:
+    """Return why nothing runs a layout of a recorded script; None where something does."""
+    if framework_of(layout):
+        return None
+    found = (broken_rule(layout, framework) for framework in RECORDED)
+    reasons = "; ".join(rule.reason for rule in found if rule)
+    return f"no released framework runs this layout; {reasons}"
+
+
+def command(
+    script: Script, layout: Layout, stages: Sequence[int], *, group: str, nodes: int, per_node: int
+) -> Command:
+    """Return how to run a layout of the recorded script on equal machines."""
+    launcher = f"{torchrun(nodes, per_node)} {script_of(script.command)}"
+    batch = f"  # {layout.micro_batch} samples a rank and pass"
+    first = f"# first: {script.by_hand}\n" if script.by_hand else ""
+    if layout.accumulation_steps > 1:
+        batch += f", {layout.accumulation_steps} passes a step"
+    if framework_of(layout) == "deepspeed":
+        config = deepspeed_config(layout, precision=script.precision, is_script=True)
+        text = _recomputed(script.parts) if layout.recompute == "full" else ""
+        return Command(
+            group=group,
+            text=launcher + batch,
+            files={
+                "parallel.py": first + text + DEEPSPEED_LINES,
+                "ds_config.json": json.dumps(config, indent=2),
+            },
+        )
+    return Command(
+        group=group,
+        text=launcher + batch,
+        files={"parallel.py": first + parallel_file(script.parts, layout, stages)},
+    )
+
+
+def parallel_file(parts: Sequence[Unit], layout: Layout, stages: Sequence[int]) -> str:
+    """Return the lines that spread the model over ranks, in the order in which they go in."""
+    text = "# one device: the script as it is\n" if layout.devices == 1 else _SETUP
+    text += _mesh(layout)
+    if layout.tp > 1:
+        text += tensor_parallel_plan(parts)
+    if layout.recompute == "full" and layout.pp == 1:
+        text += _recomputed(parts)
+    if "activations" in layout.offload:
+        text += _SAVE_ON_HOST
+    if layout.pp > 1:
+        return text + _pipelined(parts, layout, stages)
+    if layout.zero_stage == 3:
+        return text + _fully_sharded(parts, layout)
+    if layout.dp > 1:
+        mesh = ', device_mesh=mesh["dp"]' if layout.tp > 1 else ""
+        text += (
+            "from torch.nn.parallel import DistributedDataParallel\n\n"
+            f"model = DistributedDataParallel(model{mesh})\n"
+        )
+        if layout.zero_stage == 1:
+            text += _SHARDED_OPTIMIZER.format(group="None")
+    return text
+
+
+def _mesh(layout: Layout) -> str:
+    """Return the grid of ranks, where groups other than "all ranks" are needed."""
+    names, sizes = [], []
+    copies = layout.dp // layout.shard_group if layout.shard_group else 1
+    if layout.pp > 1:
+        names, sizes = ["pp", "dp"], [layout.pp, layout.dp]
+    elif layout.zero_stage == 3 and copies > 1 and layout.shard_group:
+        names, sizes = ["copies", "dp"], [copies, layout.shard_group]
+    elif layout.tp > 1:
+        names, sizes = ["dp"], [layout.dp]
+    if layout.tp > 1:
+        names, sizes = [*names, "tp"], [*sizes, layout.tp]
+    if not names:
+        return ""
+    return (
+        f'mesh = init_device_mesh("cuda", ({", ".join(map(str, sizes))}), '
+        f"mesh_dim_names=({', '.join(json.dumps(n) for n in names)}))\n"
+    )
+
+
+def _recomputed(parts: Sequence[Unit], *, is_stage: bool = False) -> str:
+    blocks = [u for u in parts if u.is_block] or parts
+    names = listed([module_name(u.name) for u in blocks])
+    found = f"[model.get_submodule(name) for name in {names}]"
+    if is_stage:  # a stage has some of them
+        found = f"[m for name, m in model.named_modules() if name in {names}]"
+    return (
+        "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (\n"
+        "    apply_activation_checkpointing,\n)\n\n"
+        f"recomputed = {found}\n"
+        "apply_activation_checkpointing(model, check_fn=lambda m: m in recomputed)\n"
+    )
+
+
+def _fully_sharded(parts: Sequence[Unit], layout: Layout) -> str:
+    """Shard by blocks with FSDP2: over all ranks, those beside tensor parallelism, or groups."""
+    imports, options = ["fully_shard"], ""
+    if layout.shard_group and layout.shard_group < layout.dp:
+        options += ', mesh=mesh["copies", "dp"]'
+    elif layout.tp > 1:
+        options += ', mesh=mesh["dp"]'
+    if "parameters" in layout.offload:
+        imports = ["CPUOffloadPolicy", *imports]
+        options += ", offload_policy=CPUOffloadPolicy()"
+    names = [module_name(u.name) for u in parts if u.is_block]
+    lines = [
+        f"for name in {listed(names)}:",
+        f"    fully_shard(model.get_submodule(name){options})",
+    ]
+    return f"from torch.distributed.fsdp import {', '.join(imports)}\n\n" + "\n".join(
+        [*(lines if names else []), f"fully_shard(model{options})\n"]
+    )
+
+
+def _pipelined(parts: Sequence[Unit], layout: Layout, stages: Sequence[int]) -> str:
+    """Cut a traced model into stages; what wraps modules is put round a stage after that."""
+    schedule = "ScheduleGPipe" if layout.schedule == "gpipe" else "Schedule1F1B"
+    text = (
+        "from torch.distributed.pipelining import (\n"
+        f"    PipelineStage,\n    {schedule},\n    SplitPoint,\n    pipeline,\n)\n\n"
+        f"split = {{{split_points(parts, stages)}}}\n"
+        "pipe = pipeline(model, mb_args=(one_micro_batch,), split_spec=split)\n"
+        'place = mesh.get_local_rank("pp")\n'
+        "model = pipe.get_stage_module(place)\n"
+    )
+    if layout.recompute == "full":
+        text += _recomputed(parts, is_stage=True)
+    if layout.dp > 1:
+        text += (
+            "from torch.nn.parallel import DistributedDataParallel\n\n"
+            'model = DistributedDataParallel(model, process_group=mesh.get_group("dp"))\n'
+        )
+    if layout.zero_stage == 1:
+        text += _SHARDED_OPTIMIZER.format(group='mesh.get_group("dp")')
+    elif layout.zero_stage == 0:
+        text += "# the optimizer is made of this stage: model.parameters()\n"
+    return text + (
+        f"stage = PipelineStage(model, place, {layout.pp}, device, "
+        'group=mesh.get_group("pp"))\n'
+        f"schedule = {schedule}(stage, n_microbatches={layout.accumulation_steps}, loss_fn=loss)"
+    )
+
+
+def split_points(parts: Sequence[Unit], stages: Sequence[int]) -> str:
+    """Return where the stages begin, as ``torch.distributed.pipelining`` takes it."""
+    names, place = [], 0
+    for size in stages[:-1]:
+        place += size
+        name = json.dumps(module_name(parts[place].name), ensure_ascii=False)
+        names.append(f"{name}: SplitPoint.BEGINNING")
+    return ", ".join(names)

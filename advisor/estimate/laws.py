@@ -1,0 +1,666 @@
+"""A model on devices: its units of layers, with what they take on any of them.
+
+The ways over unlike machines (``advisor.estimate.best``) ask everything of this one noun, whether
+the model was recorded or described. Its ``law`` says what the units and their communication take:
+
+| law             | units' times              | reductions             | memory                   |
+|-----------------|---------------------------|------------------------|--------------------------|
+| ``OperatorLaw`` | ``step.unit_times``       | ``links.data_parallel``| ``memory.unit_memory``   |
+| ``LayoutLaw``   | ``step.transformer_step`` | ``layouts.layout_time``| ``memory.layout_memory`` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Protocol
+
+import numpy as np
+
+from advisor.catalogue import Catalogue
+from advisor.estimate.case import Constants, StepCase, is_laid_out_by_shape
+from advisor.estimate.places import Place, places
+from advisor.estimate.ways.data_parallel import kept_free_bytes
+from advisor.estimate.ways.model_parallel import OnMachine, on_machine
+from advisor.estimate.ways.units import UnitModel, unit_model
+from advisor.machines.cluster import ClusterGroup
+from advisor.planners.core.columns import RECOMPUTES, Floats, LayerLatency, Layouts, Machines
+from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import PRECISION_BYTES, Transformer
+from advisor.planners.layouts.problem import LayoutProblem
+from advisor.planners.layouts.time import calibrated, data_parallel_s, fixed_s, step_times
+from advisor.planners.layouts.units import transformer_layers
+from advisor.planners.links.collectives import hierarchical_reduce_scatter_s
+from advisor.planners.links.data_parallel import data_parallel_step
+from advisor.planners.memory.recorded import (
+    Kept,
+    MemoryParameters,
+    UnitTable,
+    base_bytes,
+    unit_state_bytes,
+)
+from advisor.planners.memory.transformers import memory_bytes
+from advisor.planners.step.transformer import head_s, launch_s, layer_times
+from advisor.planners.step.units import Unit, UnitTimes, units
+from advisor.planners.systems.zorse import ring_s
+
+# Micro-batches at which units are timed; lines in between and beyond.
+TABULATED = tuple(float(2**k) for k in range(17))
+# Micro-batches at which the planners of equal layers are given times; lines beyond.
+_OF_LAYERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What the devices of several groups compute together before they reduce gradients.
+
+    Attributes
+    ----------
+    computed_s : float
+        Forward and backward of all micro-batches, on the slowest device. [s]
+    backward_s : float
+        Backward of one micro-batch there: what a reduction can hide behind. [s]
+    optimizer_s : float
+        Update of the stage's parameters, before any sharding. [s]
+    first, last : int
+        The stage's units, the latter exclusive; all by default.
+    steps : int
+        Micro-batches of a step.
+    zero_stage : int
+    """
+
+    computed_s: float
+    backward_s: float
+    optimizer_s: float
+    first: int = 0
+    last: int | None = None
+    steps: int = 1
+    zero_stage: int = 0
+
+    @property
+    def units(self) -> slice:
+        """The stage's units as places in a table."""
+        return slice(self.first, self.last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedStep:
+    """A step with its reductions: all of it, the exposed part, what waits for stragglers [s].
+
+    ``log_sd`` is what communication adds to one standard deviation of ln(error).
+    """
+
+    step_s: float
+    exposed_s: float
+    straggler_s: float
+    log_sd: float
+
+
+class UnitLaw(Protocol):
+    """What a model's units take on a device, and what its gradients and weights take on links."""
+
+    @property
+    def name(self) -> str:
+        """``"operators"`` or ``"transformer shapes"``, where both are at work both."""
+        ...
+
+    @property
+    def fixed_s(self) -> float:
+        """What every step takes besides computing, sending and reducing [s]."""
+        ...
+
+    def times(self, group: ClusterGroup) -> UnitTimes:
+        """Return the times of the units on one of a group's devices, calibrated."""
+        ...
+
+    def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
+        """Return the step of a stage with the reduction over all devices of the groups."""
+        ...
+
+    def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
+        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
+        ...
+
+    def replica_bytes(
+        self, table: UnitTable, micro_batch: float, workers: int, zero_stage: int, kept: Kept
+    ) -> float:
+        """Return what the whole model takes on one of ``workers`` [bytes]."""
+        ...
+
+    def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
+        """Return gathering (or scattering) one layer over all devices of the groups [s]."""
+        ...
+
+    def send_s(self, groups: Sequence[ClusterGroup], sent_bytes: Floats) -> Floats:
+        """Return handing a micro-batch to the next stage over the slowest network, one way [s]."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOn:
+    """A model as units, with what they take on any device.
+
+    Attributes
+    ----------
+    work : Work
+    parts : tuple of Unit
+    table : UnitTable
+        The units as columns.
+    law : UnitLaw
+    constants : Constants
+    places : tuple of Place
+        The groups of machines that it is on.
+    """
+
+    work: Work
+    parts: tuple[Unit, ...]
+    table: UnitTable
+    law: UnitLaw
+    constants: Constants
+    places: tuple[Place, ...]
+
+    @property
+    def groups(self) -> tuple[ClusterGroup, ...]:
+        """The groups of machines, with the links that the estimate reads."""
+        return tuple(p.group for p in self.places)
+
+    @property
+    def memory(self) -> MemoryParameters:
+        """The constants of the memory model."""
+        return self.constants.memory
+
+    def times(self, group: ClusterGroup) -> UnitTimes:
+        """Return the times of the units on one of a group's devices; made once a group."""
+        key = group.label
+        if key not in self._timed:
+            self._timed[key] = self.law.times(group)
+        return self._timed[key]
+
+    @cached_property
+    def _timed(self) -> dict[str, UnitTimes]:
+        return {}
+
+    @property
+    def blocks(self) -> int:
+        """Repeated blocks among the units."""
+        return int(np.count_nonzero(self.table.is_block))
+
+    @property
+    def weight_bytes(self) -> float:
+        """A parameter as the products read it, which is what is gathered [bytes]."""
+        stored = self.work.parameter_bytes / max(self.work.parameters, 1)
+        return min(stored, float(max(PRECISION_BYTES[self.work.precision], 2)))
+
+    def state_bytes(self, workers: int, zero_stage: int = 0) -> Floats:
+        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
+        return self.law.state_bytes(self.table, workers, zero_stage)
+
+    def tied_bytes(self, workers: int, zero_stage: int = 0) -> float:
+        """Return what a head that shares the embedding's table takes in a stage of its own."""
+        model = self.work.transformer
+        if model is None or not (model.has_tied_embeddings and model.has_head):
+            return 0.0
+        state = self.state_bytes(workers, zero_stage)
+        each = float(state.sum()) / max(float(self.table.parameters.sum()), 1.0)
+        return each * model.vocabulary * model.hidden
+
+    def kept_bytes(self, micro_batch: float) -> Floats:
+        """Return the activations that one micro-batch keeps by unit [bytes]."""
+        return self.memory.slack * micro_batch * self.table.kept_bytes(1, "kept")
+
+    def base_bytes(self, micro_batch: float) -> float:
+        """Return what a device holds whatever its units [bytes]."""
+        return float(base_bytes(self.work, np.array(float(micro_batch)), self.memory))
+
+    def replica_bytes(
+        self, micro_batch: float, workers: int, zero_stage: int, *, recomputes: bool = False
+    ) -> float:
+        """Return what the whole model takes on one of ``workers`` [bytes]."""
+        kept: Kept = "recomputed" if recomputes else "kept"
+        return self.law.replica_bytes(self.table, micro_batch, workers, zero_stage, kept)
+
+    def room_bytes(self, group: ClusterGroup) -> float:
+        """Return what may be filled of a group's device [bytes]."""
+        memory = np.array([group.node.device.memory_bytes])
+        is_accelerated = np.array([group.node.device.kind != "cpu"])
+        return float(memory[0] - kept_free_bytes(memory, is_accelerated)[0])
+
+    def layer_latency(self, group: ClusterGroup, layers: int) -> LayerLatency:
+        """Return the mean of ``layers`` layers that the model would equal, by micro-batch."""
+        forward, backward = self.times(group).at(np.array(_OF_LAYERS, float))
+        return LayerLatency.from_points(
+            _OF_LAYERS,
+            [float(t) for t in forward.sum(axis=1) / layers],
+            [float(t) for t in backward.sum(axis=1) / layers],
+        )
+
+    def loading_s(self, samples: Sequence[int], step_s: float) -> float:
+        """Return what loading adds to a step, ``samples`` on each device by place [s]."""
+        return max(
+            float(p.case.waiting_s(np.array([step_s]), np.array([float(b)]), np.array([p.row]))[0])
+            for p, b in zip(self.places, samples, strict=True)
+        )
+
+    def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:
+        """Return one standard deviation of ln(error) of a step on unlike devices."""
+        return float(np.hypot(max(self.times(g).log_sd for g in groups), added))
+
+
+# ------------------------------------------------------------------------------------------
+# Units of a transformer by the layout model: layers, head, rings and sends (``ways.laws``).
+
+
+# Cephalo's and Zorse's measured rings against the plain formula (planners.md 4.7).
+RING_FACTOR: Final = 1.15
+# The embedding's look-up and the last normalisation beside the layers and the head. [s]
+_NOTHING_S: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutLaw:
+    """Times by the model that lays a transformer out on equal machines.
+
+    Attributes
+    ----------
+    transformer : Transformer
+    table : UnitTable
+        Its units; the blocks among them take the layers' time, the last one the head's.
+    machines : mapping of str to OnMachine
+        The layout problem on each group's machines, by the group's label.
+    link_log_sd : float
+        Standard deviation of ln(communication time) where a network goes through the kernel.
+    """
+
+    transformer: Transformer
+    table: UnitTable
+    machines: Mapping[str, OnMachine]
+    link_log_sd: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Which law times the layers."""
+        tables = [m.problem.layer_table is not None for m in self.machines.values()]
+        if all(tables):
+            return "operators"
+        return "transformer shapes and operators" if any(tables) else "transformer shapes"
+
+    @property
+    def _problem(self) -> LayoutProblem:
+        """Any group's: what does not depend on the machines."""
+        return next(iter(self.machines.values())).problem
+
+    @property
+    def parameters(self) -> LayoutParameters:
+        """The constants of the layout model."""
+        return self._problem.parameters
+
+    @property
+    def fixed_s(self) -> float:
+        """What every step takes besides computing, sending and reducing [s]."""
+        known = self._problem
+        has_table = known.layer_table is not None
+        return float(fixed_s(known.software, self.parameters, has_table=has_table))
+
+    def times(self, group: ClusterGroup) -> UnitTimes:
+        """Return the times of the units on one of a group's devices, calibrated."""
+        on = self.machines[group.label]
+        micro = np.array(TABULATED)
+        case = on.problem.case(
+            Layouts(dp=1, tp=1, pp=1, micro_batch=micro, accumulation_steps=1, shard_group=1)
+        )
+        factor = on.problem.device_factor
+        layer = calibrated(layer_times(case), factor)
+        blocks = self.table.is_block
+        layers = self.transformer.layers / max(int(np.count_nonzero(blocks)), 1)
+        # Launches run ahead of computing; what they take longer falls on every pass alike.
+        waiting = launch_s(case) * factor - layer.forward_s - layer.backward_s
+        waiting = np.maximum(waiting, 0.0) / 3
+        head = np.broadcast_to(head_s(case) * factor, micro.shape) / 3
+        forward = np.full((micro.size, blocks.size), _NOTHING_S)
+        backward = forward.copy()
+        forward[:, blocks] = (layers * (layer.forward_s + waiting))[:, None]
+        backward[:, blocks] = (layers * (layer.backward_s + 2 * waiting))[:, None]
+        if not blocks[-1]:
+            forward[:, -1] += head
+            backward[:, -1] += 2 * head
+        return UnitTimes(
+            micro_batches=micro,
+            forward_s=forward,
+            backward_s=backward,
+            optimizer_s=_update_s(on),
+            log_sd=on.log_sd,
+        )
+
+    def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
+        """Return the step of a stage with the reduction over all devices of the groups."""
+        devices, nodes = sum(g.devices for g in groups), sum(g.count for g in groups)
+        exposed = float(
+            data_parallel_s(
+                self._ring_case(groups, stage),
+                np.asarray(stage.backward_s),
+                np.asarray(stage.computed_s),
+            )
+        )
+        shards = devices if stage.zero_stage else 1
+        whole = stage.computed_s + exposed + stage.optimizer_s / shards + self.fixed_s
+        waiting = whole * self.parameters.straggler * float(np.log2(max(nodes, 1)))
+        step_s = whole + waiting
+        # As for equal machines: past the kernel the layers' own errors hold the links'.
+        of_links = [
+            0.0 if on.is_rdma and on.problem.layer_table is None else self.link_log_sd
+            for on in (self.machines[g.label] for g in groups)
+        ]
+        return ReducedStep(
+            step_s=step_s,
+            exposed_s=exposed,
+            straggler_s=waiting,
+            log_sd=max(of_links) * exposed / step_s,
+        )
+
+    def _on(self, groups: Sequence[ClusterGroup]) -> list[Machines]:
+        return [self.machines[g.label].problem.machines for g in groups]
+
+    def _ring_case(self, groups: Sequence[ClusterGroup], stage: Stage) -> LayoutCase:
+        """Return the stage's layers on a ring of all devices, as fast as its slowest link."""
+        devices, nodes = sum(g.devices for g in groups), sum(g.count for g in groups)
+        layouts = Layouts(
+            dp=devices,
+            tp=1,
+            pp=1,
+            micro_batch=1,
+            accumulation_steps=stage.steps,
+            shard_group=devices,
+            zero_stage=stage.zero_stage,
+        )
+        problem = self._problem
+        held = np.count_nonzero(self.table.is_block[stage.units])
+        blocks = max(int(np.count_nonzero(self.table.is_block)), 1)
+        # A norm beside the blocks is no table: the embedding is, and the head where it is its own.
+        whole_table = self.transformer.vocabulary * self.transformer.hidden
+        parameters = self.table.parameters[stage.units]
+        tables = ~self.table.is_block[stage.units] & (parameters >= max(whole_table, 1))
+        links = self._on(groups)
+        return replace(
+            problem.case(layouts),
+            shapes=replace(
+                problem.shapes,
+                layers=held * self.transformer.layers / blocks,
+                vocabulary=self.transformer.vocabulary if tables.any() else 0,
+                tables=int(np.count_nonzero(tables)),
+            ),
+            machines=replace(
+                problem.machines,
+                intra_bytes_per_s=min(float(m.intra_bytes_per_s) for m in links),
+                network_bytes_per_s=min(float(m.network_bytes_per_s) for m in links),
+                devices_per_node=devices / nodes,
+                domain_machines=min(float(m.domain_machines) for m in links),
+            ),
+        )
+
+    def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
+        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
+        problem = self._problem
+        software = problem.software
+        trained = software.gradient_bytes / (workers if zero_stage >= 2 else 1)
+        trained += software.optimizer_state_bytes / (workers if zero_stage >= 1 else 1)
+        weight = software.weight_bytes / (workers if zero_stage >= 3 else 1)
+        each = weight + problem.trained_share * trained
+        return np.asarray(problem.memory.slack * each * table.parameters)
+
+    def replica_bytes(
+        self, table: UnitTable, micro_batch: float, workers: int, zero_stage: int, kept: Kept
+    ) -> float:
+        """Return what the whole model takes on one of ``workers`` [bytes]."""
+        problem = self._problem
+        layouts = Layouts(
+            dp=workers,
+            tp=1,
+            pp=1,
+            micro_batch=micro_batch,
+            accumulation_steps=1,
+            shard_group=workers,
+            zero_stage=zero_stage,
+            recompute=RECOMPUTES.index("full" if kept == "recomputed" else "none"),
+        )
+        return float(memory_bytes(problem.shapes, layouts, problem.software, problem.memory))
+
+    def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
+        """Return gathering (or scattering) one layer over all devices of the groups [s]."""
+        inside = self.parameters.dp_intra_efficiency
+        across = self.parameters.dp_network_efficiency
+        nodes = sum(g.count for g in groups)
+        links: list[float] = []
+        for group, machine in zip(groups, self._on(groups), strict=True):
+            intra = inside * float(machine.intra_bytes_per_s)
+            between = across * float(machine.network_bytes_per_s)
+            links += [intra] * (group.node.devices - 1) * group.count
+            links += [between] * group.count if nodes > 1 else [intra]
+        return ring_s(layer_bytes, links, factor=RING_FACTOR)
+
+    def send_s(self, groups: Sequence[ClusterGroup], sent_bytes: Floats) -> Floats:
+        """Return handing a micro-batch to the next stage over the slowest network, one way [s]."""
+        network = min(float(m.network_bytes_per_s) for m in self._on(groups))
+        sent = np.asarray(sent_bytes) / (self.parameters.pp_efficiency * network)
+        return np.asarray(sent + self.parameters.pp_latency_s)
+
+
+def _update_s(on: OnMachine) -> float:
+    """Return the optimizer's update of the whole model on one device [s]."""
+    alone = step_times(
+        on.problem.case(
+            Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1)
+        )
+    )
+    known = on.problem
+    has_table = known.layer_table is not None
+    return float(
+        alone.optimizer_s - fixed_s(known.software, known.parameters, has_table=has_table)
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Units timed by the device model, operator by operator: recorded runs, fp32, any device.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorLaw:
+    """Times by the device model, calibrated on what was measured of the job.
+
+    Attributes
+    ----------
+    units : UnitModel
+        The job's units, timed once a device.
+    """
+
+    units: UnitModel
+
+    @property
+    def name(self) -> str:
+        """What the law goes by."""
+        return "operators"
+
+    @property
+    def fixed_s(self) -> float:
+        """Nothing: the operators hold all that a step takes [s]."""
+        return 0.0
+
+    def times(self, group: ClusterGroup) -> UnitTimes:
+        """Return the times of the units on one of a group's devices, calibrated."""
+        return self.units.times(group.node.device)
+
+    def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
+        """Return the step of a stage with the reduction over all devices of the groups."""
+        work, scaling = self.units.case.work, self.units.case.constants.scaling
+        held = sum(p.parameters for p in self.units.parts[stage.units]) / max(work.parameters, 1)
+        nodes = sum(g.count for g in groups)
+        columns = data_parallel_step(
+            micro_batch_s=stage.computed_s / stage.steps,
+            backward_s=stage.backward_s,
+            optimizer_s=stage.optimizer_s,
+            accumulation_steps=stage.steps,
+            gradient_bytes=work.gradient_bytes * held,
+            nodes=nodes,
+            devices_per_node=sum(g.devices for g in groups) / nodes,
+            zero_stage=stage.zero_stage,
+            parameters=scaling,
+            has_rdma=_bypasses_kernel(groups),
+            **slowest_links(groups),
+        )
+        return ReducedStep(
+            step_s=float(columns.step_s),
+            exposed_s=float(columns.exposed_s),
+            straggler_s=float(columns.straggler_s),
+            log_sd=float(columns.log_sd),
+        )
+
+    def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
+        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
+        case = self.units.case
+        return unit_state_bytes(
+            case.work, table, tp=1, dp=workers, zero_stage=zero_stage, offload=frozenset(),
+            memory=case.constants.memory,
+        )  # fmt: skip
+
+    def replica_bytes(
+        self, table: UnitTable, micro_batch: float, workers: int, zero_stage: int, kept: Kept
+    ) -> float:
+        """Return what the whole model takes on one of ``workers`` [bytes]."""
+        memory = self.units.case.constants.memory
+        each = float(table.kept_bytes(1, kept).sum() + table.live_bytes(1, kept))
+        held = float(self.state_bytes(table, workers, zero_stage).sum())
+        beside = base_bytes(self.units.case.work, np.array(float(micro_batch)), memory)
+        return held + memory.slack * micro_batch * each + float(beside)
+
+    def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
+        """Return gathering (or scattering) one layer over all devices of the groups [s]."""
+        nodes = sum(g.count for g in groups)
+        links = slowest_links(groups)
+        return float(
+            hierarchical_reduce_scatter_s(
+                layer_bytes,
+                sum(g.devices for g in groups) / nodes,
+                nodes,
+                links["intra_bytes_per_s"],
+                links["intra_latency_s"],
+                links["network_bytes_per_s"],
+                links["network_latency_s"],
+                self.units.case.constants.scaling.collectives,
+                has_rdma=_bypasses_kernel(groups),
+            )
+        )
+
+    def send_s(self, groups: Sequence[ClusterGroup], sent_bytes: Floats) -> Floats:
+        """Return handing a micro-batch to the next stage over the slowest network, one way [s]."""
+        links = slowest_links(groups)
+        sent = np.asarray(sent_bytes) / links["network_bytes_per_s"]
+        return np.asarray(links["network_latency_s"] + sent)
+
+
+def slowest_links(groups: Sequence[ClusterGroup]) -> dict[str, float]:
+    """Return the links of one ring through all machines: the slowest rule it."""
+    return {
+        "intra_bytes_per_s": min(g.node.intra.bytes_per_s for g in groups),
+        "intra_latency_s": max(g.node.intra.latency_s for g in groups),
+        "network_bytes_per_s": min(g.node.network.bytes_per_s for g in groups),
+        "network_latency_s": max(g.node.network.latency_s for g in groups),
+    }
+
+
+def _bypasses_kernel(groups: Sequence[ClusterGroup]) -> bool | None:
+    """Whether all machines' networks bypass the kernel; None where that is unknown of one."""
+    known = [g.node.network.bypasses_kernel for g in groups]
+    return None if None in known else all(known)
+
+
+# ------------------------------------------------------------------------------------------
+# From a job to its model as units on the devices of several groups of machines.
+
+
+def model_on(case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup]) -> ModelOn:
+    """Return a job's model as units, with what they take on the groups' devices.
+
+    Parameters
+    ----------
+    case : StepCase
+        The job, with recorded layers or a described transformer, over the catalogue's fleet.
+    catalogue : Catalogue
+    groups : sequence of ClusterGroup
+
+    Raises
+    ------
+    UsageError
+        If there is no time model of an accelerator.
+    """
+    return model_at(case, places(case, catalogue, groups))
+
+
+def model_at(case: StepCase, found: tuple[Place, ...]) -> ModelOn:
+    """Return a job's model as units, with what they take at these places."""
+    work, parts, table = units_of(case)
+    return ModelOn(
+        work=work,
+        parts=parts,
+        table=table,
+        law=_law(replace(case, work=work), table, found, is_described=work is not case.work),
+        constants=case.constants,
+        places=found,
+    )
+
+
+def units_of(case: StepCase) -> tuple[Work, tuple[Unit, ...], UnitTable]:
+    """Return the job's work with its layers, their units and those as columns; made once."""
+    key = ("units and their table",)
+    if key not in case.seen:
+        work = with_layers(case.work)
+        parts = units(work)
+        table = unit_table(work, parts, logit_bytes=case.constants.memory.logit_bytes)
+        case.seen[key] = work, parts, table
+    found: tuple[Work, tuple[Unit, ...], UnitTable] = case.seen[key]
+    return found
+
+
+def with_layers(work: Work) -> Work:
+    """Return the work with its layers: as recorded, or those of the described transformer."""
+    if work.layers or work.transformer is None:
+        return work
+    return replace(work, layers=transformer_layers(work.transformer, precision=work.precision))
+
+
+def unit_table(work: Work, parts: Sequence[Unit], *, logit_bytes: float) -> UnitTable:
+    """Return the units as columns; a described head keeps its logits besides. [bytes]."""
+    table = UnitTable.of(parts, work)
+    model = work.transformer
+    if model is None or not model.has_head or work.saved_bytes_per_sample > 0:
+        return table
+    saved = table.saved_bytes.copy()
+    saved[-1] += logit_bytes * model.sequence * model.vocabulary
+    return replace(table, saved_bytes=saved)
+
+
+def _law(
+    case: StepCase, table: UnitTable, found: Sequence[Place], *, is_described: bool
+) -> UnitLaw:
+    """Return the law by which equal machines of the groups would be laid out."""
+    transformer = case.work.transformer
+    by_shape = [is_laid_out_by_shape(p.case, np.array([p.row])).all() for p in found]
+    if transformer is not None and all(by_shape):
+        return LayoutLaw(
+            transformer=transformer,
+            table=table,
+            machines={p.group.label: on_machine(p.case, p.row) for p in found},
+            link_log_sd=case.constants.scaling.log_sd_communication,
+        )
+    return OperatorLaw(units=operator_units(case, is_described=is_described))
+
+
+def operator_units(case: StepCase, *, is_described: bool) -> UnitModel:
+    """Return the job's units, timed once for all ways; a described job's case has none itself."""
+    if not is_described:
+        return unit_model(case)
+    key = ("units of a described job", id(case.fleet))
+    if key not in case.seen:
+        case.seen[key] = UnitModel(case)
+    found: UnitModel = case.seen[key]
+    return found

@@ -1,0 +1,343 @@
+"""The fitted layout model: its constants, and how far to trust them.
+
+``trained_models/layout_model/parameters.json`` holds the constants fitted on every source table
+(``parameters``), the constants fitted without each table in turn (``folds``: what that table is
+scored with), and the left-out errors of each table (``errors``: what intervals are made of).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from advisor import data
+from advisor.answer import Estimate
+from advisor.catalogue import Accelerator
+from advisor.collectors import bounded
+from advisor.errors import CatalogueError, ModelError
+from advisor.machines.devices import AcceleratorPart, part
+from advisor.planners.core.columns import FUSIONS, GENERATIONS, LOGIT_SCALES, Floats, Software
+from advisor.planners.core.layout_case import LayerTable, LayoutParameters
+from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core.setup import PRECISION_BYTES, TrainingSetup
+from advisor.planners.layouts.own_runs import logarithms
+from advisor.planners.step.device import StepColumns
+from advisor.planners.step.device_rates import runs_as
+from advisor.planners.step.transformer import adapter_work
+
+SCHEMA_VERSION: Final = 1
+# With fewer left-out tables of a generation than this, those of other generations are taken too.
+_ENOUGH_TABLES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableErrors:
+    """Absolute log errors of one left-out table on one generation of GPUs, sorted."""
+
+    table: str
+    generation: int
+    log_errors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutModel:
+    """Constants and left-out errors.
+
+    Attributes
+    ----------
+    version : str
+    parameters : LayoutParameters
+        Fitted on all tables.
+    folds : dict of str to LayoutParameters
+        Fitted without the named table.
+    errors : tuple of TableErrors
+    """
+
+    version: str
+    parameters: LayoutParameters
+    folds: dict[str, LayoutParameters]
+    errors: tuple[TableErrors, ...]
+
+    def without(self, table: str) -> LayoutParameters:
+        """Return constants that never saw a table: its fold, or all where it is unknown."""
+        return self.folds.get(table, self.parameters)
+
+    def log_spread(self) -> Floats:
+        """Return how well the tables determine the constants, as deviations of their logarithms.
+
+        The jackknife over whole tables: of n fits, each without one table, (n - 1)/n times the sum
+        of squared deviations (B. Efron, C. Stein, "The Jackknife Estimate of Variance," Annals of
+        Statistics 9(3), 1981). In the order of ``planners.layouts.own_runs.NAMES``.
+        """
+        tables = {e.table for e in self.errors}
+        fits = np.array([logarithms(p) for name, p in self.folds.items() if name in tables])
+        n = len(fits)
+        return np.asarray(np.sqrt((n - 1) / n * np.sum((fits - fits.mean(axis=0)) ** 2, axis=0)))
+
+    def log_half_width(
+        self, generation: int, coverage: float = 0.9, *, without: str | None = None
+    ) -> float:
+        """Return the half-width of an interval as a log factor.
+
+        A new source's error is a draw among sources, of which few were seen: Student's quantile
+        with as many degrees of freedom as left-out tables but one, times the root of their mean
+        squared log errors, every table weighing the same. Where fewer than three tables of the
+        generation are known, those of all generations are taken, but their mean square is no less
+        than that of the generation's own: one table that errs much says more than many of others.
+
+        Parameters
+        ----------
+        generation : int
+            Index into ``planners.core.columns.GENERATIONS``.
+        coverage : float
+            Nominal probability.
+        without : str, optional
+            A table whose errors are not looked at.
+        """
+        others = [e for e in self.errors if e.table != without]
+        of_all = _mean_squares(others)
+        own = _mean_squares(e for e in others if e.generation == generation)
+        taken = own if len(own) >= _ENOUGH_TABLES else of_all
+        mean = float(np.mean(taken))
+        if own and taken is of_all:
+            mean = max(mean, float(np.mean(own)))
+        reach = student_quantile((1 + coverage) / 2, len(taken) - 1)
+        return reach * math.sqrt(mean * (1 + 1 / len(taken)))
+
+    def estimate_s(self, step_s: float, generation: int, coverage: float = 0.9) -> Estimate:
+        """Return a step time with its prediction interval [s]."""
+        factor = math.exp(self.log_half_width(generation, coverage))
+        return Estimate(value=step_s, low=step_s / factor, high=step_s * factor, coverage=coverage)
+
+
+def _mean_squares(errors: Iterable[TableErrors]) -> list[float]:
+    """Return the mean squared log error of each table."""
+    squares: dict[str, list[float]] = {}
+    for e in errors:
+        squares.setdefault(e.table, []).extend(np.square(e.log_errors).tolist())
+    return [float(np.mean(square)) for square in squares.values()]
+
+
+def student_quantile(probability: float, freedom: int) -> float:
+    """Return a quantile of Student's distribution, by Fisher and Cornish's expansion.
+
+    Within 2 % of the exact value from two degrees of freedom on, for probabilities up to 0.95
+    (R. Fisher, E. Cornish, "The Percentile Points of Distributions Having Known Cumulants,"
+    Technometrics 2(2), 1960).
+
+    >>> round(student_quantile(0.95, 8), 2), round(student_quantile(0.95, 10_000), 3)
+    (1.86, 1.645)
+    """
+    z, n = NormalDist().inv_cdf(probability), float(max(freedom, 1))
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
+
+
+def path() -> Path:
+    """Return where the packaged model lies."""
+    return data.root("trained_models") / "layout_model" / "parameters.json"
+
+
+@cache
+def load(file: Path | None = None) -> LayoutModel:
+    """Read the packaged model, or another of the same form.
+
+    Raises
+    ------
+    ModelError
+        If the file is missing, not JSON, of another schema or lacks a constant.
+    """
+    file = file or path()
+    try:
+        record = bounded.read_json(file)
+        if record["schema_version"] != SCHEMA_VERSION:
+            raise ModelError(
+                f"{file} has schema version {record['schema_version']}, not {SCHEMA_VERSION}",
+                hint="run `advisor train layout-model`",
+            )
+        bounded.check_numbers({n: record[n] for n in ("parameters", "folds")})
+        return LayoutModel(
+            version=record["version"],
+            parameters=LayoutParameters(**record["parameters"]),
+            folds={t: LayoutParameters(**p) for t, p in record["folds"].items()},
+            errors=tuple(
+                TableErrors(
+                    table=e["table"],
+                    generation=GENERATIONS.index(e["generation"]),
+                    log_errors=tuple(e["log_errors"]),
+                )
+                for e in record["errors"]
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"cannot read the layout model {file}: {error}",
+            hint="run `advisor train layout-model`, or install the package again",
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------
+# Which of two laws times a transformer's layers on a device, always the same one for the same.
+#
+# - The law of the shapes (``planners.step.transformer_step``): products, attention and elementwise
+#   traffic counted from the model's dimensions, constants fitted on published runs of Megatron,
+#   DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on whose
+#   rate of large products was measured, in 16 bits or less (or TF32).
+# - The law of the operators (``planners.step.device``): a roofline over every operator of the step,
+#   with what measured steps say of its errors (``planners.step.residual``). It holds everywhere
+#   else: processors, other makers' accelerators, fp32, and cards of known families whose rate
+#   nobody measured, on which the shapes err by a quarter and the operators by a tenth
+#   (``advisor validate described``).
+#
+# On published layouts left out by table, all on measured cards, the first errs less than half as
+# much (``docs/planners.md`` says how much, ``advisor validate layouts`` scores both).
+
+
+# Precision of the products -> index into ``planners.core.columns.PRECISIONS``.
+PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "tf32": 3}
+_FITTED_ARCHITECTURES: Final = frozenset(
+    {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra"}
+)
+_TUNED, _FLASH, _UNFUSED = 3, 2, 0
+# Seconds of a forward pass among those of both, for what starts kernels (one and two passes).
+_FORWARD_LAUNCHES: Final = 1 / 3
+
+
+def shapes_law(
+    device: Device,
+    work: Work,
+    accelerators: Mapping[str, Accelerator],
+    by_operators: Collection[str] = (),
+) -> tuple[AcceleratorPart, int] | None:
+    """Return what the law of the shapes needs of a device, or None where it does not hold.
+
+    Parameters
+    ----------
+    device : Device
+    work : Work
+        Whose precision is asked for.
+    accelerators : mapping of str to Accelerator
+        Of the catalogue.
+    by_operators : collection of str
+        Chip families that the law of the operators was fitted on: it answers for their cards
+        whose rate nobody measured.
+
+    Returns
+    -------
+    (Part, int) or None
+        The accelerator (of a shared card: that share of it), and the code of its precision.
+    """
+    name, _, shared = device.name.partition("/")
+    row = accelerators.get(name)
+    if row is None or row.vendor != "NVIDIA" or row.architecture not in _FITTED_ARCHITECTURES:
+        return None
+    code = PRECISION_CODES.get(runs_as(device, work.precision))
+    if code is None:
+        return None
+    try:
+        known = part(row)
+    except CatalogueError:
+        return None
+    if known.is_inferred and row.architecture in by_operators:
+        return None
+    if not shared:
+        return known, code
+    share = 1.0 / float(shared)
+    return replace(
+        known,
+        flop_per_s=known.flop_per_s * share,
+        memory_bytes_per_s=known.memory_bytes_per_s * share,
+    ), code
+
+
+def operator_table(work: Work, columns: StepColumns, log_factor: float = 0.0) -> LayerTable:
+    """Return a layer's share of a model's times by the law of the operators.
+
+    Parameters
+    ----------
+    work : Work
+        Of a transformer.
+    columns : StepColumns
+        On one device, at the micro-batches 1, 2, 4, ...
+    log_factor : float
+        What measured steps say of the device (``planners.step.calibration``).
+    """
+    assert work.transformer is not None
+    share = float(np.exp(log_factor)) / work.transformer.layers
+    backward = columns.backward_s[0] * share
+    forward = columns.micro_batch_s[0] * share - backward
+    launch = float(columns.launch_s[0, -1]) * share
+    return LayerTable(
+        micro_batches=np.exp2(np.arange(columns.micro_batch_s.shape[1])),
+        forward_s=forward,
+        backward_s=backward,
+        launch_s=(launch * _FORWARD_LAUNCHES, launch * (1 - _FORWARD_LAUNCHES)),
+    )
+
+
+def trained_share(work: Work) -> float:
+    """Return the share of the model's own weights that have gradients and optimizer state."""
+    return 0.0 if work.setup.has_adapters else 1.0 - work.setup.frozen_fraction
+
+
+def passed_share(work: Work) -> float:
+    """Return the share of the layers with a backward pass; frozen ones lie at the input."""
+    assert work.transformer is not None
+    return 1.0 - work.setup.frozen_layers(work.transformer) / work.transformer.layers
+
+
+def _is_tuned_finely(setup: TrainingSetup) -> bool:
+    """Whether a setup is that of fine-tuning with Hugging Face's Trainer, as far as it says.
+
+    Weights in 16 bits without an fp32 copy, or adapters, are what its runs have and no others
+    among those that the constants were fitted on: InternEvo's, torchtitan's and VectorLM's eager
+    steps are nearer without the Trainer's costs (errors of 2.7, 3.3 and 4.0 against 2.2, 1.2 and
+    2.4 %, `advisor train layout-model`'s rows), its own are not (3 and 4 against 11 and 7).
+    """
+    return setup.has_adapters or setup.weights == "bf16"
+
+
+def software_of(work: Work) -> Software:
+    """Return what the training software does as columns of the layout model."""
+    setup = work.setup
+    precision = work.precision
+    # Kernels fused by hand are Megatron Core's, with Transformer Engine's attention: today's
+    # overlap sends and tensor parallel products. PyTorch's checkpoints end with the last tensor
+    # needed.
+    is_megatron = setup.kernels == "fused"
+    # The formula counts elements of two bytes.
+    element = max(min(PRECISION_BYTES[precision], 4), 2)
+    assert work.transformer is not None
+    mean = setup.mean_bytes(work.transformer, precision)
+    # Adapters' gradients and state are small, and shared out like the weights they stand beside.
+    weight = mean.weight + (mean.gradient + mean.optimizer if setup.has_adapters else 0.0)
+    adapters = adapter_work(setup, work.transformer)
+    return Software(
+        adapter_flop=adapters.flop,
+        adapter_product_bytes=adapters.product_bytes,
+        adapter_sum_bytes=adapters.sum_bytes,
+        dequantised_bytes=adapters.dequantised_bytes,
+        fusion=FUSIONS.index(setup.kernels),
+        is_trainer=int(setup.kernels == "eager" and _is_tuned_finely(setup)),
+        attention=_UNFUSED if setup.attention == "unfused" else _TUNED if is_megatron else _FLASH,
+        overlaps_dp=int(setup.overlaps),
+        overlaps_tp=int(is_megatron and setup.overlaps),
+        overlaps_pp=int(is_megatron and setup.overlaps),
+        stops_early=int(not is_megatron),
+        gradient_bytes=setup.gradient_bytes(precision),
+        weight_bytes=weight,
+        optimizer_state_bytes=setup.optimizer_bytes(precision),
+        logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
+        activation_scale=element / 2,
+    )

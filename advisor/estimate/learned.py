@@ -1,0 +1,189 @@
+"""Corrections learned from runs, on top of physics where they cover the job.
+
+A model covers a candidate if the known features of the job, of its profile and of the machines
+lie no farther from the runs that it was fitted on than left-out programs do (``learned.hull``),
+some of them on the same accelerator; the physical estimate stays everywhere else. Whether it
+covers anything is asked of ``features.json`` alone: the trees themselves, and the packages that
+they need, are loaded only where there is something to correct.
+A job with real runs of its own noted (``advisor runs actual``) keeps the physical estimate, which
+is anchored on them: a measured step says more than other people's runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor import data
+from advisor.answer import REACH_90
+from advisor.catalogue import Catalogue
+from advisor.collectors import atomic
+from advisor.estimate.columns import TimeColumns
+from advisor.estimate.ways.beside import is_beside
+from advisor.jobs.job import Job
+from advisor.learned import features, registry
+from advisor.learned.quick import LEAST_ROWS, Hull
+from advisor.records import Instances, RunRecord
+from advisor.records.catalogued import machines_of
+from advisor.records.profiled import Profile, profile, record
+
+if TYPE_CHECKING:
+    from advisor.learned.trained import TrainedModel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+NAME: Final = "runs"
+COST: Final = "runs_cost"  # what is asked for the cost itself
+_COVERAGE: Final = 0.9
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A folder of a trained model, read as far as it is needed."""
+
+    folder: Path
+    about: dict[str, Any]  # its ``features.json``
+
+    @classmethod
+    def open(cls, folder: Path) -> Learned:
+        """Read what a model covers.
+
+        Raises ModelError if the folder was changed, or was fitted on other features than this
+        version's.
+        """
+        about = registry.features_of(folder)
+        features.require_same(about, str(folder))
+        return cls(folder, about)
+
+    @classmethod
+    def default(cls, name: str = NAME) -> Learned | None:
+        """Return the user's own model, else the one that ships; None where there is neither."""
+        for folder in (data.own_models() / name, data.root("trained_models") / name):
+            if (atomic.current_folder(folder) / "model.json").is_file():
+                return cls.open(folder)
+        return None
+
+    @cached_property
+    def hull(self) -> Hull:
+        """What the model has seen."""
+        return Hull.from_record(self.about["hull"])
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        """The model itself."""
+        from advisor.learned.trained import TrainedModel
+
+        return TrainedModel.load(self.folder)
+
+    def covers(self, records: Sequence[RunRecord]) -> NDArray[np.bool_]:
+        """Return for each record whether it lies in what was seen, shape (n,)."""
+        if not records:
+            return np.zeros(0, bool)
+        rows = features.as_asked(features.table(records))
+        runs = self.about["accelerators"]
+        is_known = [runs.get(r.configuration[0].accelerator, 0) >= LEAST_ROWS for r in records]
+        return np.array(is_known) & ~self.hull.is_outside(rows)
+
+    def corrected(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> TimeColumns:
+        """Return the columns with the steps of the candidates that are covered corrected."""
+        rows = self._promising(job, catalogue, columns)
+        if rows.size == 0:
+            return columns
+        asked = candidate_records(job, catalogue, columns, rows)
+        inside = self.covers(asked)
+        rows = rows[inside]
+        if rows.size == 0:
+            return columns
+        found = self.model.predict([r for r, i in zip(asked, inside, strict=True) if i], _COVERAGE)
+        step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
+        step_s[rows] = found.value / job.total_steps
+        # The model's runs were all on one processor: how far another one is off comes on top.
+        log_sd[rows] = np.hypot(
+            np.log(found.high / found.low) / (2 * REACH_90), columns.log_sd[rows]
+        )
+        is_learned = np.zeros(len(step_s), bool)
+        is_learned[rows] = True
+        return replace(columns, step_s=step_s, log_sd=log_sd, is_learned=is_learned)
+
+    def effects(
+        self, job: Job, catalogue: Catalogue, columns: TimeColumns
+    ) -> list[dict[str, float]]:
+        """Return for each column the factor ``effect_GROUP`` of each group of features.
+
+        nan where the model does not cover the candidate (see ``TrainedModel.explain``).
+        """
+        groups = dict.fromkeys(f"effect_{f.group}" for f in features.FEATURES)
+        found = [dict.fromkeys(groups, math.nan) for _ in columns.count]
+        rows = self._promising(job, catalogue, columns)
+        asked = candidate_records(job, catalogue, columns, rows) if rows.size else []
+        inside = self.covers(asked)
+        if inside.any():
+            told = self.model.explain([r for r, i in zip(asked, inside, strict=True) if i])
+            for place, row in enumerate(rows[inside].tolist()):
+                found[row] = {f"effect_{g}": float(np.exp(v[place])) for g, v in told.items()}
+        return found
+
+    def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
+        """Return the rows that may be covered: looks at the job once, then at three columns."""
+        none = np.zeros(0, dtype=np.int64)
+        known = None if job.actuals else profile(job)
+        if known is None or not self._covers_job(known):
+            return none
+        types = catalogue.types
+        at = columns.type_index
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rows = np.full((len(at), len(features.NAMES)), math.nan)
+            for name, values in (
+                ("instances", np.log(columns.count)),
+                ("vcpus", np.log(np.asarray(types.vcpus, float)[at])),
+                ("accelerators", np.nan_to_num(types.accelerator_count)[at] * columns.count),
+            ):
+                rows[:, features.NAMES.index(name)] = values
+        is_known = (columns.status == 0) & ~is_beside(columns)
+        return np.flatnonzero(is_known & ~self.hull.is_outside(rows))
+
+    def _covers_job(self, known: Profile) -> bool:
+        """Whether what is the same on all candidates lies in what was seen on some machines."""
+        bare = record(
+            known, Instances(provider="", instance_type="any"), record_id="any", workers=1,
+            physics_s=known.anchor.time_s,
+        )  # fmt: skip
+        row = features.as_asked(features.table([bare]))
+        shared = [i for i, f in enumerate(features.FEATURES)
+                  if f.group not in ("job", "anchor", "series")]  # fmt: skip
+        row[:, shared] = math.nan
+        kinds = np.repeat(row, 4, axis=0)  # one machine or several, with accelerators or without
+        kinds[1::2, features.NAMES.index("instances")] = math.log(2.0)
+        kinds[2:, features.NAMES.index("accelerators")] = 1.0
+        is_beyond = self.hull.is_beyond_reach(kinds, ignored=shared)
+        return bool((~is_beyond & self.hull.has_rows_of(kinds)).any())
+
+
+def candidate_records(
+    job: Job, catalogue: Catalogue, columns: TimeColumns, rows: Integers
+) -> list[RunRecord]:
+    """Return candidates as the records that a model is asked about.
+
+    Raises ValueError if the job was not profiled on processors.
+    """
+    known = profile(job)
+    if known is None:
+        raise ValueError(f"job {job.name} was not profiled on processors")
+    return [
+        record(
+            known,
+            machines_of(catalogue, int(columns.type_index[row]), int(columns.count[row])),
+            record_id=str(row),
+            workers=int(columns.dp[row]),
+            physics_s=float(columns.step_s[row]) * job.total_steps,
+        )
+        for row in rows.tolist()
+    ]

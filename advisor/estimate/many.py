@@ -1,0 +1,191 @@
+"""Many named configurations at once: one estimate over all of them, one pass over the prices.
+
+What cannot be answered (no such type, no price, too little memory, ...) is a row with its reason
+among the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import Candidate, CompletionWay, Refused
+from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing
+from advisor.catalogue.select import named
+from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.estimate.columns import STATUSES, TimeColumns
+from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
+from advisor.jobs.job import Job
+
+Integers = NDArray[np.int64]
+_NOWHERE: Final = -1
+# Of longer lists nobody reads what each unknown name may mean, which takes 10 ms a name.
+_SUGGESTED: Final = 50
+
+
+class OneEstimate(Protocol):
+    """What is asked for many: ``advisor.estimate.predictor.Predictor``."""
+
+    catalogue: Catalogue
+
+    def step_columns(self, *args: Any, **keywords: Any) -> TimeColumns:
+        """Estimate one step on every row."""
+
+    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what storage and outgoing traffic add."""
+
+    def candidate(self, *args: Any, **keywords: Any) -> Candidate:
+        """Make the object of one row."""
+
+    def rented(self, *args: Any, **keywords: Any) -> Candidate:
+        """Return the whole job on one row's machines, completed in any way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How machines of named types are rented: the keywords of ``Predictor.predict``."""
+
+    provider: str | None = None
+    region: str | None = None
+    pricing: Pricing = "on-demand"
+    completion: CompletionWay | None = None
+    coverage: float = 0.9
+
+    @property
+    def way(self) -> CompletionWay:
+        """What the job runs on until it is done."""
+        return self.completion or ("spot" if self.pricing == "spot" else "on-demand")
+
+
+def estimates(
+    predictor: OneEstimate, job: Job, asked: Sequence[str | tuple[str, int]], rental: Terms
+) -> list[Candidate | Refused]:
+    """Return a candidate, or why there is none, for every configuration, in their order."""
+    found: list[Candidate | Refused | None] = [None] * len(asked)
+    pairs = [named(one) for one in asked]
+    offers = predictor.catalogue.select(
+        OfferFilter(regions=(rental.region,) if rental.region else (), pricing=(rental.pricing,))
+    )
+    cheapest = _cheapest(predictor, offers)
+    rows: list[tuple[int, int, int]] = []  # place, type, machines
+    for place, (name, count) in enumerate(pairs):
+        try:
+            row = _type(predictor, name, count, rental, cheapest, len(pairs) <= _SUGGESTED)
+            rows.append((place, row, count))
+        except AdvisorError as error:
+            found[place] = _refused(place, (name, count), error)
+    for place, answer in _answered(predictor, job, rows, pairs, offers, cheapest, rental):
+        found[place] = answer
+    return [one for one in found if one is not None]
+
+
+def _refused(place: int, pair: tuple[str, int], error: AdvisorError) -> Refused:
+    return Refused(rank=place + 1, configuration=f"{pair[1]} x {pair[0]}", error=error)
+
+
+def _cheapest(predictor: OneEstimate, offers: OfferColumns) -> Integers:
+    """Return the row of each type's cheapest offer; offers come cheapest first."""
+    rows = np.full(len(predictor.catalogue.types), _NOWHERE, dtype=np.int64)
+    types, first = np.unique(offers.type_index, return_index=True)
+    rows[types] = first
+    return rows
+
+
+def _type(
+    predictor: OneEstimate, name: str, count: int, rental: Terms, cheapest: Integers,
+    suggest: bool,
+) -> int:  # fmt: skip
+    """Return the row of a type that is offered as asked."""
+    if count < 1:
+        raise UsageError(f"{count} x {name}: not a number of machines", hint="give 1 or more")
+    row = predictor.catalogue.instance_type(name, provider=rental.provider, suggest=suggest)
+    if cheapest[row.index] == _NOWHERE:
+        raise CatalogueError(
+            f"{name} has no {rental.pricing} price in {rental.region or 'any region'}",
+            hint=f"see `advisor catalogue show {name}`",
+        )
+    return int(row.index)
+
+
+def _answered(
+    predictor: OneEstimate, job: Job, rows: list[tuple[int, int, int]],
+    pairs: Sequence[tuple[str, int]], offers: OfferColumns, cheapest: Integers, rental: Terms,
+) -> list[tuple[int, Candidate | Refused]]:  # fmt: skip
+    """Return the place and the answer of every row whose machines are offered."""
+    if not rows:
+        return []
+    places, types, counts = (
+        np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)
+    )
+    columns = predictor.step_columns(job, types, counts)
+    offered = cheapest[types]
+    fitting = np.flatnonzero(columns.status == 0)
+    answers: list[tuple[int, Candidate | Refused]] = []
+    for row in np.flatnonzero(columns.status).tolist():
+        pair = pairs[places[row]]
+        error = _no_step(job, pair, columns, row)
+        answers.append((int(places[row]), _refused(int(places[row]), pair, error)))
+    for row, answer in _rented(predictor, job, columns, offers, offered, fitting, rental):
+        place = int(places[row])
+        if isinstance(answer, AdvisorError):
+            answers.append((place, _refused(place, pairs[place], answer)))
+        else:
+            answers.append((place, replace(answer, rank=place + 1)))
+    return answers
+
+
+def _no_step(job: Job, pair: tuple[str, int], columns: TimeColumns, row: int) -> UsageError:
+    reason = STATUSES[int(columns.status[row])].replace("_", " ")
+    return UsageError(
+        f"{job.name} cannot be estimated on {pair[1]} x {pair[0]}: {reason}",
+        hint="choose another type or count",
+    )
+
+
+def _rented(
+    predictor: OneEstimate, job: Job, columns: TimeColumns, offers: OfferColumns,
+    offered: Integers, fitting: Integers, rental: Terms,
+) -> list[tuple[int, Candidate | AdvisorError]]:  # fmt: skip
+    """Return each fitting row with its candidate, or why it cannot be completed so."""
+    if fitting.size == 0:
+        return []
+    is_spot = rental.pricing == "spot"
+    if rental.way == "on-demand" and not is_spot:
+        return _candidates(predictor, job, columns, None, offers, offered, fitting, rental)
+    if rental.way == "spot" and is_spot:
+        bands = offers.spot_interruption_band[offered[fitting]]
+        spot = on_spot(job, columns, fitting, bands, rental.coverage)
+        return _candidates(predictor, job, columns, spot, offers, offered, fitting, rental)
+    answers: list[tuple[int, Candidate | AdvisorError]] = []
+    for row in fitting.tolist():
+        try:
+            one = predictor.rented(
+                job, columns.select(np.array([row])), offers, int(offered[row]),
+                pricing=rental.pricing, completion=rental.completion, coverage=rental.coverage,
+            )  # fmt: skip
+        except AdvisorError as error:
+            answers.append((row, error))
+        else:
+            answers.append((row, one))
+    return answers
+
+
+def _candidates(
+    predictor: OneEstimate, job: Job, columns: TimeColumns, spot: Completion | None,
+    offers: OfferColumns, offered: Integers, rows: Integers, rental: Terms,
+) -> list[tuple[int, Candidate | AdvisorError]]:  # fmt: skip
+    """Return a candidate a row, on demand where ``spot`` has no completion for each."""
+    side = predictor.side_costs(job, offers)
+    steady = on_demand(job, columns, rental.coverage)
+    done, done_rows = (steady, rows) if spot is None else (spot, np.arange(rows.size))
+    return [
+        (row, predictor.candidate(
+            job, columns, done, offers, side, offer_row=int(offered[row]), column=row,
+            completion_row=done_row, coverage=rental.coverage, steady=steady,
+        ))
+        for row, done_row in zip(rows.tolist(), done_rows.tolist(), strict=True)
+    ]  # fmt: skip

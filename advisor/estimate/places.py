@@ -1,0 +1,157 @@
+"""Groups of machines as rows of a fleet: what a way over several of them asks the estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from advisor.answer import QUANTILES
+from advisor.catalogue import Catalogue
+from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.estimate.columns import CODE, WAITS, TimeColumns, integer_layouts
+from advisor.estimate.plan import Choice
+from advisor.estimate.ways.model_parallel import on_machine
+from advisor.estimate.ways.units import node_of
+from advisor.machines.cluster import ClusterGroup
+from advisor.machines.fleet import own_fleet
+from advisor.planners.core.columns import RECOMPUTES
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Layout
+from advisor.planners.step.device import step_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Machines of one group, and the fleet of which they are a row.
+
+    Attributes
+    ----------
+    group : ClusterGroup
+        Its links are those of the fleet, so that every verb reads the same ones.
+    case : StepCase
+        The job over that fleet.
+    row : int
+        The group's.
+    """
+
+    group: ClusterGroup
+    case: StepCase
+    row: int
+
+
+def places(
+    case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup]
+) -> tuple[Place, ...]:
+    """Return groups as rows of the catalogue's fleet, or of one made for them.
+
+    Parameters
+    ----------
+    case : StepCase
+        Of the job over the catalogue's fleet.
+    catalogue : Catalogue
+    groups : sequence of ClusterGroup
+
+    Raises
+    ------
+    UsageError
+        If there is no time model of an accelerator.
+    """
+    found = []
+    for group in groups:
+        fleet, row = case.fleet, group.type_index
+        if row is None or fleet.per_node[row] != group.node.devices:
+            fleet, row = own_fleet(group, catalogue, fleet, per_node=group.node.devices)
+        node = node_of(fleet, row, case.accelerators)
+        if group.type_index is None:  # its user may have said how fast host memory is
+            node = replace(node, host=group.node.host or node.host)
+        found.append(
+            Place(
+                group=replace(group, node=node),
+                # What was found of a type is kept by its row: another fleet's rows are others.
+                case=case if fleet is case.fleet else replace(case, fleet=fleet, seen={}),
+                row=row,
+            )
+        )
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------
+# A way of training on several groups of machines, as one row of the columns of times.
+
+
+def group_columns(choice: Choice | None, places: Sequence[Place]) -> TimeColumns:
+    """Return what the job takes on groups of machines as one row; no estimate where None.
+
+    Its state is taken to be saved by one machine; the slowest machine to start is waited for.
+    """
+    case, counts = places[0].case, [p.group.count for p in places]
+    devices, none = sum(p.group.devices for p in places), np.full(1, np.nan)
+    starts = [p.case.startup_s(np.array([p.row])) for p in places]
+    arrivals = [p.case.data_in_s(np.array([p.row])) for p in places]
+    is_few = devices > case.job.global_batch
+    empty = TimeColumns(
+        type_index=np.array([places[0].row]),
+        count=np.array([sum(counts)]),
+        status=np.array(
+            [CODE["fewer_samples_than_workers" if is_few else "does_not_fit_in_memory"]]
+        ),
+        way=np.zeros(1, dtype=np.int64),
+        step_s=none,
+        log_sd=none,
+        shares=dict.fromkeys(WAITS, none),
+        layouts=integer_layouts(1, dp=devices),
+        memory_bytes=none,
+        host_bytes=np.zeros(1),
+        startup_s=np.max(starts, axis=0),
+        data_in_s=np.max(arrivals, axis=0),
+        is_extrapolating=np.array([any(is_extrapolating(p.case, p.row) for p in places)]),
+        is_network_assumed=np.array(
+            [sum(counts) > 1 and any(p.case.fleet.is_network_assumed[p.row] for p in places)]
+        ),
+    )
+    if choice is None:
+        return empty
+    step = choice.step_time_s
+    return replace(
+        empty,
+        status=np.zeros(1, dtype=np.int64),
+        step_s=np.full(1, step.value),
+        log_sd=np.full(1, math.log(step.high / step.value) / QUANTILES[step.coverage]),
+        shares={name: np.full(1, choice.shares.get(name, 0.0)) for name in WAITS},
+        memory_bytes=np.full(1, choice.memory_gib * GIB),
+    )
+
+
+def layout_of_groups(choice: Choice) -> Layout:
+    """Return one layout for all devices: the first group's, with the stages of all of them."""
+    details = choice.details
+    stages = len(details.get("layers_by_stage", [0]))
+    if choice.layouts:
+        return replace(next(iter(choice.layouts.values())), pp=stages)
+    micro, steps = details.get("micro_batch", 1), 1
+    if "samples_by_device" in details:
+        samples = next(iter(details["samples_by_device"].values()))
+        steps = next(iter(details["accumulation_steps"].values()))
+        micro = -(-samples // steps)
+    mode = details.get("recompute", "none")
+    assert mode in RECOMPUTES
+    return Layout(
+        dp=choice.devices // stages,
+        pp=stages,
+        micro_batch=micro,
+        accumulation_steps=steps,
+        zero_stage=details.get("zero_stage", 0),
+        recompute=mode,
+    )
+
+
+def is_extrapolating(case: StepCase, row: int) -> bool:
+    """Whether the times on a type's devices lie outside what the models were fitted on."""
+    if is_laid_out_by_shape(case, np.array([row])).all():
+        return on_machine(case, row).is_extrapolating
+    device = case.fleet.devices[case.fleet.device[row]]
+    timed = step_time(case.work, [device], [1.0], case.constants.device)
+    return bool(timed.is_extrapolating[0])

@@ -1,0 +1,186 @@
+"""What ``advisor plan`` answers: ways to run the job on the cluster, best first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from advisor.answer import (
+    SCHEMA_VERSION,
+    Answer,
+    Command,
+    Configuration,
+    Estimate,
+    Named,
+    Offer,
+    Recorded,
+)
+from advisor.machines.cluster import ClusterGroup, NamedCluster
+from advisor.planners.core.errors import GIB, HOUR_S
+from advisor.planners.core.nouns import Layout
+
+__all__ = ["Choice", "Command", "Objective", "Plan", "burden", "way_on"]
+
+Objective = Literal["time", "cost"]
+# A way over given machines is an answer as any other.
+Choice = Answer
+
+
+def way_on(
+    cluster: NamedCluster, machines: Mapping[str, int], *, name: str, step_time_s: Estimate,
+    global_batch: int, devices: int, memory_bytes: Mapping[str, float],
+    layouts: Mapping[str, Layout] | None = None, details: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Answer:  # fmt: skip
+    """Return a way to train on machines of a cluster.
+
+    Parameters
+    ----------
+    machines : mapping of str to int
+        How many it uses, by the groups' labels, as the mappings after it.
+    memory_bytes : mapping of str to float
+        Of the fullest device.
+    layouts : mapping of str to Layout, optional
+        None where the split is not a layout of equal ranks.
+    details : mapping, optional
+        What the way has to say; ``parts_s`` are what its step consists of. [s]
+    **more
+        Further fields of an ``Answer``.
+    """
+    said = dict(details or {})
+    step_s = step_time_s.value
+    shares = {part: seconds / step_s for part, seconds in said.pop("parts_s", {}).items()}
+    used = [group for group in cluster.groups if machines.get(group.label)]
+    layouts = layouts or {}
+    by_group = {group: used_bytes / GIB for group, used_bytes in memory_bytes.items()}
+    return Answer(
+        name=name,
+        way=name,
+        configuration=Configuration(
+            parts=tuple((_offer(cluster, one), machines[one.label]) for one in used)
+        ),
+        devices=devices,
+        layout=next(iter(layouts.values()), Layout(dp=devices)),
+        layouts=layouts,
+        step_time_s=step_time_s,
+        throughput_samples_per_s=Estimate(
+            value=global_batch / step_s, low=global_batch / step_time_s.high,
+            high=global_batch / step_time_s.low, coverage=step_time_s.coverage,
+        ),
+        memory_gib=max(by_group.values(), default=0.0),
+        memory_gib_by_group=by_group,
+        shares=shares,
+        details=said,
+        **more,
+    )  # fmt: skip
+
+
+def _offer(cluster: NamedCluster, group: ClusterGroup) -> Offer:
+    """Return a machine of a group as it was given."""
+    price = group.price_usd_per_h
+    return Offer(
+        provider="",
+        instance_type=group.label,
+        region=cluster.region,
+        pricing="given",
+        price_usd_per_h=math.nan if price is None else price,
+        accelerator=group.part.name,
+        accelerators=float(group.node.devices),
+        vcpus=0,
+        memory_gib=group.node.memory_bytes / GIB,
+    )
+
+
+def burden(one: Answer, objective: Objective) -> float:
+    """Return what is to be made small: time, or money (device-seconds without prices)."""
+    price = one.configuration.price_usd_per_h
+    if objective == "time":
+        return one.step_time_s.value
+    if math.isnan(price):
+        return one.step_time_s.value * one.devices
+    return 1e6 / one.throughput_samples_per_s.value / HOUR_S * price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenMachines(Recorded):
+    """A cluster as it was named: how many devices, at which price where all have one [USD/h]."""
+
+    devices: int
+    region: str
+    price_usd_per_h: float | None
+    groups: tuple[GivenGroup, ...]
+
+    @classmethod
+    def of(cls, cluster: NamedCluster) -> GivenMachines:
+        """Return what a record says of a cluster."""
+        groups = tuple(
+            GivenGroup(
+                label=g.label, machines=g.count, accelerator=g.part.name,
+                accelerators_per_machine=g.node.devices, price_usd_per_h=g.price_usd_per_h,
+            )
+            for g in cluster.groups
+        )  # fmt: skip
+        return cls(
+            devices=cluster.devices, region=cluster.region,
+            price_usd_per_h=cluster.price_usd_per_h, groups=groups,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenGroup:
+    """Equal machines of it; the price is of one [USD/h]."""
+
+    label: str
+    machines: int
+    accelerator: str
+    accelerators_per_machine: int
+    price_usd_per_h: float | None
+
+    @property
+    def devices(self) -> int:
+        """Accelerators of all machines together."""
+        return self.machines * self.accelerators_per_machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Recorded):
+    """All ways found, the best first.
+
+    Attributes
+    ----------
+    subject, model : str, mapping
+        What is trained, in words and in numbers.
+    plans : sequence of Answer
+        The first is the answer; those without commands never are.
+    front : sequence of Answer
+        Not dominated in time and cost on fewer machines; empty for mixed clusters.
+    considered, fitting : int
+        Layouts evaluated, and those that fit.
+    left_out : mapping of str to str
+        What could not be planned, and why.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    objective: Objective
+    subject: str
+    model: Mapping[str, Any]
+    global_batch: int
+    cluster: GivenMachines
+    predictor: Named
+    considered: int = 0
+    fitting: int = 0
+    plans: tuple[Answer, ...]
+    front: tuple[Answer, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> Sequence[Answer]:
+        """The ways."""
+        return self.plans
+
+    @property
+    def best(self) -> Answer:
+        """The answer."""
+        return self.plans[0]

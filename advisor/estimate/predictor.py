@@ -1,0 +1,560 @@
+"""From a job and a catalogue to time, memory and interval of every candidate.
+
+``Predictor`` is the one estimate function: the command line, the Python API, the reports and the
+exports all show its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
+from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
+from advisor.errors import UsageError
+from advisor.estimate.answer import candidate, explanation, on_demand_price
+from advisor.estimate.best import best_columns
+from advisor.estimate.case import (
+    Anchors,
+    Constants,
+    StepCase,
+    constants,
+    host_anchor,
+    host_core_speed,
+)
+from advisor.estimate.columns import STATUSES, TimeColumns
+from advisor.estimate.completion import (
+    Completion,
+    SideCosts,
+    SidePrices,
+    on_demand,
+    on_spot,
+    side_prices,
+)
+from advisor.estimate.known import OwnRuns, measured_runs
+from advisor.estimate.learned import Learned
+from advisor.estimate.many import Terms, estimates
+from advisor.estimate.spot import elastic_workers, on_elastic_spot, on_spot_with_fallback
+from advisor.estimate.ways.beside import beside_words
+from advisor.estimate.ways.data_parallel import as_recorded, is_answer
+from advisor.estimate.ways.programs import program_columns
+from advisor.estimate.ways.units import check_space
+from advisor.estimate.words import reasons
+from advisor.jobs.job import Job
+from advisor.jobs.load import load_job
+from advisor.machines.fleet import Fleet, fleet, limited_fleet
+from advisor.planners.core.nouns import Device, Work
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import unmeasured
+from advisor.planners.step.from_runs import is_known_by_runs, steps_s
+
+__all__ = ["Learned", "Predictor", "STATUSES", "TimeColumns"]
+
+
+# ------------------------------------------------------------------------------------------
+# The analytic estimate: the planners' laws over a catalogue, anchored on what was measured.
+
+
+class Physics:
+    """Steps of jobs on machines, by physics alone."""
+
+    def __init__(
+        self, catalogue: Catalogue | None = None, *, constants: Constants | None = None
+    ) -> None:
+        self.catalogue = catalogue if catalogue is not None else Catalogue.load()
+        self._constants = constants
+        self._fleet: Fleet | None = None
+        self._limited: dict[tuple[float | None, float | None], Fleet] = {}
+        self._side_prices: SidePrices | None = None
+        self.own_runs = OwnRuns(self)
+
+    @property
+    def constants(self) -> Constants:
+        """The fitted constants in use."""
+        return self._constants if self._constants is not None else constants()
+
+    def calibration_factor(self, job: Job, device: Device | None) -> float | None:
+        """Return by what measured steps change the model's step on ``device``; None without.
+
+        Published steps change it on GPUs, where the law of the operators answers.
+        """
+        if job.work is None or device is None:
+            return None
+        is_measured = job.measured is not None or bool(job.actuals)
+        is_published = device.kind == "gpu" and job.work.transformer is None
+        if not (is_measured or is_published):
+            return None
+        anchors = self.anchors(job, job.work)
+        bare = step_time(job.work, [device], [job.work.micro_batch], self.constants.device)
+        factor, _ = anchors.calibration([device], bare.log_sd, self.constants)
+        return float(np.exp(factor[0]))
+
+    @property
+    def fleet(self) -> Fleet:
+        """The catalogue's types as columns, made once."""
+        if self._fleet is None:
+            self._fleet = fleet(self.catalogue)
+        return self._fleet
+
+    def fleet_of(self, job: Job) -> Fleet:
+        """Return the catalogue's types as the job's limits leave them to it, made once."""
+        key = job.compute_threads, job.limits.cores
+        if key not in self._limited:
+            self._limited[key] = limited_fleet(self.fleet, job)
+        return self._limited[key]
+
+    def device_of(self, type_index: int, job: Job | None = None) -> Device | None:
+        """Return what a type of the catalogue computes on; None where that is not known.
+
+        ``job`` leaves some of its threads unused where it is limited.
+        """
+        machines = self.fleet if job is None else self.fleet_of(job)
+        place = int(machines.device[type_index])
+        return machines.devices[place] if place >= 0 else None
+
+    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+        """Return what storage and outgoing traffic of ``job`` add to each offer."""
+        if self._side_prices is None:
+            self._side_prices = side_prices(self.catalogue)
+        return self._side_prices.costs(job, offers)
+
+    def case(
+        self,
+        job: Job,
+        *,
+        fleet: Fleet | None = None,
+        space: SearchSpace | None = None,
+        known_network: bool = False,
+    ) -> StepCase:
+        """Return what the ways of training need to know of a job with steps, and of machines.
+
+        Raises UsageError if the space fixes what only a transformer of known dimensions has.
+        """
+        assert job.work is not None
+        if space is not None:
+            check_space(job, space)
+        anchors = self.anchors(job, job.work)
+        machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
+        if machines.is_recorded and anchors.host is not None:
+            # The very device that the anchor is of: what was measured holds for it as it is.
+            machines = replace(machines, devices=(anchors.host,))
+        if is_known_by_runs(job.work):
+            machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
+        own = self.own_runs.layouts(job)
+        constants = self.constants.with_spread(job.spread)
+        if own is not None:
+            layout = replace(constants.layout, parameters=own.parameters)
+            constants = replace(constants, layout=layout)
+        case = StepCase(
+            job=job,
+            work=job.work,
+            fleet=machines,
+            anchors=anchors,
+            constants=constants,
+            accelerators=self.catalogue.accelerators,
+            known_network=known_network,
+            own=own,
+            clusters=self.own_runs.clusters(job, job.work),
+        )
+        return case if space is None else replace(case, space=space)
+
+    def physics_columns(
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
+        space: SearchSpace | None = None,
+        known_network: bool = False,
+    ) -> TimeColumns:
+        """Estimate the same by physics alone."""
+        if job.work is None:
+            columns = self.program(job, type_index, count, fleet=fleet)
+        else:
+            case = self.case(job, fleet=fleet, space=space, known_network=known_network)
+            columns = best_columns(case, type_index, count)
+        if fleet is not None and fleet.is_recorded and is_answer(job, space):
+            return as_recorded(job, columns)
+        return columns
+
+    def program(
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
+    ) -> TimeColumns:
+        """Estimate a program without training steps."""
+        if job.program is None:
+            raise ValueError(f"job {job.name} has neither work nor program")
+        return program_columns(
+            job,
+            job.program,
+            self.fleet_of(job) if fleet is None else limited_fleet(fleet, job),
+            host_core_speed(job),
+            type_index=type_index,
+            count=count,
+        )
+
+    def anchors(self, job: Job, work: Work) -> Anchors:
+        """Return the host's measured step and those of real runs; unusable ones are left out."""
+        anchors = host_anchor(job, work, self.constants)
+        if is_known_by_runs(work):
+            return self._anchored_on_runs(anchors, job, work)
+        for actual in job.actuals:
+            there = self.own_runs.beside(job, work, actual)
+            if there is not None:
+                anchors = anchors.with_actual(*there)
+        return anchors
+
+    def _anchored_on_runs(self, anchors: Anchors, job: Job, work: Work) -> Anchors:
+        """Return the anchors with the runs that the work was fitted to, each on one device."""
+        runs = measured_runs(job.actuals, self.catalogue, lambda: self.fleet)
+        steps = steps_s(work, runs, self.constants.device)
+        bare = step_time(work, [run.device for run in runs], [1.0], self.constants.device)
+        for run, predicted_s, log_sd in zip(runs, steps, bare.log_sd, strict=True):
+            anchors = anchors.with_actual(
+                run.device, float(predicted_s), run.step_s, float(log_sd), run.workers
+            )
+        return replace(anchors, others=self.own_runs.others(job, work, tuple(runs)))
+
+
+# ------------------------------------------------------------------------------------------
+# One offer rented for the whole job, in any way to complete it.
+
+
+def completed(
+    job: Job, columns: TimeColumns, catalogue: Catalogue, offers: OfferColumns, offer_row: int,
+    side: SideCosts, way: CompletionWay, coverage: float,
+    step_columns: Callable[..., TimeColumns],
+) -> Completion:  # fmt: skip
+    """Return what the only row of the columns takes on the machines of one offer.
+
+    Raises UsageError if the job cannot be completed that way on machines of this offer.
+    """
+    name = str(catalogue.types.name[int(offers.type_index[offer_row])])
+    if (offers.pricing[offer_row] == "spot") != (way != "on-demand"):
+        wanted = "on-demand" if way == "on-demand" else "spot"
+        raise UsageError(
+            f"{way!r} needs {wanted} machines, and those of {name} are offered as "
+            f"{offers.pricing[offer_row]}",
+            hint=f'ask for pricing="{wanted}"',
+        )
+    if way == "on-demand":
+        return on_demand(job, columns, coverage)
+    if way == "spot-by-deadline":
+        raise UsageError(
+            f"{way!r} needs a deadline", hint="rank machines: advisor recommend --spot --deadline"
+        )
+    row, band = np.array([0]), offers.spot_interruption_band[[offer_row]]
+    if way == "spot":
+        return on_spot(job, columns, row, band, coverage)
+    if way == "elastic-spot":
+        workers = elastic_workers(job, columns, row, step_columns)[0]
+        if workers is None:
+            raise UsageError(
+                f"the job runs on no fewer machines than {int(columns.count[0])} x {name}",
+                hint="an elastic job needs several machines that train data-parallel",
+            )
+        return on_elastic_spot(job, columns, row, band, [workers], coverage)
+    price = on_demand_price(catalogue, offers, offer_row)
+    if price is None:
+        raise UsageError(
+            f"{name} is not sold on demand in {offers.region[offer_row]}",
+            hint="choose another region, or plain spot",
+        )
+    storage = np.nan_to_num(side.storage_usd_per_h[[offer_row]])
+    ratio = (offers.price_usd_per_h[[offer_row]] + storage) / (price + storage)
+    return on_spot_with_fallback(job, columns, row, band, ratio, coverage)
+
+
+class Predictor(Physics):
+    """Estimates training jobs on cloud configurations, anchored on the host's measured step.
+
+    Parameters
+    ----------
+    catalogue : Catalogue, optional
+        The bundled (or the user's updated) one by default.
+    learned : Learned or None
+        What was learned from runs. By default the user's own model, else the one that ships;
+        None for physics alone.
+    """
+
+    name: Final = "roofline"
+    version: Final = "1"
+
+    def __init__(
+        self,
+        catalogue: Catalogue | None = None,
+        *,
+        constants: Constants | None = None,
+        learned: Learned | Literal["default"] | None = "default",
+    ) -> None:
+        super().__init__(catalogue, constants=constants)
+        self.learned = Learned.default() if learned == "default" else learned
+
+    def __repr__(self) -> str:
+        """Say what the estimates rest on."""
+        runs = (
+            "" if self.learned is None else f" + {self.learned.about['records']:,} labelled runs"
+        )
+        return f"<Predictor: {self.name} {self.version}{runs}; {self.catalogue!r}>"
+
+    @classmethod
+    def load(
+        cls, folder: str | Path | None = None, *, catalogue: Catalogue | None = None
+    ) -> Predictor:
+        """Return a predictor with a model that ``advisor train`` wrote.
+
+        Raises ModelError if there is no such model, it was changed, or was fitted on other
+        features.
+        """
+        return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
+
+    def step_columns(
+        self,
+        job: Job,
+        type_index: NDArray[np.int64],
+        count: NDArray[np.int64],
+        *,
+        fleet: Fleet | None = None,
+        space: SearchSpace | None = None,
+        known_network: bool = False,
+    ) -> TimeColumns:
+        """Estimate one step of ``job`` on ``count`` machines of the types at ``type_index``.
+
+        The one estimate behind every verb: the best layout of every row, by physics, corrected
+        where the learned model covers the candidate.
+
+        Parameters
+        ----------
+        type_index, count : integer arrays of shape (n,)
+            Rows of the fleet's types; machines used together.
+        known_network : bool, default False
+            Leave machines out whose network is not known.
+        """
+        columns = self.physics_columns(
+            job, type_index, count, fleet=fleet, space=space, known_network=known_network
+        )
+        return self.corrected(job, columns, fleet=fleet)
+
+    def corrected(
+        self, job: Job, columns: TimeColumns, *, fleet: Fleet | None = None
+    ) -> TimeColumns:
+        """Return columns of the catalogue's machines with what was learned from runs."""
+        if self.learned is None or fleet is not None:
+            return columns  # what was learned is asked about machines of the catalogue
+        return self.learned.corrected(job, self.catalogue, columns)
+
+    @overload
+    def predict(  # type: ignore[overload-overlap] # a str is a sequence of str, too
+        self, profile: Job | str | Path, configurations: str, *, count: int = ...,
+        provider: str | None = ..., region: str | None = ..., pricing: Pricing = ...,
+        completion: CompletionWay | None = ..., coverage: float = ...,
+    ) -> Candidate: ...  # fmt: skip
+
+    @overload
+    def predict(
+        self, profile: Job | str | Path, configurations: Sequence[str | tuple[str, int]], *,
+        provider: str | None = ..., region: str | None = ..., pricing: Pricing = ...,
+        completion: CompletionWay | None = ..., coverage: float = ...,
+    ) -> Predictions: ...  # fmt: skip
+
+    def predict(
+        self,
+        profile: Job | str | Path,
+        configurations: str | Sequence[str | tuple[str, int]],
+        *,
+        count: int = 1,
+        provider: str | None = None,
+        region: str | None = None,
+        pricing: Pricing = "on-demand",
+        completion: CompletionWay | None = None,
+        coverage: float = 0.9,
+    ) -> Candidate | Predictions:
+        """Estimate the whole job on machines of named types, each in its cheapest region.
+
+        Raises CatalogueError if the one type is unknown or has no such price; UsageError if the
+        job cannot run there: memory, workers, unknown network.
+
+        Parameters
+        ----------
+        profile : Job, str or Path
+            A job, or the name or folder of a recorded run.
+        configurations : str, or sequence of str or (str, int)
+            ``"g5.xlarge"`` or ``"aws:g5.xlarge"`` for one answer; ``["g5.xlarge",
+            "2 x g5.xlarge", ("g5.xlarge", 4)]`` for as many.
+        completion : CompletionWay, optional
+            What the job runs on until it is done; by default one kind of machines, as ``pricing``
+            says. The others start on spot machines: ``pricing="spot"``.
+        coverage : float
+            Probability that an interval holds the true value: 0.5, 0.8, 0.9 or 0.95.
+
+        Returns
+        -------
+        Candidate, or Predictions where a sequence is given
+            What cannot be answered of a sequence is a row that says why: it raises nothing.
+        """
+        job = profile if isinstance(profile, Job) else load_job(profile)
+        rental = Terms(
+            provider=provider, region=region, pricing=pricing, completion=completion,
+            coverage=coverage,
+        )  # fmt: skip
+        if not isinstance(configurations, str):
+            return Predictions(tuple(estimates(self, job, configurations, rental)))
+        (found,) = estimates(self, job, [(configurations, count)], rental)
+        if isinstance(found, Refused):
+            raise found.error
+        return found
+
+    def predict_interval(
+        self,
+        profile: Job | str | Path,
+        configurations: Sequence[str | tuple[str, int]],
+        coverage: float = 0.9,
+    ) -> NDArray[np.float64]:
+        """Return the bounds of the training times, shape (n, 2), nan where there is none. [h].
+
+        Parameters are those of ``predict``.
+        """
+        found = self.predict(profile, configurations, coverage=coverage)
+        bounds = np.full((len(found), 2), np.nan)
+        for one in found.candidates:
+            bounds[one.rank - 1] = one.training_time_h.low, one.training_time_h.high
+        return bounds
+
+    def explain(
+        self, profile: Job | str | Path, configurations: Sequence[str | tuple[str, int]]
+    ) -> Explanation:
+        """Return what the step waits for, and what each group of features does to the answer.
+
+        Parameters are those of ``predict``.
+        """
+        job = profile if isinstance(profile, Job) else load_job(profile)
+        found = self.predict(job, configurations)
+        effects: list[dict[str, float]] = [{} for _ in found.candidates]
+        if self.learned is not None and found.candidates:
+            effects = self.learned.effects(job, self.catalogue, self._columns_of(job, found))
+        return explanation(found, effects)
+
+    def _columns_of(self, job: Job, found: Predictions) -> TimeColumns:
+        parts = [candidate.configuration.parts[0] for candidate in found.candidates]
+        rows = [
+            self.catalogue.instance_type(offer.instance_type, provider=offer.provider).index
+            for offer, _ in parts
+        ]
+        return self.physics_columns(job, np.array(rows), np.array([count for _, count in parts]))
+
+    def cheapest(
+        self, row: InstanceType, *, region: str | None = None, pricing: Pricing = "on-demand"
+    ) -> tuple[OfferColumns, int | None]:
+        """Return a type's offers, and the row of the cheapest; None where there is none."""
+        offers = self.catalogue.select(
+            OfferFilter(
+                providers=(row.provider,),
+                types=(row.name,),
+                regions=(region,) if region else (),
+                pricing=(pricing,),
+            )
+        )
+        places = np.flatnonzero(offers.type_index == row.index)
+        if places.size == 0:
+            return offers, None
+        return offers, int(places[np.argmin(offers.price_usd_per_h[places])])
+
+    def rented(
+        self,
+        job: Job,
+        columns: TimeColumns,
+        offers: OfferColumns,
+        offer_row: int,
+        *,
+        pricing: Pricing = "on-demand",
+        completion: CompletionWay | None = None,
+        coverage: float = 0.9,
+        space: SearchSpace | None = None,
+        known_network: bool = False,
+    ) -> Candidate:
+        """Return the whole job on the machines of the only row of the columns, by one offer.
+
+        ``completion`` is as for ``predict``; ``space`` and ``known_network`` are those that the
+        columns were asked with, and hold for fewer machines of the type, too.
+        """
+        way: CompletionWay = completion or ("spot" if pricing == "spot" else "on-demand")
+        side = self.side_costs(job, offers)
+        done = completed(
+            job, columns, self.catalogue, offers, offer_row, side, way, coverage,
+            partial(self.step_columns, space=space, known_network=known_network),
+        )  # fmt: skip
+        return self.candidate(
+            job,
+            columns,
+            done,
+            offers,
+            side,
+            offer_row=offer_row,
+            column=0,
+            completion_row=0,
+            coverage=coverage,
+            steady=on_demand(job, columns, coverage),
+        )
+
+    def candidate(
+        self,
+        job: Job,
+        columns: TimeColumns,
+        completion: Completion,
+        offers: OfferColumns,
+        side: SideCosts,
+        *,
+        offer_row: int,
+        column: int,
+        completion_row: int,
+        coverage: float,
+        rank: int = 1,
+        steady: Completion | None = None,
+    ) -> Candidate:
+        """Make the object of one row of the columns, rented by one offer.
+
+        ``steady`` are the columns' completions on demand, to set beside a spot offer.
+        """
+        return candidate(
+            job,
+            self.catalogue,
+            columns,
+            completion,
+            offers,
+            offer_row=offer_row,
+            column=column,
+            completion_row=completion_row,
+            side=side,
+            steady=steady,
+            host_core_speed=host_core_speed(job),
+            coverage=coverage,
+            why=self._why(job, columns, column),
+            rank=rank,
+            device=self.device_of(int(columns.type_index[column]), job),
+        )
+
+    def _why(self, job: Job, columns: TimeColumns, column: int) -> tuple[str, ...]:
+        """Say why the layout of one row was chosen."""
+        if job.work is None:
+            return ()
+        if said := beside_words(columns, column):
+            return said
+        return reasons(
+            self.case(job),
+            int(columns.type_index[column]),
+            int(columns.count[column]),
+            columns.layout(column),
+            float(columns.step_s[column]),
+        )

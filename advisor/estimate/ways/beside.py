@@ -1,0 +1,70 @@
+"""Ways of training that stand beside the layouts: each takes the rows that it does better.
+
+A way of this kind is one file with an object of the protocol ``BesideWay``, and one line here; its
+name is one of ``columns.WAYS``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.estimate.case import StepCase
+from advisor.estimate.columns import WAYS as NAMES
+from advisor.estimate.columns import TimeColumns
+from advisor.estimate.ways.swapping import LAYER_SWAPPING
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+
+
+class BesideWay(Protocol):
+    """A way of training that takes rows from the layouts where it is better, or alone fits."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in answers."""
+        ...
+
+    def applies(self, case: StepCase) -> bool:
+        """Whether the question admits it."""
+        ...
+
+    def columns(self, case: StepCase, columns: TimeColumns) -> TimeColumns:
+        """Return the best of the other ways' rows and its own."""
+        ...
+
+    def could_win(self, case: StepCase, columns: TimeColumns) -> Booleans:
+        """Return the rows that it may do better, or alone."""
+        ...
+
+    def bound(self, case: StepCase, type_index: Integers, count: Integers) -> Floats:
+        """Return a bound from below on its step; inf where it can have none [s]."""
+        ...
+
+    def words(self, columns: TimeColumns, row: int) -> tuple[str, ...]:
+        """Return what a reader must know of one of its rows."""
+        ...
+
+
+WAYS: Final[tuple[BesideWay, ...]] = (LAYER_SWAPPING,)
+_CODES: Final = {NAMES.index(way.name): way for way in WAYS}
+
+
+def is_beside(columns: TimeColumns) -> Booleans:
+    """Return the rows that one of these ways has: no run that was seen trained so."""
+    return np.isin(columns.way, list(_CODES))
+
+
+def beside_words(columns: TimeColumns, row: int) -> tuple[str, ...]:
+    """Return what is said of a row that one of these ways has; nothing of the others."""
+    way = _CODES.get(int(columns.way[row]))
+    return () if way is None else way.words(columns, row)
+
+
+def shown_name(name: str) -> str:
+    """Return the name of one of these ways, nothing of the layouts: their degrees say it all."""
+    return name if any(way.name == name for way in WAYS) else ""

@@ -1,0 +1,419 @@
+"""Data parallelism: every device holds the model, or a share of its state (ZeRO).
+
+Steps, all on columns: batch per device -> micro-batch and ZeRO stage that fit -> step time of the
+device model, calibrated on measured steps -> data-parallel scaling -> input limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import Bottleneck
+from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.estimate.case import SPACE, StepCase, fitted_rows, placements
+from advisor.estimate.columns import (
+    CODE,
+    WAITS,
+    WAYS,
+    TimeColumns,
+    integer_layouts,
+    shares_of,
+    spread,
+)
+from advisor.jobs.job import Job, Measured
+from advisor.machines.fleet import Fleet
+from advisor.planners.core.columns import Layouts, select
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Work
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.links.data_parallel import DataParallelColumns, data_parallel_step
+from advisor.planners.memory.recorded import largest_micro_batch, training_memory_bytes
+from advisor.planners.step.device import StepColumns, step_time
+
+# ------------------------------------------------------------------------------------------
+# Which micro-batch and ZeRO stage fit into the devices' memory, for each (type, workers).
+
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_KEPT_FREE_FRACTION: Final = 0.2
+_KEPT_FREE_BYTES: Final = 5 * GIB
+# Plain data parallel first; shards only where it does not fit, the cheapest to communicate first.
+_ZERO_STAGES: Final = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """One row a candidate; ``micro_batch`` 0 does not fit. Memory is of one device. [bytes]."""
+
+    micro_batch: Integers
+    accumulation_steps: Integers
+    zero_stage: Integers
+    memory_bytes: Floats
+
+
+def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
+    """Choose the largest micro-batch that fits, with the lowest ZeRO stage that lets one fit.
+
+    The global batch is kept: what does not fit at once is accumulated, in equal micro-batches
+    where a worker's samples have a divisor that is not much smaller.
+    """
+    job, work, fleet, constants = case.job, case.work, case.fleet, case.constants
+    space = case.space
+    local = -(-job.global_batch // dp)
+    memory = np.array([device.memory_bytes for device in fleet.devices])[fleet.device[type_index]]
+    is_cpu = ~fleet.is_accelerated[type_index]
+    largest = np.zeros(len(dp), dtype=np.int64)
+    stage = np.zeros(len(dp), dtype=np.int64)
+    wanted = _wanted_micro_batch(space, local)
+    margin = kept_free_bytes(memory, ~is_cpu) / memory
+    for zero_stage in [z for z in _ZERO_STAGES if z in space.zero_stages]:
+        open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | (zero_stage == 0)))
+        if open_rows.size == 0:
+            continue
+        # Gradients are there from the second micro-batch on; the whole batch may fit without.
+        fits, at_once = (
+            largest_micro_batch(
+                work, memory[open_rows], dp=dp[open_rows], zero_stage=zero_stage,
+                is_cpu=is_cpu[open_rows], margin_fraction=margin[open_rows],
+                accumulates=accumulates, parameters=constants.memory,
+            )
+            for accumulates in (True, False)
+        )  # fmt: skip
+        fits = np.where(at_once >= local[open_rows], local[open_rows], fits)
+        if wanted is not None:
+            asked = wanted[open_rows]
+            fits = np.where(fits >= asked, asked, 0)
+        largest[open_rows] = np.minimum(fits, local[open_rows])
+        stage[open_rows] = zero_stage
+    largest = np.where(host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
+    micro_batch, accumulation = in_equal_parts(local, largest)
+    needed = training_memory_bytes(
+        work, np.maximum(micro_batch, 1), dp=dp, zero_stage=stage, is_cpu=is_cpu,
+        accumulates=accumulation > 1, parameters=constants.memory,
+    )  # fmt: skip
+    return Fit(
+        micro_batch=micro_batch,
+        accumulation_steps=accumulation,
+        zero_stage=stage,
+        memory_bytes=np.asarray(needed, dtype=float),
+    )
+
+
+def _wanted_micro_batch(space: SearchSpace, local: Integers) -> Integers | None:
+    """Return the micro-batch that is fixed, 0 where it does not divide; None where it is open."""
+    if space.micro_batch is not None:
+        return np.where(local % space.micro_batch == 0, space.micro_batch, 0)
+    if space.accumulation_steps is not None:
+        steps = space.accumulation_steps
+        return np.where(local % steps == 0, local // steps, 0)
+    return None
+
+
+def in_equal_parts(local: Integers, largest: Integers) -> tuple[Integers, Integers]:
+    """Return micro-batch and accumulation steps of workers with ``local`` samples each.
+
+    The largest divisor that fits, unless it is less than half of what fits: then the fewest
+    micro-batches, the last one smaller. A micro-batch of 0 does not fit.
+    """
+    steps = -(-local // np.maximum(largest, 1))
+    for samples, most in {*zip(local.tolist(), largest.tolist(), strict=True)}:
+        if most < 1:
+            continue
+        sizes = np.arange(most // 2 + 1, most + 1)
+        dividing = sizes[samples % sizes == 0]
+        if dividing.size:
+            steps[(local == samples) & (largest == most)] = samples // dividing[-1]
+    return np.where(largest < 1, 0, -(-local // np.maximum(steps, 1))), steps
+
+
+def host_fits(
+    job: Job, work: Work, fleet: Fleet, type_index: Integers, is_cpu: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Whether main memory holds the processes: one a device, each as large as the recorded one.
+
+    On accelerators the tensors leave main memory, so what remains is the recorded peak less them.
+    """
+    per_process = np.where(
+        is_cpu,
+        advised_memory_bytes(job.peak_rss_bytes),
+        advised_memory_bytes(int(host_process_bytes(job, work))),
+    )
+    host_memory = fleet.host_memory_bytes[type_index]
+    return np.asarray(per_process * fleet.per_node[type_index] <= host_memory)
+
+
+def host_process_bytes(job: Job, work: Work) -> float:
+    """Return what a process takes of main memory beside its tensors, by the recorded one [bytes].
+
+    0 for a described job: nothing was seen of it.
+    """
+    tensors = work.parameter_bytes * 2 + work.optimizer_state_bytes
+    tensors += work.saved_bytes_per_sample * job.recorded_batch
+    return max(job.peak_rss_bytes - tensors, 0.3 * job.peak_rss_bytes)
+
+
+def kept_free_bytes(memory_bytes: Floats, is_accelerated: NDArray[np.bool_]) -> Floats:
+    """Return what a layout may not fill of a device's memory, the same for every verb [bytes].
+
+    5 GiB of an accelerator, at most a third of a small one: the margin that tells runs that went
+    out of memory from others with the fewest false alarms (``advisor validate oom``; chosen on its
+    curve). Of main memory a fifth. A false "fits" is worse than a slow row.
+    """
+    small = np.minimum(memory_bytes / 3, _KEPT_FREE_BYTES)
+    return np.where(is_accelerated, small, _KEPT_FREE_FRACTION * memory_bytes)
+
+
+def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+    """Estimate the step on ``count`` machines of each type, every device with its own samples.
+
+    Parameters
+    ----------
+    case : StepCase
+    type_index, count : integer arrays of shape (n,)
+        Rows of the fleet's types, and machines rented of each.
+    """
+    fleet, space, n = case.fleet, case.space, len(count)
+    dp = fleet.per_node[type_index] * count
+    status = case.status(type_index, count)
+    status[(status == 0) & (dp > case.job.global_batch)] = CODE["fewer_samples_than_workers"]
+    if not admits(case):
+        status[status == 0] = CODE["excluded_by_layout"]
+    rows = np.flatnonzero(status == 0)
+    fit = fit_in_memory(case, type_index[rows], dp[rows])
+    status[rows[fit.micro_batch < 1]] = CODE["does_not_fit_in_memory"]
+    rows, fit = rows[fit.micro_batch >= 1], select(fit, fit.micro_batch >= 1)
+    if space.accumulation_steps is not None:
+        kept = fit.accumulation_steps == space.accumulation_steps
+        status[rows[~kept]] = CODE["excluded_by_layout"]
+        rows, fit = rows[kept], select(fit, kept)
+    types = type_index[rows]
+    single = _single(case, fleet.device[types], fit)
+    scaled = _scaled(case, single, fit, types, count[rows])
+    parts_s = _parts(case, single, fit, scaled, types)
+    of_size = case.anchors.size_log_sd(dp[rows])
+    log_sd = np.sqrt(single.log_sd**2 + np.asarray(scaled.log_sd) ** 2 + of_size**2)
+    _put_measured(case, fit, types, count[rows], parts_s, log_sd)
+    step_s, shares = shares_of(parts_s)
+    return TimeColumns(
+        type_index=type_index,
+        count=count,
+        status=status,
+        way=np.full(n, WAYS.index("data parallel")),
+        step_s=spread(step_s, rows, n),
+        log_sd=spread(log_sd, rows, n),
+        shares={name: spread(part, rows, n) for name, part in shares.items()},
+        layouts=integer_layouts(
+            n,
+            dp=dp,
+            micro_batch=spread(fit.micro_batch, rows, n),
+            accumulation_steps=spread(fit.accumulation_steps, rows, n),
+            zero_stage=spread(fit.zero_stage, rows, n),
+        ),
+        memory_bytes=spread(fit.memory_bytes, rows, n),
+        host_bytes=np.zeros(n),
+        startup_s=case.startup_s(type_index),
+        data_in_s=case.data_in_s(type_index),
+        is_extrapolating=spread(single.is_extrapolating, rows, n) > 0,
+        is_network_assumed=case.is_network_assumed(type_index, count),
+    )
+
+
+def admits(case: StepCase) -> bool:
+    """Whether plain data parallelism is among the layouts that may be chosen."""
+    space = case.space
+    alone = all(degree in (None, 1) for degree in (space.tp, space.pp, space.cp, space.ep))
+    alone &= max(space.min_tp, space.min_pp, space.min_cp, space.min_ep) == 1
+    return alone and "none" in space.recomputes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Single:
+    """One device's step, calibrated, one row a candidate. Times in seconds."""
+
+    micro_batch_s: Floats
+    backward_s: Floats
+    optimizer_s: Floats
+    optimizer_launch_s: Floats
+    compute: Floats
+    memory: Floats
+    launch: Floats
+    log_sd: Floats
+    is_extrapolating: NDArray[np.bool_]
+
+
+def _single(case: StepCase, device: Integers, fit: Fit) -> _Single:
+    """Evaluate the device model once for each distinct (device, micro-batch), then spread it."""
+    fleet, anchors, constants = case.fleet, case.anchors, case.constants
+    out = np.zeros((8, len(device)))
+    extrapolating = np.zeros(len(device), dtype=bool)
+    # Two grids, since accelerators see many more distinct micro-batches than CPUs do.
+    is_cpu = np.array([d.kind == "cpu" for d in fleet.devices], dtype=bool)[device]
+    for rows in (np.flatnonzero(is_cpu), np.flatnonzero(~is_cpu)):
+        if rows.size == 0:
+            continue
+        used, at_device = np.unique(device[rows], return_inverse=True)
+        batches, at_batch = np.unique(fit.micro_batch[rows], return_inverse=True)
+        targets = [fleet.devices[i] for i in used]
+        columns: StepColumns = step_time(case.work, targets, batches, constants.device)
+        factor, log_sd = anchors.calibration(targets, columns.log_sd, constants)
+        scale = np.exp(factor)[at_device]
+        cell = (at_device, at_batch)
+        parts = (columns.micro_batch_s, columns.backward_s, columns.compute_s, columns.memory_s,
+                 columns.launch_s)  # fmt: skip
+        for i, part in enumerate(parts):
+            out[i, rows] = part[cell] * scale
+        out[5, rows] = columns.optimizer_s[at_device] * scale
+        out[6, rows] = columns.optimizer_launch_s[at_device] * scale
+        out[7, rows] = log_sd[at_device]
+        extrapolating[rows] = columns.is_extrapolating[at_device]
+    return _Single(
+        micro_batch_s=out[0], backward_s=out[1], compute=out[2], memory=out[3], launch=out[4],
+        optimizer_s=out[5], optimizer_launch_s=out[6], log_sd=out[7],
+        is_extrapolating=extrapolating,
+    )  # fmt: skip
+
+
+def _scaled(
+    case: StepCase, single: _Single, fit: Fit, type_index: Integers, count: Integers
+) -> DataParallelColumns:
+    work, fleet = case.work, case.fleet
+    # Machines whose devices one switch fabric joins are a node to a ring.
+    joined = np.minimum(fleet.domain_machines[type_index], count)
+    nodes = -(-count // joined)
+    network = fleet.network_bytes_per_s[type_index] * joined
+    return data_parallel_step(
+        micro_batch_s=single.micro_batch_s,
+        backward_s=single.backward_s,
+        optimizer_s=single.optimizer_s,
+        accumulation_steps=fit.accumulation_steps,
+        gradient_bytes=work.gradient_bytes,
+        nodes=nodes,
+        devices_per_node=fleet.per_node[type_index] * count / nodes,
+        intra_bytes_per_s=fleet.intra_bytes_per_s[type_index],
+        intra_latency_s=fleet.intra_latency_s[type_index],
+        network_bytes_per_s=np.where(nodes > 1, network, np.inf),
+        network_latency_s=fleet.network_latency_s[type_index],
+        zero_stage=fit.zero_stage,
+        has_rdma=fleet.is_rdma[type_index],
+        parameters=case.constants.scaling,
+    )
+
+
+def _put_measured(
+    case: StepCase, fit: Fit, type_index: Integers, count: Integers,
+    parts_s: dict[Bottleneck, Floats], log_sd: Floats,
+) -> None:  # fmt: skip
+    """Replace what the job's own runs on such machines know better: step, network and error."""
+    per_node = case.fleet.per_node[type_index]
+    batch = fit.micro_batch * fit.accumulation_steps
+    for law, rows in fitted_rows(case.clusters, case.fleet, type_index):
+        asked = placements(count[rows], per_node[rows], batch[rows])
+        step_s, log_sd[rows] = law.predict(asked)
+        of_law = law.parts(asked)
+        network = step_s * of_law.exposed_s / of_law.step_s
+        rest = sum(part[rows] for name, part in parts_s.items() if name != "network")
+        scale = (step_s - network) / np.maximum(rest, 1e-30)
+        for name, part in parts_s.items():
+            part[rows] = network if name == "network" else part[rows] * scale
+
+
+def _parts(
+    case: StepCase, single: _Single, fit: Fit, scaled: DataParallelColumns, type_index: Integers
+) -> dict[Bottleneck, Floats]:
+    """Return what the step waits for, loading included; the parts add up to it [s]."""
+    step_s = np.asarray(scaled.step_s, dtype=float)
+    waiting = case.waiting_s(step_s, fit.micro_batch * fit.accumulation_steps, type_index)
+    network = np.asarray(scaled.exposed_s) + np.asarray(scaled.straggler_s)
+    device_s = np.maximum(step_s - network, 0.0)
+    busy = np.maximum(single.compute + single.memory + single.launch, 1e-30)
+    # The optimizer streams its state through memory, a small one only starts kernels.
+    optimizer = np.minimum(single.optimizer_s, device_s)
+    starts = np.minimum(single.optimizer_launch_s, optimizer)
+    working = (device_s - optimizer) / busy
+    return {
+        "compute": single.compute * working,
+        "memory": single.memory * working + optimizer - starts,
+        "launch": single.launch * working + starts,
+        "network": step_s - device_s,
+        "input": waiting,
+    }
+
+
+# ------------------------------------------------------------------------------------------
+# The machine that a job was recorded on: its step there is the one that was measured.
+#
+# No model says it better: the recorded layout, the recorded time and the recorded interval. What
+# the user has changed since (batch, precision, software, layout) is estimated as everywhere, with
+# the measured step as its anchor.
+
+
+def is_answer(job: Job, space: SearchSpace | None) -> bool:
+    """Whether the recorded step answers what is asked of the recorded machine."""
+    return job.measured is not None and job.is_as_recorded and space in (None, SPACE)
+
+
+def as_recorded(job: Job, columns: TimeColumns) -> TimeColumns:
+    """Return the only row of ``columns``, the recorded machine, as it was measured.
+
+    Parameters
+    ----------
+    job : Job
+        As it was recorded (``is_answer``).
+    columns : TimeColumns
+        What the model says of one such machine: its shares of computing, memory and starting
+        kernels are kept.
+    """
+    seen = job.measured
+    assert seen is not None
+    rows = len(columns.count)
+    memory = columns.memory_bytes
+    if seen.device.startswith("cpu"):
+        memory = np.full(rows, float(job.peak_rss_bytes))
+    return replace(
+        columns,
+        status=np.zeros(rows, dtype=np.int64),
+        step_s=np.full(rows, seen.step_s),
+        log_sd=np.full(rows, seen.log_sd),
+        shares=_shares(job, seen, columns),
+        layouts=columns.layouts if job.work is None else _layouts(job, seen, rows),
+        memory_bytes=memory,
+        startup_s=np.full(rows, job.startup_s),
+        data_in_s=np.zeros(rows),  # it is there
+        is_extrapolating=np.zeros(rows, dtype=bool),
+    )
+
+
+def _shares(job: Job, seen: Measured, columns: TimeColumns) -> dict[Bottleneck, Floats]:
+    """Return what the step waits for: data and other ranks as measured, the rest as modelled."""
+    waits = {"input": job.feed.wait_s, "network": seen.exchange_s}
+    scale = max(seen.step_s, sum(waits.values()))
+    measured = {name: wait_s / scale for name, wait_s in waits.items()}
+    modelled = {
+        name: np.nan_to_num(columns.shares.get(name, np.zeros(1)))
+        for name in WAITS
+        if name not in measured
+    }
+    whole = sum(modelled.values())
+    if not np.all(whole > 0):  # the model has no answer for this machine
+        modelled["compute"], whole = np.ones(len(columns.count)), np.ones(1)
+    computing = 1 - sum(measured.values())
+    shares = {name: computing * part / whole for name, part in modelled.items()}
+    rows = np.ones(len(columns.count))
+    return shares | {"input": measured["input"] * rows, "network": measured["network"] * rows}
+
+
+def _layouts(job: Job, seen: Measured, rows: int) -> Layouts:
+    work = job.work
+    assert work is not None
+    return integer_layouts(
+        rows,
+        dp=seen.processes,
+        micro_batch=work.micro_batch,
+        accumulation_steps=max(round(job.recorded_batch / work.micro_batch), 1),
+    )

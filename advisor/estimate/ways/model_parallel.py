@@ -1,0 +1,289 @@
+"""A transformer over accelerators: data, tensor, pipeline, context and expert parallelism.
+
+Every row of machines gets the fastest of all layouts that fit (``planners.layouts.problem``):
+degrees, schedule, micro-batch, ZeRO stage over all ranks or inside a node, recomputation, and
+host memory where nothing fits without. Layer times come from one of two laws (``ways.laws``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import REACH_90, Bottleneck
+from advisor.estimate.case import StepCase
+from advisor.estimate.columns import CODE, WAITS, WAYS, TimeColumns, integer_layouts, shares_of
+from advisor.estimate.layout_model import (
+    operator_table,
+    passed_share,
+    shapes_law,
+    software_of,
+    trained_share,
+)
+from advisor.estimate.ways.data_parallel import kept_free_bytes
+from advisor.planners.core.columns import Layouts, Machines, shapes_of
+from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.frameworks import is_runnable, layout_columns
+from advisor.planners.layouts.problem import Found, LayoutProblem, PlannedLayout, SearchSpace
+from advisor.planners.layouts.time import calibrated
+from advisor.planners.step.device import step_time
+from advisor.planners.step.transformer import head_s, layer_times
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# Micro-batches at which the law of the operators is tabulated.
+_TABULATED: Final = tuple(float(2**k) for k in range(8))
+# Host to device where nothing is known of the card's generation (PCIe 3, measured on clouds).
+_HOST_BYTES_PER_S: Final = 11.1e9
+_PARTS: Final[dict[str, Bottleneck]] = {
+    "inside_layer_s": "network",
+    "data_parallel_s": "network",
+    "pipeline_s": "pipeline",
+    "optimizer_s": "memory",
+    "offload_s": "offload",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OnMachine:
+    """A layout problem on one kind of machine, and how far its times are to be trusted."""
+
+    problem: LayoutProblem
+    log_sd: float
+    is_extrapolating: bool
+    is_rdma: bool
+
+    @property
+    def per_node(self) -> int:
+        """Devices of a machine."""
+        return int(self.problem.machines.devices_per_node)
+
+
+def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+    """Estimate the step on ``count`` machines of each type in the fastest layout that fits.
+
+    Parameters
+    ----------
+    case : StepCase
+        Of a transformer.
+    type_index, count : integer arrays of shape (n,)
+        Rows of the fleet's types, all of them accelerators.
+    """
+    columns = nothing(case, type_index, count)
+    for row in np.flatnonzero(columns.status == 0):
+        on = on_machine(case, int(type_index[row]))
+        key = (*machine_key(case, int(type_index[row])), int(count[row]))
+        if key not in case.seen:
+            case.seen[key] = search(case, on, int(count[row]))
+        _put(case, columns, int(row), on, case.seen[key])
+    return columns
+
+
+def search(case: StepCase, on: OnMachine, count: int) -> Found:
+    """Return the fastest layout on so many machines of a kind."""
+    devices = count * on.per_node
+    return on.problem.search(devices, case.job.global_batch, space_on(case.space, on.problem))
+
+
+def space_on(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
+    """Return the space where tensor parallelism stays inside what one link joins."""
+    if space.tp is not None:
+        return space
+    return replace(space, max_tp=min(space.max_tp, problem.joined_devices))
+
+
+def nothing(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+    """Return columns of rows that are not estimated yet; they know why they cannot be."""
+    n = len(count)
+    return TimeColumns(
+        type_index=type_index,
+        count=count,
+        status=case.status(type_index, count),
+        way=np.full(n, WAYS.index("model parallel")),
+        step_s=np.full(n, np.nan),
+        log_sd=np.full(n, np.nan),
+        shares={name: np.full(n, np.nan) for name in WAITS},
+        layouts=integer_layouts(n, dp=case.fleet.per_node[type_index] * count),
+        memory_bytes=np.full(n, np.nan),
+        host_bytes=np.zeros(n),
+        startup_s=case.startup_s(type_index),
+        data_in_s=case.data_in_s(type_index),
+        is_extrapolating=np.zeros(n, dtype=bool),
+        is_network_assumed=case.is_network_assumed(type_index, count),
+    )
+
+
+def machine_key(case: StepCase, row: int) -> tuple[object, ...]:
+    """Return what two types must have in common to take equally long for every layout."""
+    fleet = case.fleet
+    columns = (fleet.device, fleet.per_node, fleet.domain_machines, fleet.intra_bytes_per_s,
+               fleet.network_bytes_per_s, fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
+    return tuple(column[row].item() for column in columns)
+
+
+def on_machine(case: StepCase, row: int) -> OnMachine:
+    """Return the layout problem on the machines of one type; made once."""
+    key = machine_key(case, row)
+    if key not in case.seen:
+        case.seen[key] = _on_machine(case, row)
+    known: OnMachine = case.seen[key]
+    return known
+
+
+def _on_machine(case: StepCase, row: int) -> OnMachine:
+    fleet, work, constants = case.fleet, case.work, case.constants
+    assert work.transformer is not None
+    device = fleet.devices[fleet.device[row]]
+    law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
+    known = None if law is None else law[0]
+    bare_sd = np.zeros(1)
+    if known is None or known.is_inferred:
+        timed = step_time(work, [device], _TABULATED, constants.device)
+        bare_sd = timed.log_sd
+    if known is not None:
+        # Of a card whose rate nobody measured the shapes tell no more than the operators do
+        # (``validate described``: on layers they err by a quarter, the operators by a fifth).
+        of_law = constants.layout.log_half_width(known.generation, 0.9) / REACH_90
+        bare_sd = np.maximum(bare_sd, of_law)
+    factor, log_sd = case.anchors.calibration(
+        [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
+    )
+    if case.own is not None:
+        factor = factor + case.own.log_device(device)
+    problem = LayoutProblem(
+        transformer=work.transformer,
+        machines=_machines(case, row, law[1] if law else 0),
+        software=software_of(work),
+        parameters=constants.layout.parameters,
+        memory=constants.memory,
+        layer_table=None if known is not None else operator_table(work, timed, float(factor[0])),
+        device_factor=float(np.exp(factor[0])) if known is not None else 1.0,
+        trained_share=trained_share(work),
+        passed_share=passed_share(work),
+        admits=partial(
+            is_runnable,
+            shapes=shapes_of(work.transformer),
+            setup=work.setup,
+            precision=work.precision,
+        ),
+    )
+    return OnMachine(
+        problem=problem,
+        log_sd=float(log_sd[0]),
+        is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
+        is_rdma=bool(fleet.is_rdma[row]),
+    )
+
+
+def _machines(case: StepCase, row: int, precision: int) -> Machines:
+    """Return the machines of one type as (scalar) columns of the layout model."""
+    fleet, constants = case.fleet, case.constants
+    device = fleet.devices[fleet.device[row]]
+    law = shapes_law(device, case.work, case.accelerators, constants.device.fitted_architectures)
+    known = None if law is None else law[0]
+    network = float(fleet.network_bytes_per_s[row])
+    if not fleet.is_rdma[row]:
+        # Past the kernel a ring reaches what the layout model was fitted on; through it, what one
+        # stream carries.
+        stream = constants.scaling.collectives.stream_bytes_per_s
+        fitted = constants.layout.parameters if case.own is None else case.own.before
+        network = min(network, stream / fitted.dp_network_efficiency)
+    memory = np.array([device.memory_bytes])
+    return Machines(
+        flop_per_s=known.flop_per_s if known else 1.0,
+        memory_bytes_per_s=known.memory_bytes_per_s if known else device.memory_bytes_per_s,
+        memory_bytes=device.memory_bytes,
+        kept_free_bytes=float(kept_free_bytes(memory, np.array([True]))[0]),
+        intra_bytes_per_s=min(float(fleet.intra_bytes_per_s[row]), 1e15),
+        network_bytes_per_s=min(network, 1e15) if np.isfinite(network) else 1e15,
+        devices_per_node=int(fleet.per_node[row]),
+        domain_machines=int(fleet.domain_machines[row]),
+        host_bytes_per_s=known.host_bytes_per_s if known else _HOST_BYTES_PER_S,
+        host_memory_bytes=float(fleet.host_memory_bytes[row]),
+        generation=known.generation if known else 1,
+        precision=precision,
+    )
+
+
+def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: Found) -> None:
+    """Write what a search found into one row."""
+    best = found.best
+    if best is None:
+        columns.status[row] = CODE[_why(case, on, found)]
+        return
+    parts = waits_of(on.problem, best)
+    layout = best.layout
+    samples = layout.micro_batch * layout.accumulation_steps * layout.dp / layout.devices
+    at = np.array([columns.type_index[row]])
+    waiting = case.waiting_s(np.array([best.step_s]), np.array([samples]), at)
+    parts["input"] = waiting
+    step_s, shares = shares_of(parts)
+    columns.step_s[row] = step_s[0]
+    columns.log_sd[row] = _log_sd(case, on, int(columns.type_index[row]), layout, shares)
+    for name, share in shares.items():
+        columns.shares[name][row] = share[0]
+    _put_layout(columns.layouts, row, layout)
+    columns.memory_bytes[row] = best.memory_bytes
+    columns.host_bytes[row] = best.host_bytes
+    columns.is_extrapolating[row] = on.is_extrapolating
+
+
+def _why(case: StepCase, on: OnMachine, found: Found) -> str:
+    if found.nearest is not None:
+        return "does_not_fit_in_memory"
+    return "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
+
+
+def _put_layout(columns: Layouts, row: int, layout: Layout) -> None:
+    one = layout_columns(layout)
+    for name in Layouts.__slots__:
+        getattr(columns, name)[row] = getattr(one, name)
+
+
+def _log_sd(
+    case: StepCase, on: OnMachine, type_index: int, layout: Layout,
+    shares: dict[Bottleneck, Floats],
+) -> float:  # fmt: skip
+    """Return the deviation of ln(step) of a layout, after the user's own runs where there are."""
+    published = math.hypot(on.log_sd, _link_log_sd(case, on, shares))
+    if case.own is None:
+        return published
+    device = case.fleet.devices[case.fleet.device[type_index]]
+    return case.own.log_sd(on.problem, layout_columns(layout), device, published)
+
+
+def _link_log_sd(case: StepCase, on: OnMachine, shares: dict[Bottleneck, Floats]) -> float:
+    """Return what links add to the deviation of ln(step).
+
+    The layout model was fitted on networks that bypass the kernel, and its errors hold theirs.
+    """
+    if on.is_rdma and on.problem.layer_table is None:
+        return 0.0
+    return float(shares["network"][0] * case.constants.scaling.log_sd_communication)
+
+
+def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
+    """Return what a layout's step waits for; the parts add up to it [s], each of shape (1,)."""
+    case = problem.case(layout_columns(best.layout))
+    layer = calibrated(layer_times(case), problem.device_factor)
+    streamed = layer.streamed_s
+    computed = layer.forward_s + layer.backward_s + layer.recompute_s - streamed
+    per_stage = -(-problem.transformer.layers // best.layout.pp)
+    passes = best.layout.accumulation_steps * per_stage
+    head = best.layout.accumulation_steps * float(head_s(case)) * problem.device_factor
+    whole = best.parts_s["compute_s"]
+    of_compute = {"compute": passes * float(computed) + head, "memory": passes * float(streamed)}
+    of_compute["launch"] = max(whole - sum(of_compute.values()), 0.0)
+    scale = whole / max(sum(of_compute.values()), 1e-30)
+    parts: dict[Bottleneck, Floats] = {name: np.zeros(1) for name in WAITS}
+    for name, seconds in of_compute.items():
+        parts[name][0] += seconds * scale  # type: ignore[index]
+    for part, wait in _PARTS.items():
+        parts[wait][0] += best.parts_s[part]
+    return parts

@@ -1,0 +1,317 @@
+"""Pipelines whose stages are groups of unlike machines.
+
+Two forms, the better one counts (one that a released framework runs before one that none does):
+
+- Groups cut along the slow links, of any size, each data parallel inside; the units are cut so
+  that all groups need equally long (``asymmetric_pipeline.grouped_pipeline``). For any model.
+- Stages of one width and one tensor-parallel degree, as Megatron-LM runs them
+  (``planners.layouts.mixed_search``). For transformers whose layers are timed by their shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from advisor.answer import Command
+from advisor.estimate.groups import ALONE, Machines, OnGroups, fullest, network_weights
+from advisor.estimate.launch.launcher import torchrun
+from advisor.estimate.launch.megatron import command_line
+from advisor.estimate.launch.recorded import parallel_file, script_of
+from advisor.estimate.laws import LayoutLaw, ReducedStep, Stage
+from advisor.estimate.plan import Choice
+from advisor.planners.core.columns import Floats
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.mixed import MachineGroup, MixedPlan, search_mixed
+from advisor.planners.links import collectives
+from advisor.planners.systems.zorse import (
+    GroupedPipeline,
+    StageGroup,
+    StageMemory,
+    grouped_pipeline,
+)
+
+# ------------------------------------------------------------------------------------------
+# Pipelines over unlike groups whose stages are equally wide, as Megatron-LM runs them.
+
+
+def stages_of_one_width(case: OnGroups) -> Choice:
+    """Plan a pipeline whose groups hold as many layers as they are fast; Megatron-LM runs it.
+
+    Raises
+    ------
+    PlanningError
+        If the layers are not timed by a transformer's shapes, or nothing divides or fits.
+    """
+    law = case.model.law
+    if not isinstance(law, LayoutLaw):
+        raise PlanningError("no transformer that is laid out by its shape")
+    groups = [
+        MachineGroup(problem=law.machines[g.label].problem, nodes=g.count) for g in case.groups
+    ]
+    found = search_mixed(groups, case.global_batch, same_tp=True, space=case.space)
+    ordered = [case.groups[i] for i in found.order]
+    return case.choice(
+        "pipeline over groups",
+        found.step_s,
+        case.model.log_sd(case.groups),
+        memory_bytes={g.label: b for g, b in zip(ordered, found.memory_bytes, strict=True)},
+        layouts={g.label: layout for g, layout in zip(ordered, found.layouts, strict=True)},
+        parts_s=_waits(found),
+        details={
+            "order": [g.label for g in ordered],
+            "layers_by_stage": list(found.layers),
+            "stage_s": list(found.stage_s),
+            "micro_batch": found.layouts[0].micro_batch,
+            "considered": found.considered,
+        },
+        commands=_stages_of_one_width_commands(case, law, found),
+        notes=("machines are ranked in this order, so that each group holds consecutive stages",),
+    )
+
+
+def _waits(found: MixedPlan) -> dict[str, float]:
+    """Return what a stage waits for: others' filling and draining, and links (with the update)."""
+    many = found.layouts[0].accumulation_steps
+    line_s = sum(found.stage_s) + (many - 1) * max(found.stage_s)
+    computing_s = many * sum(found.stage_s) / len(found.stage_s)
+    return {"network": found.step_s - line_s, "pipeline": line_s - computing_s}
+
+
+def _stages_of_one_width_commands(
+    case: OnGroups, law: LayoutLaw, found: MixedPlan
+) -> tuple[Command, ...]:
+    ordered = [case.groups[i] for i in found.order]
+    whole = replace(found.layouts[0], pp=len(found.layers))
+    firsts = [sum(g.count for g in ordered[:i]) for i in range(len(ordered))]
+    work = case.model.work
+    return tuple(
+        Command(
+            group=g.label,
+            text=command_line(
+                whole,
+                law.transformer,
+                nodes=case.nodes,
+                per_node=g.node.devices,
+                setup=work.setup,
+                precision=work.precision,
+                layers=found.layers,
+                launcher_arguments="--node-rank $NODE_RANK",
+            )
+            + f"  # NODE_RANK {first} to {first + g.count - 1}",
+        )
+        for g, first in zip(ordered, firsts, strict=True)
+    )
+
+
+NAME: Final = "pipeline over groups"
+# More stages than machines cut by slow links, and more than published asymmetric pipelines have.
+_MOST_GROUPS: Final = 8
+_NOT_RELEASED: Final = (
+    "no released framework runs stages of several unequal devices: PyTorch's pipelines take one "
+    "device a stage, Megatron-LM's stages of one width"
+)
+
+
+def pipeline_over_groups(case: OnGroups) -> Choice:
+    """Plan a pipeline whose stages are groups of machines.
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer units than groups, nothing divides, nothing fits, or other degrees are
+        asked for.
+    """
+    found: list[Choice] = []
+    problems: list[PlanningError] = []
+    forms: list[Callable[[OnGroups], Choice]] = [stages_of_one_width] if case.is_laid_out else []
+    if not (case.only_released and _has_no_framework(case)):
+        forms.append(_grouped)
+    for form in forms:
+        try:
+            found.append(form(case))
+        except PlanningError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0] if problems else PlanningError(_NOT_RELEASED)
+    return min(found, key=lambda c: (not c.commands, c.step_time_s.value))
+
+
+def words(choice: Choice, names: Mapping[str, str]) -> str:
+    """Say which groups hold which stages, groups by ``names``."""
+    details = choice.details
+    order = [
+        " + ".join(names.get(label, label) for label in group.split(" + "))
+        for group in details.get("order") or details["groups"]
+    ]
+    cut = "+".join(map(str, details["layers_by_stage"]))
+    return (
+        f"pipeline over {', then '.join(order)}: {cut} layers by stage, micro-batches of "
+        f"{details['micro_batch']}"
+    )
+
+
+def _has_no_framework(case: OnGroups) -> bool:
+    """Whether stages of groups have no framework: described layers, or machines of several."""
+    return case.model.work.transformer is not None or any(g.node.devices > 1 for g in case.groups)
+
+
+def partitions(case: OnGroups) -> list[list[Machines]]:
+    """Return the machines in 2, 3, ... groups, cut along the slow links."""
+    machines = case.machines()
+    limit = min(_MOST_GROUPS, len(case.model.parts))
+    return [
+        [[machines[i] for i in part] for part in parts]
+        for parts in collectives.splits(network_weights(machines))[1:limit]
+    ]
+
+
+def _grouped(case: OnGroups) -> Choice:
+    best: tuple[ReducedStep, GroupedPipeline, list[Machines]] | None = None
+    problem: PlanningError | None = None
+    stages = range(2, _MOST_GROUPS + 1)
+    case.refuse(
+        **(ALONE | {"pp": stages}), accumulation_steps=(), zero_stages=(0, 1), recomputes=("none",)
+    )
+    for held in partitions(case):
+        if case.space.pp not in (None, len(held)):
+            continue
+        groups = [_stage_group(case, part) for part in held]
+        for u in _micro_batches(case, held):
+            try:
+                cut = grouped_pipeline(
+                    groups,
+                    u,
+                    -(-case.global_batch // u),
+                    send_s=_send_s(case, held, u),
+                    memory=_memory(case, u),
+                )
+            except PlanningError as error:
+                problem = error
+                continue
+            whole = _reduced(case, held, cut)
+            if best is None or whole.step_s < best[0].step_s:
+                best = whole, cut, held
+    if best is None:
+        raise problem or PlanningError(
+            "one machine, or one unit of layers, makes no pipeline",
+            hint="give more machines",
+            exit_code=3,
+        )
+    return _described(case, *best)
+
+
+def _micro_batches(case: OnGroups, held: Sequence[Machines]) -> list[int]:
+    """Return micro-batches that leave every worker of every stage at least one."""
+    widest = max(sum(m.node.devices for m in part) for part in held)
+    most, asked = case.global_batch // widest, case.space.micro_batch
+    if asked is not None:
+        return [asked] if asked <= most else []
+    return [2**k for k in range(most.bit_length()) if 2**k <= most]
+
+
+def _stage_group(case: OnGroups, part: Machines) -> StageGroup:
+    return StageGroup(
+        name=" + ".join(sorted({m.label for m in part})),
+        workers=tuple(case.model.times(m) for m in part for _ in range(m.node.devices)),
+        capacity_bytes=min(case.model.room_bytes(m) for m in part),
+    )
+
+
+def _send_s(case: OnGroups, held: Sequence[Machines], u: int) -> Floats:
+    """Return handing a micro-batch over the slowest network between groups, one way [s]."""
+    machines = [m for part in held for m in part]
+    return case.model.law.send_s(machines, u * case.model.table.output_bytes)
+
+
+def _memory(case: OnGroups, u: int) -> StageMemory:
+    model = case.model
+
+    def state_bytes(workers: int) -> Floats:
+        zero = 1 if workers > 1 else 0
+        state = model.state_bytes(workers, zero)
+        state[-1] += model.tied_bytes(workers, zero)
+        return state
+
+    return StageMemory(
+        state_bytes=state_bytes, kept_bytes=model.kept_bytes(u), base_bytes=model.base_bytes(u)
+    )
+
+
+def _reduced(case: OnGroups, held: Sequence[Machines], cut: GroupedPipeline) -> ReducedStep:
+    """Return the whole step: the pipeline, and the slowest stage's reduction behind it."""
+    model = case.model
+    edges = np.concatenate([[0], np.cumsum(cut.layers)])
+    found = []
+    for stage, place in enumerate(cut.order):
+        inside = slice(int(edges[stage]), int(edges[stage + 1]))
+        share = float(model.table.parameters[inside].sum()) / max(model.work.parameters, 1)
+        slowest = max(
+            (model.times(m) for m in held[place]), key=lambda t: float(t.forward_s[0].sum())
+        )
+        backward = float(slowest.at(float(cut.micro_batch))[1][inside].sum())
+        found.append(
+            model.law.reduced(
+                held[place],
+                Stage(
+                    computed_s=cut.pipeline_s,
+                    backward_s=min(backward, cut.pipeline_s),
+                    optimizer_s=slowest.optimizer_s * share,
+                    first=inside.start,
+                    last=inside.stop,
+                ),
+            )
+        )
+    return max(found, key=lambda r: r.step_s)
+
+
+def _described(
+    case: OnGroups, whole: ReducedStep, cut: GroupedPipeline, held: Sequence[Machines]
+) -> Choice:
+    ordered = [held[i] for i in cut.order]
+    labels = [m.label for part in ordered for m in part]
+    used = [b for part, b in zip(ordered, cut.memory_bytes, strict=True) for _ in part]
+    first = np.concatenate([[0], np.cumsum(cut.layers)[:-1]])
+    commands = _commands(case, cut, ordered)
+    return case.choice(
+        NAME,
+        whole.step_s,
+        case.model.log_sd(case.groups, whole.log_sd),
+        memory_bytes=fullest(labels, used),
+        parts_s={"network": whole.exposed_s + whole.straggler_s, "pipeline": cut.fill_s},
+        details={
+            "groups": [" + ".join(m.label for m in part) for part in ordered],
+            "layers_by_stage": list(cut.layers),
+            "first_layer_by_stage": [case.model.parts[int(e)].name for e in first],
+            "micro_batch": cut.micro_batch,
+            "micro_batches": [list(c) for c in cut.counts],
+        },
+        commands=commands,
+        notes=(
+            "machines are ranked in this order; micro-batches go round a stage's ranks as counted",
+            *(() if commands else (_NOT_RELEASED,)),
+        ),
+    )
+
+
+def _commands(
+    case: OnGroups, cut: GroupedPipeline, ordered: Sequence[Machines]
+) -> tuple[Command, ...]:
+    """One device a stage runs with PyTorch's pipelines; unequal groups have no framework."""
+    if _has_no_framework(case) or any(len(part) > 1 for part in ordered):
+        return ()
+    count = sum(cut.counts[0])
+    layout = Layout(pp=len(cut.layers), micro_batch=cut.micro_batch, accumulation_steps=count)
+    file = parallel_file(case.model.parts, layout, cut.layers)
+    return tuple(
+        Command(
+            group=part[0].label,
+            text=f"{torchrun(len(ordered), 1)} --node-rank {rank} {script_of(case.command)}",
+            files={"parallel.py": file} if rank == 0 else {},
+        )
+        for rank, part in enumerate(ordered)
+    )

@@ -1,0 +1,342 @@
+"""Data parallelism with uneven batches: every device computes for equally long.
+
+The whole model lies on every device, or its state in equal shards (ZeRO, at the lowest stage that
+fits); activations are kept, or computed again where that is faster on the whole. The gradients are
+weighted by each rank's share of the batch. Uneven shards beside uneven batches are
+``advisor.estimate.ways.uneven``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import Command
+from advisor.estimate.groups import ALONE, OnGroups, fullest
+from advisor.estimate.launch.launcher import torchrun
+from advisor.estimate.launch.recorded import script_of
+from advisor.estimate.laws import ModelOn, ReducedStep, Stage
+from advisor.estimate.plan import Choice
+from advisor.planners.core.columns import Floats
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.step.units import UnitTimes
+from advisor.planners.systems import cephalo
+from advisor.planners.systems.cephalo import (
+    CephaloConstants,
+    MicroBatchCurve,
+    UnevenJob,
+    Worker,
+    balance,
+)
+
+Ints = NDArray[np.int64]
+
+NAME: Final = "uneven batches"
+# Keep activations, or compute them again.
+_RECOMPUTES: Final = ("none", "full")
+NOTE: Final = "gradients are weighted by the rank's share of the batch: examples/uneven_ddp.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """A split of the batch: a device's samples, micro-batches and time [s], by group."""
+
+    zero_stage: int
+    recomputes: bool
+    samples: Ints
+    steps: Ints
+    compute_s: Floats
+    whole: ReducedStep
+    even_step_s: float
+
+
+def uneven_batches(case: OnGroups) -> Choice:
+    """Plan data parallelism in which every device computes for equally long.
+
+    Raises
+    ------
+    PlanningError
+        If the model does not fit on some device even in shards, there are fewer samples than
+        devices, or other degrees are asked for.
+    """
+    case.refuse(**ALONE, recomputes=_RECOMPUTES)
+    groups, model = case.groups, case.model
+    found = _best(case)
+    loaded = model.loading_s([int(b) for b in found.samples], found.whole.step_s)
+    samples, steps = found.samples, found.steps
+    zero, workers = found.zero_stage, case.cluster.devices
+    return case.choice(
+        NAME,
+        found.whole.step_s + loaded,
+        model.log_sd(groups, found.whole.log_sd),
+        memory_bytes={
+            g.label: model.replica_bytes(int(u), workers, zero, recomputes=found.recomputes)
+            for g, u in zip(groups, -(-samples // steps), strict=True)
+        },
+        parts_s={"network": found.whole.exposed_s + found.whole.straggler_s, "input": loaded},
+        details={
+            "samples_by_device": {g.label: int(b) for g, b in zip(groups, samples, strict=True)},
+            "accumulation_steps": {g.label: int(a) for g, a in zip(groups, steps, strict=True)},
+            "zero_stage": zero,
+            "recompute": _RECOMPUTES[found.recomputes],
+            "compute_s": {g.label: float(t) for g, t in zip(groups, found.compute_s, strict=True)},
+            "reduction_s": found.whole.exposed_s,
+            "input_s": loaded,
+            "even_step_s": found.even_step_s,
+        },
+        commands=_commands(case, samples, steps),
+        notes=(NOTE, *_how(found)),
+    )
+
+
+def words(choice: Choice, names: Mapping[str, str]) -> str:
+    """Say how the batch is split, groups by ``names``."""
+    details = choice.details
+    each = (f"{b} samples a step on each {names[g]}"
+            for g, b in details["samples_by_device"].items())  # fmt: skip
+    said = f"{NAME}: {', '.join(each)}"
+    if details["zero_stage"]:
+        said += f", ZeRO stage {details['zero_stage']}"
+    if details["recompute"] != "none":
+        said += ", activations computed again"
+    return f"{said} (examples/uneven_ddp.py)"
+
+
+def _how(found: _Split) -> tuple[str, ...]:
+    """Say what the ranks keep, where it is not the whole model and all activations."""
+    said = []
+    if found.zero_stage:
+        said.append(f"ZeRO stage {found.zero_stage} in equal shards")
+    if found.recomputes:
+        said.append("activations are computed again in the backward pass")
+    return tuple(said)
+
+
+def _best(case: OnGroups) -> _Split:
+    """Return the faster of keeping activations and computing them again, each as it fits."""
+    found: list[_Split] = []
+    problem: PlanningError | None = None
+    for recomputes in (False, True) if len(case.model.parts) > 1 else (False,):
+        if _RECOMPUTES[recomputes] not in case.space.recomputes:
+            continue
+        try:
+            found.append(_split(case, recomputes))
+        except PlanningError as error:
+            problem = error
+    if not found:
+        raise problem or PlanningError("the model is one unit: it is not computed again")
+    return min(found, key=lambda x: x.whole.step_s)
+
+
+def _split(case: OnGroups, recomputes: bool) -> _Split:
+    groups = case.groups
+    zero, most = _largest(case, recomputes)
+    passes = [_passes(case.model.times(g), recomputes) for g in groups]
+    curve = MicroBatchCurve(np.stack([f.sum(axis=1) + b.sum(axis=1) for f, b in passes]))
+    kinds, count = np.arange(len(groups)), np.array([g.devices for g in groups])
+    samples = balance(curve, kinds, count, most, case.global_batch)
+    asked = case.space.accumulation_steps
+    if asked is not None and (-(-samples // most) != asked).any():
+        raise PlanningError(
+            f"the devices take {', '.join(map(str, -(-samples // most)))} micro-batches a step, "
+            f"not {asked}",
+            hint="leave --accumulate open",
+            exit_code=3,
+        )
+    compute_s = curve.step_s(kinds, samples, most)
+    even = np.full(len(groups), -(-case.global_batch // int(count.sum())))
+    even_s = curve.step_s(kinds, even, most)
+    return _Split(
+        zero_stage=zero,
+        recomputes=recomputes,
+        samples=samples,
+        steps=-(-samples // most),
+        compute_s=compute_s,
+        whole=_reduced(case, compute_s, samples, most, zero, recomputes),
+        even_step_s=_reduced(case, even_s, even, most, zero, recomputes).step_s,
+    )
+
+
+def _passes(times: UnitTimes, recomputes: bool) -> tuple[Floats, Floats]:
+    """Return forward and backward by micro-batch and unit, recomputation in the latter [s]."""
+    again = times.forward_s if recomputes else 0.0
+    return times.forward_s, times.backward_s + again
+
+
+def _largest(case: OnGroups, recomputes: bool) -> tuple[int, Ints]:
+    """Return the lowest ZeRO stage that fits everywhere, and each group's largest micro-batch."""
+    model, workers = case.model, case.cluster.devices
+    tight: list[str] = []
+    stages = tuple(z for z in (0, 1, 2, 3) if z in case.space.zero_stages)
+    if not stages:
+        raise PlanningError("no ZeRO stage may be chosen")
+    for zero in stages if workers > 1 else stages[:1]:
+        one = model.replica_bytes(1, workers, zero, recomputes=recomputes)
+        more = model.replica_bytes(2, workers, zero, recomputes=recomputes) - one
+        room = np.array([model.room_bytes(g) for g in case.groups]) - one
+        tight = [g.part.name for g, r in zip(case.groups, room, strict=True) if r < 0]
+        if not tight:
+            fits = 1 + np.floor(room / more) if more > 0 else np.full(room.size, np.inf)
+            asked = case.space.micro_batch
+            if asked is not None and (fits < asked).any():
+                continue
+            return zero, np.minimum(fits, asked or case.global_batch).astype(np.int64)
+    if case.space.micro_batch is not None and room.min() >= 0:
+        raise PlanningError(
+            f"a micro-batch of {case.space.micro_batch} does not fit on every device",
+            hint="leave --micro-batch open",
+            exit_code=3,
+        )
+    raise PlanningError(
+        f"the model does not fit on {', '.join(tight)} even in shards: it misses by "
+        f"{-float(room.min()) / GIB:.1f} GiB",
+        hint="uneven batches with uneven state may fit",
+        exit_code=3,
+    )
+
+
+def _reduced(
+    case: OnGroups, compute_s: Floats, samples: Ints, most: Ints, zero: int, recomputes: bool
+) -> ReducedStep:
+    """Return the whole step: the reduction hides behind the slowest kind's last backward pass."""
+    slow = int(np.argmax(compute_s))
+    steps = int(-(-samples[slow] // most[slow]))
+    whole_s = float(compute_s[slow])
+    times = [case.model.times(g) for g in case.groups]
+    forward, backward = times[slow].at(float(-(-samples[slow] // steps)))
+    if case.is_laid_out:
+        # As equal machines have it, reductions hide behind the layers, not behind the head.
+        blocks = case.model.table.is_block
+        forward, backward = forward[blocks], backward[blocks]
+    behind = float(backward.sum()) + (float(forward.sum()) if recomputes else 0.0)
+    return case.model.law.reduced(
+        case.groups,
+        Stage(
+            computed_s=whole_s,
+            backward_s=min(behind, whole_s),
+            optimizer_s=max(t.optimizer_s for t in times),
+            steps=steps,
+            zero_stage=zero,
+        ),
+    )
+
+
+def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]:
+    """Return the launcher's lines; a script that takes the split gets it as arguments."""
+    split = ""
+    if not case.command:
+        split = f" --batches {_by_rank(case, samples)} --accumulation {_by_rank(case, steps)}"
+    commands, first = [], 0
+    for group, b, a in zip(case.groups, samples, steps, strict=True):
+        last = first + group.devices - 1
+        passes_text = f", {a} passes a step" if a > 1 else ""
+        commands.append(
+            Command(
+                group=group.label,
+                text=f"{torchrun(case.nodes, group.node.devices)} {script_of(case.command)}{split}"
+                f"  # ranks {first}-{last}: {b} samples a step on each {group.part.name}"
+                f"{passes_text}",
+            )
+        )
+        first = last + 1
+    return tuple(commands)
+
+
+def _by_rank(case: OnGroups, values: Ints) -> str:
+    each = np.repeat(values, [g.devices for g in case.groups])
+    return ",".join(map(str, each.tolist()))
+
+
+# ------------------------------------------------------------------------------------------
+# Fully sharded data parallelism with uneven batches and uneven shards (Cephalo).
+
+
+UNEVEN_STATE_NAME: Final = "uneven batches and state"
+# A unit has its own time at every micro-batch: no second charge for accumulating.
+_CONSTANTS: Final = CephaloConstants(accumulation_overhead_s=0.0)
+
+
+def uneven_state(case: OnGroups) -> Choice:
+    """Plan fully sharded data parallelism with uneven batches and state (Cephalo).
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer samples than GPUs, no split fits, or other degrees are asked for.
+    """
+    case.refuse(
+        **ALONE, micro_batch=(), accumulation_steps=(), zero_stages=(3,), recomputes=("full",)
+    )
+    model, groups = case.model, case.groups
+    layers = len(model.table.names)
+    layer_bytes = model.weight_bytes * model.work.parameters / layers
+    gather = model.law.gather_s(groups, layer_bytes)
+    of_group = [
+        Worker(
+            name=g.part.name,
+            memory_bytes=g.node.device.memory_bytes,
+            latency=model.layer_latency(g, layers),
+        )
+        for g in groups
+    ]
+    workers = [w for w, g in zip(of_group, groups, strict=True) for _ in range(g.devices)]
+    job = UnevenJob(
+        global_batch=case.global_batch,
+        layers=layers,
+        state_bytes=_state_bytes(model),
+        compute_bytes=tuple(_compute_bytes(model)),
+        all_gather_s=gather,
+        reduce_scatter_s=gather,
+        optimizer_s=max(model.times(g).optimizer_s for g in groups) / case.cluster.devices,
+    )
+    found = cephalo.plan(workers, job, constants=_CONSTANTS)
+    whole = _with_stragglers(model, found.step_s)
+    total = max(sum(found.state_bytes), 1.0)
+    return case.choice(
+        UNEVEN_STATE_NAME,
+        whole.step_s,
+        model.log_sd(groups, whole.log_sd),
+        memory_bytes=fullest(case.worker_labels(), found.memory_bytes),
+        parts_s={"network": whole.straggler_s},
+        details={
+            "batches": list(found.batches),
+            "accumulation_steps": list(found.accumulation_steps),
+            "state_share": [s / total for s in found.state_bytes],
+            "even_step_s": _even_s(model, workers, job),
+        },
+        notes=("shards of unequal size need Cephalo's own FSDP; no released framework",),
+    )
+
+
+def _with_stragglers(model: ModelOn, computed_s: float) -> ReducedStep:
+    """Return the step with what waits for stragglers; its collectives are in it already."""
+    stage = Stage(computed_s=computed_s, backward_s=computed_s, optimizer_s=0.0, last=0)
+    waiting = model.law.reduced(model.groups, stage)
+    return replace(waiting, step_s=computed_s + waiting.straggler_s + model.law.fixed_s)
+
+
+def _even_s(model: ModelOn, workers: Sequence[Worker], job: UnevenJob) -> float | None:
+    """Return the step with equal batches; None where they do not divide or do not fit [s]."""
+    try:
+        even = cephalo.even_plan(workers, job, constants=_CONSTANTS)
+    except PlanningError:
+        return None
+    return _with_stragglers(model, even.step_s).step_s
+
+
+def _state_bytes(model: ModelOn) -> float:
+    """Return weights, gradients and optimizer state of the model, all shards together [bytes]."""
+    work = model.work
+    return work.parameter_bytes + work.gradient_bytes + work.optimizer_state_bytes
+
+
+def _compute_bytes(model: ModelOn) -> Floats:
+    """Return memory of the computation by micro-batch: unit inputs and one live unit."""
+    table = model.table
+    each = table.kept_bytes(1, "recomputed").sum() + table.live_bytes(1, "recomputed")
+    micro = np.arange(1.0, 9.0)
+    return np.asarray(model.memory.slack * micro * (each + model.work.input_bytes_per_sample))

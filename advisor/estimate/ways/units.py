@@ -1,0 +1,454 @@
+"""A recorded model cut at its own modules: pipelines, divided blocks, recomputation, offload.
+
+What plain data parallelism (``ways.data_parallel``) does not do for a model that is no described
+transformer: the units of its layers are laid out by ``planners.layouts.recorded_search``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import Bottleneck
+from advisor.catalogue import Accelerator
+from advisor.errors import UsageError
+from advisor.estimate.case import StepCase
+from advisor.estimate.columns import CODE, STATUSES, WAYS, TimeColumns, shares_of
+from advisor.estimate.ways.data_parallel import host_fits, kept_free_bytes
+from advisor.jobs.job import Job
+from advisor.machines.devices import host_device
+from advisor.machines.fleet import Fleet
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.nouns import Device, Link, Node
+from advisor.planners.layouts.frameworks import layout_columns
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.layouts.unit_search import search_recorded
+from advisor.planners.layouts.units import RecordedLayout, RecordedMachine, RecordedModel
+from advisor.planners.memory.recorded import UnitTable
+from advisor.planners.step.device import step_time
+from advisor.planners.step.units import (
+    TransformerBlocks,
+    Unit,
+    UnitTimes,
+    transformer_blocks,
+    unit_times,
+    units,
+)
+
+# ------------------------------------------------------------------------------------------
+# What a model that is cut into stages or divided blocks takes at least: which rows to search.
+
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_MICRO_BATCHES: Final = np.exp2(np.arange(17))
+_DEEPEST: Final = 64
+
+
+def least_pipelined_s(
+    case: StepCase, type_index: Integers, count: Integers, degrees: tuple[int, ...],
+    output_bytes: Floats,
+) -> Floats:  # fmt: skip
+    """Return a bound from below on the step of any cut on so many machines of each type [s].
+
+    Filling and draining the stages, evenly cut, and the smallest sends between them: of every
+    micro-batch u that is tried and depth p, t + (p - 1) s + (m - 1) max(t / p, s) with m u the
+    samples of a data-parallel rank. Divided blocks start all their kernels on every rank.
+
+    Parameters
+    ----------
+    case : StepCase
+    type_index, count : integer arrays of shape (n,)
+    degrees : tuple of int
+        Tensor-parallel ranks that the model can be divided over.
+    output_bytes : array of shape (n_units,)
+        What each unit hands on. [bytes/sample]
+    """
+    fleet = case.fleet
+    device, per_node = fleet.device[type_index], fleet.per_node[type_index]
+    best = np.full(len(device), np.inf)
+    if not len(device):
+        return best
+    used, place = np.unique(device, return_inverse=True)
+    launch, busy = _times(case, used)
+    least_bytes = float(output_bytes[:-1].min(initial=np.inf))
+    for tp in degrees:
+        whole_s = (launch + busy / tp)[place]
+        for depth in range(1 if tp > 1 else 2, min(len(output_bytes), _DEEPEST) + 1):
+            rows = np.flatnonzero(per_node * count % (tp * depth) == 0)
+            if not rows.size:
+                continue
+            ranks = (per_node * count)[rows] // (tp * depth)
+            sends = _send_s(case, type_index[rows], count[rows], ranks, tp, least_bytes)
+            found = _filled_s(
+                case, whole_s[rows], -(-case.job.global_batch // ranks), depth, sends
+            )
+            best[rows] = np.minimum(best[rows], found)
+    return best
+
+
+def _times(case: StepCase, used: Integers) -> tuple[Floats, Floats]:
+    """Return launching and computing of a whole micro-batch by device and micro-batch [s]."""
+    targets = [case.fleet.devices[d] for d in used]
+    columns = step_time(case.work, targets, _MICRO_BATCHES, case.constants.device)
+    factor, _ = case.anchors.calibration(targets, columns.log_sd, case.constants)
+    scale = np.exp(factor)[:, None]
+    return columns.launch_s * scale, (columns.compute_s + columns.memory_s) * scale
+
+
+def _send_s(
+    case: StepCase, type_index: Integers, count: Integers, ranks: Integers, tp: int, least: float
+) -> tuple[Floats, Floats]:
+    """Return latency, and time a sample, of handing over the smallest cut there and back [s]."""
+    fleet = case.fleet
+    senders = np.maximum(np.minimum(ranks * tp, fleet.per_node[type_index]) // tp, 1)
+    across = least * senders / fleet.network_bytes_per_s[type_index]
+    inside = least / tp / fleet.intra_bytes_per_s[type_index]
+    is_one = count == 1
+    latency = np.where(
+        is_one, fleet.intra_latency_s[type_index], fleet.network_latency_s[type_index]
+    )
+    return 2 * latency, 2 * np.where(is_one, inside, across)
+
+
+def _filled_s(
+    case: StepCase, whole_s: Floats, local: Integers, depth: int, sends: tuple[Floats, Floats]
+) -> Floats:
+    """Return the least time of ``local`` samples through ``depth`` even stages [s]."""
+    best = np.full(len(local), np.inf)
+    fixed = case.space.micro_batch
+    sizes = [-(-local // 2**k) for k in range(int(local.max()).bit_length())]
+    if fixed is not None:
+        sizes = [np.full_like(local, fixed)]
+    for size in sizes:
+        steps = -(-local // size)
+        through = _at(whole_s, size)
+        send = sends[0] + sends[1] * size if depth > 1 else np.zeros(len(local))
+        slowest = np.maximum(through / depth, send)
+        best = np.minimum(best, through + (depth - 1) * send + (steps - 1) * slowest)
+    return best
+
+
+def _at(whole_s: Floats, micro_batch: Integers) -> Floats:
+    """Return times at micro-batches between the tabulated ones, as units are timed [s]."""
+    below = np.clip(np.log2(micro_batch).astype(np.int64), 0, len(_MICRO_BATCHES) - 2)
+    share = micro_batch / _MICRO_BATCHES[below] - 1.0
+    rows = np.arange(len(micro_batch))
+    return np.asarray(whole_s[rows, below] * (1 - share) + whole_s[rows, below + 1] * share)
+
+
+# Micro-batches at which units are timed: the device model is piecewise linear in between.
+_TABULATED: Final = tuple(float(2**k) for k in range(17))
+_HOST_BYTES_PER_S: Final = 11.1e9
+# Only a layout that is faster by more than measurements scatter is worth its complexity.
+_GAIN: Final = 1.03
+# What a faster layout could save of the whole job, below which none is looked for. [s]
+_WORTH_SEARCHING_S: Final = 60.0
+_PARTS: Final[dict[str, Bottleneck]] = {
+    "tensor_parallel_s": "network",
+    "data_parallel_s": "network",
+    "pipeline_s": "pipeline",
+    "optimizer_s": "memory",
+    "offload_s": "offload",
+    "input_s": "input",
+}
+
+
+def improved(case: StepCase, columns: TimeColumns) -> TimeColumns:
+    """Return the columns with every row that units lay out faster, or at all, replaced.
+
+    Looked at are the rows that plain data parallelism does not fit, and those that could gain:
+    whose step is not all computing.
+
+    Parameters
+    ----------
+    case : StepCase
+    columns : TimeColumns
+        Of ``data_parallel``; changed in place.
+    """
+    model = unit_model(case)
+    for row in np.flatnonzero(could_gain(case, columns)):
+        at = int(columns.type_index[row])
+        found = model.best(at, int(columns.count[row]))
+        if found is not None and not found.step_s * _GAIN >= columns.step_s[row]:
+            _put(columns, int(row), found)
+    return columns
+
+
+def could_gain(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
+    """Return the rows that another layout could make faster by more than ``_GAIN``, or fit at all.
+
+    What no device or host of a row can hold, however the model is cut, is left out at once.
+    Machines without accelerators are cut into stages only where nothing else fits; no machines are
+    where all waiting of the whole job is shorter than ``_WORTH_SEARCHING_S``, or where a device
+    mostly waits for its kernels to be started: stages and divided blocks start as many. A row's
+    answer depends on nothing but the row, so that every verb gives the same.
+    """
+    fleet, at = case.fleet, columns.type_index
+    is_starved = _starved(case)[fleet.device[at]]
+    is_accelerated = fleet.is_accelerated[at]
+    with np.errstate(invalid="ignore"):
+        waits = columns.shares["network"] > 1.0 - 1.0 / _GAIN
+        waiting_s = columns.shares["network"] * columns.step_s * case.job.paid_steps
+        waits &= waiting_s > _WORTH_SEARCHING_S
+    is_several = np.asarray(columns.layouts.dp) > 1
+    waits &= (columns.status == 0) & is_several & is_accelerated & ~is_starved
+    memory = np.array([device.memory_bytes for device in fleet.devices])
+    holds = memory[fleet.device[at]] >= unit_model(case).least_bytes
+    holds &= host_fits(case.job, case.work, fleet, at, ~is_accelerated)
+    lacks_layout = [CODE["does_not_fit_in_memory"], CODE["excluded_by_layout"]]
+    is_crowded = (columns.status == CODE["fewer_samples_than_workers"]) & holds & ~is_starved
+    found = (np.isin(columns.status, lacks_layout) & holds) | waits | is_crowded
+    rows = np.flatnonzero(waits | is_crowded)
+    least_s = _least_s(case, at[rows], columns.count[rows])
+    found[rows] = np.where(
+        is_crowded[rows],
+        np.isfinite(least_s) & (least_s * case.job.paid_steps > _WORTH_SEARCHING_S),
+        least_s * _GAIN < columns.step_s[rows],
+    )
+    return np.asarray(found)
+
+
+def _least_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
+    """Return a bound from below on the step of any cut of the units on these machines [s]."""
+    model = unit_model(case)
+    outputs = np.array([part.output_bytes_per_sample for part in model.parts])
+    return least_pipelined_s(case, type_index, count, model.degrees, outputs)
+
+
+def _starved(case: StepCase) -> NDArray[np.bool_]:
+    """Return which devices mostly wait for kernels to be started, with an eighth of the batch."""
+    key = ("starved",)
+    if key not in case.seen:
+        batch = [max(case.job.global_batch / 8, 1.0)]
+        columns = step_time(case.work, case.fleet.devices, batch, case.constants.device)
+        case.seen[key] = columns.launch_s[:, 0] > 0.5 * columns.micro_batch_s[:, 0]
+    known: NDArray[np.bool_] = case.seen[key]
+    return known
+
+
+def unit_model(case: StepCase) -> UnitModel:
+    """Return the job's units over the case's fleet, made once."""
+    if ("units",) not in case.seen:
+        case.seen["units",] = UnitModel(case)
+    known: UnitModel = case.seen["units",]
+    return known
+
+
+class UnitModel:
+    """A job's units on the machines of a fleet, timed once a device.
+
+    Parameters
+    ----------
+    case : StepCase
+    """
+
+    def __init__(self, case: StepCase) -> None:
+        self.case = case
+        self.parts: tuple[Unit, ...] = units(case.work)
+        self.blocks: TransformerBlocks | str = transformer_blocks(
+            case.work, self.parts, heads=case.job.heads
+        )
+        self._timed: dict[tuple[Device, int], UnitTimes] = {}
+        self._found: dict[tuple[object, ...], RecordedLayout | None] = {}
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Tensor-parallel ranks that some machine of the fleet has room for."""
+        if not isinstance(self.blocks, TransformerBlocks):
+            return (1,)
+        return tuple(self.blocks.degrees(int(self.case.fleet.per_node.max(initial=1))))
+
+    @property
+    def widest(self) -> int:
+        """Most tensor-parallel ranks on any machine of the fleet."""
+        return max(self.degrees)
+
+    @property
+    def least_bytes(self) -> float:
+        """Device memory without which no cut helps: one sample in the largest unit [bytes]."""
+        memory = self.case.constants.memory
+        largest = max(part.saved_bytes_per_sample for part in self.parts) / self.widest
+        return float(min(memory.context_bytes, memory.process_bytes) + largest)
+
+    def best(self, row: int, count: int) -> RecordedLayout | None:
+        """Return the best layout on ``count`` machines of a type, None where nothing fits."""
+        fleet = self.case.fleet
+        key = (
+            int(fleet.device[row]), int(fleet.per_node[row]), float(fleet.vcpus[row]),
+            float(fleet.intra_bytes_per_s[row]), float(fleet.network_bytes_per_s[row]),
+            bool(fleet.is_rdma[row]), float(fleet.host_memory_bytes[row]), count,
+        )  # fmt: skip
+        if key not in self._found:
+            try:
+                self._found[key] = self._search(row, count)
+            except PlanningError:
+                self._found[key] = None
+        return self._found[key]
+
+    def refusal(self, row: int, count: int) -> PlanningError | None:
+        """Return why nothing fits on ``count`` machines of a type, None where something does."""
+        try:
+            self._search(row, count)
+        except PlanningError as error:
+            return error
+        return None
+
+    def _search(self, row: int, count: int) -> RecordedLayout:
+        case = self.case
+        return search_recorded(
+            self.model(row), self.machine(row), count, case.job.global_batch,
+            space=case.space,
+        )  # fmt: skip
+
+    def model(self, row: int) -> RecordedModel:
+        """Return the model with the constants that its planner needs, on machines of a type."""
+        case = self.case
+        device = case.fleet.devices[case.fleet.device[row]]
+        memory = np.array([device.memory_bytes])
+        free = kept_free_bytes(memory, case.fleet.is_accelerated[[row]])
+        layout = case.constants.layout.parameters
+        return RecordedModel(
+            work=case.work,
+            table=UnitTable.of(self.parts, case.work),
+            blocks=self.blocks if isinstance(self.blocks, TransformerBlocks) else None,
+            memory=case.constants.memory,
+            scaling=case.constants.scaling,
+            usable_fraction=float(1.0 - free[0] / memory[0]),
+            host_update_bytes_per_s=layout.host_update_bytes_per_s,
+            offload_overlap=layout.offload_overlap,
+        )
+
+    def machine(self, row: int) -> RecordedMachine:
+        """Return the machines of a type as the search needs them."""
+        case = self.case
+        node = node_of(case.fleet, row, case.accelerators)
+        degrees: tuple[int, ...] = (1,)
+        if isinstance(self.blocks, TransformerBlocks):
+            degrees = tuple(
+                tp for tp in self.blocks.degrees(node.devices) if tp <= case.space.max_tp
+            )
+        one = np.array([row])
+        return RecordedMachine(
+            node=node,
+            times={tp: self.times(node.device, tp) for tp in degrees},
+            load_s_per_sample=float(case.loading_s(np.ones(1), one)[0]),
+            loads_inline=case.job.feed.workers == 0,
+        )
+
+    def times(self, device: Device, tp: int = 1) -> UnitTimes:
+        """Return the units' times on a device, calibrated; made once."""
+        if (device, tp) not in self._timed:
+            self._timed[device, tp] = _units_times(self.case, self.parts, device, tp)
+        return self._timed[device, tp]
+
+
+def _units_times(case: StepCase, parts: tuple[Unit, ...], device: Device, tp: int) -> UnitTimes:
+    work, constants = case.work, case.constants
+    bare = unit_times(work, parts, device, [1.0], constants.device)
+    factor, log_sd = case.anchors.calibration([device], np.array([bare.log_sd]), constants)
+    return unit_times(
+        work,
+        parts,
+        device,
+        _TABULATED,
+        constants.device,
+        host=measured_on(case.job),
+        gain=constants.calibration.cpu_to_accelerator,
+        log_factor=float(factor[0]),
+        log_sd=float(log_sd[0]),
+        tp=tp,
+    )
+
+
+def measured_on(job: Job) -> Device | None:
+    """Return the device that the job's layers were measured on, None where there is none."""
+    seen = job.measured
+    return None if seen is None else host_device(seen.host, seen.threads, seen.device)
+
+
+def node_of(fleet: Fleet, row: int, accelerators: Mapping[str, Accelerator]) -> Node:
+    """Return one type of a fleet as the planners' machine."""
+    device = fleet.devices[fleet.device[row]]
+    speed = float(fleet.core_speed[row])
+    return Node(
+        name=device.name,
+        device=device,
+        devices=int(fleet.per_node[row]),
+        domain_machines=int(fleet.domain_machines[row]),
+        intra=Link(
+            name="intra",
+            bytes_per_s=min(float(fleet.intra_bytes_per_s[row]), 1e15),
+            latency_s=float(fleet.intra_latency_s[row]),
+        ),
+        network=Link(
+            name="rdma" if fleet.is_rdma[row] else "tcp",
+            bytes_per_s=min(float(np.nan_to_num(fleet.network_bytes_per_s[row], nan=1e15)), 1e15),
+            latency_s=float(fleet.network_latency_s[row]),
+        ),
+        host=Link(name="pcie", bytes_per_s=host_bytes_per_s(device, accelerators)),
+        vcpus=int(min(float(fleet.vcpus[row]), 1e9)),
+        core_speed=None if np.isnan(speed) else speed,
+        memory_bytes=float(fleet.host_memory_bytes[row]),
+    )
+
+
+def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) -> float:
+    """Return the rate between host memory and a device, by its PCIe generation [bytes/s]."""
+    from advisor.machines.devices import part
+
+    row = accelerators.get(device.name.partition("/")[0])
+    return _HOST_BYTES_PER_S if row is None else part(row).host_bytes_per_s
+
+
+def _put(columns: TimeColumns, row: int, found: RecordedLayout) -> None:
+    parts: dict[Bottleneck, Floats] = {"compute": np.array([found.parts_s["compute_s"]])}
+    for name, wait in _PARTS.items():
+        parts[wait] = parts.get(wait, np.zeros(1)) + found.parts_s.get(name, 0.0)
+    step_s, shares = shares_of(parts)
+    columns.status[row] = STATUSES.index("ok")
+    columns.way[row] = WAYS.index("recorded units")
+    columns.step_s[row] = step_s[0]
+    columns.log_sd[row] = found.log_sd
+    for name, share in shares.items():
+        columns.shares[name][row] = share[0]
+    one = layout_columns(found.layout)
+    for field in type(one).__slots__:
+        getattr(columns.layouts, field)[row] = getattr(one, field)
+    columns.memory_bytes[row] = found.memory_bytes
+    columns.host_bytes[row] = found.host_bytes
+
+
+# ------------------------------------------------------------------------------------------
+# Layouts that make no sense for a model cut at its recorded units.
+
+
+_OF_SHAPES: Final = ("cp", "ep")
+
+
+def check_space(job: Job, space: SearchSpace) -> None:
+    """Refuse what only a transformer of known dimensions can be asked.
+
+    Raises
+    ------
+    UsageError
+        If context or expert parallelism, or selective recomputation, is demanded of another job.
+    """
+    work = job.work
+    if work is None or (work.transformer is not None and not work.layers):
+        return
+    what = "a model that is not a transformer" if job.measured is None else "a recorded run"
+    for name in _OF_SHAPES:
+        if (getattr(space, name) or 1) > 1:
+            raise UsageError(
+                f"--{name} is not for {what}: the dimensions of its layers are not known",
+                hint="describe the transformer (--model config.json), or leave it out",
+            )
+    if space.recomputes == ("selective",):
+        raise UsageError(
+            f"{what} is recomputed by whole units of layers", hint="--recompute none or full"
+        )

@@ -1,0 +1,430 @@
+"""Jobs that were never run: a model described in a few numbers or by its configuration file."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.ask import SetupRequest
+from advisor.collectors import bounded
+from advisor.collectors.format.recording import OperatorCount
+from advisor.errors import UsageError
+from advisor.jobs.job import Feed, Job
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import (
+    DEFAULT_SETUP,
+    Precision,
+    TrainingSetup,
+    Transformer,
+    transformer_parameters,
+)
+from advisor.planners.step.describe import (
+    ConvolutionalNetwork,
+    convolutional_work,
+    transformer_work,
+)
+from advisor.planners.step.describe_configs import DescribedModel, longest_sequence, read_config
+from advisor.planners.step.describe_networks import (
+    DiffusionUNet,
+    EncoderDecoder,
+    diffusion_work,
+    encoder_decoder_work,
+)
+from advisor.planners.step.ledger import update
+from advisor.planners.step.units import TransformerBlocks, transformer_blocks, units
+
+NO_LENGTH: Final = "no length was given: one step"
+
+
+def read_model(
+    path: Path, *, sequence: int | None = None, image: int | None = None
+) -> DescribedModel:
+    """Read the model of a Hugging Face ``config.json``, or of the folder that has one.
+
+    ``sequence``: tokens of a sample; as long as the model allows where not given, at most 8,192;
+    ``image``: side of an image, for models that see.
+
+    Raises UsageError if the file cannot be read. Raises PlanningError if it lacks a dimension, or
+    the model is of a form that cannot be described.
+    """
+    return read_config(read_content(path), sequence=sequence, image=image)
+
+
+def read_longest(path: Path) -> int | None:
+    """Read the longest sequence that a model allows, where its ``config.json`` says so.
+
+    Raises UsageError if the file cannot be read.
+    """
+    return longest_sequence(read_content(path))
+
+
+def read_content(path: Path) -> dict[str, Any]:
+    """Read a model's ``config.json``, or that of the folder.
+
+    Raises UsageError if it cannot be read or is no JSON object.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = bounded.read_json(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read the model {file}: {error}",
+            hint="name the config.json of a Hugging Face model, or give --layers, --hidden, ...",
+        ) from error
+    if not isinstance(config, dict):
+        raise UsageError(
+            f"{file} is not the configuration of a model", hint="it is a JSON object with sizes"
+        )
+    return config
+
+
+def model_work(
+    model: DescribedModel, *, micro_batch: int, precision: Precision,
+    setup: TrainingSetup = DEFAULT_SETUP,
+) -> Work:  # fmt: skip
+    """Return what a step of a described model computes.
+
+    Raises PlanningError if a size is not positive or the precision is unknown.
+    """
+    describe: Any = {
+        Transformer: transformer_work,
+        ConvolutionalNetwork: convolutional_work,
+        EncoderDecoder: encoder_decoder_work,
+        DiffusionUNet: diffusion_work,
+    }[type(model)]
+    work: Work = describe(model, micro_batch=micro_batch, precision=precision, setup=setup)
+    return work
+
+
+def described_job(
+    work: Work, *, name: str, global_batch: int | None = None, steps: float | None = None,
+    assumptions: tuple[str, ...] = (),
+) -> Job:  # fmt: skip
+    """Return the job of a described model; nothing of it was measured.
+
+    ``global_batch``: samples of a step over all workers; the work's micro-batch by default;
+    ``steps``: the length; one step without; ``assumptions``: what was taken because nobody said
+    otherwise.
+
+    Raises UsageError if a length or batch makes no sense.
+    """
+    for value in (global_batch, steps):
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"not a length or batch: {value}", hint="give a positive number")
+    batch = global_batch or work.micro_batch
+    total, source = 1.0, NO_LENGTH
+    if steps is not None:
+        total, source = steps, "given: --total-steps"
+    return Job(
+        name=name,
+        work=work,
+        program=None,
+        global_batch=batch,
+        total_steps=total,
+        total_source=source,
+        # A loader of its own that keeps up: how long a sample takes was not seen.
+        feed=Feed(workers=1, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None,
+                  dataset_samples=None),
+        measured=None,
+        peak_rss_bytes=0,
+        recorded_batch=work.micro_batch,
+        assumptions=assumptions,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------
+# Defaults of a described job where its user does not say: batch and sequence.
+#
+# | model                             | samples of a step | source                                  |
+# |-----------------------------------|-------------------|-----------------------------------------|
+# | decoder, trained whole            | 0.5 to 4 M tokens | GPT-3, 2020, table 2.1; Llama 2, 3      |
+# | any, adapters or frozen layers    | 128               | Alpaca (Taori et al., 2023)             |
+# | encoder of text                   | 256               | BERT (Devlin et al., 2019, A.2)         |
+# | encoder of pictures               | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
+# | convolutional network             | 256               | He et al., 2016, section 3.4            |
+# | encoder-decoder of text           | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
+# | encoder-decoder of speech         | 256               | Whisper (Radford et al., 2022, app. F)  |
+# | diffusion U-Net                   | 2,048             | model card of Stable Diffusion 1.5      |
+
+
+# (parameters below, tokens of a step): GPT-3's sizes up to 13 B, Llama 2's batch above.
+_TOKENS: Final = ((2e9, 2**19), (10e9, 2**20), (20e9, 2**21), (float("inf"), 2**22))
+_FINE_TUNED: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Default:
+    """A value that was taken, and what to say of it."""
+
+    value: int
+    note: str
+
+
+def default_batch(model: DescribedModel, setup: TrainingSetup) -> Default:
+    """Return the samples of a step over all devices where none are given.
+
+    Examples
+    --------
+    >>> gpt2 = Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
+    >>> default_batch(gpt2, TrainingSetup()).value
+    512
+    """
+    if setup.has_adapters or setup.frozen_fraction > 0:
+        return _default(_FINE_TUNED, "as in fine-tuning of Alpaca")
+    if isinstance(model, ConvolutionalNetwork):
+        return _default(256, "as ResNet was trained")
+    if isinstance(model, EncoderDecoder):
+        if model.audio_channels:
+            return _default(256, "as Whisper was trained")
+        return _default(128, "as T5 was trained")
+    if isinstance(model, DiffusionUNet):
+        return _default(2048, "as Stable Diffusion was trained")
+    if not model.is_causal:
+        seen = (256, "BERT") if model.vocabulary else (1024, "DeiT")
+        return _default(seen[0], f"as {seen[1]} was trained")
+    parameters = transformer_parameters(model)
+    tokens = next(tokens for below, tokens in _TOKENS if parameters < below)
+    # A power of two, which layouts divide.
+    samples = 2 ** (max(tokens // model.sequence, 1).bit_length() - 1)
+    return _default(
+        samples, f"about {tokens / 2**20:g} M tokens, as models of {parameters / 1e9:.3g} B were"
+        " trained",
+    )  # fmt: skip
+
+
+def described_defaults(
+    model: DescribedModel, setup: TrainingSetup, *, batch: int | None
+) -> tuple[int, tuple[str, ...]]:
+    """Return the batch of a described job, and what was taken for it without being said.
+
+    Returns
+    -------
+    batch : int
+        Samples of a step over all devices.
+    assumptions : tuple of str
+        Sentences for the answer.
+    """
+    said = []
+    if batch is None:
+        found = default_batch(model, setup)
+        batch = found.value
+        said.append(found.note)
+    if isinstance(model, DiffusionUNet):
+        said.append("text encoder and autoencoder are not counted: their outputs are stored")
+    return batch, tuple(said)
+
+
+def _default(value: int, why: str) -> Default:
+    return Default(
+        value=value, note=f"no batch was given: {value} samples a step, {why}; --batch sets it"
+    )
+
+
+def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...]:
+    """Return what to say of a sequence that was not given: nothing where it is the longest.
+
+    ``longest``: tokens that the model allows, where its configuration says so.
+    """
+    if not isinstance(model, Transformer) or not model.vocabulary:
+        return ()
+    if longest is not None and longest <= model.sequence:
+        return ()
+    most = "" if longest is None else f", of at most {longest:,}"
+    return (
+        f"no sequence was given: {model.sequence:,} tokens a sample{most}; --sequence sets it",
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Recorded models that are transformers: what their layouts then rest on, said and settable.
+
+
+_NOTE: Final = "recognised as a transformer"
+
+
+def recognised(job: Job, *, heads: int | None = None) -> Job:
+    """Return a recorded job with a note of the transformer that its modules are.
+
+    ``heads``: attention heads, where the user knows better than the recording.
+
+    Raises UsageError if ``heads`` are given for a model that was not recognised, or do not divide
+    its width.
+    """
+    work = job.work
+    blocks = "it was not recorded" if work is None or not work.layers else (
+        transformer_blocks(work, units(work), heads=heads or job.heads)
+    )  # fmt: skip
+    if work is None or not isinstance(blocks, TransformerBlocks):
+        if heads is not None:
+            raise UsageError(
+                f"--heads: {job.name} is not a recorded transformer: {blocks}",
+                hint="leave the heads out",
+            )
+        return job
+    if heads is not None:
+        if blocks.hidden % heads:
+            raise UsageError(
+                f"--heads {heads} do not divide the model's width of {blocks.hidden}",
+                hint="give the number of heads in the model's configuration",
+            )
+        job = replace(job, heads=heads)
+    known = (
+        f"{job.heads} heads" + (" (given: --heads)" if heads else " as recorded")
+        if job.heads is not None
+        else f"heads of {blocks.hidden // blocks.widest_tp} columns assumed (--heads)"
+    )
+    note = f"{_NOTE} of {blocks.blocks} blocks, {blocks.hidden} columns wide, {known}"
+    others = tuple(one for one in job.assumptions if not one.startswith(_NOTE))
+    return replace(job, assumptions=(*others, note))
+
+
+def recorded_heads(operators: Iterable[OperatorCount]) -> int | None:
+    """Return the heads of the recorded attention operators; None where none was seen whole.
+
+    PyTorch's fused attention gets queries as (samples, heads, tokens, width), first of its
+    operands.
+    """
+    seen: Counter[int] = Counter()
+    for operator in operators:
+        sizes = operator.shapes.split(",")[0].split("x")
+        is_attention = "scaled_dot_product" in operator.name and operator.phase == "forward"
+        if is_attention and len(sizes) == 4 and sizes[1].isdigit():
+            seen[int(sizes[1])] += operator.count
+    return seen.most_common(1)[0][0] if seen else None
+
+
+# ------------------------------------------------------------------------------------------
+# A job with other training software than it was recorded or described with.
+
+
+# What a recorded step can be asked about: the others change what it computes.
+_OF_A_RECORDING: Final = frozenset({"kernels", "optimizer", "weights", "overlaps"})
+_FLAGS: Final = {
+    "adapter_rank": "--lora",
+    "frozen_fraction": "--frozen",
+    "base_bits": "--base-bits",
+}
+
+
+def with_setup(job: Job, request: SetupRequest) -> Job:
+    """Return the job as this software would train it.
+
+    A described transformer is described anew. Of a recorded step the bytes of weights and
+    optimizer state follow; its operators stay as they were traced.
+
+    Raises UsageError if the job has no training steps, or a recorded step would compute something
+    else. Raises PlanningError if the settings contradict one another.
+    """
+    given = request.given
+    if not given:
+        return job
+    if job.work is None:
+        raise UsageError(
+            f"{job.name} has no training steps that {_flag(next(iter(given)))} could change",
+            hint="leave it out",
+        )
+    work, setup = job.work, replace(job.work.setup, **given)
+    if work.transformer is not None and job.measured is None:
+        return replace(job, work=described_anew(work, setup=setup))
+    for name in given.keys() - _OF_A_RECORDING:
+        raise UsageError(
+            f"{_flag(name)} changes what a recorded step computes",
+            hint="record a run that trains so, or describe the model: --model config.json",
+        )
+    return replace(job, work=_restated(work, setup))
+
+
+def described_anew(
+    work: Work, *, micro_batch: int | None = None, setup: TrainingSetup | None = None
+) -> Work:
+    """Return a described transformer's work in another micro-batch or with other software.
+
+    Raises ValueError if the work is of no transformer.
+    """
+    if work.transformer is None:
+        raise ValueError("only a transformer's work can be described anew")
+    return transformer_work(
+        work.transformer,
+        micro_batch=micro_batch or work.micro_batch,
+        precision=work.precision,
+        setup=setup or work.setup,
+    )
+
+
+def _restated(work: Work, setup: TrainingSetup) -> Work:
+    """Return recorded work with the bytes of other weights and optimizer states."""
+    changed = replace(work, setup=setup)
+    if setup.optimizer != work.setup.optimizer or setup.weights != work.setup.weights:
+        kept = setup.moment_bytes(work.precision) * work.trainable_parameters
+        updated = update(
+            work.trainable_parameters, setup, work.precision, tensors=2 * len(work.layers)
+        )
+        changed = replace(
+            changed,
+            optimizer_state_bytes=kept,
+            operators=(*(o for o in work.operators if o.phase != "optimizer"), updated),
+        )
+    if setup.weights != work.setup.weights:
+        stored = setup.stored_bytes(work.precision) * work.parameters
+        changed = replace(changed, parameter_bytes=stored)
+    return changed
+
+
+def _flag(name: str) -> str:
+    return _FLAGS.get(name, f"--{name}")
+
+
+# ------------------------------------------------------------------------------------------
+# The training software of a job in words, for reports.
+
+
+_OPTIMIZERS: Final = {
+    "adamw": "AdamW", "adamw-8bit": "8-bit AdamW", "adamw-bf16": "AdamW with bf16 moments",
+    "sgd": "SGD", "sgd-momentum": "SGD with momentum", "adafactor": "Adafactor",
+}  # fmt: skip
+_TARGETS: Final = {
+    "all-linear": "all linear layers", "attention": "attention", "query-value": "query and value",
+}  # fmt: skip
+
+
+def setup_words(work: Work) -> str:
+    """Return what the estimate takes the training software to do.
+
+    Examples
+    --------
+    >>> from advisor.planners.step.describe import transformer_work
+    >>> from advisor.planners.core.nouns import Transformer
+    >>> gpt2 = Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
+    >>> setup_words(transformer_work(gpt2, micro_batch=8))
+    'eager kernels, flash attention, AdamW, fp32 weights, fp32 gradients'
+    """
+    setup = work.setup
+    said = [
+        f"{setup.kernels} kernels",
+        f"{setup.attention} attention",
+        _OPTIMIZERS[setup.optimizer],
+        f"{setup.weights} weights",
+        f"{'bf16' if setup.weights == 'bf16' else setup.gradients} gradients",
+    ]
+    if not _has_attention(work):
+        del said[1]
+    if setup.has_adapters:
+        base = f"{setup.base_bits}-bit base" if setup.base_bits < 16 else "16-bit base"
+        said.append(
+            f"adapters of rank {setup.adapter_rank} on {_TARGETS[setup.adapter_targets]}, {base}"
+        )
+    if setup.frozen_fraction > 0:
+        said.append(f"{setup.frozen_fraction:.0%} of the parameters frozen")
+    if not setup.overlaps:
+        said.append("gradients reduced after the backward pass")
+    return ", ".join(said)
+
+
+def _has_attention(work: Work) -> bool:
+    return work.transformer is not None or any(
+        operator.kind == "attention" or operator.name == "scores" for operator in work.operators
+    )

@@ -1,0 +1,357 @@
+"""The job that a user means: a recorded run, a job file, or a described model."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from advisor.answer import from_record, to_record
+from advisor.ask import JobSpec, SetupRequest
+from advisor.collectors import atomic, bounded
+from advisor.collectors.derive import store
+from advisor.errors import RunError, UsageError
+from advisor.jobs.describe import (
+    described_anew,
+    described_defaults,
+    described_job,
+    model_work,
+    read_longest,
+    read_model,
+    recognised,
+    sequence_notes,
+    with_setup,
+)
+from advisor.jobs.elsewhere import recorded_elsewhere
+from advisor.jobs.job import Job
+from advisor.jobs.recorded import job_from_recording
+from advisor.jobs.runs import (
+    Actual,
+    read_actuals,
+    read_layout_runs,
+    unread_layout_runs,
+    unread_lines,
+)
+from advisor.jobs.transfers import BOOT_S
+from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.layouts.search import check_sizes
+from advisor.planners.step.describe import in_precision, parse_network
+from advisor.planners.step.describe_configs import DescribedModel
+from advisor.planners.step.device import PRODUCTS
+
+# ------------------------------------------------------------------------------------------
+# Jobs as files: what a step computes, how long the job is, what was measured of it.
+#
+# One JSON object, ``{"schema_version": 1, "kind": "advisor-job", "job": {...}}``, whose fields are
+# those of ``advisor.jobs.job.Job`` and of the nouns inside it. Everything is checked when it is
+# read: nothing of another version, no missing or unknown field, no impossible size.
+
+
+SCHEMA_VERSION: Final = 1
+KIND: Final = "advisor-job"
+_HINT: Final = "write it again: advisor predict ... --save-job FILE"
+
+
+def write_job(job: Job, path: Path) -> None:
+    """Write a job; the file is whole or not there.
+
+    Raises RunError if it cannot be written.
+    """
+    # Runs in known layouts are the user's, not the job's: they stand beside the recorded runs.
+    own = to_record(replace(job, layout_runs=()))
+    del own["layout_runs"]
+    record = {"schema_version": SCHEMA_VERSION, "kind": KIND, "job": own}
+    try:
+        atomic.write_text(path, json.dumps(record, indent=1) + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error}", hint="choose another place") from error
+
+
+def read_job(path: Path) -> Job:
+    """Read a job.
+
+    Raises RunError if the file cannot be read, is of another version, or a value in it makes no
+    sense; the message names the field.
+    """
+    try:
+        record = bounded.read_json(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read the job file {path}: {error}", hint=_HINT) from error
+    if not isinstance(record, dict) or record.get("kind") != KIND:
+        raise RunError(f"{path} is not a job file", hint=_HINT)
+    version = record.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise RunError(
+            f"{path} has schema version {version}; this advisor reads {SCHEMA_VERSION}",
+            hint="write it again with this version, or use the advisor that wrote it",
+        )
+    try:
+        job = from_record(Job, _today(record.get("job")), where="job", is_strict=True)
+        _check(job)
+    except ValueError as error:
+        raise RunError(
+            f"{path}: {error}", hint="correct the field, or write the file again"
+        ) from error
+    return job
+
+
+def _today(job: Any) -> Any:
+    """Return a job as it is written today; older files say only whether it ``is_compiled``."""
+    work = job.get("work") if isinstance(job, dict) else None
+    if not isinstance(work, dict) or "setup" in work or "is_compiled" not in work:
+        return job
+    rest = {name: value for name, value in work.items() if name != "is_compiled"}
+    kernels = "compiled" if work["is_compiled"] is True else "eager"
+    return job | {"work": rest | {"setup": {"kernels": kernels}}}
+
+
+def _check(job: Job) -> None:
+    if job.work is None and job.program is None:
+        raise ValueError("job has neither work nor program")
+    for name, value in (
+        ("global_batch", job.global_batch), ("total_steps", job.total_steps),
+        ("recorded_batch", job.recorded_batch),
+    ):  # fmt: skip
+        if not value > 0:
+            raise ValueError(f"job.{name} must be positive, got {value}")
+    if job.work is None:
+        return
+    for operator in job.work.operators:
+        if operator.kind in PRODUCTS and operator.flop == 0:
+            raise ValueError(
+                f"operator {operator.name!r} ({operator.phase}) is a {operator.kind} without flop"
+            )
+
+
+_DESCRIBED_SEQUENCE: Final = 2048
+_DESCRIBED_VOCABULARY: Final = 50_304
+
+
+def load_job(run: str | Path | None = None, **length: Any) -> Job:
+    """Read a recorded run as a job.
+
+    ``run``: name or folder of a run; the latest where None; ``**length``: ``epochs``,
+    ``total_steps``, ``total_samples``, ``global_batch``: see
+    ``advisor.jobs.recorded.job_from_recording``.
+
+    Raises RecordingError if there is no such run, or it cannot be read. Raises RunError if it
+    lacks what a prediction needs.
+    """
+    path = store.latest_run() if run is None else store.find_run(str(run))
+    recording = store.read_recording(path)
+    job = job_from_recording(recording, **length)
+    root = path.parent
+    noted = read_actuals(root, path.name)
+    elsewhere = recorded_elsewhere(path, recording.command, job)
+    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
+
+
+def job_of(
+    spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None,
+    actuals: tuple[Actual, ...] = (),
+) -> Job:  # fmt: skip
+    """Return the job that is meant: recorded, saved, described, or the one given, changed.
+
+    ``spec``: its table of runs is for others to read (``predict.known_job``); ``setup``: what the
+    user says about the training software; ``job``: the job meant, in place of one that ``spec``
+    names; ``actuals``: runs of the job, beside those that it has.
+
+    Raises UsageError if several jobs are named, or a value makes no sense. Raises PlanningError if
+    a model cannot be described.
+    """
+    asked = setup or SetupRequest()
+    if job is not None and spec.names_a_job:
+        raise UsageError("two jobs are given", hint="give one of them")
+    if job is None and spec.is_described:
+        found = _sized(_described(spec, asked), replace(spec, batch=None))
+    else:
+        if job is None:
+            job, spec = _recorded_or_saved(spec)
+        found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
+        found = found if spec.heads is None else recognised(found, heads=spec.heads)
+    found = replace(found, actuals=(*found.actuals, *actuals))
+    return _surrounded(
+        _booting(with_layout_runs(found), spec.boot_h),
+        spec.data_bytes,
+        spec.data_bytes_per_s,
+        spec.result_bytes,
+        spec.validation_fraction,
+    )
+
+
+def _booting(job: Job, boot_h: float | None = None) -> Job:
+    """Return the job with the time that rented machines take to start; what it has is kept."""
+    boot_s = job.transfers.boot_s if boot_h is None else 3600.0 * boot_h
+    boot_s = BOOT_S if boot_s is None else boot_s
+    return replace(job, transfers=replace(job.transfers, boot_s=boot_s))
+
+
+def with_layout_runs(job: Job, root: Path | None = None) -> Job:
+    """Return a transformer with the steps that the user measured of any, in known layouts.
+
+    ``job``: any other job is returned as it is, and one that has such runs, or steps of its own
+    that were measured elsewhere.
+    """
+    if job.work is None or job.work.transformer is None or job.actuals or job.layout_runs:
+        return job
+    place = store.local_folder(root)
+    return replace(
+        job,
+        layout_runs=read_layout_runs(place),
+        unread=tuple(dict.fromkeys((*job.unread, *unread_layout_runs(place)))),
+    )
+
+
+def _recorded_or_saved(spec: JobSpec) -> tuple[Job, JobSpec]:
+    """Return the job as it was, and what remains to be changed of it.
+
+    A recording is told its length, where it may not have found one; it knows what an epoch is.
+    """
+    if spec.job_file is not None:
+        return read_job(Path(spec.job_file)), spec
+    run = None if spec.run == "latest" else spec.run
+    is_said = spec.total_steps or spec.total_samples or spec.tokens
+    # The length itself is set by _sized: here any will do.
+    job = load_job(run, epochs=spec.epochs, total_steps=1.0 if is_said else None)
+    return job, replace(spec, epochs=None)
+
+
+def _described(spec: JobSpec, setup: SetupRequest) -> Job:
+    """Return the job of a model that was never run, one step long."""
+    if spec.cnn is not None:
+        model: DescribedModel = parse_network(spec.cnn)
+    elif spec.model is not None:
+        model = read_model(Path(spec.model), sequence=spec.sequence, image=spec.image)
+    else:
+        model = _transformer(spec)
+    training = TrainingSetup(**setup.given)
+    batch, assumptions = described_defaults(model, training, batch=spec.batch)
+    if spec.sequence is None and spec.cnn is None:
+        longest = None if spec.model is None else read_longest(Path(spec.model))
+        assumptions += sequence_notes(model, longest)
+    work = model_work(
+        model,
+        micro_batch=batch,
+        precision=cast(Precision, spec.precision or "bf16"),
+        setup=training,
+    )
+    name = spec.cnn or "transformer"
+    if spec.model is not None:
+        path = Path(spec.model).resolve()
+        name = path.name if path.is_dir() else path.parent.name
+    return described_job(work, name=name, assumptions=assumptions)
+
+
+def _transformer(spec: JobSpec) -> Transformer:
+    if spec.layers is None or spec.hidden is None or spec.heads is None:
+        raise UsageError(
+            "a transformer's dimensions are incomplete", hint="give --layers, --hidden and --heads"
+        )
+    names = ("kv_heads", "ffn", "is_gated", "experts", "experts_per_token")
+    shape = Transformer(
+        layers=spec.layers,
+        hidden=spec.hidden,
+        heads=spec.heads,
+        vocabulary=_DESCRIBED_VOCABULARY if spec.vocabulary is None else spec.vocabulary,
+        sequence=spec.sequence or _DESCRIBED_SEQUENCE,
+        **{n: value for n in names if (value := getattr(spec, n)) is not None},
+    )
+    check_sizes(shape, 1, 1)  # before its layers are written out one by one
+    return shape
+
+
+def _sized(job: Job, spec: JobSpec) -> Job:
+    """Return the job with another batch, and as long as is said; of the same epochs otherwise."""
+    if spec.batch is not None and spec.batch != job.global_batch:
+        job = _in_batch(job, spec.batch)
+    length = _length(job, spec)
+    if length is None:
+        return job
+    if job.work is None:
+        raise UsageError(f"{job.name} has no training steps to count", hint="leave its length out")
+    steps, source = length
+    epochs = job.epochs * steps / job.total_steps
+    return replace(
+        job, total_steps=steps, total_source=f"given: {source}", epochs=epochs, length_log_sd=0.0
+    )
+
+
+def _in_batch(job: Job, batch: int) -> Job:
+    """Return the job with another global batch, over the same samples."""
+    ratio = job.global_batch / batch
+    changed = replace(
+        job,
+        global_batch=batch,
+        total_steps=job.total_steps * ratio,
+        epoch_end_steps=job.epoch_end_steps * ratio,
+        assumptions=tuple(note for note in job.assumptions if "--batch" not in note),
+    )
+    if job.work is None or job.work.transformer is None or job.measured is not None:
+        return changed
+    work = described_anew(job.work, micro_batch=batch)
+    return replace(changed, work=work, recorded_batch=batch)
+
+
+def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
+    """Return the steps that the user says, and by which option; None where nothing is said."""
+    if spec.total_steps is not None:
+        return spec.total_steps, "--total-steps"
+    if spec.total_samples is not None:
+        return max(spec.total_samples / job.global_batch, 1.0), "--total-samples"
+    if spec.tokens is not None:
+        samples = spec.tokens / _sequence(job, spec)
+        return max(samples / job.global_batch, 1.0), "--tokens"
+    if spec.epochs is None:
+        return None
+    if job.feed.dataset_samples is None:
+        raise UsageError(
+            "how many samples an epoch has is unknown",
+            hint="give --total-steps or --total-samples",
+        )
+    steps = math.ceil(job.feed.dataset_samples / job.global_batch)
+    return spec.epochs * steps, "--epochs"
+
+
+def _sequence(job: Job, spec: JobSpec) -> int:
+    """Return the tokens of a sample, which --tokens needs."""
+    shape = None if job.work is None else job.work.transformer
+    sequence = spec.sequence or (None if shape is None else shape.sequence)
+    if sequence is None:
+        raise UsageError(
+            f"how many tokens a sample of {job.name} has is unknown",
+            hint="add --sequence 2048, or give --total-samples in place of --tokens",
+        )
+    return sequence
+
+
+def _in_precision(job: Job, precision: str | None) -> Job:
+    if precision is None or job.work is None:
+        return job
+    return replace(job, work=in_precision(job.work, cast(Precision, precision)))
+
+
+def _surrounded(
+    job: Job,
+    data_bytes: float | None,
+    data_bytes_per_s: float | None,
+    result_bytes: float | None,
+    validation_fraction: float | None,
+) -> Job:
+    moved = job.transfers
+    if data_bytes is not None:
+        moved = replace(moved, data_bytes=data_bytes, data_source="given: --data")
+    if data_bytes_per_s is not None:
+        if data_bytes_per_s <= 0:
+            raise UsageError("--data-rate: nothing arrives at 0 bytes/s", hint="use 100MB/s")
+        moved = replace(moved, data_bytes_per_s=data_bytes_per_s)
+    if result_bytes is not None:
+        moved = replace(moved, result_bytes=result_bytes)
+    if validation_fraction is not None:
+        epochs = job.epochs or 1.0
+        steps = validation_fraction * job.total_steps / epochs
+        job = replace(
+            job, epochs=epochs, epoch_end_steps=steps, epoch_end_log_sd=0.0, unseen_log_sd=0.0
+        )
+    return replace(job, transfers=moved)

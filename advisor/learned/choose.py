@@ -1,0 +1,521 @@
+"""The configuration to try next for a job, from its own runs and those of other jobs.
+
+here        in the text   meaning
+prices      p_jc          cost of job j on configuration c; nan where it did not complete
+anchor      a             the configuration of the job's own run that completed
+x           x_j           ln of the job's time on the anchor, and what was measured there
+
+ln(p_jc / p_ja) = alpha_c + beta_c x_j, by ridge regression over the other jobs for each c: a long
+job pays for more machines, one that keeps its GPU busy for a faster one. The penalty on beta is
+chosen on those jobs, each family left out in turn, and so is whether to look at the job at all:
+the constant answer (least mean p_jc / min_c p_jc) stays unless the regression was better by more
+than ``_GAIN``.
+
+A run that failed or timed out says that the machines were too small. What is tried next costs more
+than ``GROWTH`` times as much an hour as the largest that failed: doubling pays for few failures on
+the way to what is enough. Of those, the best by the score. The rule is our own; the price stands
+for the size, for it is known of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.errors import UsageError
+from advisor.records import RunRecord
+
+# ------------------------------------------------------------------------------------------
+# Regret of a choice: the cost of what looks best over the cost of what is best.
+#
+# For each job with runs on several configurations: price of the chosen run over the price of the
+# best. Only completed runs can be chosen; where every run of a job has a cost the price is the
+# cost, else the time. Beside it stand the constant answer (the configuration that is best on
+# average over the other families) and the random one.
+
+
+Floats = NDArray[np.float64]
+
+_LEAST_SHARE: Final = 0.3  # a constant answer must have run for this share of the other jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """Mean over jobs of (price of the choice / best price); 1 is perfect.
+
+    ``constant`` and ``random`` answer without looking at the job; ``top1_error`` is the standard
+    error of ``top1`` over the jobs.
+    """
+
+    jobs: int
+    top1: float
+    constant: float
+    random: float
+    top1_error: float = 0.0
+
+
+def regret(
+    records: Sequence[RunRecord], predicted: ArrayLike, *, is_cost: bool = False
+) -> Regret | None:
+    """Return the regret of choosing by predicted price; None where no job leaves a choice.
+
+    Parameters
+    ----------
+    predicted : array-like of shape (n,)
+        Predicted times of the runs [s], in any common unit; nan is never chosen.
+    """
+    jobs, cells = _cells(records)
+    prices, guesses = _matrices(records, np.asarray(predicted, float), jobs, cells, is_cost)
+    ratios = prices / np.nanmin(prices, axis=1, keepdims=True)
+    families = np.array([_family(records, job) for job in jobs])
+    chosen, constants, randoms = [], [], []
+    for row in range(len(jobs)):
+        usable = np.isfinite(ratios[row]) & np.isfinite(guesses[row])
+        if usable.sum() < 2:
+            continue
+        chosen.append(ratios[row][usable][np.argmin(guesses[row][usable])])
+        usual = constant_answer(ratios[families != families[row]])
+        constants.append(ratios[row][usable][np.argmin(usual[usable])])
+        randoms.append(float(np.mean(ratios[row][usable])))
+    if not chosen:
+        return None
+    return Regret(
+        jobs=len(chosen),
+        top1=float(np.mean(chosen)),
+        constant=float(np.mean(constants)),
+        random=float(np.mean(randoms)),
+        top1_error=float(np.std(chosen) / np.sqrt(len(chosen))),
+    )
+
+
+def constant_answer(ratios: Floats) -> Floats:
+    """Return the mean regret of each configuration over some jobs, shape (configurations,).
+
+    Parameters
+    ----------
+    ratios : array of shape (jobs, configurations)
+        Price over the job's best; nan where it did not run. What hardly ever ran is last.
+    """
+    if len(ratios) == 0:
+        return np.zeros(ratios.shape[1])
+    known = np.isfinite(ratios)
+    sums = np.where(known, ratios, 0.0).sum(axis=0)
+    means = sums / np.maximum(known.sum(axis=0), 1)
+    return np.where(known.mean(axis=0) > _LEAST_SHARE, means, 1e6)
+
+
+def cell(record: RunRecord) -> str:
+    """Name what can be chosen: the machines, their count, and the layout."""
+    machines = "+".join(f"{m.provider}/{m.instance_type}x{m.count}" for m in record.configuration)
+    layout = ",".join(f"{k}={v}" for k, v in sorted(record.layout.items()))
+    return f"{machines} {layout}"
+
+
+def _cells(records: Sequence[RunRecord]) -> tuple[list[str], list[str]]:
+    jobs = sorted({r.job.job_id for r in records})
+    return jobs, sorted({cell(r) for r in records})
+
+
+def _family(records: Sequence[RunRecord], job: str) -> str:
+    return next(r.job.family for r in records if r.job.job_id == job)
+
+
+def _matrices(
+    records: Sequence[RunRecord],
+    predicted: Floats,
+    jobs: list[str],
+    cells: list[str],
+    is_cost: bool,
+) -> tuple[Floats, Floats]:
+    """Price and predicted price by job and cell, repeats averaged; nan where nothing completed."""
+    place_job = {name: i for i, name in enumerate(jobs)}
+    place_cell = {name: i for i, name in enumerate(cells)}
+    has_cost = dict.fromkeys(jobs, True)
+    for record in records:
+        if record.status == "ok" and not record.cost_usd:
+            has_cost[record.job.job_id] = False
+    sums: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for record, guess in zip(records, predicted, strict=True):
+        if record.status != "ok" or record.time_s is None:
+            continue
+        by_cost = has_cost[record.job.job_id]
+        price: Any = record.cost_usd if by_cost else record.time_s
+        factor = price / record.time_s if by_cost and not is_cost else 1.0
+        key = place_job[record.job.job_id], place_cell[cell(record)]
+        sums.setdefault(key, []).append((price, guess * factor))
+    prices = np.full((len(jobs), len(cells)), np.nan)
+    guesses = prices.copy()
+    for key, pairs in sums.items():
+        prices[key], guesses[key] = np.mean(pairs, axis=0)
+    empty = np.isnan(prices).all(axis=1)
+    prices[empty] = 1.0  # no completed run: no choice; skipped by the caller
+    guesses[empty] = np.nan
+    return prices, guesses
+
+
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+
+GROWTH: Final = 2.0
+_PENALTIES: Final = (1.0, 3.0, 10.0, 30.0)
+_GAIN: Final = 0.01
+_LEAST_JOBS: Final = 3
+_NEVER: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Jobs by configurations."""
+
+    prices: Floats  # (jobs, configurations); nan where the job did not complete
+    times: Floats  # (jobs, configurations); also of runs that failed, where known; nan else [s]
+    has_run: Flags  # (jobs, configurations)
+    families: NDArray[Any]  # (jobs,)
+    price_usd_per_h: Floats  # (configurations,); of all machines; nan where unknown [USD/h]
+    # (jobs, configurations, facts); means of what was measured during the run; nan where it was
+    # not
+    measured: Floats
+
+    @property
+    def ratios(self) -> Floats:
+        """Price over the job's best; nan for a job that never completed."""
+        some = np.isfinite(self.prices).any(axis=1)
+        least = np.full(len(self.prices), np.nan)
+        least[some] = np.nanmin(self.prices[some], axis=1)
+        return np.asarray(self.prices / least[:, None])
+
+    def seen_by(self, job: int, seen: Flags) -> Runs:
+        """Return the runs with nothing of a job but those on the configurations in ``seen``."""
+        hidden = np.zeros(self.has_run.shape, bool)
+        hidden[job] = ~seen
+        return Runs(
+            prices=np.where(hidden, np.nan, self.prices),
+            times=np.where(hidden, np.nan, self.times),
+            has_run=self.has_run & ~hidden,
+            families=self.families,
+            price_usd_per_h=self.price_usd_per_h,
+            measured=np.where(hidden[..., None], np.nan, self.measured),
+        )
+
+
+def scores(runs: Runs, job: int, others: Indices, penalty: float | None) -> Floats:
+    """Return a score of each configuration for a job: the less, the sooner it is tried.
+
+    Parameters
+    ----------
+    runs : Runs
+        Of the job one run that completed is looked at: the best by the constant answer.
+    """
+    found = None if penalty is None else _regressed(runs, job, others, penalty)
+    return constant_answer(runs.ratios[others]) if found is None else found
+
+
+def penalty_for(runs: Runs, others: Indices) -> float | None:
+    """Return the penalty with the least regret on some jobs; None for the constant answer.
+
+    Each family is left out in turn, and of its jobs only the run on what is best for the rest is
+    looked at.
+    """
+    best, chosen = _mean_regret(runs, others, None) - _GAIN, None
+    for penalty in _PENALTIES:
+        value = _mean_regret(runs, others, penalty)
+        if value < best:
+            best, chosen = value, penalty
+    return chosen
+
+
+def in_order(answer: Floats, is_small: Flags, failed: Flags) -> Indices:
+    """Return configurations in the order of trying, after some of them failed.
+
+    Parameters
+    ----------
+    answer : array of shape (configurations,)
+        As ``scores``.
+    is_small : array of shape (configurations,) of bool
+        What comes after all that is larger (``too_small``).
+    """
+    order: Indices = np.lexsort((answer, is_small, failed))
+    return order
+
+
+def too_small(price_usd_per_h: Floats, failed: Flags) -> Flags:
+    """Say what does not cost more than twice as much an hour as the largest that failed."""
+    known = failed & np.isfinite(price_usd_per_h)
+    if not known.any():
+        return np.zeros(failed.shape, bool)
+    # Prices are sums of rounded ones: twice the machines may cost a little more than twice.
+    least = GROWTH * price_usd_per_h[known].max() * (1.0 + 1e-9)
+    return np.asarray(np.nan_to_num(price_usd_per_h, nan=np.inf) <= least)
+
+
+def chosen_ratio(runs: Runs, job: int, answer: Floats) -> float:
+    """Return price of the choice over the best price, among what the job completed on."""
+    usable = np.isfinite(runs.prices[job])
+    return float(runs.ratios[job][usable][np.argmin(answer[usable])])
+
+
+def walked_ratio(
+    runs: Runs, job: int, answer: Floats, spent: Floats, *, has_growth: bool = False
+) -> float:
+    """Return the same where failures can be chosen: they are paid, and the next is tried.
+
+    Parameters
+    ----------
+    spent : array of shape (jobs, configurations)
+        What a run cost up to its end or failure.
+    """
+    paid, failed = 0.0, np.zeros(answer.shape, bool)
+    absent = ~runs.has_run[job]
+    while not np.all(failed | absent):
+        is_small = too_small(runs.price_usd_per_h, failed) & has_growth
+        choice = int(in_order(answer, is_small, failed | absent)[0])
+        if np.isfinite(runs.prices[job, choice]):
+            best = float(np.nanmin(runs.prices[job]))
+            return (paid + float(runs.prices[job, choice])) / best
+        paid += float(np.nan_to_num(spent[job, choice]))
+        failed[choice] = True
+    return np.nan
+
+
+def random_ratio(runs: Runs, job: int, spent: Floats) -> float:
+    """Return the mean of ``walked_ratio`` over every order of trying.
+
+    With s configurations that complete, each one that fails comes before all of them, and is paid,
+    in one order of s + 1; the one that ends the search is any of the s.
+    """
+    completes = np.isfinite(runs.prices[job])
+    fails = runs.has_run[job] & ~completes
+    paid = float(np.nansum(np.where(fails, spent[job], 0.0))) / (int(completes.sum()) + 1)
+    prices = runs.prices[job][completes]
+    return float((paid + prices.mean()) / prices.min())
+
+
+def anchor_of(runs: Runs, job: int, others: Indices) -> int:
+    """Return which of the job's own configurations is best on average over the other jobs."""
+    usual = constant_answer(runs.ratios[others])
+    return int(np.argmin(np.where(runs.has_run[job], usual, np.inf)))
+
+
+def _mean_regret(runs: Runs, jobs: Indices, penalty: float | None) -> float:
+    found = []
+    for job in jobs:
+        rest = jobs[runs.families[jobs] != runs.families[job]]
+        if rest.size < _LEAST_JOBS:
+            continue
+        known = runs
+        if penalty is not None:
+            seen = np.arange(runs.prices.shape[1]) == anchor_of(runs, int(job), rest)
+            known = runs.seen_by(int(job), seen)
+        answer = scores(known, int(job), rest, penalty)
+        found.append(chosen_ratio(runs, int(job), answer))
+    return float(np.mean(found)) if found else 1.0
+
+
+def _regressed(runs: Runs, job: int, others: Indices, penalty: float) -> Floats | None:
+    """Return ln(price / price on the anchor); None where the job completed nowhere."""
+    usual = constant_answer(runs.ratios[others])
+    done = np.isfinite(runs.prices[job]) & np.isfinite(runs.times[job])
+    if not done.any():
+        return None
+    anchor = int(np.argmin(np.where(done, usual, np.inf)))
+    logs = np.log(runs.prices)
+    x = np.column_stack([np.log(runs.times[:, anchor]), runs.measured[:, anchor]])
+    x = x[:, np.isfinite(x[job])]
+    known = others[np.isfinite(logs[others, anchor]) & np.isfinite(x[others]).all(axis=1)]
+    if known.size < _LEAST_JOBS:
+        return None
+    x = (x - x[known].mean(axis=0)) / np.maximum(x[known].std(axis=0), 1e-9)
+    answer = np.full(logs.shape[1], _NEVER)
+    for column in range(logs.shape[1]):
+        target = logs[known, column] - logs[known, anchor]
+        seen = np.isfinite(target)
+        if seen.sum() >= max(_LEAST_JOBS, _LEAST_SHARE * known.size):
+            answer[column] = _ridge(x[known][seen], target[seen], x[job], penalty)
+    answer[done] = logs[job, done] - logs[job, anchor]
+    return answer
+
+
+def _ridge(x: Floats, y: Floats, at: Floats, penalty: float) -> float:
+    """Return a ridge regression's value at a point."""
+    middle = x.mean(axis=0)
+    centred = x - middle
+    gram = centred.T @ centred + penalty * np.eye(x.shape[1])
+    slope = np.linalg.solve(gram, centred.T @ (y - y.mean()))
+    return float(y.mean() + slope @ (at - middle))
+
+
+# ------------------------------------------------------------------------------------------
+# Run records as jobs by configurations, and what to try next for one of them.
+
+
+_MEAN: Final = "_mean"  # how the means of a run's readings are called among its facts
+_LEAST_OTHERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextTry:
+    """One configuration that a job has not failed on."""
+
+    configuration: str  # machines, their number, and the layout
+    price_usd_per_h: float | None  # of all machines [USD/h]
+    # cost over the best possible, as it was for other jobs; None where too few ran there
+    expected_ratio: float | None
+    cost_usd: float | None  # what the job cost there, where it has run [USD]
+    is_too_small: bool  # it does not cost more than twice as much an hour as what failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextTries:
+    """What to try next for a job."""
+
+    job: str
+    tries: Sequence[NextTry]  # the first is to be tried first; what failed is not among them
+    failed: Sequence[str]  # configurations on which the job failed or was cut short
+    others: int  # jobs that were learned from
+    # the order follows the job's own run; else it is the same for all jobs, since nothing better
+    # was found on the others
+    looks_at_job: bool
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record."""
+        return {
+            "schema_version": 1,
+            "job": self.job,
+            "other_jobs": self.others,
+            "looks_at_job": self.looks_at_job,
+            "failed": list(self.failed),
+            "tries": [
+                {"rank": rank, **{name: getattr(one, name) for name in NextTry.__slots__}}
+                for rank, one in enumerate(self.tries, 1)
+            ],
+        }
+
+
+def choose(records: Sequence[RunRecord], job: str) -> NextTries:
+    """Return what to try next for a job, from all runs there are.
+
+    Raises UsageError if fewer than two other jobs have completed.
+    """
+    runs, _, jobs, cells = matrices(records, asked=job)
+    at = jobs.index(job)
+    others = np.array([i for i in range(len(jobs)) if i != at], dtype=np.intp)
+    if others.size < _LEAST_OTHERS:
+        raise UsageError(
+            f"{others.size} other jobs have completed runs: nothing can be learned from them",
+            hint="add runs of other jobs on the machines in question (advisor runs import)",
+        )
+    penalty = penalty_for(runs, others)
+    answer = scores(runs, at, others, penalty)
+    done = np.isfinite(runs.prices[at])
+    failed = runs.has_run[at] & ~done
+    # Once it has completed somewhere, what it failed on elsewhere was not too small.
+    small = too_small(runs.price_usd_per_h, failed) & ~done.any()
+    order = in_order(answer, small, failed)
+    ratio = _expected(runs, at, others, answer, penalty is not None and bool(done.any()))
+    return NextTries(
+        job=job,
+        tries=[
+            NextTry(
+                configuration=cells[c].strip(),
+                price_usd_per_h=_known(runs.price_usd_per_h[c]),
+                expected_ratio=_known(ratio[c]),
+                cost_usd=_known(runs.prices[at, c]),
+                is_too_small=bool(small[c]),
+            )
+            for c in order.tolist()
+            if not failed[c]
+        ],
+        failed=[cells[c].strip() for c in np.flatnonzero(failed)],
+        others=int(others.size),
+        looks_at_job=penalty is not None and bool(done.any()),
+    )
+
+
+def _expected(
+    runs: Runs, job: int, others: NDArray[np.intp], answer: Floats, is_log: bool
+) -> Floats:
+    """Return cost over the best: predicted, or the mean of other jobs; nan where few ran."""
+    usual = constant_answer(runs.ratios[others])
+    rare = usual >= usual.max() if usual.max() >= 1e6 else np.zeros(usual.shape, bool)
+    found = np.exp(np.minimum(answer - answer.min(), 50.0)) if is_log else usual
+    return np.where(rare | ~np.isfinite(found), np.nan, found)
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def matrices(
+    records: Sequence[RunRecord], asked: str | None = None
+) -> tuple[Runs, Floats, list[str], list[str]]:
+    """Return runs by job and configuration, what each cost until it ended, jobs, configurations.
+
+    Repeats are averaged. A job that never completed is left out, for it has no best price, unless
+    it is the one that is asked for.
+    """
+    completed = {r.job.job_id for r in records if r.status == "ok"}
+    jobs = sorted(completed if asked is None else completed | {asked})
+    cells = sorted({cell(r) for r in records})
+    shape = (len(jobs), len(cells))
+    place_job = {name: i for i, name in enumerate(jobs)}
+    place_cell = {name: i for i, name in enumerate(cells)}
+    sums = {name: np.zeros(shape) for name in ("price", "prices", "spent", "time", "times", "ran")}
+    families = np.array([""] * len(jobs), dtype=object)
+    hourly = np.full(len(cells), np.nan)
+    facts = sorted({name for r in records for name in _facts(r)})
+    measured = np.zeros((*shape, len(facts)))
+    for record in records:
+        column = place_cell[cell(record)]
+        price = record.price_usd_per_h
+        hourly[column] = hourly[column] if price is None else price
+        if record.job.job_id not in place_job:
+            continue
+        at = place_job[record.job.job_id], column
+        families[at[0]] = record.job.family
+        own = _facts(record)
+        measured[at] += [own.get(name, np.nan) for name in facts]
+        for name, amount in _amounts(record).items():
+            sums[name][at] += amount
+    with np.errstate(invalid="ignore", divide="ignore"):
+        runs = Runs(
+            prices=sums["price"] / sums["prices"],
+            times=sums["time"] / sums["times"],
+            has_run=sums["ran"] > 0,
+            families=families,
+            price_usd_per_h=hourly,
+            measured=measured / sums["ran"][..., None],
+        )
+        return runs, np.nan_to_num(sums["spent"] / sums["ran"]), jobs, cells
+
+
+def _amounts(record: RunRecord) -> dict[str, float]:
+    """Return what one run adds to the sums of its place."""
+    spent = _spent_usd(record)
+    found = {"ran": 1.0, "spent": spent}
+    if record.time_s is not None:
+        found |= {"time": record.time_s, "times": 1.0}
+    if record.status == "ok":
+        found |= {"price": spent, "prices": 1.0}
+    return found
+
+
+def _facts(record: RunRecord) -> dict[str, float]:
+    """Return the means of what was measured during a run that completed."""
+    if record.status != "ok":
+        return {}
+    return {
+        name: float(value)
+        for name, value in record.facts.items()
+        if name.endswith(_MEAN) and isinstance(value, int | float)
+    }
+
+
+def _spent_usd(record: RunRecord) -> float:
+    if record.cost_usd is not None:
+        return record.cost_usd
+    price = record.price_usd_per_h
+    return 0.0 if price is None or record.time_s is None else price * record.time_s / 3600.0

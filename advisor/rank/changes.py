@@ -1,0 +1,347 @@
+"""What would change the answer: each change is asked of the same estimate."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor import data
+from advisor.advise import Advice, Facts
+from advisor.advise import advise as advise_advise
+from advisor.advise.asking import facts_on
+from advisor.answer import (
+    Candidate,
+    Estimate,
+    KnownError,
+    ProbeAdvice,
+    ProposedChange,
+    Recommendation,
+)
+from advisor.ask import Constraints
+from advisor.catalogue import Catalogue, OfferColumns
+from advisor.collectors import bounded
+from advisor.collectors.format.recording import Recording
+from advisor.estimate.answer import offer_of
+from advisor.estimate.columns import TimeColumns
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import Job
+from advisor.learned.probing import worthwhile
+from advisor.machines.devices import suite_device
+from advisor.rank.ranking_rows import Rows
+
+# The same question of another job.
+AskAgain = Callable[[Job], Recommendation]
+# Effects below this on time and cost are not worth a line.
+LEAST_EFFECT: Final = 0.05
+
+
+def changes(
+    job: Job, request: Constraints, predictor: Predictor, chosen: Candidate, here: Candidate | None,
+    front: Sequence[Candidate] = (), *, recording: Recording | None = None,
+    ask: AskAgain | None = None,
+) -> tuple[ProposedChange, ...]:  # fmt: skip
+    """Return what would make the chosen machines faster or cheaper, the largest gain first.
+
+    Parameters
+    ----------
+    recording : Recording, optional
+        What was seen of the job: more cures can be shown to apply.
+    ask : callable, optional
+        The same question of another job: the strongest change then says which machines are the
+        best value after it.
+    """
+    if len(chosen.configuration.parts) != 1:
+        return ()
+    facts = facts_on(predictor, job, chosen, recording, constraints=request)
+    advice = advise_advise(facts)
+    found = [change for one in advice if (change := _proposed(one, facts)) is not None]
+    if ask is not None and found:
+        found[0] = _repicked(found[0], advice, facts, ask)
+    return (*_device(job, chosen, here), *_spread(job, chosen, front), *found)
+
+
+def relaxed(
+    request: Constraints, chosen: Candidate, front: Sequence[Candidate], rejected: Mapping[str, int],
+    ask: Callable[[Constraints], Recommendation],
+) -> tuple[ProposedChange, ...]:  # fmt: skip
+    """Return what twice the budget and twice the time would buy, where the limits bind.
+
+    Parameters
+    ----------
+    rejected : mapping of str to int
+        Candidates by what ruled them out.
+    """
+    found = []
+    if request.budget_usd is not None and rejected.get("over_budget"):
+        budget = 2.0 * request.budget_usd
+        more = ask(replace(request, budget_usd=budget)).front[:1]
+        if more and _gains(more[0].training_time_h, front[0].training_time_h):
+            found.append(_change("budget", f"--budget {budget:g}", more[0], chosen))
+    if request.deadline_h is not None and rejected.get("over_deadline"):
+        deadline = 2.0 * request.deadline_h
+        more = ask(replace(request, deadline_h=deadline)).front[-1:]
+        if more and _gains(more[0].cost_usd, front[-1].cost_usd):
+            found.append(_change("deadline", f"--deadline {deadline:g}h", more[0], chosen))
+    return tuple(found)
+
+
+def _gains(then: Estimate, now: Estimate) -> bool:
+    return then.value < (1.0 - LEAST_EFFECT) * now.value
+
+
+def _proposed(one: Advice, facts: Facts) -> ProposedChange | None:
+    """Return a cure that makes the job clearly faster or cheaper as a change of the answer."""
+    if min(one.time_factor, one.cost_factor) >= 1.0 - LEAST_EFFECT:
+        return None
+    words = one.change.removesuffix(".")
+    do = words[:1].lower() + words[1:]
+    if one.then is not None:
+        return _change(one.name, do, one.then, facts.now)
+    return ProposedChange(
+        name=one.name,
+        do=do,
+        training_time_h=facts.now.training_time_h.scaled(one.time_factor),
+        cost_usd=facts.now.cost_usd.scaled(one.cost_factor),
+        time_factor=one.time_factor,
+        cost_factor=one.cost_factor,
+    )
+
+
+def _repicked(
+    change: ProposedChange, found: Sequence[Advice], facts: Facts, ask: AskAgain
+) -> ProposedChange:
+    """Return the change with the best value after it, where that is on other machines."""
+    job = next(one.job for one in found if one.name == change.name)
+    if job is None or job is facts.job:
+        return change
+    answer = ask(job)
+    rank = answer.picks.get("best_value")
+    pick = next((one for one in answer.front if one.rank == rank), None)
+    if pick is None or _machines(pick) == _machines(facts.now):
+        return change
+    return replace(change, pick=pick)
+
+
+def _machines(one: Candidate) -> tuple[tuple[str, str, str, int], ...]:
+    parts = one.configuration.parts
+    return tuple((o.provider, o.instance_type, o.pricing, count) for o, count in parts)
+
+
+def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> ProposedChange:
+    before_h, before_usd = chosen.training_time_h.value, chosen.cost_usd.value
+    cost = one.cost_usd.value
+    return ProposedChange(
+        name=name,
+        do=do,
+        training_time_h=one.training_time_h,
+        cost_usd=one.cost_usd,
+        time_factor=one.training_time_h.value / before_h,
+        cost_factor=cost / before_usd if before_usd > 0 else 1.0,
+    )
+
+
+def _spread(job: Job, chosen: Candidate, front: Sequence[Candidate]) -> tuple[ProposedChange, ...]:
+    """Return what the script needs to train on several devices: the answer assumes it."""
+    alone = [one for one in front if one.layout.devices == 1]
+    if job.told is None or job.told.spreads or chosen.layout.devices == 1 or not alone:
+        return ()
+    best = min(alone, key=lambda one: one.training_time_h.value * one.cost_usd.value)
+    do = f"needed: DDP or FSDP in the script (advisor plan prints it); without it #{best.rank}"
+    return (_change("ddp", do, best, chosen),)
+
+
+def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[ProposedChange, ...]:
+    """Return what the script needs to use an accelerator at all: the answer assumes it."""
+    offer, _ = chosen.configuration.parts[0]
+    if job.told is None or not job.told.change or offer.accelerator is None or here is None:
+        return ()
+    return (
+        ProposedChange(
+            name="device",
+            do=f"needed: {job.told.change} ({job.told.reason}); without it, as on this machine",
+            training_time_h=here.training_time_h,
+            cost_usd=here.cost_usd,
+            time_factor=here.training_time_h.value / chosen.training_time_h.value,
+            cost_factor=1.0,
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# How far estimates of such jobs were off on such hardware, as it was stored when last measured.
+#
+# ======================================  =================  ========================================
+# how the job is known                    protocol           asked as
+# ======================================  =================  ========================================
+# described, never run                    ``described``      a description, the accelerator left out
+# runs elsewhere were given               ``gpu``            all its other runs, its chip left out
+# one recording on a GPU                  ``instance``       one run on a T4, the GPU never seen
+# one recording on a CPU                  none               no data has such jobs on both
+# ======================================  =================  ========================================
+#
+# What no protocol asks as the user does is said to be unmeasured, in words. The figures ship in
+# ``datasets/accuracy``.
+
+
+_ERROR: Final = ": median APE"
+_ROWS: Final = ": rows"
+# How a job is known -> the protocol that asks it so, and such jobs in words.
+_ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
+    "described": ("described", "described jobs"),
+    "runs": ("gpu", "jobs known by their runs elsewhere"),
+    "on a GPU": ("instance", "jobs with one run on a GPU"),
+    "on a CPU": (None, "a job recorded on a CPU"),
+    "as a program": (None, "a job of which only the whole run is known"),
+}
+
+
+@cache
+def stored_errors(protocol: str) -> tuple[Mapping[str, Any], str]:
+    """Return the stored record of a protocol and its day; nothing where none is stored."""
+    path = data.root("datasets") / "accuracy" / f"{protocol}.json"
+    try:
+        record = bounded.read_json(path)
+        return record["record"], str(record["day"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, ""
+
+
+def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | None:
+    """Return the error of such jobs on accelerators of the candidate's family; None unmeasured.
+
+    Parameters
+    ----------
+    one : Candidate
+        Its first part's accelerators count.
+    """
+    name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
+    own = None if name is None else catalogue.accelerators.get(name)
+    protocol, jobs = _ASKED[how_known(job)]
+    if own is None or protocol is None:
+        return None
+    record, day = stored_errors(protocol)
+    found = [
+        (error, rows)
+        for card, error, rows in _by_card(record)
+        if (known := catalogue.accelerators.get(card)) and known.architecture == own.architecture
+    ]
+    if not found:
+        return None
+    return KnownError(
+        family=f"{own.vendor} {own.architecture}",
+        median_ape_fraction=statistics.median(error for error, _ in found),
+        accelerators=len(found),
+        rows=sum(rows for _, rows in found),
+        protocol=protocol,
+        day=day,
+        jobs=jobs,
+    )
+
+
+def how_known(job: Job) -> str:
+    """Return how a job is known, as a key of the table above."""
+    if job.actuals:
+        return "runs"
+    if job.work is None:
+        return "as a program"
+    if job.measured is None:
+        return "described"
+    return "on a GPU" if job.measured.device == "cuda" else "on a CPU"
+
+
+def unmeasured_words(job: Job, one: Candidate) -> str:
+    """Return in words what no protocol has measured of such a job on such a machine."""
+    name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
+    where = "another machine without an accelerator" if name is None else name
+    known = _ASKED[how_known(job)][1]
+    return f"How far estimates of {known} are off on {where} is not measured: go by the interval."
+
+
+def _by_card(record: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
+    """Yield accelerators of the catalogue with their error and rows, as a protocol has them."""
+    groups = [(suite_device(str(one["group"])), one) for one in record.get("groups", [])]
+    if any(device is not None for device, _ in groups):
+        for device, one in groups:
+            if device is not None:
+                yield device.name, float(one["median_ape_fraction"]), int(one["rows"])
+        return
+    figures = record.get("figures", {})  # groups are models: accelerators stand here
+    for name in (one.removesuffix(_ERROR) for one in figures if one.endswith(_ERROR)):
+        if name + _ROWS in figures:
+            yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])
+
+
+# ------------------------------------------------------------------------------------------
+# Which short real runs would help most to choose among a job's candidates.
+
+
+Integers = NDArray[np.int64]
+
+MINUTES: Final = 6.0  # to start a machine, load the data and see some hundred steps
+_MOST: Final = 2
+_CONSIDERED: Final = 300  # candidates nearest to being chosen: the others are never the answer
+
+
+def advise(
+    request: Constraints,
+    predictor: Predictor,
+    offers: OfferColumns,
+    rows: Rows,
+    columns: TimeColumns,
+) -> tuple[ProbeAdvice, ...]:
+    """Return the short runs that are worth their price, best first (see ``models.probing``).
+
+    The choice that they help with is the cheapest candidate on demand that keeps the budget and
+    the deadline of the request.
+    """
+    deadline_h, budget_usd = request.deadline_h or math.inf, request.budget_usd or math.inf
+    near = _near_choice(rows, deadline_h, budget_usd)
+    if near.size == 0:
+        return ()
+    at, price = rows.column[near], offers.price_usd_per_h[rows.offer[near]]
+    found = worthwhile(
+        cost_usd=rows.cost_usd[near],
+        time_h=rows.time_h[near],
+        log_sd=columns.log_sd[at],
+        instance_types=columns.type_index[at],
+        price_usd_per_h=price,
+        probe_h=MINUTES / 60.0,
+        deadline_h=deadline_h,
+        budget_usd=budget_usd,
+        most=_MOST,
+    )
+    advice = []
+    for probe in found:
+        same = np.flatnonzero(columns.type_index[at] == probe.instance_type)
+        cheapest = near[same[np.argmin(price[same])]]
+        advice.append(
+            ProbeAdvice(
+                offer=offer_of(predictor.catalogue, offers, int(rows.offer[cheapest])),
+                minutes=MINUTES,
+                price_usd=probe.price_usd,
+                gain_usd=probe.gain_usd,
+                log_sd_before=probe.log_sd_before,
+                log_sd_after=probe.log_sd_after,
+            )
+        )
+    return tuple(advice)
+
+
+def _near_choice(rows: Rows, deadline_h: float, budget_usd: float) -> Integers:
+    """Return the rows that a probe could make the choice: of equal machines the cheapest."""
+    usable = np.isfinite(rows.time_h) & rows.is_in_quota & ~rows.is_hopeless & ~rows.is_spot
+    places = np.flatnonzero(usable)
+    places = places[np.argsort(rows.cost_usd[places], kind="stable")]
+    _, first = np.unique(rows.column[places], return_index=True)
+    places = places[np.sort(first)]
+    over = np.maximum(rows.time_h[places] / deadline_h, 1.0)
+    over *= np.maximum(rows.cost_usd[places] / budget_usd, 1.0)
+    order = np.argsort(rows.cost_usd[places] * over**2, kind="stable")
+    return np.asarray(places[order[:_CONSIDERED]], dtype=np.int64)

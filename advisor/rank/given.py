@@ -1,0 +1,487 @@
+"""``advisor plan``: the ways of training a job on machines that are given, ranked.
+
+Equal machines are asked of the same estimate as everything else (``Predictor.step_columns``): on
+all of them, in every family of layouts that can be told apart, and on fewer. Machines of several
+types are asked of the ways that join them (``ways.unlike``), and of each type alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Final
+
+import numpy as np
+
+from advisor.answer import QUANTILES, Estimate, Named
+from advisor.collectors.format.facts import on_accelerators
+from advisor.errors import RunError, UsageError
+from advisor.estimate.best import tried, unlike_choices
+from advisor.estimate.case import SPACE, StepCase, is_laid_out_by_shape
+from advisor.estimate.columns import STATUSES, TimeColumns
+from advisor.estimate.completion import on_demand
+from advisor.estimate.groups import OnGroups, notes_of
+from advisor.estimate.launch.commands import commands
+from advisor.estimate.laws import ModelOn, model_on
+from advisor.estimate.places import Place, group_columns
+from advisor.estimate.plan import Choice, GivenMachines, Objective, Plan, burden, way_on
+from advisor.estimate.predictor import Predictor
+from advisor.estimate.ways.model_parallel import on_machine, search, space_on
+from advisor.estimate.ways.swapping import NAME as SWAPPING
+from advisor.estimate.ways.swapping import is_compared, layer_swapping, or_swap
+from advisor.estimate.ways.units import UnitModel
+from advisor.estimate.words import assumed_network
+from advisor.jobs.describe import NO_LENGTH
+from advisor.jobs.job import Job
+from advisor.jobs.recorded import script_notes
+from advisor.jobs.units import transformer_units
+from advisor.machines.cluster import NamedCluster
+from advisor.machines.fleet import Fleet
+from advisor.planners.core.columns import select
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.nouns import Layout, Work
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.layouts.search import check, node_counts, nothing_fits
+from advisor.planners.step.units import TransformerBlocks
+from advisor.rank.ranking_front import pareto_front
+
+__all__ = ["FAMILIES", "PlanQuestion", "plan"]
+
+
+# ------------------------------------------------------------------------------------------
+# What ``advisor plan`` is asked: a job, the machines that are given, and what may be chosen.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanQuestion:
+    """What ``advisor plan`` is asked.
+
+    Attributes
+    ----------
+    objective : {"time", "cost"}
+    coverage : float
+        Probability that an interval holds the true value.
+    swap : bool or None
+        Compare layer swapping; None: on consumer cards.
+    average_every : int or None
+        Steps between two averages of the weights of swapping peers; None: every eighth step.
+    """
+
+    job: Job
+    cluster: NamedCluster
+    objective: Objective = "time"
+    space: SearchSpace = SPACE
+    coverage: float = 0.9
+    swap: bool | None = None
+    average_every: int | None = None
+    command: tuple[str, ...] = ()
+    predictor: Predictor = field(default_factory=Predictor)
+
+    def __post_init__(self) -> None:
+        if self.job.work is None:
+            raise RunError(
+                f"run {self.job.name} has no training steps to lay out",
+                hint="plan a run that trains with PyTorch, or rank machines: advisor recommend",
+            )
+        if not 1 <= self.job.global_batch <= 10**7:
+            raise UsageError(
+                f"a global batch of {self.job.global_batch} is out of range",
+                hint="give --batch with the samples of a step over all workers",
+            )
+        if self.coverage not in QUANTILES:
+            known = ", ".join(str(one) for one in QUANTILES)
+            raise UsageError(
+                f"--coverage {self.coverage} is not available", hint=f"one of: {known}"
+            )
+        unpriced = [g.label for g in self.cluster.groups if g.price_usd_per_h is None]
+        if self.objective == "cost" and self.cluster.is_mixed and unpriced:
+            raise UsageError(
+                f"machines without a price have no cheapest layout: {', '.join(unpriced)}",
+                hint="name instance types that one region sells, or ask for --objective time",
+            )
+
+    @cached_property
+    def case(self) -> StepCase:
+        """The job over the catalogue's machines, as the ways of training see it."""
+        return self.predictor.case(self.job, space=self.space)
+
+    @property
+    def is_by_shape(self) -> bool:
+        """Whether the job is a transformer of known dimensions."""
+        work = self.case.work
+        return work.transformer is not None and not work.layers
+
+
+# ------------------------------------------------------------------------------------------
+# The whole job on machines that are given: its time, cost and goodput beside the step.
+
+
+def whole_job(
+    question: PlanQuestion, columns: TimeColumns, row: int, price_usd_per_h: float | None,
+    machines: Mapping[str, int],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the fields of a ``Choice`` about the whole job; nothing where its length is unknown.
+
+    Parameters
+    ----------
+    price_usd_per_h : float or None
+        Of all machines. [USD/h]
+    machines : mapping of str to int
+        How many of each group, by its label.
+    """
+    if question.job.total_source == NO_LENGTH:
+        return {}
+    done = on_demand(question.job, select(columns, np.array([row])), question.coverage)
+    storage, once_usd = (0.0, 0.0) if price_usd_per_h is None else _beside(question, machines)
+    hourly = (price_usd_per_h or 0.0) + storage
+    time_h, cost = done.estimates(0, hourly, question.coverage, once_usd=once_usd)
+    return {
+        "training_time_h": time_h,
+        "cost_usd": None if price_usd_per_h is None else cost,
+        "goodput_fraction": 1.0 / (1.0 + float(done.overhead_fraction[0])),
+    }
+
+
+def _beside(question: PlanQuestion, machines: Mapping[str, int]) -> tuple[float, float]:
+    """Return what is billed besides, as by ``recommend``: storage [USD/h] and results out [USD].
+
+    Results leave from one place only; what has no price in the catalogue costs nothing here.
+    """
+    storage, results = 0.0, 0.0
+    for group in question.cluster.groups:
+        if group.type_index is None or group.label not in machines:
+            continue
+        row = question.predictor.catalogue.instance_type(group.label)
+        offers, place = question.predictor.cheapest(row, region=question.cluster.region)
+        if place is None:
+            continue
+        side = question.predictor.side_costs(question.job, offers)
+        each, once = float(side.storage_usd_per_h[place]), float(side.egress_usd[place])
+        storage += 0.0 if math.isnan(each) else each * machines[group.label]
+        results = max(results, 0.0 if math.isnan(once) else once)
+    return storage, results
+
+
+def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Place]) -> Choice:
+    """Return a way over several groups with the whole job's time and cost."""
+    columns = group_columns(choice, places)
+    price = choice.configuration.price_usd_per_h
+    found = whole_job(question, columns, 0, None if math.isnan(price) else price, choice.machines)
+    return replace(choice, **found)
+
+
+# ------------------------------------------------------------------------------------------
+# One group of equal machines that are given: its answers as choices of a plan, or why none.
+
+
+DEGREES: Final = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+# Reasons that the search over a model's units has more to say about.
+_OF_LAYOUTS: Final = ("does_not_fit_in_memory", "fewer_samples_than_workers", "excluded_by_layout")
+
+
+class OnGroup:
+    """A question about the machines of one group, as the predictor is asked it."""
+
+    def __init__(self, question: PlanQuestion, place: Place) -> None:
+        self.question, self.group = question, place.group
+        self.case, self.row = place.case, place.row
+        is_catalogue = place.case.fleet is question.predictor.fleet
+        self.fleet: Fleet | None = None if is_catalogue else place.case.fleet
+
+    @property
+    def is_by_shape(self) -> bool:
+        """Whether the job is laid out by its dimensions here."""
+        return bool(is_laid_out_by_shape(self.case, np.array([self.row])).all())
+
+    def columns(self, counts: Sequence[int], space: SearchSpace) -> TimeColumns:
+        """Return the job on these numbers of machines, in the best of the layouts admitted."""
+        return self.question.predictor.step_columns(
+            self.question.job,
+            np.full(len(counts), self.row),
+            np.array(counts),
+            fleet=self.fleet,
+            space=replace(space, swaps=False),  # it stands beside the others: ``given``
+        )
+
+    def refusal(self, columns: TimeColumns, count: int) -> PlanningError:
+        """Return why nothing runs on so many machines: the nearest miss, or what contradicts.
+
+        Parameters
+        ----------
+        columns : TimeColumns
+            Whose last row is of ``count`` machines, and has no estimate.
+        """
+        if not self.is_by_shape:
+            return self._refusal_of_units(STATUSES[int(columns.status[-1])], count)
+        on = on_machine(self.case, self.row)
+        devices, batch = count * on.per_node, self.case.job.global_batch
+        space = space_on(self.case.space, on.problem)
+        try:
+            check(on.problem, devices, batch, space)
+        except PlanningError as error:
+            return error
+        return nothing_fits(on.problem, search(self.case, on, count), devices, batch, space)
+
+    def _refusal_of_units(self, status: str, count: int) -> PlanningError:
+        found = None
+        if status in _OF_LAYOUTS:
+            found = UnitModel(self.case).refusal(self.row, count)
+        return found or PlanningError(
+            f"{self.question.job.name} cannot be trained on {count} x {self.group.label}: "
+            f"{status.replace('_', ' ')}",
+            hint="use other machines, more of them, or another batch",
+            exit_code=3,
+        )
+
+    def considered(self, count: int) -> tuple[int, int]:
+        """Return how many layouts were looked at on so many machines, and how many fit."""
+        if not self.is_by_shape:
+            return 0, 0
+        found = search(self.case, on_machine(self.case, self.row), count)
+        return found.considered, found.fitting
+
+    def choice(self, columns: TimeColumns, row: int, space: SearchSpace) -> Choice:
+        """Return one row as a choice.
+
+        Parameters
+        ----------
+        space : SearchSpace
+            In which the row's layout was found.
+        """
+        question, group = self.question, self.group
+        layout, nodes = columns.layout(row), int(columns.count[row])
+        step_s = float(columns.step_s[row])
+        shares = columns.shares.items()
+        parts = {name: float(share[row]) * step_s for name, share in shares if share[row] > 0}
+        price = None if group.price_usd_per_h is None else group.price_usd_per_h * nodes
+        started, why_not = commands(
+            self.case, self.row, layout, group=group.label, nodes=nodes, space=space,
+            script=question.command,
+        )  # fmt: skip
+        notes = [*why_not, *(notes_of([group]) if question.is_by_shape else ())]
+        if columns.is_network_assumed[row]:
+            notes.append(assumed_network(float(columns.shares["network"][row])))
+        return way_on(
+            question.cluster,
+            {group.label: nodes},
+            name=family(layout),
+            step_time_s=Estimate.lognormal(step_s, float(columns.log_sd[row]), question.coverage),
+            global_batch=question.job.global_batch,
+            devices=layout.devices,
+            memory_bytes={group.label: float(columns.memory_bytes[row])},
+            layouts={group.label: layout},
+            bottleneck=max(parts, key=lambda name: parts[name]),
+            details={"parts_s": parts, "host_memory_gib": float(columns.host_bytes[row]) / GIB},
+            commands=started,
+            notes=tuple(notes),
+            **whole_job(question, columns, row, price, {group.label: nodes}),
+        )
+
+
+def family(layout: Layout) -> str:
+    """Return what a layout is called by its degrees.
+
+    >>> family(Layout(dp=8)), family(Layout(tp=2, pp=4))
+    ('data parallel', 'tensor and pipeline parallel')
+    """
+    said = [word for name, word in DEGREES.items() if getattr(layout, name) > 1]
+    return f"{' and '.join(said)} parallel" if said else "data parallel"
+
+
+# Families of layouts that a reader tells apart, and the degrees that make them.
+_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+FAMILIES: Final[tuple[dict[str, Any], ...]] = (
+    _ALONE,
+    {**_ALONE, "tp": None, "min_tp": 2},
+    {**_ALONE, "pp": None, "min_pp": 2},
+    {"cp": 1, "ep": 1, "min_tp": 2, "min_pp": 2},
+    {"min_cp": 2},
+    {"min_ep": 2},
+)
+
+
+def plan(question: PlanQuestion) -> Plan:
+    """Return the ways to train on the cluster, those that a released framework runs first.
+
+    ``choices`` use all machines (or, of unlike ones, all of a type); ``front`` holds what equal
+    machines do on fewer of them.
+
+    Raises
+    ------
+    UsageError
+        If constraints or objective make no sense for the cluster.
+    PlanningError
+        If no way fits; the message names the nearest miss.
+    """
+    left_out: dict[str, str] = {}
+    front: tuple[Choice, ...] = ()
+    # What is planned on is accelerators: parse_cluster takes nothing else.
+    changed = on_accelerators(question.command, question.job.told)
+    question = replace(question, command=changed)
+    model = model_on(question.case, question.predictor.catalogue, question.cluster.groups)
+    groups = [OnGroup(question, place) for place in model.places]
+    swapped = _swapped(question, model, left_out)
+    if question.cluster.is_mixed:
+        choices = _unlike(question, model, groups, swapped, left_out)
+    else:
+        choices, front = _equal(groups[0], swapped, left_out)
+    blocks = UnitModel(question.case).blocks
+    if isinstance(blocks, str) and not question.is_by_shape:
+        left_out["tensor parallel"] = blocks
+    choices = [_with_units(question, model, choice) for choice in choices]
+    choices.sort(key=lambda c: (not c.commands, burden(c, question.objective)))
+    seen = [on.considered(on.group.count) for on in groups]
+    return Plan(
+        objective=question.objective,
+        subject=_subject(question),
+        model=_model(question, choices[0])
+        | {"transformer": _transformer(question.case.work, blocks)},
+        cluster=GivenMachines.of(question.cluster),
+        global_batch=question.job.global_batch,
+        plans=tuple(choices),
+        front=tuple(_with_units(question, model, choice) for choice in front),
+        considered=sum(considered for considered, _ in seen),
+        fitting=sum(fitting for _, fitting in seen),
+        left_out=left_out,
+        predictor=Named(name=question.predictor.name, version=question.predictor.version),
+    )
+
+
+def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
+    """Return the facts of the job, with what its script needs on these machines."""
+    facts = question.job.facts()
+    needs = script_notes(question.job, [(True, best.devices)])
+    return facts | {"notes": [*facts["notes"], *needs]}
+
+
+def _with_units(question: PlanQuestion, model: ModelOn, choice: Choice) -> Choice:
+    """Return the choice in users' units; of unlike devices there is no common peak."""
+    used = [place for place in model.places if choice.machines.get(place.group.label)]
+    fleet = used[0].case.fleet
+    device = fleet.devices[fleet.device[used[0].row]] if len(used) == 1 else None
+    hours = None if choice.training_time_h is None else choice.training_time_h.value
+    step_s = choice.step_time_s.value
+    units = transformer_units(question.job, step_s, choice.devices, device, hours=hours)
+    return replace(choice, units=units)
+
+
+def _swapped(question: PlanQuestion, model: ModelOn, left_out: dict[str, str]) -> list[Choice]:
+    """Return layer swapping on all GPUs, where it is asked for or its kind of cards are."""
+    if not is_compared(question.cluster, question.swap):
+        return []
+    on = OnGroups(
+        model=model, cluster=question.cluster, global_batch=question.job.global_batch,
+        coverage=question.coverage, command=question.command,
+    )  # fmt: skip
+    every = question.average_every
+    found, reasons = tried({SWAPPING: lambda: layer_swapping(on, average_every=every)})
+    left_out |= reasons
+    return [with_whole_job(question, one, model.places) for one in found]
+
+
+def _unlike(
+    question: PlanQuestion, model: ModelOn, groups: list[OnGroup], swapped: list[Choice],
+    left_out: dict[str, str],
+) -> list[Choice]:  # fmt: skip
+    """Return the ways over unlike machines, and each type alone."""
+    joined, reasons = unlike_choices(
+        model, question.cluster, global_batch=question.job.global_batch,
+        coverage=question.coverage, command=question.command,
+    )  # fmt: skip
+    alone, more = tried({f"{on.group.label} alone": partial(_alone, on) for on in groups})
+    left_out |= reasons | more
+    choices = [with_whole_job(question, one, model.places) for one in joined]
+    choices += [*alone, *swapped]
+    if not any(c.commands for c in choices):
+        raise PlanningError(
+            "no way of training on this cluster fits: "
+            + " | ".join(f"{name}: {why}" for name, why in left_out.items()),
+            hint="add machines, use larger accelerators, or shorten the sequence or the batch",
+            exit_code=3,
+        )
+    return choices
+
+
+def _alone(on: OnGroup) -> Choice:
+    columns = on.columns([on.group.count], on.question.space)
+    if columns.status[0]:
+        raise on.refusal(columns, on.group.count)
+    choice = on.choice(columns, 0, on.question.space)
+    return replace(choice, name=f"{on.group.label} alone")
+
+
+def _equal(
+    on: OnGroup, swapped: list[Choice], left_out: dict[str, str]
+) -> tuple[list[Choice], tuple[Choice, ...]]:
+    """Return the ways on all of equal machines, and the front over fewer of them."""
+    question, group = on.question, on.group
+    counts = node_counts(group.count)
+    columns = on.columns(counts, question.space)
+    place = len(counts) - 1
+    choices = [] if columns.status[place] else _families(on, columns, place, left_out)
+    possible = np.flatnonzero(columns.status == 0)
+    is_last_resort = bool(question.swap and swapped)
+    if not choices and not possible.size and not is_last_resort:
+        raise or_swap(on.refusal(columns, group.count), swapped)
+    if not choices:
+        error = on.refusal(columns, group.count)
+        left_out[f"all {group.count} machines"] = f"{error}; {error.hint}"
+    rent = columns.step_s[possible] * columns.count[possible]
+    fewer = possible[pareto_front(columns.step_s[possible], rent)]
+    front = tuple(on.choice(columns, int(row), question.space) for row in fewer)
+    found = choices or list(front[:1])
+    if front and front[0].step_time_s.value < found[0].step_time_s.value:
+        machines = sum(front[0].machines.values())
+        note = f"{machines} of the {group.count} machines alone are faster: the network is slow"
+        found = [replace(one, notes=(*one.notes, note)) for one in found]
+    return [*found, *swapped], front
+
+
+def _families(
+    on: OnGroup, columns: TimeColumns, place: int, left_out: dict[str, str]
+) -> list[Choice]:
+    """Return the best of each family of layouts on all machines, each layout once."""
+    space = on.question.space
+    found = [on.choice(columns, place, space)]
+    fixed = {n: v for n in DEGREES if (v := getattr(space, n)) is not None}
+    for degrees in FAMILIES:
+        if any(degrees.get(name, value) not in (value, None) for name, value in fixed.items()):
+            continue
+        among = replace(space, **{n: v for n, v in degrees.items() if n not in fixed})
+        family = on.columns([on.group.count], among)
+        if family.status[0]:
+            if degrees is _ALONE:
+                left_out["data parallel"] = _why_not_alone(on, STATUSES[int(family.status[0])])
+            continue
+        if family.step_s[0] < columns.step_s[place]:
+            continue  # saves too little for its complexity (``ways.units``): not the estimate
+        choice = on.choice(family, 0, among)
+        if all(choice.layouts != one.layouts for one in found):
+            found.append(choice)
+    return found
+
+
+def _why_not_alone(on: OnGroup, status: str) -> str:
+    batch, devices = on.question.job.global_batch, on.group.devices
+    if on.is_by_shape and batch % devices:
+        return f"a batch of {batch} does not divide over {devices} devices"
+    return status.replace("_", " ")
+
+
+def _subject(question: PlanQuestion) -> str:
+    work = question.case.work
+    if work.transformer is not None:
+        model = work.transformer
+        return f"{model.layers} layers of {model.hidden}, {model.sequence} tokens"
+    return f"{question.job.name}: {work.parameters:,} parameters, {work.precision}"
+
+
+def _transformer(work: Work, blocks: TransformerBlocks | str) -> dict[str, Any] | None:
+    """Return a transformer's dimensions, as far as they are known; None of another model."""
+    if work.transformer is not None:
+        return asdict(work.transformer)
+    if isinstance(blocks, str):
+        return None
+    return {"blocks": blocks.blocks, "hidden": blocks.hidden, "tokens": blocks.tokens}

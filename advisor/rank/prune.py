@@ -1,0 +1,563 @@
+"""Clusters of unlike machines among the candidates: several types rented together in one region.
+
+The estimate of each is what ``plan`` answers for it (``ways.unlike``), so that the front of
+``recommend`` is never worse than ``plan`` on machines that it asks. Clusters whose bounds from
+below (``ways.group_bounds``) are beaten by what is known are not asked; the best bounds are asked
+first, since what they turn out to take beats most others. Where nobody asked for mixed clusters,
+no more than ``_MOST_ASKED`` are; the rest are counted as ``not_asked``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.answer import Candidate
+from advisor.ask import Constraints
+from advisor.catalogue import OfferColumns
+from advisor.catalogue.overrides import SHORTEST_BILL_H, charged_h
+from advisor.estimate.best import best_columns, best_released, first_look, improvable, least_step_s
+from advisor.estimate.case import StepCase
+from advisor.estimate.columns import CODE, STATUSES, TimeColumns
+from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
+from advisor.estimate.estimate import group_candidate
+from advisor.estimate.group_bounds import least_group_step_s, refined_step_s
+from advisor.estimate.laws import model_on
+from advisor.estimate.places import group_columns
+from advisor.estimate.plan import Choice
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import Job
+from advisor.machines.cluster import ClusterGroup, NamedCluster, group_of_type
+from advisor.planners.core.columns import concatenate, put, select
+from advisor.planners.core.errors import HOUR_S
+from advisor.rank.group_offers import MixedOffers, mixed_offers
+from advisor.rank.ranking_front import bar_of, pareto_front
+from advisor.rank.ranking_rows import kept_factor
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Machines = tuple[tuple[int, int], ...]
+
+# Clusters asked before the others' bounds are held against what they take.
+_AT_ONCE: Final = 8
+# Clusters asked, most promising first, where nobody asked for mixed ones: some seconds.
+_MOST_ASKED: Final = 24
+# A band above all that are known.
+_UNKNOWN: Final = 9.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedRow:
+    """A mixed cluster with what it takes, in one row of columns.
+
+    Attributes
+    ----------
+    time_h, cost_usd : float
+    parts : tuple of (int, int)
+        Rows of the offers, and machines of each.
+    choice : Choice
+    columns : TimeColumns
+    completion : Completion
+    """
+
+    time_h: float
+    cost_usd: float
+    parts: tuple[tuple[int, int], ...]
+    choice: Choice
+    columns: TimeColumns
+    completion: Completion
+
+    def candidate(
+        self, job: Job, predictor: Predictor, offers: OfferColumns, side: SideCosts, *,
+        coverage: float, rank: int,
+    ) -> Candidate:  # fmt: skip
+        """Make the object that is shown."""
+        return group_candidate(
+            job, predictor.catalogue, self.choice, self.columns, self.completion, offers, side,
+            parts=self.parts, coverage=coverage, rank=rank,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedRows:
+    """Mixed clusters that keep the constraints, and how many others there are.
+
+    Attributes
+    ----------
+    rows : tuple of MixedRow
+    considered : int
+        Mixed clusters in all, those left out by bounds among them.
+    rejected : Counter of str
+        By the first reason; ``"dominated"`` holds what was left out by bounds.
+    """
+
+    rows: tuple[MixedRow, ...]
+    considered: int
+    rejected: Counter[str]
+
+    @property
+    def time_h(self) -> Floats:
+        """Of every row [h]."""
+        return np.array([row.time_h for row in self.rows])
+
+    @property
+    def cost_usd(self) -> Floats:
+        """Of every row [USD]."""
+        return np.array([row.cost_usd for row in self.rows])
+
+
+def mixed_rows(
+    job: Job,
+    request: Constraints,
+    predictor: Predictor,
+    offers: OfferColumns,
+    side: SideCosts,
+    beaten_by: tuple[Floats, Floats],
+    *,
+    is_pruned: bool = True,
+) -> MixedRows | None:
+    """Evaluate the mixed clusters that could be on the front.
+
+    Parameters
+    ----------
+    job : Job
+    request : Request
+    predictor : Predictor
+    offers : OfferColumns
+    side : SideCosts
+        One row an offer.
+    beaten_by : pair of arrays
+        Time [h] and cost [USD] of the clusters of equal machines that satisfy the constraints.
+    is_pruned : bool, default True
+        Leave out what bounds allow to.
+
+    Returns
+    -------
+    MixedRows or None
+        None where the job has no steps, or no two offers can be rented together.
+    """
+    if job.work is None or len(offers) == 0:
+        return None
+    case = predictor.case(job, space=request.space, known_network=request.known_network)
+    clusters = mixed_offers(
+        case, offers, side, predictor.catalogue.types, request.counts, request.max_nodes,
+        is_pruned=is_pruned,
+    )  # fmt: skip
+    if clusters.considered == 0:
+        return None
+    search = _MixedSearch(case, request, predictor, offers, clusters, beaten_by)
+    search.run(is_pruned=is_pruned)
+    return search.found()
+
+
+@dataclass(slots=True)
+class _Groups:
+    """What ``plan`` answers for groups of machines, asked once whatever they cost."""
+
+    case: StepCase
+    predictor: Predictor
+    of_type: dict[int, ClusterGroup] = field(default_factory=dict)
+    known: dict[Machines, tuple[Choice | None, TimeColumns]] = field(default_factory=dict)
+
+    def ask(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
+        if machines not in self.known:
+            cluster = NamedCluster(groups=tuple(self._group(*one) for one in machines))
+            model = model_on(self.case, self.predictor.catalogue, cluster.groups)
+            batch = self.case.job.global_batch
+            choice = best_released(model, cluster, global_batch=batch)
+            self.known[machines] = choice, group_columns(choice, model.places)
+        return self.known[machines]
+
+    def _group(self, row: int, count: int) -> ClusterGroup:
+        if row not in self.of_type:
+            types = self.predictor.catalogue.types
+            name = f"{types.provider[row]}:{types.name[row]}"
+            found = self.predictor.catalogue.instance_type(name)
+            self.of_type[row] = group_of_type(found, 1, self.predictor.catalogue)
+        return replace(self.of_type[row], count=count)
+
+
+class _MixedSearch:
+    """Clusters asked so far, what is known to be possible, and the bounds of the others."""
+
+    def __init__(
+        self, case: StepCase, request: Constraints, predictor: Predictor, offers: OfferColumns,
+        clusters: MixedOffers, beaten_by: tuple[Floats, Floats],
+    ) -> None:  # fmt: skip
+        self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
+        self.groups = _Groups(case, predictor)
+        self.types = offers.type_index[clusters.offers]
+        self.is_spot = np.asarray(offers.pricing == "spot")[clusters.offers[:, 0]]
+        self.kept: list[MixedRow] = []
+        self.rejected: Counter[str] = Counter()
+        front = pareto_front(*beaten_by)
+        self.front = beaten_by[0][front], beaten_by[1][front]
+        before = np.where(
+            clusters.counts > 0,
+            (case.startup_s(np.arange(len(case.fleet.device)))
+             + case.data_in_s(np.arange(len(case.fleet.device))))[self.types],
+            0.0,
+        ).max(axis=1, initial=0.0)  # fmt: skip
+        self.before_s = before
+        self.least_s = least_group_step_s(case, self.types, clusters.counts)
+        self.is_refined, self.asked = False, 0
+        self._bound()
+        self.is_open = np.ones(self.time_h.size, dtype=bool)
+
+    def run(self, *, is_pruned: bool) -> None:
+        """Ask clusters until no bound of an open one is below all that is known."""
+        request, clusters = self.request, self.clusters
+        enough = np.nan_to_num(clusters.of(self.offers.max_instances), nan=np.inf)
+        for reason, holds in (
+            ("does_not_fit_in_memory", ~np.isfinite(self.time_h)),
+            ("over_quota", (clusters.counts > enough).any(axis=1)),
+            ("over_hourly", clusters.usd_per_h > request.most_usd_per_h),
+            ("no_checkpoints", self.is_spot & (not request.saves_checkpoints)),
+        ):
+            self._close(reason, np.asarray(holds))
+        if not is_pruned and self.is_open.any():
+            self._ask(np.flatnonzero(self.is_open))
+        gain = 1.0 + request.least_gain_fraction
+        while self.is_open.any():
+            if self.asked >= _MOST_ASKED and self.request.mixed is not True:
+                self._close("not_asked", self.is_open.copy())
+                break
+            self._close("over_deadline", self.time_h > (request.deadline_h or np.inf))
+            self._close("over_budget", self.cost_usd > (request.budget_usd or np.inf))
+            beaten = np.zeros(self.is_open.size, dtype=bool)
+            rows = np.flatnonzero(self.is_open)
+            # Nothing is gained by less than what two lines differ by.
+            cost = self.cost_usd[rows] * gain
+            beaten[rows] = cost >= bar_of(*self.front, self.time_h[rows] * gain)
+            self._close("dominated", beaten)
+            rows = np.flatnonzero(self.is_open)
+            if not self.is_refined:
+                self._refine(rows)
+            elif rows.size:
+                best = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
+                if best.size > _AT_ONCE:
+                    at = np.linspace(0, best.size - 1, _AT_ONCE).round().astype(np.int64)
+                    best = best[np.unique(at)]
+                self.asked += best.size
+                self._ask(best)
+
+    def _bound(self) -> None:
+        """Set the bounds of times and costs from those of the steps."""
+        clusters = self.clusters
+        self.time_h = (self.least_s * self.case.job.paid_steps + self.before_s) / HOUR_S
+        billed = np.maximum(self.time_h, SHORTEST_BILL_H)
+        self.cost_usd = billed * clusters.usd_per_h + clusters.once_usd
+
+    def _refine(self, rows: Integers) -> None:
+        """Raise the bounds of the few that are left, once."""
+        types, counts = self.types[rows], self.clusters.counts[rows]
+        self.least_s[rows] = refined_step_s(self.case, types, counts, self.least_s[rows])
+        self._bound()
+        self.is_refined = True
+
+    def found(self) -> MixedRows:
+        """Return the clusters asked that keep the constraints; the others are counted."""
+        self.rejected["dominated"] += self.clusters.considered - self.time_h.size
+        return MixedRows(
+            rows=tuple(self.kept), considered=self.clusters.considered, rejected=self.rejected
+        )
+
+    def _close(self, reason: str, rows: NDArray[np.bool_]) -> None:
+        closed = self.is_open & rows
+        self.rejected[reason] += int(np.count_nonzero(closed))
+        self.is_open &= ~closed
+
+    def _ask(self, rows: Integers) -> None:
+        """Find what the job takes on some clusters; keep those that satisfy the constraints."""
+        self.is_open[rows] = False
+        machines = [self._machines(row) for row in rows.tolist()]
+        asked = [self.groups.ask(one) for one in machines]
+        columns = concatenate([found for _, found in asked])
+        completion = self._completion(rows, columns)
+        time_h = completion.finish_h[:, 1]
+        bills = (self.offers.shortest_bill_h, self.offers.bill_step_h)
+        charges = (np.nanmax(self.clusters.of(one)[rows], axis=1) for one in bills)
+        billed_h = charged_h(completion.billed_h[:, 1], *charges)
+        clusters, request = self.clusters, self.request
+        cost = billed_h * clusters.usd_per_h[rows] + clusters.once_usd[rows]
+        late, dear = (
+            values * kept_factor(bounds, request.confidence, request.coverage)
+            for values, bounds in ((time_h, completion.finish_h), (cost, completion.billed_h))
+        )
+        left = np.ones(rows.size, dtype=bool)
+        for reason, holds in (
+            *(
+                (STATUSES[code], columns.status == code)
+                for code in np.unique(columns.status)
+                if code
+            ),
+            ("over_deadline", late > (request.deadline_h or np.inf)),
+            ("over_budget", dear > (request.budget_usd or np.inf)),
+        ):
+            self.rejected[reason] += int(np.count_nonzero(left & holds))
+            left &= ~holds
+        for at in np.flatnonzero(left).tolist():
+            choice, found = asked[at]
+            assert choice is not None
+            self.kept.append(
+                MixedRow(
+                    time_h=float(time_h[at]),
+                    cost_usd=float(cost[at]),
+                    parts=self._parts(int(rows[at])),
+                    choice=choice,
+                    columns=found,
+                    completion=completion.taken(np.array([at])),
+                )
+            )
+        times = np.concatenate([self.front[0], time_h[left]])
+        costs = np.concatenate([self.front[1], cost[left]])
+        front = pareto_front(times, costs)
+        self.front = times[front], costs[front]
+
+    def _completion(self, rows: Integers, columns: TimeColumns) -> Completion:
+        """Return completions on machines that stay, and of spot machines their replays."""
+        job, coverage = self.case.job, self.request.coverage
+        found = on_demand(job, columns, coverage)
+        spot = np.flatnonzero(self.is_spot[rows] & (columns.status == 0))
+        if not spot.size:
+            return found
+        # The more often removed type's band: one machine less stops the job. Unknown is worst.
+        bands = self.clusters.of(np.nan_to_num(self.offers.spot_interruption_band, nan=_UNKNOWN))
+        worst = np.nanmax(bands[rows[spot]], axis=1)
+        worst[worst == _UNKNOWN] = np.nan
+        return found.with_rows(spot, on_spot(job, columns, spot, worst, coverage))
+
+    def _parts(self, row: int) -> tuple[tuple[int, int], ...]:
+        offers, counts = self.clusters.offers[row].tolist(), self.clusters.counts[row].tolist()
+        return tuple((o, n) for o, n in zip(offers, counts, strict=True) if n)
+
+    def _machines(self, row: int) -> Machines:
+        return tuple((int(self.offers.type_index[o]), n) for o, n in self._parts(row))
+
+
+# ------------------------------------------------------------------------------------------
+# Which (type, count) need a search for their best layout at all: bounds decide.
+#
+# Every row has a bound from below on its time (computing alone, shared evenly) and so, with the
+# cheapest price of its type, on its cost. A row whose bounds something already estimated beats in
+# both cannot be on the front. The rows with the best bounds are searched first; what they turn out
+# to take beats most others unseen, so that the front is that of the full search
+# (``tests/test_pruning.py``) for a small share of its searches.
+
+
+Booleans = NDArray[np.bool_]
+
+# Most that storage and traffic out add to what machines cost, before a row is given up for it.
+_BESIDE: Final = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRows:
+    """What is asked of a catalogue: the offers admitted and the numbers of machines.
+
+    Attributes
+    ----------
+    types, counts : integer arrays of shape (n_types,), (n_counts,)
+        Rows of the catalogue's types that have an offer, rising; machines together.
+    """
+
+    job: Job
+    request: Constraints
+    offers: OfferColumns
+    types: Integers
+    counts: Integers
+
+    @property
+    def rows(self) -> tuple[Integers, Integers]:
+        """Type and count of every row, type by type."""
+        return np.repeat(self.types, len(self.counts)), np.tile(self.counts, len(self.types))
+
+    def cheapest(self, pricing: str, most_usd_per_h: float) -> tuple[Floats, Integers]:
+        """Return the lowest price of a machine of every row within quota, and its offer's row.
+
+        inf and -1 where there is none for at most ``most_usd_per_h`` together. [USD/h]
+        """
+        n, k = len(self.types), len(self.counts)
+        price, place = np.full((n, k), np.inf), np.full((n, k), -1, dtype=np.int64)
+        rows = np.flatnonzero(self.offers.pricing == pricing)
+        rows = rows[np.argsort(-self.offers.price_usd_per_h[rows], kind="stable")]
+        at = np.searchsorted(self.types, self.offers.type_index[rows])
+        for j, count in enumerate(self.counts):
+            within = self.offers.max_instances[rows] >= count
+            within &= self.offers.price_usd_per_h[rows] * count <= most_usd_per_h
+            # The last of equal places wins: the cheapest.
+            price[at[within], j] = self.offers.price_usd_per_h[rows[within]]
+            place[at[within], j] = rows[within]
+        return price.ravel(), place.ravel()
+
+
+def promising_columns(
+    asked: AskedRows, predictor: Predictor, *, prunes: bool = True
+) -> TimeColumns:
+    """Estimate the rows that may be on the front; the others say what beat them unseen.
+
+    Parameters
+    ----------
+    prunes : bool, default True
+        False searches every row.
+
+    Returns
+    -------
+    TimeColumns
+        One row a row of ``asked``; statuses ``dominated``, ``over_deadline`` and ``over_budget``
+        where a bound was enough.
+    """
+    job = asked.job
+    type_index, count = asked.rows
+    if job.work is None or not prunes:
+        return predictor.step_columns(
+            job, type_index, count, space=asked.request.space,
+            known_network=asked.request.known_network,
+        )  # fmt: skip
+    case = predictor.case(
+        job, space=asked.request.space, known_network=asked.request.known_network
+    )
+    columns = predictor.corrected(job, first_look(case, type_index, count))
+    search = _Search(asked, predictor, case, columns)
+    search.run()
+    return search.columns
+
+
+class _Search:
+    """Rows estimated so far, what is known to be possible, and the bounds of the others."""
+
+    def __init__(
+        self, asked: AskedRows, predictor: Predictor, case: StepCase, columns: TimeColumns
+    ) -> None:
+        self.asked, self.predictor, self.case = asked, predictor, case
+        self.columns = columns
+        self.type_index, self.count = asked.rows
+        self.is_open = improvable(case, columns)
+        rows = np.flatnonzero(self.is_open)
+        self.time_h = np.full(len(self.count), np.inf)
+        bound = least_step_s(case, columns, rows)
+        before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
+        self.time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
+        self.known: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
+        self._price(asked.request.most_usd_per_h)
+        self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
+
+    def _price(self, most_usd_per_h: float) -> None:
+        """Set the prices of all rows and with them the bounds of their costs."""
+        self.most_usd_per_h = most_usd_per_h
+        pricings = ("on-demand", "spot")
+        self.prices = {one: self.asked.cheapest(one, most_usd_per_h) for one in pricings}
+        price = np.minimum(*(price for price, _ in self.prices.values()))
+        billed = np.maximum(self.time_h, SHORTEST_BILL_H)
+        self.cost_usd = billed * price * self.count
+
+    def run(self) -> None:
+        """Search rows until no bound of an open one is below all that is known."""
+        self._close("does_not_fit_in_memory", ~np.isfinite(self.time_h))
+        self._close("over_deadline", self.time_h > (self.asked.request.deadline_h or np.inf))
+        self._close("over_budget", self.cost_usd > (self.asked.request.budget_usd or np.inf))
+        while True:
+            self._close("dominated", self._is_beaten())
+            rows = np.flatnonzero(self.is_open)
+            if rows.size == 0:
+                self._look_at_nearest()
+                return
+            front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
+            if front.size:
+                self._evaluate(_spread(front))
+            elif self.known[0].size == 0 and np.isfinite(self.most_usd_per_h):
+                self._price(np.inf)  # nothing keeps the limit: what misses it by least?
+            else:
+                reason = "over_quota" if np.isinf(self.most_usd_per_h) else "over_hourly"
+                self._close(reason, self.is_open)
+
+    def _look_at_nearest(self) -> None:
+        """Search what misses the constraints by least, where nothing known keeps them."""
+        deadline_h = self.asked.request.deadline_h or np.inf
+        budget_usd = self.asked.request.budget_usd or np.inf
+        time_h, cost = self.known
+        if np.any((time_h <= deadline_h) & (cost <= budget_usd)):
+            return
+        late = [CODE["over_deadline"], CODE["over_budget"]]
+        is_late = np.isin(self.columns.status, late)
+        rows = np.flatnonzero(is_late & np.isfinite(self.time_h) & np.isfinite(self.cost_usd))
+        hours, usd = self.time_h[rows], self.cost_usd[rows]
+        over = np.maximum(hours / deadline_h, 1.0) * np.maximum(usd / budget_usd, 1.0)
+        order = rows[np.lexsort((hours * usd, over))]
+        first = np.sort(np.unique(self.type_index[order], return_index=True)[1])
+        # Bounds scale without loss: of these machines every number is looked at.
+        nearest = self.type_index[order[first][:_AT_ONCE]]
+        near = rows[np.isin(self.type_index[rows], nearest)]
+        if near.size:
+            self._evaluate(near)
+
+    def _evaluate(self, rows: Integers) -> None:
+        found = best_columns(self.case, self.type_index[rows], self.count[rows])
+        found = self.predictor.corrected(self.asked.job, found)
+        if (found.is_learned is None) != (self.columns.is_learned is None):
+            found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))
+        if self.columns.is_learned is None and found.is_learned is not None:
+            found = replace(found, is_learned=None)
+        self.columns = put(self.columns, rows, found)
+        self.is_open[rows] = False
+        self._learn(rows[found.status == 0])
+
+    def _learn(self, rows: Integers) -> None:
+        """Add what the job takes on these rows, each by its cheapest offers, to what is known."""
+        if rows.size == 0:
+            return
+        job, coverage = self.asked.job, self.asked.request.coverage
+        some = select(self.columns, rows)
+        prices, offers = self.prices["on-demand"]
+        priced = np.flatnonzero(np.isfinite(prices[rows]))
+        if priced.size:
+            done = on_demand(job, select(some, priced), coverage)
+            self._know(done, prices[rows[priced]] * self.count[rows[priced]], offers[rows[priced]])
+        prices, offers = self.prices["spot"]
+        if not self.asked.request.saves_checkpoints:
+            return
+        # Replays cost time: only of what would be best if nothing were ever taken away.
+        time_h = some.step_s * job.paid_steps / HOUR_S
+        cost = time_h * prices[rows] * self.count[rows] * _BESIDE
+        worth = np.flatnonzero(cost < bar_of(*self.known, time_h))
+        worth = worth[pareto_front(time_h[worth], cost[worth])]
+        if worth.size:
+            band = self.asked.offers.spot_interruption_band[offers[rows[worth]]]
+            done = on_spot(job, some, worth, band, coverage)
+            self._know(done, prices[rows[worth]] * self.count[rows[worth]], offers[rows[worth]])
+
+    def _know(self, done: Completion, usd_per_h: Floats, offer: Integers) -> None:
+        """Add what jobs take to what is known; storage and traffic out may cost a few per cent."""
+        bills = self.asked.offers.shortest_bill_h[offer], self.asked.offers.bill_step_h[offer]
+        billed = charged_h(done.billed_h[:, 1], *bills)
+        time_h = np.concatenate([self.known[0], done.finish_h[:, 1]])
+        cost = np.concatenate([self.known[1], billed * usd_per_h * _BESIDE])
+        front = pareto_front(time_h, cost)
+        self.known = time_h[front], cost[front]
+
+    def _is_beaten(self) -> Booleans:
+        """Return the rows that something known is no slower and no more expensive than."""
+        time_h, cost = self.known
+        if time_h.size == 0:
+            return np.zeros(len(self.count), dtype=bool)
+        place = np.searchsorted(time_h, self.time_h, side="right") - 1
+        least = np.where(place >= 0, cost[np.maximum(place, 0)], np.inf)
+        return np.asarray(least <= self.cost_usd)
+
+    def _close(self, status: str, rows: Booleans) -> None:
+        """Stop looking at rows; those without an estimate say why."""
+        closed = self.is_open & rows
+        self.is_open &= ~closed
+        unknown = closed & ~((self.columns.status == 0) & np.isfinite(self.columns.step_s))
+        self.columns.status[unknown] = CODE[status]
+
+
+def _spread(front: Integers) -> Integers:
+    """Return a few rows of a front, both ends among them."""
+    if front.size <= _AT_ONCE:
+        return front
+    return front[np.unique(np.linspace(0, front.size - 1, _AT_ONCE).round().astype(np.int64))]

@@ -1,0 +1,230 @@
+"""Every (offer, count) as one row: what it takes and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.ask import Constraints
+from advisor.catalogue import OfferColumns
+from advisor.estimate.columns import TimeColumns
+from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
+from advisor.jobs.job import Job
+from advisor.rank.ranking_front import bar_of, pareto_front
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One row a (offer, count).
+
+    Attributes
+    ----------
+    offer, column : integer arrays of shape (n,)
+        Row of the offers and of the time columns.
+    time_h, cost_usd : float arrays of shape (n,)
+        Expected; nan where the row cannot run. [h], [USD]
+    is_hopeless : boolean array of shape (n,)
+        Spot rows that on-demand ones beat even if nothing is ever taken away, and those of the
+        same machines at a higher price; they are not replayed.
+    completions : tuple of Completion
+        The first has one row a row of the time columns: the machines that stay. The others have
+        the rows of spot offers, by the way to complete the job.
+    completed_by, completed_at : integer arrays of shape (n,)
+        Which of them has the row, and where.
+    """
+
+    offer: Integers
+    column: Integers
+    time_h: Floats
+    cost_usd: Floats
+    is_spot: Booleans
+    is_in_quota: Booleans
+    is_hopeless: Booleans
+    completions: tuple[Completion, ...]
+    completed_by: Integers
+    completed_at: Integers
+
+    @property
+    def steady(self) -> Completion:
+        """Completions on machines that stay, one row a row of the time columns."""
+        return self.completions[0]
+
+    def completion_of(self, row: int) -> Completion:
+        """Return the completions among which ``row`` has its own."""
+        return self.completions[int(self.completed_by[row])]
+
+    def completion_row(self, row: int) -> int:
+        """Return the place of ``row`` in ``completion_of(row)``."""
+        return int(self.completed_at[row])
+
+    def usd_per_h(self, offers: OfferColumns, columns: TimeColumns) -> Floats:
+        """Return the price of all machines of every row [USD/h]."""
+        return np.asarray(offers.price_usd_per_h[self.offer] * columns.count[self.column])
+
+    def with_confidence(self, confidence: float | None, coverage: float) -> tuple[Floats, Floats]:
+        """Return time [h] and cost [USD] that are kept with a probability; None: as expected.
+
+        Half a log-normal on each side of the expected value, as ``Estimate.above``; ``coverage``
+        is that of the completions.
+        """
+        if confidence is None:
+            return self.time_h, self.cost_usd
+        factors = []
+        for bounds in ("finish_h", "billed_h"):
+            factor = np.ones(self.time_h.shape)
+            for number, completion in enumerate(self.completions):
+                mine = np.flatnonzero(self.completed_by == number)
+                found = getattr(completion, bounds)[self.completed_at[mine]]
+                factor[mine] = kept_factor(found, confidence, coverage)
+            factors.append(np.nan_to_num(factor, nan=1.0))
+        return self.time_h * factors[0], self.cost_usd * factors[1]
+
+    def is_late(self, deadline_h: float, confidence: float | None, coverage: float) -> Booleans:
+        """Say which rows miss a deadline: expected (None), or with the confidence asked for.
+
+        A row that is planned by the deadline says itself with which probability it misses it.
+        """
+        late = self.with_confidence(confidence, coverage)[0] > deadline_h
+        for number, completion in enumerate(self.completions if confidence is not None else ()):
+            mine = np.flatnonzero(self.completed_by == number)
+            fraction = completion.late_fraction[self.completed_at[mine]]
+            is_planned = np.isfinite(fraction)
+            late[mine[is_planned]] = fraction[is_planned] > 1.0 - (confidence or 0.0)
+        return np.asarray(late)
+
+    def is_planned(self, rows: Integers) -> Booleans:
+        """Say which rows follow a plan by the deadline."""
+        late = [one.late_fraction for one in self.completions]
+        begin = np.cumsum([0, *(one.size for one in late)])
+        place = begin[self.completed_by[rows]] + self.completed_at[rows]
+        return np.asarray(np.isfinite(np.concatenate(late)[place]))
+
+    def with_completions(self, further: Sequence[Further]) -> Rows:
+        """Return the rows with other ways to complete some of them behind."""
+        columns: dict[str, list[Any]] = {}
+        for number, one in enumerate(further, start=len(self.completions)):
+            added = {
+                "offer": self.offer[one.like],
+                "column": self.column[one.like],
+                "time_h": one.completion.finish_h[:, 1],
+                "cost_usd": one.cost_usd,
+                "is_spot": self.is_spot[one.like],
+                "is_in_quota": self.is_in_quota[one.like],
+                "is_hopeless": np.zeros(one.like.shape, dtype=bool),
+                "completed_by": np.full(one.like.shape, number),
+                "completed_at": np.arange(one.like.size),
+            }
+            for name, column in added.items():
+                columns.setdefault(name, [getattr(self, name)]).append(column)
+        if not columns:
+            return self
+        return Rows(
+            **{name: np.concatenate(parts) for name, parts in columns.items()},
+            completions=(*self.completions, *(one.completion for one in further)),
+        )
+
+
+def kept_factor(bounds: Floats, confidence: float | None, coverage: float) -> Floats:
+    """Return the factor on the middle of (low, expected, high) that is kept with a probability."""
+    if confidence is None:
+        return np.ones(len(bounds))
+    from statistics import NormalDist
+
+    reach = NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(0.5 + coverage / 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((bounds[:, 2] / bounds[:, 1]) ** reach)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Further:
+    """Another way to complete the job on some rows.
+
+    Attributes
+    ----------
+    like : integer array of shape (n,)
+        Rows with the same offer and count.
+    cost_usd : float array of shape (n,)
+        [USD]
+    """
+
+    completion: Completion
+    like: Integers
+    cost_usd: Floats
+
+
+def price_rows(
+    job: Job, request: Constraints, offers: OfferColumns, side: SideCosts, types: Integers,
+    columns: TimeColumns, counts: int,
+) -> Rows:  # fmt: skip
+    """Cross the offers with the counts; the times of a type hold in all its regions.
+
+    ``side`` has one row an offer; what it has no price of costs nothing here.
+    """
+    position = np.searchsorted(types, offers.type_index)
+    column = (position[:, None] * counts + np.arange(counts)).ravel()
+    offer = np.repeat(np.arange(len(offers.type_index)), counts)
+    steady = on_demand(job, columns, request.coverage)
+    hourly = offers.price_usd_per_h + np.nan_to_num(side.storage_usd_per_h)
+    price = hourly[offer] * columns.count[column]
+    once = np.nan_to_num(side.egress_usd)[offer]
+    time_h = steady.finish_h[column, 1]
+    cost = side.charged_h(offer, steady.billed_h[column, 1]) * price + once
+    is_spot = (offers.pricing == "spot")[offer]
+    hopeless = np.zeros(len(offer), dtype=bool)
+    completions = [steady]
+    completed_by, completed_at = np.zeros(len(offer), dtype=np.int64), column.copy()
+    is_in_quota = columns.count[column] <= offers.max_instances[offer]
+    if is_spot.any() and request.saves_checkpoints:
+        bands = np.nan_to_num(offers.spot_interruption_band, nan=-1.0)[offer]
+        usable_h = np.where(is_in_quota, time_h, np.nan)
+        replayed = _worth_replaying(usable_h, cost, is_spot, column, bands)
+        hopeless[is_spot] = True
+        hopeless[replayed] = False
+        band = offers.spot_interruption_band[offer[replayed]]
+        if replayed.size:
+            spot = on_spot(job, columns, column[replayed], band, request.coverage)
+            completions.append(spot)
+            completed_by[replayed], completed_at[replayed] = 1, np.arange(replayed.size)
+            time_h[replayed] = spot.finish_h[:, 1]
+            billed_h = side.charged_h(offer[replayed], spot.billed_h[:, 1])
+            cost[replayed] = billed_h * price[replayed] + once[replayed]
+    return Rows(
+        offer=offer,
+        column=column,
+        time_h=time_h,
+        cost_usd=cost,
+        is_spot=is_spot,
+        is_in_quota=is_in_quota,
+        is_hopeless=hopeless & np.isfinite(time_h),
+        completions=tuple(completions),
+        completed_by=completed_by,
+        completed_at=completed_at,
+    )
+
+
+def _worth_replaying(
+    time_h: Floats, cost: Floats, is_spot: Booleans, column: Integers, bands: Floats
+) -> Integers:
+    """Return the spot rows that could be on the front if nothing were ever taken away.
+
+    ``time_h`` and ``cost`` are bounds from below for them. Of the same machines with the same
+    hazard only the cheapest can.
+    """
+    rows = np.flatnonzero(is_spot & np.isfinite(time_h))
+    rows = rows[np.argsort(cost[rows], kind="stable")]
+    kinds = column[rows] * 8 + bands[rows].astype(np.int64)
+    rows = rows[np.sort(np.unique(kinds, return_index=True)[1])]
+    steady = np.flatnonzero(~is_spot)
+    front = steady[pareto_front(time_h[steady], cost[steady])]
+    if front.size == 0:
+        return rows
+    bar = bar_of(time_h[front], cost[front], time_h[rows])
+    return rows[cost[rows] < bar]

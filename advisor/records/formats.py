@@ -1,0 +1,103 @@
+"""Every format that ``advisor runs import`` reads: its name, module and what it is."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.records.nouns import Instances, RunRecord
+
+
+_HERE: Final = "advisor.records.formats"
+# Format -> (module and its function from a path to a list of RunRecord, what it is): imported when
+# it is asked for.
+FORMATS: Final[dict[str, tuple[str, str]]] = {
+    "records": (
+        "advisor.lab.score.runs:read_own",
+        "our own .jsonl or .jsonl.gz, or a folder of them",
+    ),
+    "journal": ("advisor.records.profiled:read_journal", "journal.jsonl of advisor runs actual"),
+    "minicloud": (
+        "advisor.records.minicloud:read_minicloud",
+        "runs.jsonl(.gz) of advisor collect",
+    ),
+    "profet": ("advisor.lab.data.public_runs:read_profet", "PROFET's anchor_*.parquet"),
+    "trainpred": (
+        "advisor.lab.data.public_runs:read_trainpred",
+        "cloud-hw-trainpred's nvidiasmi_devicequery_all.csv",
+    ),
+    "hivemind": (
+        "advisor.lab.data.public_runs:read_hivemind",
+        "hivemind-multi-cloud's experiments, nodes and series",
+    ),
+    "ibm": ("advisor.lab.data.public_runs:read_ibm", "IBM's multi-cloud-configuration.csv"),
+    "scout": ("advisor.lab.data.public_runs:read_scout", "scout's runs.csv"),
+    "trimtuner": (
+        "advisor.lab.data.public_runs:read_trimtuner",
+        "TrimTuner's cnn.csv and rnn.csv",
+    ),
+    "coastline": ("advisor.lab.data.public_runs:read_coastline", "Coastline's run_database.csv"),
+    "gpu-power": (
+        "advisor.lab.data.public_runs:read_gpu_power",
+        "gpu_power_benchmark's mfu_aggregated_per_config_*.csv",
+    ),
+    "minicloud-sample": (
+        "advisor.records.minicloud:read_minicloud_sample",
+        "one-process runs of the first trial, .jsonl",
+    ),
+    "huggingface": (
+        "advisor.records.trackers:read_huggingface",
+        "a Trainer's trainer_state.json with its metrics",
+    ),
+    "wandb": (
+        "advisor.records.trackers:read_wandb",
+        "Weights & Biases: offline runs (.wandb), or exported files of runs",
+    ),
+    "mlflow": (
+        "advisor.records.trackers:read_mlflow",
+        "MLflow: an mlruns folder, or its SQLite database",
+    ),
+    "tensorboard": (
+        "advisor.records.trackers:read_tensorboard",
+        "TensorBoard: folders of event files, a run each",
+    ),
+    "csv": (
+        "advisor.records.trackers:read_table",
+        "a CSV table of your own with a column time_s, a run a row",
+    ),
+}
+# Formats of trackers: they know little of machines and nothing of prices, so that a user may say
+# them. Their functions take ``machines`` too.
+TRACKERS: Final = frozenset({"huggingface", "wandb", "mlflow", "tensorboard", "csv"})
+
+
+def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRecord]:
+    """Read the runs of a file or folder in a named format.
+
+    ``name``: a key of ``FORMATS``; ``machines``: what the runs ran on, with its price, where the
+    format (one of ``TRACKERS``) does not know.
+
+    Raises UsageError if there is no such format or path, or the format names its machines itself.
+    Raises RunError if a row makes no sense: file, row and column are named.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"no format named {name!r}", hint=f"one of: {', '.join(FORMATS)}")
+    if not path.exists():
+        raise UsageError(f"there is nothing at {path}", hint="name a file or folder")
+    if machines is not None and name not in TRACKERS:
+        raise UsageError(
+            f"runs in the format {name!r} name their own machines and prices",
+            hint="leave --machine and --price out",
+        )
+    module, _, function = FORMATS[name][0].partition(":")
+    reader = getattr(importlib.import_module(module), function)
+    records: list[RunRecord] = reader(path, machines) if name in TRACKERS else reader(path)
+    return records
+
+
+# ------------------------------------------------------------------------------------------
+# Read runs of other formats as records: one format a file.

@@ -1,1 +1,0 @@
-"""Read runs of other formats as records: one format a file."""

@@ -1,0 +1,372 @@
+"""Runs that ``advisor collect`` made: full runs under limits, joined with their partial runs.
+
+``runs.jsonl.gz`` as packed, or the collector's journal ``runs.jsonl`` (schema ``minicloud/1``, see
+``docs/dataset.md``). Of a run's attempts the least disturbed counts. The partial run of a job on
+the anchor, the nearest in time where there are several, is the anchor of each of its full runs:
+its mean step times all steps of one worker;
+where the job was also tried as 1 master + 2 workers, those series and that step go with it. A
+machine under limits stands for an instance type. Its price is that of the machine that is sold and
+most like it, by ``prices.json`` beside the runs; without that file what the rows say, which is
+synthetic in the plan of seconds. Runs of different plans are different jobs: other lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from advisor.collectors import bounded
+from advisor.collectors.errors import RecordingError
+from advisor.errors import RunError
+from advisor.lab.minicloud.journal import Journal, unpack
+from advisor.lab.minicloud.plan import MiniPrices, shape_name
+from advisor.lab.minicloud.summary import SCHEMA, least_disturbed
+from advisor.records.nouns import (
+    AnchorRun,
+    Fact,
+    Instances,
+    JobFacts,
+    ResourceSeries,
+    Role,
+    RunRecord,
+)
+from advisor.records.tracked import gauge, grid, located, resource_series
+
+Row = dict[str, Any]
+
+FILES: Final = ("runs.jsonl.gz", "runs.jsonl")
+PRICES: Final = "prices.json"
+_INTERVAL_S: Final = 0.1
+_LONGEST_S: Final = 6.0  # of a kept series: partial runs last about two seconds
+_WARM_UP_STEPS: Final = 3
+_CHANNELS: Final = {
+    "cpu_cores": ("cpu_cores", 1.0),
+    "memory_mib": ("memory_bytes", 2.0**20),
+    "received_bytes_per_s": ("network_received_bytes_per_s", 1.0),
+    "sent_bytes_per_s": ("network_sent_bytes_per_s", 1.0),
+}
+# Facts ``WHAT_PHASE_CLASS`` of a job: the operators of a class in a phase, calls and sums.
+COUNTED: Final = ("calls", "flop", "bytes")
+_HINT: Final = "pack the journal again: advisor collect --pack"
+
+
+def read_minicloud(path: Path) -> list[RunRecord]:
+    """Read a file of runs, or the one in a folder.
+
+    Raises RunError naming the file, the run and what is wrong with it; a full run whose job has no
+    partial run on the anchor is refused.
+    """
+    file = path
+    if path.is_dir():
+        file = next((path / n for n in FILES if (path / n).is_file()), path / FILES[0])
+    rows = _rows(file)
+    for number, row in enumerate(rows, start=1):
+        if row.get("schema") != SCHEMA:
+            raise RunError(
+                f"{file}: row {number}: schema: {row.get('schema')!r} is not {SCHEMA!r}",
+                hint=_HINT,
+            )
+    with _told(f"{file}"):
+        anchors = _anchors(rows)
+        spread = {
+            row["job"]["key"]: row
+            for row in least_disturbed(rows, "partial")
+            if row["layout"]["kind"] != "single" and row["status"] == "ok"
+        }
+        _reprice(rows, file.parent / PRICES)
+    records = []
+    for row in least_disturbed(rows, "full"):
+        with _told(f"{file}: {row['key']}"):
+            job = row["job"]["key"]
+            if job not in anchors:
+                raise RunError(f"job {job!r} has no partial run on the anchor", hint=_HINT)
+            records.append(_record(row, _nearest(anchors[job], row), spread.get(job)))
+    return records
+
+
+def _reprice(rows: list[Row], path: Path) -> None:
+    """Give every row the price of a machine like its own, and the cost by it."""
+    if not path.is_file():
+        return
+    prices = MiniPrices.read(path).by_shape
+    for row in rows:
+        instance, layout = row["instance"], row["layout"]
+        shape = shape_name(instance["granted_cores"], layout["rate_bit_per_s"] or 0.0)
+        if shape in prices:
+            price, _ = prices[shape]
+            instance["nominal_price_usd_per_h"] = price
+            if row.get("cost_usd") is not None:
+                row["cost_usd"] = layout["nodes"] * price * row["time_s"] / 3600.0
+
+
+def _anchors(rows: list[Row]) -> dict[str, list[Row]]:
+    """Return each job's partial runs on the anchor."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        is_single = row["kind"] == "partial" and row["layout"]["kind"] == "single"
+        if is_single and row["status"] == "ok":
+            found.setdefault(row["job"]["key"], []).append(row)
+    return found
+
+
+def _nearest(anchors: list[Row], row: Row) -> Row:
+    """Return the partial run that was made closest in time to a run.
+
+    A machine is not equally fast all day: the same step took up to 1.5 times the CPU time an hour
+    later (``docs/dataset.md``), and who rents profiles shortly before.
+    """
+    at = datetime.fromisoformat(row["started_at"])
+    return min(anchors, key=lambda a: abs(datetime.fromisoformat(a["started_at"]) - at))
+
+
+def _rows(file: Path) -> list[Row]:
+    try:
+        if file.suffix == ".gz":
+            return list(unpack(file))
+        if not file.is_file():
+            raise RunError(f"there is no {file}", hint="make runs: advisor collect --out FOLDER")
+        return list(Journal(file).rows())
+    except RecordingError as error:
+        raise RunError(str(error), hint=error.hint) from error
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Say where a row lacks something or makes no sense."""
+    try:
+        yield
+    except (RunError, RecordingError) as error:
+        raise RunError(f"{where}: {error}", hint=error.hint) from error
+    except (KeyError, TypeError, IndexError) as error:
+        raise RunError(f"{where}: {error}: missing or of an unknown form", hint=_HINT) from error
+
+
+def _record(row: Row, anchor: Row, spread: Row | None) -> RunRecord:
+    job, layout = row["job"], row["layout"]
+    steps = float(row["steps"]) * layout["workers"]
+    time_s = row.get("time_s")
+    plan = row.get("plan")  # rows of the first plan do not say
+    return RunRecord(
+        record_id=f"minicloud/{plan}/{row['key']}" if plan else f"minicloud/{row['key']}",
+        source="minicloud",
+        job=_job(job, anchor, steps, plan),
+        configuration=(_machines(row),),
+        layout={
+            "workers": float(layout["workers"]),
+            "servers": float(layout["nodes"] - layout["workers"]),
+            "threads": float(row["instance"]["threads"]),
+            "kind": layout["kind"],
+        },
+        time_s=None if time_s is None else float(time_s),
+        time_kind="job",
+        cost_usd=row.get("cost_usd"),
+        status=row["status"],
+        replicate=int(row["replicate"]),
+        anchor=AnchorRun(
+            machines=_machines(anchor),
+            time_s=float(anchor["anchor_mean_step_s"]) * steps,
+            facts=_anchor_facts(anchor, spread),
+            series=_anchor_series(anchor, spread),
+        ),
+        facts={
+            "wall_s": float(row.get("wall_s") or 0.0),
+            "correction_fraction": float(row.get("correction_fraction") or 0.0),
+            "is_noisy": float(bool(row.get("is_noisy"))),
+            **_drift(row, anchor),
+        },
+    )
+
+
+def _job(job: Row, anchor: Row, steps: float, plan: str | None) -> JobFacts:
+    counts: Row = anchor["counts"]
+    facts: dict[str, Fact] = {
+        "batch": float(job["batch"]),
+        "width": float(job["width"]),
+        "steps": steps,
+        "parameters": float(counts["parameters"]),
+        "parameter_bytes": float(counts["parameter_bytes"]),
+        "optimizer_state_bytes": float(counts["optimizer_state_bytes"]),
+        "saved_bytes": float(counts["saved_bytes"]),
+        "flop_per_step": float(counts["flop"]),
+        "bytes_per_step": float(counts["bytes"]),
+        "operators_per_step": float(counts["operators"]),
+    }
+    flop: dict[str, float] = {}
+    for phase, classes in counts["classes"].items():
+        for kind, (calls, kind_flop, moved) in classes.items():
+            flop[kind] = flop.get(kind, 0.0) + float(kind_flop)
+            for what, value in zip(COUNTED, (calls, kind_flop, moved), strict=True):
+                facts[f"{what}_{phase}_{kind}"] = float(value)
+    total = sum(flop.values())
+    for kind, value in sorted(flop.items()):
+        if total > 0 and value > 0:
+            facts[f"flop_share_{kind}"] = value / total
+    name = f"{job['key']} of {plan}" if plan else str(job["key"])
+    return JobFacts(job_id=name, family=str(job["workload"]), facts=facts)
+
+
+def _machines(row: Row) -> Instances:
+    instance, layout = row["instance"], row["layout"]
+    rate = layout["rate_bit_per_s"]
+    facts: dict[str, Fact] = {"cores": float(instance["cores"])}
+    if instance["memory_headroom_bytes"] is not None:
+        facts["memory_headroom_bytes"] = float(instance["memory_headroom_bytes"])
+    return Instances(
+        provider="minicloud",
+        instance_type=str(instance["name"]),
+        count=int(layout["nodes"]),
+        vcpus=float(instance["granted_cores"]),
+        network_gbit_per_s=None if rate is None else float(rate) / 1e9,
+        price_usd_per_h=float(instance["nominal_price_usd_per_h"]),
+        facts=facts,
+    )
+
+
+def _drift(row: Row, anchor: Row) -> dict[str, Fact]:
+    """Return how much more CPU time a step took than in the partial run, for one process.
+
+    The same program on the same silicon: what is not 1 is the machine, not the configuration.
+    """
+    is_alone = row["layout"]["kind"] == "single" and row["instance"]["threads"] == 1
+    if not is_alone or row["status"] != "ok":
+        return {}
+    steps, seen = float(row.get("steps_done") or 0.0), float(anchor["steps_done"] or 0.0)
+    here, there = float(row["nodes"][0]["cpu_s"]), float(anchor["nodes"][0]["cpu_s"])
+    if not (steps and seen and here and there):
+        return {}
+    return {"cpu_ratio": here / steps * seen / there}
+
+
+def _anchor_facts(anchor: Row, spread: Row | None) -> dict[str, Fact]:
+    node = anchor["nodes"][0]
+    steps = max(float(anchor["steps_done"]), 1.0)
+    waits = np.asarray(anchor["first_steps_delay_ms"], float)
+    step_s = np.maximum(np.asarray(anchor["first_steps_ms"], float) - waits, 0.0) / 1e3
+    settled = step_s[_WARM_UP_STEPS:]
+    facts: dict[str, Fact] = {
+        "step_time_s": float(anchor["anchor_step_s"]),
+        "step_time_mean_s": float(anchor["anchor_mean_step_s"]),
+        "step_time_cv": float(np.std(settled) / np.mean(settled)) if settled.size > 1 else 0.0,
+        "cpu_s_per_step": float(node["cpu_s"]) / steps,
+        "loading_fraction": float(node["loading_s"]) / max(float(node["wall_s"]), 1e-9),
+        "memory_peak_bytes": float(node["peak_memory_mib"]) * 2.0**20,
+        "correction_fraction": float(anchor.get("correction_fraction") or 0.0),
+    }
+    if spread is not None:
+        facts["three_node_step_s"] = float(spread["time_s"]) / float(spread["steps_done"])
+        facts["three_node_vcpus"] = float(spread["instance"]["granted_cores"])
+    return facts
+
+
+def _anchor_series(anchor: Row, spread: Row | None) -> tuple[ResourceSeries, ...]:
+    series = [_series(anchor["nodes"][0]["series"], "all")]
+    if spread is not None:
+        series.append(_series(spread["nodes"][0]["series"], "master"))
+        series.append(_series(spread["nodes"][-1]["series"], "worker_mean"))
+    return tuple(series)
+
+
+def _series(series: Mapping[str, list[float]], role: Role) -> ResourceSeries:
+    t_s = np.asarray(series.get("t_s", []), float)
+    ticks = grid(min(float(t_s[-1]), _LONGEST_S) if t_s.size else 0.0, _INTERVAL_S)
+    channels = {}
+    for theirs, (ours, factor) in _CHANNELS.items():
+        values = np.asarray(series.get(theirs, []), float)[: t_s.size]
+        channels[ours] = factor * gauge(t_s[: values.size], values, ticks)
+    return resource_series(channels, _INTERVAL_S, role)
+
+
+# ------------------------------------------------------------------------------------------
+# The first trial of ``collect``: single-process runs of twelve workloads on two cores, 2 s each.
+#
+# A ``.jsonl`` of 102 runs. The label is the mean step without waiting for a core. The run of the
+# same job with the smallest batch is its anchor: what is asked is the step at other batch sizes.
+
+
+_MACHINES: Final = Instances(provider="minicloud", instance_type="cores-2", vcpus=2.0)
+
+
+def read_minicloud_sample(path: Path) -> list[RunRecord]:
+    """Read the file.
+
+    Raises RunError naming file, row and column of a bad value.
+    """
+    rows = []
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            rows.append((number, bounded.parse_json(line)))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}", hint="give the .jsonl file") from error
+    smallest: dict[tuple[str, int], Mapping[str, Any]] = {}
+    records = []
+    for number, row in rows:
+        with located(path, number):
+            try:
+                key = (row["workload"], row["width"])
+                if key not in smallest or row["batch"] < smallest[key]["batch"]:
+                    smallest[key] = row
+            except (KeyError, TypeError) as error:
+                raise RunError(f"{error}: missing", hint="is this the trial's file?") from error
+    for number, row in rows:
+        with located(path, number):
+            try:
+                records.append(
+                    _minicloud_sample_record(number, row, smallest[row["workload"], row["width"]])
+                )
+            except (KeyError, TypeError) as error:
+                raise RunError(f"{error}: missing", hint="is this the trial's file?") from error
+    return records
+
+
+def _minicloud_sample_record(
+    number: int, row: Mapping[str, Any], anchor: Mapping[str, Any]
+) -> RunRecord:
+    facts: dict[str, Fact] = {
+        "batch": float(row["batch"]),
+        "width": float(row["width"]),
+        "parameters": float(row["params"]),
+        "saved_bytes": float(row["saved_bytes"]),
+        "flop_per_step": float(row["flops"]),
+        "bytes_per_step": float(row["bytes"]),
+        "operators_per_step": float(row["ops"]),
+        "matmuls_per_step": float(row["n_mm"]),
+        "convolutions_per_step": float(row["n_conv"]),
+        "recurrences_per_step": float(row["n_rnn"]),
+    }
+    return RunRecord(
+        record_id=f"minicloud-sample/{number}",
+        source="minicloud-sample",
+        job=JobFacts(
+            job_id=f"{row['workload']}-w{row['width']}-b{row['batch']}",
+            family=str(row["workload"]),
+            facts=facts,
+        ),
+        configuration=(_MACHINES,),
+        time_s=float(row["step_mean"]),
+        time_kind="step",
+        anchor=None if row is anchor else _anchor(anchor),
+    )
+
+
+def _anchor(row: Mapping[str, Any]) -> AnchorRun:
+    step_s = np.asarray(row["series_ms"], float) / 1e3
+    return AnchorRun(
+        machines=_MACHINES,
+        time_s=float(row["step_mean"]),
+        facts={
+            "batch": float(row["batch"]),
+            "flop_per_step": float(row["flops"]),
+            "bytes_per_step": float(row["bytes"]),
+            "step_time_s": float(row["step_mean"]),
+            "step_time_cv": float(row["step_cv"]),
+            "cpu_s_per_step": float(row["cpu_s"]) / float(row["n_steps"]),
+            "loading_fraction": float(row["loader_wait_mean"]) / float(row["step_wall_mean"]),
+            "memory_peak_bytes": float(row["maxrss_mb"]) * 2.0**20,
+        },
+        series=(resource_series({"steps_per_s": 1.0 / step_s}, float(np.mean(step_s))),),
+    )

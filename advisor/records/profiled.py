@@ -1,0 +1,252 @@
+"""A profiled job as a run record: what is asked of a learned model, and what a real run labels.
+
+The anchor is the host, as one core: with several threads a step's processor time stands for its
+time on one core, since the models' anchors are single cores. Physics is the estimate of
+``advisor recommend``, handed in and kept in the fact ``analytic_time_s``: what is learned from
+real runs is what that estimate leaves over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.collectors.derive.resources import Resources
+from advisor.errors import RunError
+from advisor.jobs import journal
+from advisor.jobs.job import Job, Measured
+from advisor.jobs.runs import from_entry
+from advisor.planners.core.errors import HOUR_S
+from advisor.planners.core.nouns import Work
+from advisor.records.files import from_row
+from advisor.records.nouns import (
+    AnchorRun,
+    Fact,
+    Instances,
+    JobFacts,
+    ResourceSeries,
+    Role,
+    RunRecord,
+)
+from advisor.records.tracked import resource_series
+
+Floats = NDArray[np.float64]
+
+SOURCE: Final = "advisor"
+_RUN_ID: Final = re.compile(r"\d{8}-\d{6}-(?P<program>.+)-\w+")
+_CLASSES: Final = ("matmul", "convolution", "recurrent", "attention", "embedding")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The part of a record that is the same on every configuration."""
+
+    job: JobFacts
+    anchor: AnchorRun
+
+
+def program_of(run: str) -> str:
+    """Return the program that a run is of: runs of one program are siblings.
+
+    Examples
+    --------
+    >>> program_of("20261121-120948-stdlib_transformer-4865"), program_of("resnet50")
+    ('stdlib_transformer', 'resnet50')
+    """
+    found = _RUN_ID.fullmatch(run)
+    return found["program"] if found else run
+
+
+def profile(job: Job) -> Profile | None:
+    """Return what a job that was profiled on processors says of itself; None for any other."""
+    if job.work is None or job.measured is None or job.measured.device != "cpu":
+        return None
+    work, batch = job.work, float(job.global_batch)
+    facts = _work_facts(work, batch) | {"steps": job.total_steps}
+    factor = batch / job.recorded_batch
+    step_s = _one_core_s(job.measured, job.resources) * factor
+    anchor: dict[str, Fact] = {
+        "step_time_s": step_s,
+        "cpu_s_per_step": _processor_s(job, step_s / factor) * factor,
+        "loading_fraction": min(job.feed.wait_s / job.measured.step_s, 1.0),
+        "memory_peak_bytes": float(job.peak_rss_bytes),
+    }
+    series = () if job.resources is None else _series(job.resources)
+    return Profile(
+        job=JobFacts(job_id=f"{program_of(job.name)}-b{job.global_batch}",
+                     family=program_of(job.name), facts=facts),
+        anchor=AnchorRun(
+            machines=Instances(provider="host", instance_type="host", vcpus=1.0),
+            time_s=step_s * job.total_steps,
+            facts=anchor,
+            series=series,
+        ),
+    )  # fmt: skip
+
+
+def record(
+    profile: Profile,
+    machines: Instances,
+    *,
+    record_id: str,
+    workers: int,
+    physics_s: float,
+    time_s: float | None = None,
+    cost_usd: float | None = None,
+    replicate: int = 0,
+) -> RunRecord:
+    """Return a run of a profiled job: one that was made, or one that is asked about.
+
+    ``workers``: processes that share the samples of a step; ``physics_s``: the whole job as
+    ``advisor recommend`` estimates it, without learning [s]; ``time_s``, ``cost_usd``: what it
+    took; without a time the record has the status ``failed``, and is only asked about.
+    """
+    return RunRecord(
+        record_id=record_id,
+        source=SOURCE,
+        job=profile.job,
+        configuration=(machines,),
+        layout={
+            "workers": float(workers),
+            "servers": 0.0,
+            "threads": float(machines.vcpus or 1.0),
+            "kind": "single" if workers == 1 else "allreduce",
+        },
+        time_s=time_s,
+        time_kind="job",
+        cost_usd=cost_usd,
+        status="failed" if time_s is None else "ok",
+        replicate=replicate,
+        anchor=profile.anchor,
+        facts={"analytic_time_s": physics_s},
+    )
+
+
+def _series(used: Resources) -> tuple[ResourceSeries, ...]:
+    """Return the course of the whole job, then of its ranks where there were several."""
+    found = [resource_series(_per_core(used.channels), used.interval_s)]
+    of_ranks: tuple[tuple[Role, Mapping[str, tuple[float, ...]]], ...] = (
+        ("worker_mean", used.rank_mean), ("worker_max", used.rank_max),
+    )  # fmt: skip
+    for role, channels in of_ranks:
+        if channels:
+            values = {name: np.asarray(one, float) for name, one in channels.items()}
+            found.append(resource_series(values, used.rank_interval_s, role))
+    return tuple(found)
+
+
+def _one_core_s(measured: Measured, used: Resources | None) -> float:
+    """Return a recorded step's time on one core of the host, exchanging left out [s]."""
+    step_s = measured.step_s - measured.exchange_s
+    if (measured.threads or 1) == 1 or used is None or used.cpu_s_per_step is None:
+        return step_s
+    return max(step_s, used.cpu_s_per_step)
+
+
+def _processor_s(job: Job, step_s: float) -> float:
+    """Return the processor time of a recorded step, ``step_s`` long on one core of the host [s].
+
+    What was measured where one thread of one process trained; for several it is the step already.
+    """
+    used, measured = job.resources, job.measured
+    is_alone = measured is not None and (measured.threads or 1) == 1 and not job.feed.workers
+    if not is_alone or used is None or not used.cpu_s_per_step or used.rank_mean:
+        return step_s
+    return used.cpu_s_per_step
+
+
+def _per_core(channels: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
+    """Return the channels as if one core had done the work of all that were busy."""
+    found = {name: np.asarray(values, float) for name, values in channels.items()}
+    cores = found.get("cpu_cores")
+    if cores is not None and cores.size:
+        found["cpu_cores"] = cores / max(1.0, float(np.mean(cores)))
+    return found
+
+
+def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
+    """Return what one step of ``batch`` samples computes; the optimizer's part does not grow."""
+    factor = batch / work.micro_batch
+    flop = dict.fromkeys(_CLASSES, 0.0)
+    total_flop = total_bytes = operators = 0.0
+    for o in work.operators:
+        times = 1.0 if o.phase == "optimizer" else factor
+        total_flop += o.flop * times
+        total_bytes += o.fixed_bytes + (o.bytes - o.fixed_bytes) * times
+        operators += o.count
+        # All convolutions are one class to what is learned.
+        kind = "convolution" if o.kind in ("winograd", "depthwise") else o.kind
+        if kind in flop:
+            flop[kind] += o.flop * times
+    facts: dict[str, Fact] = {
+        "batch": batch,
+        "parameters": float(work.parameters),
+        "parameter_bytes": float(work.parameter_bytes),
+        "optimizer_state_bytes": float(work.optimizer_state_bytes),
+        "saved_bytes": work.saved_bytes_per_sample * batch,
+        "flop_per_step": total_flop,
+        "bytes_per_step": total_bytes,
+        "operators_per_step": operators,
+    }
+    if total_flop > 0:
+        facts |= {f"flop_share_{k}": v / total_flop for k, v in flop.items() if v > 0}
+    return facts
+
+
+# ------------------------------------------------------------------------------------------
+# Records of the real runs that ``advisor runs actual`` noted in a journal (``jobs.journal``).
+
+
+# Of a record, what the measured step of its entry says.
+LABEL: Final = ("record_id", "time_s", "cost_usd", "status", "replicate")
+
+
+def read_journal(path: Path) -> list[RunRecord]:
+    """Read the records in a journal, or in that of a folder.
+
+    Raises RunError if there is none, or one of its records makes no sense.
+    """
+    if path.is_file() and path.name != journal.FILE_NAME:
+        raise RunError(f"{path} is not a journal", hint=f"name a {journal.FILE_NAME}")
+    folder = path if path.is_dir() else path.parent
+    if journal.file_in(folder) is None:
+        raise RunError(f"no {journal.FILE_NAME} in {folder}", hint="name the folder of the runs")
+    noted: Counter[str] = Counter()
+    rows = []
+    for entry in journal.read(folder, "actual", dict):
+        row = _labelled(entry, noted)
+        if row is not None:
+            rows.append(row)
+    earlier = (entry for entry in journal.read(folder, "record", dict) if "actual" not in entry)
+    rows = [*(entry["record"] for entry in earlier), *rows]
+    try:
+        return [from_row(row) for row in rows]
+    except RunError as error:
+        raise RunError(f"{path}: {error}", hint=error.hint or "see docs/records.md") from error
+
+
+def _labelled(entry: dict[str, Any], noted: Counter[str]) -> dict[str, Any] | None:
+    """Return the row of a record with its label; None where nothing is to be learned from it."""
+    try:
+        actual = from_entry(entry)
+    except (TypeError, KeyError, ValueError):
+        return None
+    replicate = noted[actual.run]
+    noted[actual.run] += 1
+    if "record" not in entry or actual.time_h is None:
+        return None
+    row: dict[str, Any] = entry["record"] | {
+        "record_id": f"{actual.run}/{actual.count}x{actual.instance_type}/{replicate}",
+        "time_s": actual.time_h * HOUR_S,
+        "cost_usd": actual.cost_usd,
+        "status": "ok",
+        "replicate": replicate,
+    }
+    return row

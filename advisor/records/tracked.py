@@ -1,0 +1,373 @@
+"""A tracked run of equal machines with its readings, for the importers of experiment trackers.
+
+A tracker is read by its own library, which need not be installed here: what is missing is said
+with the command that installs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.collectors import bounded
+from advisor.errors import RunError
+from advisor.records.nouns import (
+    Fact,
+    Instances,
+    JobFacts,
+    ResourceSeries,
+    Role,
+    RunRecord,
+    Status,
+)
+
+# ------------------------------------------------------------------------------------------
+# Readings at any times as a resource series at a fixed interval.
+
+
+Floats = NDArray[np.float64]
+
+
+def gauge(t_s: ArrayLike, values: ArrayLike, grid_s: Floats) -> Floats:
+    """Return a gauge on a grid, linear between readings and constant outside.
+
+    ``t_s``, ``values``: (n,); readings in any order; those that are not finite are dropped;
+    ``grid_s``: shape (m,).
+    """
+    t, v = _ordered(t_s, values)
+    return np.asarray(np.interp(grid_s, t, v) if t.size else np.zeros_like(grid_s), float)
+
+
+def rate(t_s: ArrayLike, counter: ArrayLike, grid_s: Floats) -> Floats:
+    """Return the mean rate of a counter over the interval that ends at each point of a grid.
+
+    A counter that falls was reset: the fall is not counted.
+    """
+    t, v = _ordered(t_s, counter)
+    if t.size < 2 or grid_s.size == 0:
+        return np.zeros_like(grid_s)
+    total = np.concatenate(([0.0], np.cumsum(np.maximum(np.diff(v), 0.0))))
+    step_s = grid_s[1] - grid_s[0] if grid_s.size > 1 else max(float(t[-1] - t[0]), 1e-9)
+    gained = np.interp(grid_s, t, total) - np.interp(grid_s - step_s, t, total)
+    return np.asarray(gained / step_s, float)
+
+
+def grid(duration_s: float, interval_s: float) -> Floats:
+    """Return the ends of the whole intervals that fit in ``duration_s``."""
+    return np.asarray(np.arange(1, int(duration_s / interval_s + 1e-9) + 1) * interval_s, float)
+
+
+def resource_series(
+    channels: Mapping[str, Floats], interval_s: float, role: Role = "all"
+) -> ResourceSeries:
+    """Return the series of some channels, rounded to six figures to keep files small."""
+    return ResourceSeries(
+        role=role,
+        interval_s=interval_s,
+        channels={
+            name: tuple(float(f"{max(v, 0.0):.6g}") for v in values)
+            for name, values in channels.items()
+        },
+    )
+
+
+def _ordered(t_s: ArrayLike, values: ArrayLike) -> tuple[Floats, Floats]:
+    t, v = np.asarray(t_s, float), np.asarray(values, float)
+    usable = np.isfinite(t) & np.isfinite(v)
+    order = np.argsort(t[usable], kind="stable")
+    return t[usable][order], v[usable][order]
+
+
+# The type of a machine that nobody names.
+UNKNOWN: Final = "unknown"
+# Settings of a job that mean the same to every tracker -> our fact.
+SETTINGS: Final = {
+    "batch_size": "batch",
+    "per_device_train_batch_size": "batch",
+    "train_batch_size": "batch",
+    "learning_rate": "learning_rate",
+    "lr": "learning_rate",
+    "epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "parameters": "parameters",
+}
+
+
+def library(name: str) -> Any:
+    """Return a module of a tracker's library.
+
+    Raises RunError if it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise RunError(
+            f"these runs are read with {package}, which is not installed here ({error})",
+            hint="pip install 'cloud-config-advisor[trackers]'",
+        ) from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises RunError if the file cannot be read or holds something else.
+    """
+    try:
+        value = bounded.read_json(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}", hint="export the run again") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{path}: not a JSON object", hint="export the run again")
+    return value
+
+
+def positive(value: object, path: Path, column: str) -> float:
+    """Return a positive finite number.
+
+    Raises RunError naming file and column.
+    """
+    number = real(value)
+    if number is None or number <= 0:
+        raise RunError(f"{path}: {column}: {value!r} is not a positive number", hint="see docs")
+    return number
+
+
+def real(value: object) -> float | None:
+    """Return a finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
+
+
+def job_facts(settings: Mapping[str, object]) -> dict[str, Fact]:
+    """Return the settings that the models know, under our names."""
+    facts: dict[str, Fact] = {}
+    for theirs, ours in SETTINGS.items():
+        number = real(settings.get(theirs))
+        if number is not None and number > 0:
+            facts.setdefault(ours, number)
+    return facts
+
+
+def known_machines(seen: Instances, said: Instances | None) -> Instances:
+    """Return what a run ran on: as the user says, and what the tracker saw where nobody does.
+
+    A price alone (of an unknown machine) is put on the machine that was seen.
+    """
+    if said is None:
+        return seen
+    if said.instance_type == UNKNOWN:
+        return replace(seen, price_usd_per_h=said.price_usd_per_h)
+    return said
+
+
+def readings_series(
+    readings: Mapping[str, tuple[Floats, Floats]],
+    gauges: Mapping[str, tuple[str, float]],
+    counters: Mapping[str, tuple[str, float]],
+) -> ResourceSeries | None:
+    """Return the series of readings, at the median of the interval of the longest of them.
+
+    ``readings``: by their name, times since the start [s] and values; ``gauges``, ``counters``:
+    by our channel, their name and the factor to our unit.
+    """
+    channels = {**gauges, **counters}
+    found = {
+        name: readings[theirs] for name, (theirs, _) in channels.items() if theirs in readings
+    }
+    longest = max((t for t, _ in found.values()), key=len, default=np.empty(0))
+    if longest.size < 2:
+        return None
+    interval_s = max(float(np.median(np.diff(longest))), 0.1)
+    ticks = grid(float(longest[-1]), interval_s)
+    return resource_series(
+        {
+            name: channels[name][1] * (rate if name in counters else gauge)(t_s, values, ticks)
+            for name, (t_s, values) in found.items()
+        },
+        interval_s,
+    )
+
+
+def run_record(
+    *,
+    source: str,
+    run_id: str,
+    family: str,
+    settings: Mapping[str, object],
+    machines: Instances,
+    time_s: float | None,
+    status: Status,
+    series: ResourceSeries | None = None,
+    facts: Mapping[str, Fact] | None = None,
+    cost_usd: float | None = None,
+) -> RunRecord:
+    """Return the record of a tracked run: its job goes by program and settings.
+
+    Where the price of its machines is known and its cost is not, it cost its time.
+    """
+    known = job_facts(settings)
+    name = "-".join([family, *(f"{k}{v:g}" for k, v in sorted(known.items()) if k != "steps")])
+    price = machines.price_usd_per_h
+    if cost_usd is None and price is not None and time_s is not None:
+        cost_usd = price * machines.count * time_s / 3600.0
+    return RunRecord(
+        record_id=f"{source}/{run_id}",
+        source=source,
+        job=JobFacts(job_id=name, family=family, facts=known),
+        configuration=(machines,),
+        time_s=time_s,
+        time_kind="job",
+        cost_usd=cost_usd,
+        status=status,
+        series=(series,) if series is not None and series.readings else (),
+        facts=facts or {},
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Rows of a delimited file, every complaint with file, row and column.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of a table: text in, checked values out. Rows count from 1 below the header."""
+
+    path: Path
+    number: int
+    cells: dict[str, str]
+
+    def text(self, column: str) -> str:
+        """Return what stands in a column that must not be empty."""
+        value = self.cells.get(column) or ""
+        if not value.strip():
+            raise self.error(column, "is empty")
+        return value.strip()
+
+    def label(self, column: str, *, default: str = "") -> str:
+        """Return what stands in a column that may be empty."""
+        return (self.cells.get(column) or default).strip()
+
+    def real(self, column: str) -> float:
+        """Return a finite number."""
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.error(column, f"{text!r} is not a number") from None
+        if not math.isfinite(value):
+            raise self.error(column, f"{text} is not finite")
+        return value
+
+    def known(self, column: str) -> float | None:
+        """Return a finite number, or None where the cell is empty or says nan."""
+        text = (self.cells.get(column) or "").strip()
+        return None if text.lower() in ("", "nan", "na", "none") else self.real(column)
+
+    def positive(self, column: str) -> float:
+        """Return a positive number."""
+        value = self.real(column)
+        if value <= 0:
+            raise self.error(column, f"{value} is not positive")
+        return value
+
+    def count(self, column: str) -> int:
+        """Return a positive whole number."""
+        value = self.positive(column)
+        if value != int(value):
+            raise self.error(column, f"{value} is not a whole number")
+        return int(value)
+
+    def error(self, column: str, problem: str) -> RunError:
+        """Return the complaint about one cell."""
+        return RunError(
+            f"{self.path}: row {self.number}: {column}: {problem}",
+            hint="correct or drop the row; nothing was imported",
+        )
+
+
+@contextmanager
+def located(path: Path, row: int) -> Iterator[None]:
+    """Add file and row to what a noun refuses."""
+    try:
+        yield
+    except RunError as error:
+        raise RunError(f"{path}: row {row}: {error}", hint=error.hint) from error
+
+
+def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
+    """Read a comma-separated file that must have ``columns``.
+
+    Raises RunError if it cannot be read, or a column is missing.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            reader = bounded.csv_tables(lines)
+            missing = sorted(set(columns) - set(reader.fieldnames or ()))
+            if missing:
+                raise RunError(
+                    f"{path}: no column {missing[0]!r}", hint="is this the right format?"
+                )
+            return [Row(path=path, number=n, cells=c) for n, c in enumerate(reader, start=1)]
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}", hint="name the folder or file") from error
+
+
+def read_parquet(path: Path, columns: Collection[str]) -> Any:
+    """Read a parquet file that must have ``columns`` as a pandas DataFrame.
+
+    Raises RunError if it cannot be read, or a column is missing.
+    """
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(path)
+    except ImportError as error:
+        raise RunError(f"cannot read {path}: {error}", hint="pip install pyarrow") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}", hint="name the folder or file") from error
+    missing = sorted(set(columns) - set(frame.columns))
+    if missing:
+        raise RunError(f"{path}: no column {missing[0]!r}", hint="is this the right format?")
+    return frame
+
+
+def inside(path: Path, name: str) -> Path:
+    """Return ``path`` if it is a file, else the file ``name`` in the folder ``path``."""
+    return path if path.is_file() else path / name
+
+
+def located_records(rows: Iterable[Row], build: Callable[[Row], RunRecord]) -> list[RunRecord]:
+    """Build a record of each row; what the record refuses is told with file and row."""
+    records = []
+    for row in rows:
+        with located(row.path, row.number):
+            records.append(build(row))
+    return records
+
+
+class Repeats:
+    """Counts how often a cell has been seen: the replicate number of each row."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def next(self, cell: str) -> int:
+        """Return 0 for the first row of a cell, then 1, ..."""
+        self._seen[cell] += 1
+        return self._seen[cell] - 1

@@ -1,0 +1,144 @@
+"""A recommendation in a notebook: its list as a table, and time against cost as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from advisor import words
+from advisor.errors import UsageError
+from advisor.show import draw
+from advisor.show.charts import front_chart
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+_COLUMNS: Final = ("", "configuration", "where", "time", "cost", "limited by", "picked as")
+_STYLE: Final = "text-align:left;white-space:nowrap"
+
+
+def recommendation_html(record: Mapping[str, Any]) -> str:
+    """Return the record of ``advisor recommend --json`` as HTML without scripts."""
+    shown = record["front"] or record["nearest"]
+    choice, *more = record.get("summary") or [""]
+    parts = [f"<p>{escape(headline(record))}</p>"]
+    if choice:
+        parts.append(f"<p><b>{escape(choice)}</b> {escape(' '.join(more))}</p>")
+    if not record["front"]:
+        parts.append("<p>Nothing satisfies the constraints. The nearest misses:</p>")
+    if shown:
+        here = [record["here"]] if record.get("here") else []
+        parts += [_table(record, [*shown, *here]), draw.svg(front_chart(record, names=True))]
+    parts += [f"<p>{escape(line)}</p>" for line in _besides(record)]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _besides(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what holds for all rows, what would change the choice, and the notes."""
+    if record.get("shared_reasons"):
+        yield f"All of them: {'; '.join(record['shared_reasons'])}"
+    for change in record.get("changes", ()):
+        yield (
+            f"{change['do']}: {change['time_factor']:.2g} times the time, "
+            f"{change['cost_factor']:.2g} times the cost of the best value"
+        )
+    yield from (str(note) for note in record["notes"])
+
+
+def headline(record: Mapping[str, Any]) -> str:
+    """Return what was asked about, and how much was looked at, in one line."""
+    return (
+        f"{record['run']}: {record['job']['total_steps']:,.0f} steps; "
+        f"{len(record['front'])} of {record['considered']:,} candidates "
+        f"(prices of {record['catalogue']['as_of']})"
+    )
+
+
+def plot(record: Mapping[str, Any], axes: Axes | None = None) -> Axes:
+    """Draw time against cost with matplotlib; return the axes.
+
+    Parameters
+    ----------
+    record : mapping
+        Of ``advisor recommend --json``.
+
+    Raises
+    ------
+    UsageError
+        If there is nothing to draw.
+    """
+    charts = front_chart(record, names=True)
+    if not charts:
+        raise UsageError("there is no candidate to plot", hint="relax the constraints")
+    return draw.draw(charts[0], draw.new_axes() if axes is None else axes)
+
+
+def _table(record: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f'<th style="{_STYLE}">{name}</th>' for name in _COLUMNS)
+    rows = "".join(_row(record, one) for one in candidates)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _row(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
+    parts = candidate["configuration"]
+    rank = candidate["rank"] or "here"  # this machine has no place in the list
+    cells = (
+        str(rank),
+        words.machines(parts),
+        words.where(parts, candidate["completion"]),
+        words.time_text(candidate),
+        words.cost_text(candidate),
+        candidate["bottleneck"] + (" *" if candidate["extrapolating"] else ""),
+        words.picked_as(record, rank),
+    )
+    title = escape("; ".join(candidate["reasons"]), quote=True)
+    texts = "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in cells)
+    return f'<tr title="{title}">{texts}</tr>'
+
+
+# ------------------------------------------------------------------------------------------
+# Records of answers as pandas tables, and tables as HTML.
+
+
+_ESTIMATES: Final = ("training_time_h", "cost_usd", "step_time_s", "throughput_samples_per_s")
+
+
+def answers_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return one row a candidate; bounds are columns of their own.
+
+    Records without an answer have a ``reason``; the table has that column if one does.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([dict(one) if "reason" in one else answer_row(one) for one in records])
+
+
+def answer_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a candidate's record as one flat row."""
+    parts = record["configuration"]
+
+    def joined(name: str) -> str:
+        return " + ".join(dict.fromkeys(str(part[name]) for part in parts))
+
+    row: dict[str, Any] = {
+        "rank": record["rank"],
+        "configuration": words.machines(parts),
+        **{name: joined(name) for name in ("provider", "region", "pricing")},
+        "completion": record["completion"],
+        "way": record["way"],
+    }
+    for name in _ESTIMATES:
+        estimate = record[name]
+        row |= {name: estimate["value"], f"{name}_low": estimate["low"],
+                f"{name}_high": estimate["high"]}  # fmt: skip
+    return row | {
+        name: record[name] for name in ("memory_gib", "bottleneck", "extrapolating", "learned")
+    }
+
+
+def html(frame: pd.DataFrame) -> str:
+    """Return a table for a notebook; pandas escapes what it prints."""
+    return str(frame.to_html(index=False, na_rep=""))

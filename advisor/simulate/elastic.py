@@ -1,0 +1,316 @@
+"""Workers that join and leave beside a fixed number, as text, record and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.errors import UsageError
+from advisor.estimate.case import constants
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import Job
+from advisor.planners.core.errors import HOUR_S
+from advisor.planners.links.data_parallel import straggling
+from advisor.planners.systems.hydrozoa import (
+    Billing,
+    ElasticPlan,
+    NoiseScale,
+    Phase,
+    Schedule,
+    WorkerScaling,
+    elastic_plan,
+)
+from advisor.show.charts import Chart, Series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticQuestion:
+    """A job in phases, how it scales, what a worker costs, and the limit."""
+
+    phases: Sequence[Phase]
+    scaling: WorkerScaling
+    billing: Billing
+    batch: float
+    batches: Sequence[float] = ()
+    resize_s: float = 60.0
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    source: str = ""
+    noise_from: str = ""
+    recorded_noise: NoiseScale | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticAnswer:
+    """The plan and its charts."""
+
+    question: ElasticQuestion
+    plan: ElasticPlan
+    charts: Sequence[Chart] = field(repr=False, default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON record."""
+        plan, recorded = self.plan, self.question.recorded_noise
+        return {
+            "schema_version": 1,
+            "source": self.question.source or "given",
+            "batch": self.question.batch,
+            "phases": len(self.question.phases),
+            "samples_per_phase": self.question.phases[0].samples,
+            "noise_scale_samples": [phase.noise_batch for phase in self.question.phases],
+            "noise_scale_source": self.question.noise_from or "unknown",
+            "noise_scale_recorded": None if recorded is None else asdict(recorded),
+            "price_usd_per_h": self.question.billing.price_usd_per_h,
+            "scaling": asdict(self.question.scaling),
+            "step_s": self.question.scaling.steps_s(np.array([self.question.batch]))[0].tolist(),
+            "deadline_h": _hours(self.question.deadline_s),
+            "budget_usd": self.question.budget_usd,
+            "fixed": None if plan.fixed is None else _schedule(plan.fixed),
+            "elastic": _schedule(plan.elastic),
+            "saving_fraction": plan.saving_fraction,
+            "front": [{"time_h": s.time_s / HOUR_S, "cost_usd": s.cost_usd} for s in plan.front],
+        }
+
+
+def question_of(
+    *,
+    samples: float | None,
+    phases: int,
+    noise: tuple[float, float] | None,
+    batch: float,
+    batches: Sequence[float],
+    workers: Sequence[int],
+    step_s: float,
+    sample_s: float | None,
+    sync_per_doubling_s: float,
+    price_usd_per_h: float,
+    quantum_s: float,
+    startup_s: float,
+    resize_s: float,
+    deadline_s: float | None,
+    budget_usd: float | None,
+    spread_fraction: float | None = None,
+    known: JobFigures | None = None,
+) -> ElasticQuestion:
+    """Return equal phases whose noise scale grows geometrically from first to last.
+
+    Parameters
+    ----------
+    samples : float or None
+        Of a phase at a very small batch; a recording's by default, which are those of its own
+        batch. [samples]
+    sample_s : float or None
+        The recording's steps on each number of workers by default; otherwise communication grows
+        by ``sync_per_doubling_s`` with each doubling of them. [s]
+    noise : (float, float), optional
+        That of the recorded gradients in every phase by default.
+    spread_fraction : float, optional
+        Of the workers' compute, over its mean; by default that of the recorded ranks, or of the
+        clusters that the constants were fitted to.
+    """
+    measured = None if known is None or noise is not None else known.noise
+    ends = noise if measured is None else (measured.samples, measured.samples)
+    scales = [None] * phases if ends is None else np.geomspace(*ends, phases).tolist()
+    counts = sorted(set(workers))
+    if samples is None:
+        assert known is not None
+        needed = [known.samples / (1.0 + known.batch / one if one else 1.0) for one in scales]
+    else:
+        needed = [samples] * phases
+    if known is not None and sample_s is None:
+        scaling = known.scaling
+        if spread_fraction is not None:
+            scaling = replace(scaling, spread_fraction=spread_fraction)
+    else:
+        assert sample_s is not None
+        usual = constants().scaling.straggler_sd_fraction
+        scaling = WorkerScaling(
+            workers=tuple(counts),
+            step_s=step_s,
+            sample_s=sample_s,
+            sync_s=tuple(sync_per_doubling_s * float(np.log2(max(n, 1))) for n in counts),
+            spread_fraction=usual if spread_fraction is None else spread_fraction,
+        )
+    return ElasticQuestion(
+        phases=[
+            Phase(samples=one, noise_batch=scale)
+            for one, scale in zip(needed, scales, strict=True)
+        ],
+        scaling=scaling,
+        billing=Billing(price_usd_per_h=price_usd_per_h, quantum_s=quantum_s, startup_s=startup_s),
+        batch=batch,
+        batches=batches,
+        resize_s=resize_s,
+        deadline_s=deadline_s,
+        budget_usd=budget_usd,
+        source="" if known is None else known.source,
+        noise_from="given" if noise is not None else "" if measured is None else "recorded",
+        recorded_noise=measured,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigures:
+    """Figures of a job for a plan of elastic workers: as the one estimate says them.
+
+    Attributes
+    ----------
+    samples : float
+        Of a phase. [samples]
+    phases : int
+        Epochs, where the dataset is known; one otherwise.
+    batch : float
+        Global batch. [samples]
+    price_usd_per_h, startup_s : float
+        Of a worker. [USD/h], [s]
+    source : str
+        Job and machine, in words.
+    noise : NoiseScale or None
+        Of the recorded gradients; None where a step had one gradient norm only.
+    """
+
+    samples: float
+    phases: int
+    batch: float
+    scaling: WorkerScaling
+    price_usd_per_h: float
+    startup_s: float
+    source: str
+    noise: NoiseScale | None = None
+
+
+def figures_of(
+    predictor: Predictor, job: Job, instance_type: str, workers: Sequence[int]
+) -> JobFigures:
+    """Return a job's figures on one type of machines: a worker is a machine.
+
+    The step on one worker at two batches gives what does not depend on the batch and what a
+    sample takes; what more workers add beyond their share and the slowest one's is their exchange.
+
+    Raises
+    ------
+    UsageError
+        If the job has no steps, or the type cannot run it or is not sold on demand.
+    """
+    provider, _, name = instance_type.rpartition(":")
+    row = predictor.catalogue.instance_type(name, provider=provider or None)
+    offers, place = predictor.cheapest(row)
+    counts = np.array(sorted(set(workers)))
+    if job.work is None or place is None:
+        what = "no training steps" if job.work is None else f"no on-demand price of {row.name}"
+        raise UsageError(f"{job.name}: {what}", hint="give the figures by hand: --sample-time ...")
+
+    def steps_s(asked: Job, on: NDArray[np.int64]) -> NDArray[np.float64]:
+        columns = predictor.step_columns(asked, np.full(on.shape, row.index), on)
+        return np.asarray(np.where(columns.status == 0, columns.step_s, np.nan))
+
+    batch = float(job.global_batch)
+    one_step = float(steps_s(job, np.ones(1, dtype=np.int64))[0])
+    double = replace(job, global_batch=2 * job.global_batch, total_steps=job.total_steps / 2)
+    two_step = float(steps_s(double, np.ones(1, dtype=np.int64))[0])
+    if not (np.isfinite(one_step) and two_step > one_step):
+        raise UsageError(
+            f"{job.name} cannot be estimated on one {row.name} at twice its batch",
+            hint="name another machine with --on, or give the figures by hand",
+        )
+    sample_s = (two_step - one_step) / batch
+    alone_s = max(one_step - sample_s * batch, 0.0)
+    sample_s = (one_step - alone_s) / batch
+    step_s = steps_s(job, counts)
+    runs = np.isfinite(step_s)
+    spread = constants().with_spread(job.spread).scaling
+    computing_s = (alone_s + sample_s * batch / counts) * straggling(counts, spread)
+    sync_s = np.maximum(step_s - computing_s, 0.0)
+    phases = max(round(job.epochs), 1)
+    dataset = job.feed.dataset_samples
+    if not job.epochs and dataset:
+        phases = max(round(job.total_steps * batch / dataset), 1)
+    columns = predictor.step_columns(job, np.array([row.index]), np.array([1]))
+    return JobFigures(
+        samples=job.total_steps * batch / phases,
+        phases=phases,
+        batch=batch,
+        scaling=WorkerScaling(
+            workers=tuple(counts[runs].tolist()), step_s=alone_s, sample_s=sample_s,
+            sync_s=tuple(sync_s[runs].tolist()),
+            spread_fraction=spread.straggler_sd_fraction,
+        ),
+        price_usd_per_h=float(offers.price_usd_per_h[place]),
+        startup_s=float(columns.startup_s[0] + columns.data_in_s[0]),
+        source=f"{job.name} on {row.name} ({row.provider})",
+        noise=job.noise,
+    )  # fmt: skip
+
+
+def elastic_answer(question: ElasticQuestion) -> ElasticAnswer:
+    """Plan a schedule and draw it.
+
+    Raises
+    ------
+    PlanningError
+        If nothing meets the limit.
+    """
+    plan = elastic_plan(
+        question.phases,
+        question.scaling,
+        question.billing,
+        batch=question.batch,
+        batches=question.batches,
+        resize_s=question.resize_s,
+        deadline_s=question.deadline_s,
+        budget_usd=question.budget_usd,
+    )
+    return ElasticAnswer(question=question, plan=plan, charts=_charts(question, plan))
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / HOUR_S
+
+
+def _schedule(schedule: Schedule) -> dict[str, Any]:
+    record = asdict(schedule)
+    record["phase_h"] = [s / HOUR_S for s in record.pop("phase_s")]
+    record["time_h"] = record.pop("time_s") / HOUR_S
+    record["resizes"] = schedule.resizes
+    return record
+
+
+def _charts(question: ElasticQuestion, plan: ElasticPlan) -> list[Chart]:
+    # The schedule last: where both have the same workers it should be seen.
+    both = [("elastic", plan.elastic)]
+    if plan.fixed is not None:
+        both.insert(0, ("fixed", plan.fixed))
+    workers = [
+        Series(
+            name=f"{name}: {s.cost_usd:.2f} USD",
+            x=[0.0, *(np.cumsum(s.phase_s) / HOUR_S).tolist()],
+            y=[*s.workers, s.workers[-1]],
+            shape="steps",
+        )
+        for name, s in both
+    ]
+    front = plan.front
+    points = [
+        Series(
+            name="schedules that no other beats",
+            x=[s.time_s / HOUR_S for s in front],
+            y=[s.cost_usd for s in front],
+        )
+    ]
+    if question.deadline_s is not None:
+        points.append(Series(name="deadline", x=[question.deadline_s / HOUR_S], shape="vertical"))
+    return [
+        Chart(title="Workers over the job", x_label="hours", y_label="workers", series=workers),
+        Chart(
+            title="Time against bill",
+            x_label="hours (logarithmic)",
+            y_label="USD",
+            series=points,
+            is_x_logarithmic=True,
+            x_range=(0.9 * front[0].time_s / HOUR_S, 1.1 * front[-1].time_s / HOUR_S),
+        ),
+    ]

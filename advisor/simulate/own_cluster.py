@@ -1,0 +1,286 @@
+"""The cloud beside the user's own shared cluster: one job, both ways, rent now or wait.
+
+The job's time on the cluster comes from the same estimate as the times of the list (the device
+model for the cluster's accelerator, anchored on the measured step); what it waits comes from
+inserting it into the cluster's recorded past (``advisor.simulate.queue``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.answer import Candidate, Estimate, Recommendation
+from advisor.errors import UsageError
+from advisor.estimate.columns import STATUSES
+from advisor.estimate.completion import on_demand
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import Job
+from advisor.machines.cluster import ClusterGroup, read_cluster
+from advisor.machines.fleet import own_fleet
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.queueing.engine import POLICIES, Policy, SharedCluster
+from advisor.planners.queueing.simulator import RentOrWait
+from advisor.quantities import parse_hours
+from advisor.records.job_tables import read_cluster_trace
+from advisor.simulate.queue import OwnCluster, QueueAnswer, queue_answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWay:
+    """The job on so many devices of the own cluster.
+
+    Attributes
+    ----------
+    devices, nodes : int
+        Asked for, and the machines that they are spread over evenly.
+    queue : QueueAnswer
+        Its computing time, what it waits, when it is done.
+    cost_usd : float
+        What using the own cluster costs. [USD]
+    rents : tuple of RentOrWait
+        Against each candidate of the list, in its order.
+    """
+
+    devices: int
+    nodes: int
+    step_time_s: Estimate
+    queue: QueueAnswer
+    cost_usd: float
+    rents: tuple[RentOrWait, ...]
+
+    def to_record(self, rented: Sequence[Candidate]) -> dict[str, Any]:
+        """Return the JSON form; candidates are named by their rank."""
+        return {
+            "devices": self.devices,
+            "nodes": self.nodes,
+            "step_time_s": self.step_time_s.to_record(),
+            "duration_h": self.queue.duration_h.to_record(),
+            **self.queue.wait_record(),
+            "cost_usd": self.cost_usd,
+            "rent_or_wait": [
+                {"rank": one.rank, **asdict(rent)}
+                for one, rent in zip(rented, self.rents, strict=True)
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterComparison:
+    """A recommendation and the same job on the user's own cluster.
+
+    Attributes
+    ----------
+    accelerator : str
+        Of the own cluster.
+    ways : tuple of OwnWay
+        One a number of devices.
+    meets_constraints : bool
+        One of the ways stays within the budget and ends before the deadline in more than half of
+        the insertions.
+    """
+
+    recommendation: Recommendation
+    accelerator: str
+    ways: tuple[OwnWay, ...]
+    meets_constraints: bool
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the recommendation's record with one more part, ``own_cluster``."""
+        shared = self.ways[0].queue.cluster_record()
+        rented = self.recommendation.front or self.recommendation.nearest
+        shared["cluster"]["accelerator"] = self.accelerator
+        return self.recommendation.to_record() | {
+            "own_cluster": {**shared, "ways": [way.to_record(rented) for way in self.ways]}
+        }
+
+
+def compare_with_cluster(
+    job: Job,
+    recommendation: Recommendation,
+    *,
+    trace: str | Path,
+    cluster: str,
+    policy: str = "fifo",
+    devices: int | Sequence[int] | None = None,
+    consolidated: bool = False,
+    deadline: str | float | None = None,
+    budget: float | None = None,
+    price_usd_per_device_h: float = 0.0,
+    insertions: int = 100,
+    seed: int = 0,
+    coverage: float = 0.9,
+    predictor: Predictor | None = None,
+) -> ClusterComparison:
+    """Put the user's own shared cluster beside what could be rented.
+
+    Parameters
+    ----------
+    job : Job
+        What the recommendation was made for.
+    trace : str or Path
+        What the cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs.
+    cluster : str
+        Its machines, as for ``advisor plan``: ``"10x4xV100-SXM2-16GB@100Gbps"``.
+    devices : int or sequence of int, optional
+        To ask for; one whole machine by default.
+    consolidated : bool, default False
+        A job gets one machine, or whole machines; otherwise devices wherever they are free.
+    deadline : str or float, optional
+        From submission: ``"12h"``, or hours. [h]
+    budget : float, optional
+        Most to spend on the job. [USD]
+    price_usd_per_device_h : float, default 0
+        What the own cluster charges. [USD/h]
+    insertions, seed : int
+        Random times of submission.
+    predictor : Predictor, optional
+        That of the recommendation, to keep its catalogue.
+
+    Raises
+    ------
+    UsageError, CatalogueError
+        If the cluster, the policy or a number makes no sense.
+    TraceError
+        If the trace cannot be read.
+    PlanningError
+        If the cluster cannot hold the job (exit code 3) or its own past.
+    """
+    predictor = predictor or Predictor()
+    known = _policy(policy)
+    if not price_usd_per_device_h >= 0:
+        raise UsageError(
+            f"the price is out of range: {price_usd_per_device_h}",
+            hint="give USD per device and hour, or 0",
+        )
+    group = _group(cluster, predictor)
+    own = OwnCluster(
+        trace=read_cluster_trace(Path(trace)),
+        cluster=SharedCluster(nodes=group.count, devices_per_node=group.node.devices),
+        policy=known,
+        placement="consolidated" if consolidated else "count",
+        insertions=insertions,
+        seed=seed,
+    )
+    wanted = _wanted(devices, min(group.node.devices, job.global_batch), own.cluster)
+    deadline_h = None if deadline is None else parse_hours(deadline, option="--deadline")
+    rented = recommendation.front or recommendation.nearest
+    ways = []
+    for count in wanted:
+        step, duration_h = on_own_devices(job, group, count, predictor, coverage)
+        queue = queue_answer(own, devices=count, duration_h=duration_h, deadline_h=deadline_h)
+        ways.append(_own_way(count, step, queue, price_usd_per_device_h, rented))
+    return ClusterComparison(
+        recommendation=recommendation,
+        accelerator=group.part.name,
+        ways=tuple(ways),
+        meets_constraints=any(
+            way.cost_usd <= (np.inf if budget is None else budget)
+            and (way.queue.miss_probability or 0.0) < 0.5
+            for way in ways
+        ),
+    )
+
+
+def _own_way(
+    devices: int, step: Estimate, queue: QueueAnswer, price_usd_per_device_h: float,
+    rented: Sequence[Candidate],
+) -> OwnWay:  # fmt: skip
+    bill = price_usd_per_device_h * devices * queue.duration_h.value
+    return OwnWay(
+        devices=devices,
+        nodes=-(-devices // queue.cluster.cluster.devices_per_node),
+        step_time_s=step,
+        queue=queue,
+        cost_usd=bill,
+        rents=tuple(
+            queue.rent_or_wait(one.training_time_h, one.cost_usd.value, bill) for one in rented
+        ),
+    )
+
+
+def _policy(name: str) -> Policy:
+    known = next((one for one in POLICIES if one == name), None)
+    if known is None:
+        raise UsageError(f"no policy named {name!r}", hint=f"one of {', '.join(POLICIES)}")
+    return known
+
+
+def _group(text: str, predictor: Predictor) -> ClusterGroup:
+    named = read_cluster(text, predictor.catalogue)
+    if named.is_mixed:
+        raise UsageError(
+            f"{text!r} has more than one kind of machine",
+            hint="give the part that the job would run on, and its jobs' trace",
+        )
+    return named.groups[0]
+
+
+def _wanted(
+    devices: int | Sequence[int] | None, usual: int, cluster: SharedCluster
+) -> tuple[int, ...]:
+    """Return the numbers of devices to try, each an even share of every machine it needs."""
+    if devices is None:
+        return (usual,)
+    wanted = (devices,) if isinstance(devices, int) else tuple(devices)
+    for count in wanted:
+        if count < 1:
+            raise UsageError(
+                f"the number of devices is out of range: {count}", hint="give 1 or more"
+            )
+        cluster.check_fits(count)
+        nodes = -(-count // cluster.devices_per_node)
+        if count % nodes:
+            raise UsageError(
+                f"{count} devices cannot be spread evenly over {nodes} machines",
+                hint=f"ask for {count - count % nodes} or {count - count % nodes + nodes}",
+            )
+    if not wanted:
+        raise UsageError(
+            "the number of devices is missing", hint="name one, or leave the option out"
+        )
+    return wanted
+
+
+def on_own_devices(
+    job: Job, group: ClusterGroup, devices: int, predictor: Predictor, coverage: float,
+    nodes: int | None = None,
+) -> tuple[Estimate, Estimate]:  # fmt: skip
+    """Return the step [s] and the computing time of the job [h] on machines that are there.
+
+    The data is taken to lie on the cluster.
+
+    Parameters
+    ----------
+    group : ClusterGroup
+        What one of the machines is.
+    devices : int
+        Of all machines together.
+    nodes : int, optional
+        Machines that the devices are spread over evenly; as few as hold them by default.
+
+    Raises
+    ------
+    PlanningError
+        If the job cannot run there (exit code 3).
+    """
+    job = replace(job, transfers=replace(job.transfers, data_bytes=None, boot_s=None))
+    nodes = nodes or -(-devices // group.node.devices)
+    machines, row = own_fleet(
+        group, predictor.catalogue, predictor.fleet, per_node=devices // nodes
+    )
+    columns = predictor.step_columns(job, np.array([row]), np.array([nodes]), fleet=machines)
+    if columns.status[0]:
+        reason = STATUSES[int(columns.status[0])].replace("_", " ")
+        raise PlanningError(
+            f"{job.name} cannot run on {devices} x {group.part.name} of your cluster: {reason}",
+            hint="ask for another number of devices (--cluster-devices), or rent",
+            exit_code=3,
+        )
+    step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
+    duration_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
+    return step, duration_h

@@ -1,0 +1,405 @@
+"""Boosted trees on a Dask cluster, for more runs than one machine's memory holds.
+
+Every file of runs is read by a worker, and its rows stay there: XGBoost exchanges histograms, not
+rows. A fifth of the programs, told by a hash of their names so that all workers agree, is left out
+of the fit: the intervals, and what is said of the errors, are made of them (split-conformal
+prediction, one fit in place of one a fold). What comes to this machine is those programs' rows
+and a few numbers a file. Runs that were cut short are left aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import math
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final, Literal, cast, get_args
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.errors import ModelError, UsageError
+from advisor.estimate.learned import NAME
+from advisor.learned import features
+from advisor.learned.evaluation import metrics
+from advisor.learned.intervals import calibrate
+from advisor.learned.problem import Problem, Target, problem
+from advisor.learned.quick import LEAST_ROWS, Hull, hull_parts
+from advisor.learned.stack import Guarded
+from advisor.learned.trained import TrainedModel, data_hash, describe_features
+from advisor.learned.trees import Boosting
+from advisor.train.labelled import read_runs
+
+Floats = NDArray[np.float64]
+
+_LEFT_OUT_OF: Final = 5  # one program in five
+_COLUMNS: Final = ("X", "truth", "offset", "groups", "is_censored")
+_PARTED: Final = tuple(features.NAMES.index(n) for n in ("instances", "accelerators"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The runs of one file as a worker holds them: what is learned from stays there."""
+
+    X: Floats
+    r: Floats
+    told: _Told
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What comes to the machine that asked, one a file."""
+
+    rows: int
+    left_out: Problem | None
+    median: float
+    rows_by_kind: NDArray[np.intp]
+    bounds: Floats  # rows with the least and the greatest value of every feature, by kind
+    accelerators: Mapping[str, int]
+    sha256: str
+
+
+def train_on_dask(
+    paths: Sequence[Path],
+    *,
+    fmt: str = "auto",
+    target: str = "over_analytic",
+    rounds: int = 300,
+    seed: int = 0,
+) -> tuple[TrainedModel, dict[str, Any]]:
+    """Fit boosted trees on runs that lie in many files, with the Dask client that is open.
+
+    Raises ModelError if no program is left to judge the model by, or none to learn from.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files that every worker can read, each of a size that one worker can hold.
+    """
+    array: Any = importlib.import_module("dask.array")
+    dask: Any = importlib.import_module("dask")
+    dask_xgboost: Any = importlib.import_module("xgboost.dask")
+    client: Any = importlib.import_module("distributed").get_client()
+    parts = client.map(_read, list(paths), fmt=fmt, target=target, pure=False)
+    told: list[_Told] = client.gather(client.map(_told, parts, pure=False))
+    asked = _joined([t.left_out for t in told if t.left_out is not None])
+    if asked is None or not any(t.rows for t in told):
+        raise ModelError(
+            "too few programs: one in five is left out, and none was left to "
+            + ("judge the model by" if asked is None else "learn from"),
+            hint="add runs of other programs, or leave out --spread",
+        )
+    width = len(features.FEATURES)
+    learned = [(dask.delayed(part), t.rows) for part, t in zip(parts, told, strict=True) if t.rows]
+    inputs = array.concatenate(
+        [array.from_delayed(part.X, (rows, width), dtype=float) for part, rows in learned]
+    )
+    targets = array.concatenate(
+        [array.from_delayed(part.r, (rows,), dtype=float) for part, rows in learned]
+    )
+    member = Boosting(rounds=rounds, random_state=seed, calibration_folds=0)
+    settings = {k: v for k, v in member._settings().items() if k != "nthread"}
+    matrix = dask_xgboost.DaskDMatrix(client, inputs, targets)
+    fitted = dask_xgboost.train(client, settings, matrix, num_boost_round=rounds)
+    member.booster_, member.rounds_ = fitted["booster"], rounds
+    guarded = _guarded(member, told, asked, seed)
+    return _trained(guarded, told, asked, seed)
+
+
+def _read(path: Path, *, fmt: str, target: str) -> _Part:
+    """Read a file where it will stay."""
+    asked = problem(read_runs([path], fmt), cast(Target, target))
+    complete = ~asked.is_censored
+    is_out = np.array([_is_left_out(name) for name in asked.groups]) & complete
+    kept = ~is_out & complete
+    rows, left = asked.X[kept], np.log(asked.truth[kept]) - asked.offset[kept]
+    parts = [rows[hull_parts(rows, _PARTED) == kind] for kind in range(2 ** len(_PARTED))]
+    bounds = [_extremes(part) for part in parts if len(part)]
+    told = _Told(
+        rows=len(rows),
+        left_out=_rows(asked, is_out) if is_out.any() else None,
+        median=float(np.median(left)) if len(left) else math.nan,
+        rows_by_kind=np.array([len(part) for part in parts]),
+        bounds=np.vstack(bounds) if bounds else rows,
+        accelerators=Counter(record.configuration[0].accelerator for record in asked.records),
+        sha256=data_hash(asked.records),
+    )
+    return _Part(rows, left, told)
+
+
+def _told(part: _Part) -> _Told:
+    return part.told
+
+
+def _is_left_out(program: str) -> bool:
+    digest = hashlib.sha256(program.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % _LEFT_OUT_OF == 0
+
+
+def _extremes(rows: Floats) -> Floats:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns that are nan throughout
+        return np.vstack([np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)])
+
+
+def _rows(asked: Problem, keep: NDArray[np.bool_]) -> Problem:
+    return replace(
+        asked,
+        records=tuple(r for r, k in zip(asked.records, keep, strict=True) if k),
+        **{name: getattr(asked, name)[keep] for name in _COLUMNS},
+    )
+
+
+def _joined(problems: Sequence[Problem]) -> Problem | None:
+    if not problems:
+        return None
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(p, name) for p in problems]) for name in _COLUMNS
+    }
+    return replace(problems[0], records=tuple(r for p in problems for r in p.records), **joined)
+
+
+def _guarded(member: Boosting, told: Sequence[_Told], asked: Problem, seed: int) -> Guarded:
+    """Return the trees behind their guard, with intervals from the programs left out."""
+    watched = np.flatnonzero(features.is_watched()).tolist()
+    guarded = Guarded(
+        member, guarded_columns=watched, parted_columns=_PARTED, is_adaptive=True,
+        random_state=seed,
+    )  # fmt: skip
+    guarded.n_features_in_ = member.n_features_in_ = len(features.FEATURES)
+    hull = Hull.of(np.vstack([t.bounds for t in told]), _PARTED, watched)
+    enough = np.sum([t.rows_by_kind for t in told], axis=0) >= LEAST_ROWS
+    guarded.hull_ = replace(hull, has_rows=enough)
+    guarded.level_ = float(np.nanmedian([t.median for t in told]))
+    guarded.member_ = member
+    member.calibration_ = None
+    known = np.log(asked.truth) - asked.offset
+    guarded.outside_ = calibrate(asked.X, guarded.level_ - known, asked.groups)
+    errors = member._answer(asked.X) - known
+    guarded.calibration_ = calibrate(asked.X, errors, asked.groups, is_adaptive=True)
+    return guarded
+
+
+def _trained(
+    guarded: Guarded, told: Sequence[_Told], asked: Problem, seed: int
+) -> tuple[TrainedModel, dict[str, Any]]:
+    overall = metrics(asked.predict(guarded, slice(None)), asked.truth)
+    found: dict[str, Any] = {
+        "seed": seed,
+        "split": "job",
+        "chosen": "boosting",
+        "weights": {"boosting": 1.0},
+        "left_out": [{"name": "boosting", "overall": overall.to_record(), "top1_regret": None}],
+    }
+    accelerators = sum((Counter(t.accelerators) for t in told), Counter[str]())
+    digest = hashlib.sha256("".join(sorted(t.sha256 for t in told)).encode()).hexdigest()
+    about = describe_features(asked, hull=guarded.hull_) | {
+        "accelerators": dict(sorted(accelerators.items())),
+        "data_sha256": digest,
+        "records": sum(t.rows for t in told) + len(asked.records),
+    }
+    model = TrainedModel(
+        name=NAME, estimator=guarded, target=asked.target, channels=0, about=about,
+        metrics=found,
+    )  # fmt: skip
+    return model, found
+
+
+# ------------------------------------------------------------------------------------------
+# Backends of parallel work: this machine, or an existing Dask or Ray cluster.
+
+
+Backend = Literal["loky", "dask", "ray"]
+BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
+_TIMEOUT_S: Final = 15.0
+
+
+@contextlib.contextmanager
+def workers(backend: str = "loky", address: str | None = None) -> Iterator[None]:
+    """Run what joblib parallelises inside the block on a backend.
+
+    Raises UsageError if there is no such backend, or it is not installed; ModelError if the
+    cluster cannot be reached or went away: nothing was saved yet, run it again.
+
+    Parameters
+    ----------
+    address : str, optional
+        Of the Dask scheduler (``tcp://host:8786``) or the Ray head (``host:6379``); without one
+        a local cluster is started and stopped again.
+    """
+    if backend not in BACKENDS:
+        raise UsageError(f"no backend named {backend!r}", hint=f"one of: {', '.join(BACKENDS)}")
+    if backend == "loky":
+        yield
+        return
+    opened = _dask(address) if backend == "dask" else _ray(address)
+    with opened:
+        yield
+
+
+@contextlib.contextmanager
+def _dask(address: str | None) -> Iterator[None]:
+    try:
+        import distributed
+        from distributed.comm.core import CommClosedError
+        from distributed.scheduler import KilledWorker
+    except ImportError as error:
+        raise UsageError(
+            "Dask is not installed", hint="pip install 'dask[distributed]'"
+        ) from error
+    connect: Any = distributed.Client
+    try:
+        with connect(address, timeout=_TIMEOUT_S), joblib.parallel_config(backend="dask"):
+            yield
+    except (OSError, TimeoutError, CommClosedError, KilledWorker, CancelledError) as error:
+        raise _gone("Dask", address, error) from error
+
+
+@contextlib.contextmanager
+def _ray(address: str | None) -> Iterator[None]:
+    try:
+        import ray
+        from ray.util import joblib as ray_joblib
+    except ImportError as error:
+        raise UsageError("Ray is not installed", hint="pip install 'ray[default]'") from error
+    try:
+        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+        register: Any = ray_joblib.register_ray
+        register()
+        with _ending_quietly(), joblib.parallel_config(backend="ray"):
+            yield
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        raise _gone("Ray", address, error) from error
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Let SIGTERM end the command; Ray's own handler prints the stacks of native threads."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)  # as shells say it
+
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _gone(name: str, address: str | None, error: BaseException) -> ModelError:
+    return ModelError(
+        f"the {name} cluster at {address or 'this machine'} is gone: {error}",
+        hint="nothing was lost: start it again and repeat the command, or use --backend loky",
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Progress of a long fit: bars on a terminal, a line every few seconds where there is none.
+
+
+PERIOD_S: Final = 5.0  # between lines: seldom enough for a log, often enough to be seen alive
+
+
+@contextlib.contextmanager
+def progress(checkpoints: Path | None = None, *, is_quiet: bool = False) -> Iterator[None]:
+    """Show how far the fits in the block are; keep finished parts in ``checkpoints``."""
+    from advisor.learned.tasks import supervised
+
+    if is_quiet:
+        with supervised(lambda *_: None, checkpoints):
+            yield
+    elif sys.stderr.isatty():
+        with _bars() as tell, supervised(tell, checkpoints):
+            yield
+    else:
+        lines = ProgressLines(sys.stderr)
+        with lines.ticking(), supervised(lines.tell, checkpoints):
+            yield
+
+
+class ProgressLines:
+    """Progress as lines of text."""
+
+    def __init__(self, out: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._clock = clock
+        self._begin_s = self._said_s = clock()
+        self._stages: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Note how far a stage is, and write the line that is due; the last of a stage is."""
+        with self._lock:
+            self._stages[what] = done, total
+            if done == total:
+                self._say(f"{what}: {total} of {total}")
+                del self._stages[what]
+        self.tick()
+
+    def tick(self) -> None:
+        """Write a line if the last one is ``PERIOD_S`` old."""
+        with self._lock:
+            if self._clock() - self._said_s < PERIOD_S:
+                return
+            stages = [f"{what} {done} of {total}" for what, (done, total) in self._stages.items()]
+            self._say(", ".join(stages) or "fitting")
+
+    @contextlib.contextmanager
+    def ticking(self) -> Iterator[None]:
+        """Tick beside the block, which may be a single long call."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(PERIOD_S / 5):
+                self.tick()
+
+        thread = threading.Thread(target=watch, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _say(self, line: str) -> None:
+        self._said_s = self._clock()
+        with contextlib.suppress(OSError):  # nobody reads it: no reason to end a fit
+            self._out.write(f"{line} ({self._said_s - self._begin_s:.0f} s)\n")
+            self._out.flush()
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+
+    bars: dict[str, Any] = {}
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        fitting = shown.add_task("fitting", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            shown.update(fitting, visible=False)
+            if what not in bars:
+                bars[what] = shown.add_task(what, total=total)
+            shown.update(bars[what], completed=done, total=total)
+
+        yield tell

@@ -1,0 +1,335 @@
+"""The catalogue's records as text for a terminal of any width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from advisor.quantities import rate_text, size_text
+
+Record = Mapping[str, Any]
+
+# Columns of a terminal that hold the table of offers with a column a fact, and with all facts.
+_WIDE = 106
+_COMPLETE = 130
+_TOP_PRICES = 12  # regions shown by ``show`` unless all are asked for
+
+
+def offers(record: Record, console: Console) -> None:
+    """Print the answer to ``list``."""
+    rows = record["offers"]
+    if rows:
+        if console.width < _WIDE:
+            console.print(_narrow_offers(rows))
+        else:
+            console.print(_wide_offers(rows, is_complete=console.width >= _COMPLETE))
+    as_of = record["catalogue"]["as_of"]
+    console.print(
+        Text(f"{len(rows):,} of {record['found']:,} offers; newest price of {as_of}"), style="dim"
+    )
+
+
+def _wide_offers(rows: Sequence[Record], *, is_complete: bool) -> Table:
+    table = _table(
+        "provider", "instance type", "region", ">USD/h", "pricing", "accelerators",
+        ">vCPU", ">GiB", *([">Gbit/s", "as of"] if is_complete else []),
+    )  # fmt: skip
+    for row in rows:
+        _add(
+            table,
+            row["provider"],
+            row["instance_type"],
+            row["region"],
+            usd_per_h(row["price_usd_per_h"]),
+            row["pricing"],
+            accelerators(row),
+            number(row["vcpus"]),
+            number(row["memory_gib"]),
+            *([number(row["network_gbit_per_s"])] if is_complete else []),
+            *([row["as_of"] or "undated"] if is_complete else []),
+        )
+    return table
+
+
+def _narrow_offers(rows: Sequence[Record]) -> Table:
+    table = _table("instance type", "~where", ">USD/h", "pricing", "~resources")
+    for row in rows:
+        size = f"{number(row['vcpus'])} vCPU, {number(row['memory_gib'])} GiB"
+        _add(
+            table,
+            row["instance_type"],
+            f"{row['provider']} {row['region']}",
+            usd_per_h(row["price_usd_per_h"]),
+            row["pricing"],
+            accelerators(row) or size,
+        )
+    return table
+
+
+def instance_type(record: Record, console: Console, *, all_regions: bool = False) -> None:
+    """Print the answer to ``show``."""
+    one = record["specification"]
+    console.print(Text(f"{one['provider']} {one['name']}", style="bold"))
+    console.print(_facts(_specification(one, record)))
+    prices = record["prices"]
+    shown = prices if all_regions else prices[:_TOP_PRICES]
+    if shown:
+        console.print(Text("\nprices in USD per hour", style="bold"))
+        console.print(_prices(shown))
+    if len(shown) < len(prices):
+        console.print(Text(f"{len(prices) - len(shown)} more regions: --all-regions", style="dim"))
+    if not prices:
+        console.print(Text("no price known"))
+    console.print(Text("\nsources", style="bold"))
+    console.print(_facts(_sources(record)))
+
+
+def _specification(one: Record, record: Record) -> Iterable[tuple[str, str]]:
+    architecture = f" ({one['cpu_arch']})" if one["cpu_arch"] else ""
+    yield "vCPUs", f"{number(one['vcpus'])}{architecture} {one['cpu_model']}".strip()
+    if one["core_speed"] is not None:
+        yield "core speed", f"{one['core_speed']:,.0f} CoreMark/vCPU ({one['core_speed_source']})"
+    yield "memory", f"{gib(one['memory_bytes'])} GiB"
+    if one["local_ssd_bytes"]:
+        yield "local SSD", size_text(one["local_ssd_bytes"])
+    yield from _accelerator(one, record)
+    rates = f"{gbit(one['network_bytes_per_s'])} Gbit/s sustained"
+    if one["network_burst_bytes_per_s"] not in (None, one["network_bytes_per_s"]):
+        rates += f", {gbit(one['network_burst_bytes_per_s'])} as advertised"
+    yield "network", rates + (f", {one['rdma']}" if one["rdma"] else "")
+
+
+def _accelerator(one: Record, record: Record) -> Iterable[tuple[str, str]]:
+    device = record["accelerator"]
+    if device is None:
+        return
+    memory = gib(one["accelerator_memory_bytes"])
+    yield "accelerators", f"{one['accelerator_count']:g} x {one['accelerator']}, {memory} GiB each"
+    peaks = ", ".join(
+        f"{name} {device[f'{name}_flop_per_s'] / 1e12:,.0f}"
+        for name in ("fp32", "tf32", "bf16", "fp16", "fp8")
+        if device[f"{name}_flop_per_s"]
+    )
+    if peaks:
+        yield "dense peaks", f"{peaks} Tflop/s; memory {rate(device['memory_bytes_per_s'])}"
+    if device["sustained_bf16_flop_per_s"]:
+        yield (
+            "measured",
+            f"bf16 products {device['sustained_bf16_flop_per_s'] / 1e12:,.0f} Tflop/s",
+        )
+    nominal = f"{device['link'] or 'no direct link'}, {rate(device['link_bytes_per_s'])} nominal"
+    basis = one["intra_node_basis"] or "not measured"
+    yield (
+        "between them",
+        f"{one['intra_node_link'] or 'unknown'}: {rate(one['intra_node_bytes_per_s'])} ({basis}); "
+        f"{nominal}",
+    )
+    yield (
+        "host to one",
+        f"{rate(one['host_device_bytes_per_s'])} ({one['host_device_basis'] or 'not measured'}); "
+        f"PCIe {rate(record['nominal_pcie_bytes_per_s'])} nominal",
+    )
+
+
+def _prices(rows: Sequence[Record]) -> Table:
+    ways = ["on_demand", "spot", "reserved_1y", "reserved_3y"]
+    used = [way for way in ways if any(row[f"{way}_usd_per_h"] is not None for row in rows)]
+    has_bands = any(row["interruption"] for row in rows)
+    headers = [f">{way.replace('_', ' ')}" for way in used]
+    bands = [">interrupted"] if has_bands else []
+    table = _table("region", *headers, *bands, "as of", "~status")
+    for row in rows:
+        cells = [usd_per_h(row[f"{way}_usd_per_h"]) for way in used]
+        band = [row["interruption"] or ""] if has_bands else []
+        words = [row["status"]] + ([row["listing"]] if row["listing"] != "offered" else [])
+        status = ", ".join(words).replace("-", " ")
+        _add(table, row["region"], *cells, *band, row["as_of"] or "undated", status)
+    return table
+
+
+def _sources(record: Record) -> Iterable[tuple[str, str]]:
+    yield "specification", record["specification"]["source"]
+    if device := record["accelerator"]:
+        yield "accelerator", "; ".join(filter(None, [device["source_1"], device["source_2"]]))
+    for text in sorted({row["source"] for row in record["prices"]}):
+        yield "prices", text
+    for text in sorted({one["source"] for one in record["measured_links"]}):
+        yield "links", text
+
+
+def info(record: Record, console: Console) -> None:
+    """Print the answer to ``info``."""
+    console.print(_facts(_about(record)))
+    table = _table(
+        "provider", ">types", ">with GPU", ">regions", ">on-demand", ">spot", "newest", ">days",
+        ">unpriced",
+    )  # fmt: skip
+    for row in record["providers"]:
+        age = row["age_days"]
+        _add(
+            table,
+            row["provider"],
+            f"{row['types']:,}",
+            f"{row['accelerated_types']:,}",
+            f"{row['regions']:,}",
+            f"{row['on_demand_prices']:,}",
+            f"{row['spot_prices']:,}",
+            row["newest"] or "undated",
+            "?" if age is None else f"{age:.0f}",
+            f"{row['holes']['types_without_price']:,}",
+        )
+    console.print(table)
+
+
+def _about(record: Record) -> Iterable[tuple[str, str]]:
+    yield "snapshot", record["path"] + (" (bundled)" if record["is_bundled"] else "")
+    age = "undated" if record["age_days"] is None else f"{record['age_days']:.0f} days ago"
+    yield "newest price", f"{record['as_of']}, {age}".removeprefix(", ")
+    yield (
+        "holds",
+        f"{record['types']:,} types, {record['priced_pairs']:,} on-demand prices, "
+        f"{record['accelerators']} accelerators",
+    )
+    speeds = ", ".join(f"{count:,} {name}" for name, count in record["core_speed"].items())
+    yield "core speed", speeds
+    if record["overrides"]:
+        yield "overrides", record["overrides"]
+
+
+def other_prices(rows: Sequence[Record], console: Console) -> None:
+    """Print prices of storage and outgoing traffic."""
+    table = _table("provider", "region", "~item", "~tier", ">USD", "unit", "as of")
+    for row in rows:
+        price = f"{row['price_usd']:.4g}"
+        unit = row["unit"].removeprefix("USD/")
+        _add(
+            table, row["provider"], row["region"], row["item"], row["tier"], price, unit,
+            row["as_of"],
+        )  # fmt: skip
+    console.print(table)
+
+
+def update(record: Record, console: Console) -> None:
+    """Print the answer to ``update``."""
+    table = _table("source", "", ">types", ">prices", "~")
+    for row in record["sources"]:
+        notes = ", ".join(f"{count:,} {what}" for what, count in row["found"].items())
+        words = row["message"] if row["status"] != "updated" else notes
+        if row["status"] != "updated" and row["hint"]:
+            words += f"\nhint: {row['hint']}"
+        _add(table, row["source"], row["status"], f"{row['types']:,}", f"{row['prices']:,}", words)
+    console.print(table)
+    console.print(Text(record["message"]))
+
+
+def difference(record: Record, console: Console, *, top: int) -> None:
+    """Print the answer to ``diff``."""
+    console.print(Text(f"from {record['old']}\nto   {record['new']}"))
+    table = _table(
+        "provider", ">types +", ">types -", ">prices +", ">prices -", ">changed", ">median change"
+    )
+    for row in record["providers"]:
+        change = row["median_change_fraction"]
+        _add(
+            table,
+            row["provider"],
+            f"{row['types_added']:,}",
+            f"{row['types_removed']:,}",
+            f"{row['prices_added']:,}",
+            f"{row['prices_removed']:,}",
+            f"{row['prices_changed']:,}",
+            "" if change is None else f"{change:+.1%}",
+        )
+    console.print(table if record["providers"] else Text("no difference"))
+    changes = record["changes"][:top]
+    if changes:
+        console.print(Text("\nlargest changes", style="bold"))
+        console.print(_changes(changes))
+
+
+def _changes(rows: Sequence[Record]) -> Table:
+    table = _table("instance type", "~where", "pricing", ">old", ">new", ">change")
+    for row in rows:
+        _add(
+            table,
+            row["instance_type"],
+            f"{row['provider']} {row['region']}",
+            row["pricing"],
+            usd_per_h(row["old_usd_per_h"]),
+            usd_per_h(row["new_usd_per_h"]),
+            f"{row['change_fraction']:+.1%}",
+        )
+    return table
+
+
+def usd_per_h(value: float | None) -> str:
+    """Return a price with enough digits to tell two apart.
+
+    >>> usd_per_h(0.00417), usd_per_h(0.1664), usd_per_h(21.957642), usd_per_h(113.9328)
+    ('0.0042', '0.1664', '21.958', '113.93')
+    """
+    if value is None:
+        return ""
+    return f"{value:.4f}" if value < 1 else f"{value:.3f}" if value < 100 else f"{value:,.2f}"
+
+
+def number(value: float | None) -> str:
+    """Return a number as short as it is, a question mark where it is unknown."""
+    return "?" if value is None else f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
+def gib(value: float | None) -> str:
+    """Return bytes as GiB."""
+    return number(None if value is None else value / 2**30)
+
+
+def gbit(value: float | None) -> str:
+    """Return bytes/s as Gbit/s."""
+    return number(None if value is None else value * 8 / 1e9)
+
+
+def rate(value: float | None) -> str:
+    """Return bytes/s, or a question mark where they are unknown."""
+    return "?" if value is None else rate_text(value)
+
+
+def accelerators(row: Record) -> str:
+    """Return e.g. ``"8 x H100-SXM5-80GB"``; a share of one as a fraction."""
+    count = row["accelerators"]
+    if not count:
+        return ""
+    share = f"1/{1 / count:.0f}" if count < 1 else f"{count:g} x"
+    return f"{share} {row['accelerator']}"
+
+
+def _table(*headers: str) -> Table:
+    """Make a table: ``>`` turns a column to the right, ``~`` lets it wrap at spaces."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for header in headers:
+        justify: Literal["left", "right"] = "right" if ">" in header else "left"
+        wraps = "~" in header
+        table.add_column(
+            header.strip(">~"),
+            justify=justify,
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+        )
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(escape(cell) for cell in cells))
+
+
+def _facts(pairs: Iterable[tuple[str, str]]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        _add(table, name, value)
+    return table

@@ -1,0 +1,396 @@
+"""A recommendation as text for a terminal: the choice first, one screen, nothing said twice."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rich.console import Console, Group
+from rich.text import Text
+
+from advisor import words
+from advisor.errors import UsageError
+from advisor.estimate.ways.beside import shown_name
+from advisor.quantities import REACH_90, digits, hours_text, usd_text
+from advisor.words.pieces import wrapped
+
+# ------------------------------------------------------------------------------------------
+# One row of a recommendation in full: what it waits for, costs and assumes, and what it beats.
+
+
+Record = Mapping[str, Any]
+
+REJECTED: Final = {
+    "does_not_fit_in_memory": "do not fit in memory",
+    "fewer_samples_than_workers": "have more workers than samples in a batch",
+    "network_unknown": "have an unknown network (--known-network)",
+    "no_time_model": "have no time model",
+    "accelerator_not_supported": "have accelerators this script cannot use unchanged",
+    "runs_on_one_machine": "are several machines for a program that runs on one",
+    "over_quota": "are over your quota",
+    "over_hourly": "cost more per hour than you allow (--max-hourly)",
+    "no_checkpoints": "are spot machines for a job without checkpoints",
+    "over_deadline": "are over the deadline",
+    "over_budget": "are over the budget",
+    "no_price": "have no price",
+    "batch_does_not_divide": "have a number of devices that the batch does not divide over",
+    "excluded_by_layout": "have no layout of the form asked for",
+    "dominated": "are beaten in both time and cost",
+    "not_asked": "mix types of machines and were not estimated (--mixed estimates all)",
+    "too_little_gain": "gain too little over a row that is shown (--gain)",
+}
+_WAITS: Final[dict[str, str]] = {
+    "compute": "arithmetic (compute)",
+    "memory": "reading and writing device memory (memory bandwidth)",
+    "network": "devices exchanging gradients and activations (network)",
+    "input": "waiting for data (input pipeline)",
+    "launch": "the device waiting to be told what to do (kernel launches)",
+    "pipeline": "waiting for other stages (pipeline bubble)",
+    "offload": "moving states to host memory and back (offload)",
+}
+_PARTS: Final = {
+    "start_up": "booting and starting",
+    "data_in": "bringing in the data",
+    "steps": "training steps",
+    "epoch_ends": "ends of epochs (validation)",
+    "whole_run": "evaluation, stalls, stops by hand",
+    "checkpoints": "writing checkpoints",
+    "interruptions": "failures and interruptions",
+    "shortest_bill": "shortest bill",
+    "storage": "storage",
+    "results_out": "downloading the results",
+}
+_WORTH_SAYING: Final = 0.001
+_NAME: Final = 36
+
+
+def waits_words(bottleneck: str) -> str:
+    """Return what a step waits for in lay words, the term of the trade in brackets."""
+    return _WAITS[bottleneck]
+
+
+def part_words(name: str) -> str:
+    """Return what a part of the job's time and cost is."""
+    return _PARTS.get(name, name)
+
+
+def alternatives_words(one: Record, most: int = 2) -> str:
+    """Name the nearest alternatives, and say how many more there are."""
+    others = one["alternatives"]
+    if not others:
+        return ""
+    own = one["configuration"][0]
+    named = []
+    for other in others[:most]:
+        part = other["configuration"][0]
+        place = f"{part['provider']} {part['region']}"
+        is_region = all(part[name] == own[name] for name in ("instance_type", "provider"))
+        named.append(part["region"] if is_region else f"{words.machine(part)} ({place})")
+    more = len(others) - len(named)
+    if not named:
+        return f"or {more} other{'s' if more > 1 else ''} (--explain {one['rank']})"
+    return f"or {', '.join(named)}" + (f" and {more} more" if more else "")
+
+
+def explained_text(record: Record, rank: int, *, width: int = 80) -> str:
+    """Return everything that is known of one row of the record of ``advisor recommend --json``.
+
+    Raises
+    ------
+    UsageError
+        If there is no such row.
+    """
+    rows = record["front"] or record["nearest"]
+    one = next((row for row in rows if row["rank"] == rank), None)
+    if one is None:
+        raise UsageError(
+            f"there is no row {rank}", hint=f"give 1 to {len(rows)}" if rows else "nothing to rent"
+        )
+    return "\n".join(_lines(record, one, max(width, 40)))
+
+
+def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
+    yield from wrapped(f"{one['rank']}: {words.offer_words(one['configuration'])}", width)
+    yield _pair("time", words.time_text(one))
+    yield _pair("cost", words.cost_text(one))
+    step = {name: 1e3 * one["step_time_s"][name] for name in ("value", "low", "high")}
+    bounds = f"{digits(step['low'])}-{digits(step['high'])}"
+    yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
+    yield _pair("samples a second", digits(one["throughput_samples_per_s"]["value"]))
+    yield _pair("memory of a device", f"{digits(one['memory_gib'])} GiB")
+    layout = words.layout_words(one["layout"])
+    yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
+    yield from ("", "what a step goes to")
+    for name, share in sorted(one["shares"].items(), key=lambda item: -item[1]):
+        if share >= _WORTH_SAYING:
+            yield f"  {share:>5.1%}  {waits_words(name)}"
+    yield from _breakdown(one)
+    yield from ("", "why it is on the list, and what it assumes")
+    for said in dict.fromkeys(one["reasons"]):
+        yield from wrapped(f"  - {said}", width, indent="    ")
+    if one["alternatives"]:
+        yield from ("", "what the model cannot tell apart from it")
+        for other in one["alternatives"]:
+            price = f"{hours_text(other['training_time_h'])}, {usd_text(other['cost_usd'])}"
+            machines = words.offer_words(other["configuration"])
+            yield from wrapped(f"  {machines}: {price}", width, indent="    ")
+    yield from _looked_at(record, width)
+
+
+def _breakdown(one: Record) -> Iterator[str]:
+    yield from ("", "where time and cost go")
+    least_h, least_usd = (
+        _WORTH_SAYING * one[name]["value"] for name in ("training_time_h", "cost_usd")
+    )
+    for name, part in one["breakdown"].items():
+        if part["time_h"] > least_h or (part["cost_usd"] or 0.0) > least_usd:
+            time = hours_text(part["time_h"]) if part["time_h"] > 0 else ""
+            cost = usd_text(part["cost_usd"]) if part["cost_usd"] else ""
+            yield f"  {part_words(name):{_NAME - 2}}{time:>10}{cost:>12}"
+    for bill in one["bills"]:
+        rented = f"rented {bill['pricing']}"
+        time, price = hours_text(bill["time_h"]), usd_text(bill["price_usd_per_h"])
+        yield f"  {rented:{_NAME - 2}}{time:>10}{price:>12}/h"
+
+
+def _looked_at(record: Record, width: int) -> Iterator[str]:
+    catalogue = record["catalogue"]
+    yield from ("", f"{record['considered']:,} candidates of {catalogue['offers']:,} offers, "
+                f"prices of {catalogue['as_of']}")  # fmt: skip
+    for reason, number in sorted(record["rejected"].items(), key=lambda item: -item[1]):
+        yield f"  {number:>10,} {REJECTED.get(reason, reason)}"
+    yield from ("", "notes") if record["notes"] else ()
+    for note in record["notes"]:
+        yield from wrapped(f"  - {note}", width, indent="    ")
+
+
+def _pair(name: str, value: str) -> str:
+    return f"{name:{_NAME}}{value}"
+
+
+# Lines of the smallest terminal in use.
+SCREEN_LINES: Final = 24
+_COMPLETIONS: Final = {
+    "spot-with-fallback": "spot, else on demand",
+    "elastic-spot": "spot, elastic",
+    "spot-by-deadline": "spot, on demand or waiting",
+}
+_CHANGES: Final = 3
+_RANK: Final = 5
+_TIME: Final = 13
+_COST: Final = 16
+
+
+def show(record: Record, console: Console, *, most: int | None = SCREEN_LINES) -> None:
+    """Print the list, or the nearest misses where nothing satisfies the constraints.
+
+    ``record`` is that of ``advisor recommend --json``; ``most`` is the number of lines to stay
+    within; None shows every row.
+    """
+    lines = text(record, width=console.width, most=most)
+    styled = [Text(line, style="bold" if is_choice else "") for line, is_choice in lines]
+    console.print(Group(*styled))
+
+
+def text(
+    record: Record, *, width: int = 80, most: int | None = SCREEN_LINES
+) -> list[tuple[str, bool]]:
+    """Return the lines, and whether each is the choice itself."""
+    width = max(width, 40)
+    shown = record["front"] or record["nearest"]
+    head = [(line, False) for line in wrapped(job_line(record), width)]
+    head += _choice(record, width)
+    shared = wrapped(_shared(record, shown), width)
+    foot = [
+        line
+        for one in _foot(record, shown)
+        for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
+    ]
+    rows = _rows(record, shown, width)
+    if most is not None:
+        rows = _fitting(record, shown, rows, most - len(head) - len(shared) - len(foot) - 3)
+    body = ["", *shared, _titles(shown, width), *(line for row in rows for line in row)]
+    return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
+
+
+def show_probes(record: Record, console: Console) -> None:
+    """Print which short real runs are worth their price, and what to do with what they show."""
+    if not record["probes"]:
+        console.print(Text("\nprobe: no short run is worth its price; the choice is clear enough"))
+        return
+    lines = [Text("")]
+    for probe in record["probes"]:
+        offer = probe["configuration"]
+        before, after = (
+            math.expm1(REACH_90 * probe[name]) for name in ("log_sd_before", "log_sd_after")
+        )
+        lines.append(Text(
+            f"probe: {probe['minutes']:.0f} min on {words.machine(offer)} ({offer['provider']} "
+            f"{offer['region']}) for ${digits(probe['price_usd'])} saves "
+            f"${digits(probe['gain_usd'])} on average; the choice is then known to +{after:.0%} "
+            f"in place of +{before:.0%} (90%)"
+        ))  # fmt: skip
+    name = record["probes"][0]["configuration"]["instance_type"]
+    lines.append(Text(f"then: advisor runs actual {record['run']} {name} --step-time 250ms"))
+    console.print(Group(*lines))
+
+
+def job_line(record: Record, *, with_source: bool = False) -> str:
+    """Say what the job is, and what was measured of it."""
+    run, job = record["run"], record["job"]
+    if job["is_program"] and "rounds" not in job:
+        return (
+            f"{run}: a program without training steps, {digits(job['measured_step_s'])} s on "
+            f"{job['measured_on']}"
+        )
+    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
+    if (rounds := job.get("rounds")) is not None:
+        steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
+    what = "step" if rounds is None else rounds["unit"]
+    steps += f" ({job['total_steps_source']})" if with_source else ""
+    if "measured_step_s" not in job:
+        return f"{run}: {steps}; described, nothing measured"
+    measured = digits(1000 * job["measured_step_s"])
+    return f"{run}: {steps}, {measured} ms a {what} on {job['measured_on']}"
+
+
+def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
+    if not record["summary"]:
+        missed = "Nothing satisfies the constraints. The nearest misses:"
+        return [] if record["front"] else [(missed, True)]
+    first, *others = record["summary"]
+    if not record["front"]:
+        others.append("Nothing that can be rented satisfies the constraints; it is listed for "
+                      "comparison.")  # fmt: skip
+    lines = [(line, True) for line in wrapped(first, width)]
+    return lines + [(line, False) for line in wrapped(" ".join(others), width)]
+
+
+def _shared(record: Record, rows: list[Record]) -> str:
+    """Return what holds for every row: said once."""
+    said = []
+    if len({one["bottleneck"] for one in rows}) == 1:
+        said.append(f"Most of a step is {waits_words(rows[0]['bottleneck'])}.")
+    boot_s = record["job"]["transfers"].get("boot_s")
+    if rows and boot_s:
+        said.append(f"Times include {boot_s / 60:.3g} min to boot and to pull an image.")
+    return " ".join(said)
+
+
+def _titles(rows: list[Record], width: int) -> str:
+    if not rows:
+        return ""
+    coverage = rows[0]["cost_usd"]["coverage"]
+    title = f"{'':{_RANK}}{'machines':{width - _RANK - _TIME - _COST}}"
+    return f"{title}{f'time ({coverage:.0%})':>{_TIME}}{f'cost ({coverage:.0%})':>{_COST}}"
+
+
+def _rows(record: Record, rows: list[Record], width: int) -> list[list[str]]:
+    """Return the lines of every row, and of this machine behind them."""
+    labels: dict[int | str, list[str]] = {}
+    for name, place in record["picks"].items():
+        if not (name == "fastest" and place == record["picks"]["best_value"]):
+            labels.setdefault(place, []).append(words.PICKS[name])
+    is_alike = len({one["bottleneck"] for one in rows}) <= 1
+    found = [
+        _row(one, str(one["rank"]), labels.get(one["rank"], []), width, names_wait=not is_alike)
+        for one in rows
+    ]
+    if (here := record["here"]) is not None:
+        found.append(_row(here, "here", labels.get("here", []), width, names_wait=False))
+    return found
+
+
+def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: bool) -> list[str]:
+    """Return two lines or three: machines, what is in them and where, what is particular."""
+    room = width - _RANK - _TIME - _COST
+    time, time_range = words.hours(one["training_time_h"])
+    is_free = one["cost_usd"]["high"] == 0
+    cost, cost_range = ("free", "") if is_free else words.usd(one["cost_usd"])
+    mark = " *" if one["extrapolating"] else ""
+    parts = one["configuration"]
+    left = [" + ".join(map(words.machine, parts)) + mark, *(_inside(part, one) for part in parts)]
+    shared = words.degrees(one["layout"])
+    if said := shown_name(one["way"]):
+        shared = f"{shared}, {said}"
+    particular = [", ".join(labels)] if labels else []
+    particular += [shared] if shared != "one device" else []
+    particular += [f"mostly {one['bottleneck']}"] if names_wait else []
+    lines = []
+    for number, said in enumerate(left):
+        right = ((time, cost), (time_range, cost_range))[number] if number < 2 else ("", "")
+        first, *rest = textwrap.wrap(said, room - 1, break_on_hyphens=False) or [""]
+        numbers = f"{right[0]:>{_TIME}}{right[1]:>{_COST}}"
+        lines.append(f"{name if not number else '':>{_RANK - 1}} {first:{room}}{numbers}")
+        lines += [f"{'':{_RANK}}{more}" for more in rest]
+    line = _particular(particular, one, width - _RANK)
+    lines += [f"{'':{_RANK}}{line}"] if line else []
+    return [line.rstrip() for line in lines]
+
+
+def _particular(pieces: list[str], one: Record, room: int) -> str:
+    """Return one line of what is particular; alternatives are named as far as there is room."""
+    others = (alternatives_words(one, most) for most in (2, 1, 0))
+    for said in others if one["alternatives"] else ("",):
+        line = "; ".join([*pieces, *([said] if said else [])])
+        if len(line) <= room:
+            return line
+    return textwrap.shorten("; ".join(pieces), room, placeholder=" ...")
+
+
+def _inside(part: Record, one: Record) -> str:
+    """Return what is in a machine and where it is, in one line."""
+    if part["pricing"] == "own":
+        return f"{part['instance_type']}, {words.contents(part)}"
+    pricing = _COMPLETIONS.get(one["completion"], part["pricing"])
+    price = "" if pricing == "on-demand" else f", {pricing}"
+    price += f", {part['terms']}" if part["terms"] else ""
+    return f"{words.contents(part)}, {part['provider']} {part['region']}{price}"
+
+
+def _fitting(
+    record: Record, shown: list[Record], rows: list[list[str]], room: int
+) -> list[list[str]]:
+    """Return as many rows as fit: the best value, this machine, the other picks, the others."""
+    places = {one["rank"]: place for place, one in enumerate(shown)}
+    named = [places[rank] for rank in record["picks"].values() if isinstance(rank, int)]
+    wanted = [*named[:1], *range(len(shown), len(rows)), *named, *range(len(shown))]
+    kept: list[int] = []
+    for place in dict.fromkeys(wanted):
+        if not kept or sum(len(rows[i]) for i in (*kept, place)) <= room:
+            kept.append(place)
+    return [rows[place] for place in sorted(kept)]
+
+
+def _foot(record: Record, shown: list[Record]) -> list[str]:
+    """Return what was looked at, and where to read on."""
+    lines = [_change(change) for change in record["changes"][:_CHANGES]]
+    lines = [*(["What would change it:"] if lines else []), *lines]
+    if any(one["extrapolating"] for one in shown):
+        lines.append("* outside what the device model was fitted on: the interval is wider")
+    catalogue = record["catalogue"]
+    looked = (
+        f"{record['considered']:,} candidates of {catalogue['offers']:,} offers, "
+        f"prices of {catalogue['as_of']}"
+    )
+    if not record["front"]:
+        counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
+        said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
+        return [*lines, f"{looked}: {said}."]
+    return [*lines, f"{looked}; more: --explain {shown[0]['rank']}"]
+
+
+def _change(change: Record) -> str:
+    """Return what to do, and what the best value takes and costs then."""
+
+    def expected(one: Record) -> str:
+        time, cost = one["training_time_h"]["value"], one["cost_usd"]["value"]
+        return f"{hours_text(time)}, {usd_text(cost)}"
+
+    line, pick = f"  {expected(change)}: {change['do']}", change["pick"]
+    if pick is None:
+        return line
+    machines = " + ".join(map(words.machine, pick["configuration"]))
+    return f"{line}; then rent {machines} ({expected(pick)})"

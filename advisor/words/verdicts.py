@@ -1,0 +1,219 @@
+"""The gate's verdict as text, from its JSON record."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from advisor import words
+from advisor.errors import UsageError
+from advisor.planners.core.errors import GIB
+from advisor.quantities import hours_text, usd_text
+from advisor.words.pieces import cost_text, time_text, wrapped
+from advisor.words.recommendation import SCREEN_LINES
+
+__all__ = ["SCREEN_LINES", "advice_text", "explained"]
+
+
+_KINDS = {
+    "same_machines": "the same machines",
+    "recommended": "recommended",
+    "nearest": "nothing keeps the limits; nearest",
+}
+
+
+def text(record: Mapping[str, Any]) -> str:
+    """Return the verdict, a line a machine, what is against it, and what would do.
+
+    Parameters
+    ----------
+    record : mapping
+        Of ``advisor gate --json``.
+    """
+    lines = []
+    for one in record["submission"]:
+        lines.append(f"{_word(one)}: {one['asked']}{_numbers(one)}")
+        lines += [f"  {reason['limit']}: {reason['text']}" for reason in one["reasons"]]
+        if one["note"]:
+            lines.append(f"  note: {one['note']}")
+    if record["note"]:
+        lines.append(f"note: {record['note']}")
+    for one in record["remedies"]:
+        if one["label"]:
+            lines.append(f"would do ({_KINDS[one['kind']]}): {one['label']}{_numbers(one)}")
+    return "\n".join(lines).replace("would do (nothing", "(nothing")
+
+
+def _word(one: Mapping[str, Any]) -> str:
+    if not one["judged"]:
+        return "not judged"
+    return "passes" if one["passes"] else "refused"
+
+
+def _numbers(one: Mapping[str, Any]) -> str:
+    said = [] if one["training_time_h"] is None else [time_text(one)]
+    said += [] if one["cost_usd"] is None else [cost_text(one)]
+    return f": {', '.join(said)}" if said else ""
+
+
+# ------------------------------------------------------------------------------------------
+# Advice as text for a terminal: one screen, the strongest first, each with what to do.
+
+
+Record = Mapping[str, Any]
+
+_NUMBER: Final = 3
+_SAVED: Final = 12
+_NAME: Final = 16
+_EVIDENCE: Final = {
+    "measured": "measured",
+    "table": "from a published table",
+    "formula": "computed",
+}
+
+
+def advice_text(record: Record, *, width: int = 80, most: int | None = SCREEN_LINES) -> list[str]:
+    """Return the lines: where the job stands, then the advice that fits.
+
+    ``record`` is that of ``advisor advise --json``; ``most`` is the number of lines to stay
+    within; None shows everything.
+    """
+    width, found = max(width, 40), record["advice"]
+    head = _head(record, width)
+    if not found:
+        return [*head, "", "Nothing of what was recorded says that a change would pay."]
+    items = [_item(place, one, width) for place, one in enumerate(found, start=1)]
+    title = f"{'':{_NUMBER}}{'change':{width - _NUMBER - 2 * _SAVED}}"
+    title = f"{title}{'time saved':>{_SAVED}}{'cost saved':>{_SAVED}}"
+    foot = ["", "What each rests on, and what to paste: --explain 1"]
+    shown, room = len(items), None if most is None else most - len(head) - 2 - len(foot)
+    if room is not None:
+        while shown > 1 and sum(map(len, items[:shown])) > room:
+            shown -= 1
+    if shown < len(items):
+        foot[1] += f"; {len(items) - shown} more: --full"
+    return [*head, "", title, *(line for item in items[:shown] for line in item), *foot]
+
+
+def explained(record: Record, number: int, *, width: int = 80) -> list[str]:
+    """Return everything that is known of one piece of advice.
+
+    Raises
+    ------
+    UsageError
+        If there is no such advice.
+    """
+    found = record["advice"]
+    if not 1 <= number <= len(found):
+        known = f"give 1 to {len(found)}" if found else "there is none"
+        raise UsageError(f"there is no advice {number}", hint=known)
+    one = found[number - 1]
+    kept = "the same is learned" if one["model_kept"] else "what is learned may differ"
+    lines = [f"{number}: {one['name']}", ""]
+    for name, said in (
+        ("change", one["change"]), ("time saved", saving_words(one["time_saved_h"], is_time=True)),
+        ("cost saved", saving_words(one["cost_saved_usd"], is_time=False)),
+        ("evidence", f"{_EVIDENCE[one['evidence']]}: {one['rests_on']}"),
+        ("holds when", one["condition"]), ("the model", kept),
+    ):  # fmt: skip
+        lines += wrapped(f"{name:{_NAME}}{said}", max(width, 40), indent=" " * _NAME)
+    what = {"flag": "add", "lines": "write", "yaml": "paste"}[one["how"]["kind"]]
+    return [*lines, "", f"{what}:", *(f"    {line}" for line in one["how"]["text"].splitlines())]
+
+
+def _head(record: Record, width: int) -> list[str]:
+    """Return what is judged, and on what."""
+    now = record["now"]
+    parts, cost = now["configuration"], now["cost_usd"]
+    paid = "free" if cost["high"] == 0 else usd_text(cost["value"])
+    place = "this machine" if parts[0]["pricing"] == "own" else words.offer_words(parts)
+    line = f"{record['run']} as it is: {words.time_text(now)}, {paid} on {place}."
+    if not record["meets_constraints"]:
+        line += " That misses the constraints."
+    return wrapped(line, width)
+
+
+def _item(place: int, one: Record, width: int) -> list[str]:
+    """Return a piece of advice: what to change and what it saves, then its evidence."""
+    room = width - _NUMBER - 2 * _SAVED
+    first, *rest = textwrap.wrap(one["change"], room - 1, break_on_hyphens=False) or [""]
+    time, cost = _saved(one["time_saved_h"], hours_text), _saved(one["cost_saved_usd"], usd_text)
+    lines = [f"{place:>{_NUMBER - 1}} {first:{room}}{time:>{_SAVED}}{cost:>{_SAVED}}"]
+    lines += [f"{'':{_NUMBER}}{more}" for more in rest]
+    about = "; ".join(_about(one))
+    if len(about) > width - _NUMBER:
+        about = f"{about[: width - _NUMBER - 4].rstrip()} ..."
+    lines.append(f"{'':{_NUMBER}}{about}")
+    return [line.rstrip() for line in lines]
+
+
+def _about(one: Record) -> Iterator[str]:
+    yield _EVIDENCE[one["evidence"]]
+    if one["time_saved_h"] is not None and one["time_factor"] < 1.0:
+        yield f"{1.0 / max(one['time_factor'], 1e-3):.2f} times as fast"
+    if not one["model_kept"]:
+        yield "check what is learned"
+    yield _first_line(one["how"]["text"])
+
+
+def _first_line(text: str) -> str:
+    """Return the first line to paste; of a diff the first that it adds."""
+    lines = text.splitlines()
+    if not lines[0].startswith("--- "):
+        return lines[0].strip()
+    return next((line[1:].strip() for line in lines[2:] if line.startswith("+")), lines[0])
+
+
+def _saved(saved: Record | None, said: Callable[[float], str]) -> str:
+    if saved is None or saved["value"] == 0:
+        return "-"
+    return said(saved["value"]) if saved["value"] > 0 else f"-{said(-saved['value'])}"
+
+
+def saving_words(saved: Record | None, *, is_time: bool) -> str:
+    """Return a saving with its bounds, and whether it may be none at all."""
+    if saved is None or saved["value"] == 0:
+        return "none"
+    if saved["value"] < 0:
+        lost = {"value": -saved["value"], "low": -saved["high"], "high": -saved["low"]}
+        return f"none; {_bounded({**saved, **lost}, is_time=is_time)} more"
+    return _bounded(saved, is_time=is_time)
+
+
+def _bounded(saved: Record, *, is_time: bool) -> str:
+    clipped = {**saved, "low": max(saved["low"], 0.0)}
+    value, bounds = words.hours(clipped) if is_time else words.usd(clipped)
+    may_lose = "; it may also cost" if saved["low"] < 0 else ""
+    return f"{value} ({bounds}, {saved['coverage']:.0%}{may_lose})"
+
+
+# ------------------------------------------------------------------------------------------
+# Caches of experts as a table for a terminal: what each size serves under each policy.
+
+
+_COLUMNS: Final = ("lru", "lfu", "periodic", "learned", "oracle")
+_WIDTH: Final = 10
+
+
+def cache_table(details: Mapping[str, Any]) -> list[str]:
+    """Return the hit rate of each size and policy, and the latency of the best that serves.
+
+    Parameters
+    ----------
+    details : mapping
+        Of the advice ``expert-cache``.
+    """
+    by_size: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for one in details["sizes"]:
+        by_size.setdefault(one["cached"], {})[one["policy"]] = one
+    heads = ("experts", "GiB", *_COLUMNS, "ms/token")
+    lines = ["", "Experts that are there when a token needs them, by policy:", ""]
+    lines.append("".join(f"{head:>{_WIDTH}}" for head in heads).rstrip())
+    for cached, row in sorted(by_size.items()):
+        best = min(one["token_s"] for policy, one in row.items() if policy != "oracle")
+        cells = [f"{cached}", f"{row['lru']['memory_bytes'] / GIB:.3g}"]
+        cells += [f"{row[policy]['hit_rate']:.1%}" for policy in _COLUMNS]
+        cells.append(f"{1e3 * best:.3g}")
+        lines.append("".join(f"{cell:>{_WIDTH}}" for cell in cells))
+    return [*lines, "", "oracle knows every later token: no cache loads less."]

@@ -1,0 +1,211 @@
+"""A plan as text for the terminal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Any, Final
+
+from advisor import words
+from advisor.quantities import digits, hours_text, seconds_text
+from advisor.words.pieces import wrapped
+
+Record = Mapping[str, Any]
+
+_SHOWN: Final = (
+    "order", "groups", "layers_by_stage", "first_layer_by_stage", "samples_by_device", "batches",
+    "accumulation_steps",
+)  # fmt: skip
+# Shares of a step below this are not worth a word.
+_WORTH_SAYING: Final = 0.02
+
+
+def show(record: Record, *, width: int | None = None) -> str:
+    """Return the answer, what else was found, and what to run.
+
+    Parameters
+    ----------
+    record : mapping
+        Of ``advisor plan --json``.
+    width : int, optional
+        Columns; the terminal's otherwise.
+    """
+    columns = width or shutil.get_terminal_size().columns
+    best, *others = record["plans"]
+    groups = " + ".join(
+        f"{g['machines']} x {g['label']} ({g['accelerators_per_machine']} x {g['accelerator']})"
+        for g in record["cluster"]["groups"]
+    )
+    lines = [f"{groups}, batch {record['global_batch']}, {record['subject']}"]
+    if record["considered"]:
+        lines.append(f"{record['considered']:,} layouts considered, {record['fitting']:,} fit")
+    lines += ["", f"{best['name']}: {_speed(best)}", *_details(best)]
+    seen = [(one["configuration"], one["layouts"]) for one in record["plans"]]
+    fewer = record["front"]
+    others += [one for one in fewer if (one["configuration"], one["layouts"]) not in seen]
+    if others:
+        lines += ["", "also:"]
+        for one in others:
+            runs = "" if one["commands"] else " (no released framework runs it)"
+            machines = ", ".join(map(words.machine, one["configuration"]))
+            lines.append(f"  {one['name']} on {machines}{runs}: {_speed(one)}")
+            if "gain_over_pipeline" in one["details"]:  # nobody can run it: it speaks for itself
+                lines += [f"    {note}" for note in one["notes"]]
+    lines += [f"  {name}: not possible: {why}" for name, why in record["left_out"].items()]
+    lines = [part for line in lines for part in _indented(line, columns)]
+    lines += ["", "run:"]
+    for command in best["commands"]:
+        lines.append(f"  # {command['group']}")
+        lines += _command(command["command"], columns)
+        for name, text in command["files"].items():
+            lines.append(f"  # {name}")
+            lines += [f"  {line}" for line in text.splitlines()]
+    model = record["model"]
+    notes = [*best["notes"], *model.get("notes", ()), *model.get("assumptions", ())]
+    return "\n".join(lines + [x for n in notes for x in _indented(f"note: {n}", columns)])
+
+
+def _indented(line: str, columns: int) -> list[str]:
+    """Return a line as several that fit, the later ones indented beyond the first."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrapped(line, columns, indent=indent) or [""]
+
+
+def _command(text: str, columns: int) -> list[str]:
+    """Return a shell command as lines that can be pasted: what it says first, then the words."""
+    said, _, comment = text.partition("  # ")
+    lines = _indented(f"  # {comment}", columns) if comment else []
+    lines = [line if line.startswith("  #") else f"  # {line.strip()}" for line in lines]
+    parts = wrapped(f"  {said}", columns - 2, indent="    ")
+    return lines + [f"{part} \\" for part in parts[:-1]] + parts[-1:]
+
+
+def _speed(one: Record) -> str:
+    step, around = words.seconds(one["step_time_s"])
+    rate = one["throughput_samples_per_s"]["value"]
+    text = (
+        f"{step} a step ({around}, {one['step_time_s']['coverage']:.0%}), {digits(rate)} samples/s"
+    )
+    if one["training_time_h"] is not None:
+        text += f"; whole job {words.time_text(one)}"
+    if one["cost_usd"] is not None:
+        return f"{text}, {words.cost_text(one)}"
+    prices = [part["price_usd_per_h"] for part in one["configuration"]]
+    if None in prices:
+        return text
+    hourly = sum(part["price_usd_per_h"] * part["count"] for part in one["configuration"])
+    return f"{text}, {_money(1e6 / rate / 3600 * hourly)} USD per million samples"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number}" for name, number in value.items())
+    return str(value)
+
+
+def _money(usd: float) -> str:
+    return f"{usd:,.0f}" if usd >= 100 else f"{usd:.3g}"
+
+
+def _details(one: Record) -> list[str]:
+    details, step_s = one["details"], one["step_time_s"]["value"]
+    lines = [f"  {name}: {words.layout_words(each)}" for name, each in one["layouts"].items()]
+    for name, used in one["memory_gib_by_group"].items():
+        lines.append(f"  {name}: {used:.1f} GiB on the fullest device")
+    lines += [f"  {said}" for said in words.units_words(one["units"])]
+    lines += [f"  {n.replace('_', ' ')}: {_value(details[n])}" for n in _SHOWN if n in details]
+    if bottleneck := one["bottleneck"] or details.get("bottleneck"):
+        lines.append(f"  bottleneck: {_value(bottleneck)}")
+    ordered = sorted(one["shares"].items(), key=lambda item: -item[1])
+    said = ", ".join(
+        f"{name.removesuffix('_s').replace('_', ' ')} {share:.0%}"
+        for name, share in ordered
+        if share >= _WORTH_SAYING
+    )
+    lines += [f"  step: {said}"] if ordered else []
+    if even := details.get("even_step_s"):
+        gain = even / step_s
+        lines.append(f"  even batches would take {seconds_text(even)}: {gain:.2f} x as long")
+    return lines
+
+
+# ------------------------------------------------------------------------------------------
+# One estimate as text: the step and its parts, the whole job, and where the numbers are from.
+
+
+_INDENT: Final = 20
+_SHARE_SHOWN: Final = 0.005
+
+
+def text(record: Record, *, width: int = 80) -> str:
+    """Return the record of ``advisor predict --json`` for a terminal of ``width`` columns."""
+    width, step = max(width, 40), record["step_time_s"]
+    scale, unit = (1e3, "ms") if step["value"] < 1 else (1.0, "s")
+    bounds = (
+        f"{step['coverage']:.0%}: {digits(scale * step['low'])}-{digits(scale * step['high'])}"
+    )
+    runs_as = f", products in {record['runs_as']}" if record["runs_as"] else ""
+    lines = [f"{record['job']} on {target_words(record['configuration'])}{runs_as}"]
+    lines.append(_row("step", f"{digits(scale * step['value'])} {unit}  ({bounds})"))
+    for name, share in sorted(record["shares"].items(), key=lambda item: -item[1]):
+        if share >= _SHARE_SHOWN:
+            part = digits(share * step["value"] * scale)
+            lines.append(_row(f"  {name}", f"{part} {unit}  {share:.0%}"))
+    lines.append(_row("samples/s", digits(record["throughput_samples_per_s"]["value"])))
+    lines += _units(record["units"])
+    there = record["device_memory_gib"]
+    memory = f"{digits(record['memory_gib'])}{f' of {digits(there)}' if there else ''} GiB"
+    lines.append(_row("memory of a device", memory))
+    layout = _row("layout", words.layout_words(record["layout"]))
+    lines += wrapped(layout, width, indent=" " * _INDENT)
+    for name, key, interval in (
+        ("whole job", "training_time_h", words.hours), ("cost", "cost_usd", words.usd)
+    ):  # fmt: skip
+        if record[key] is not None:
+            value, bounds = interval(record[key])
+            lines.append(_row(name, f"{value}  ({bounds})"))
+    if record["completion"] != "on-demand":
+        lines.append(_row("completion", _completion(record)))
+    if record["extrapolating"]:
+        lines.append("outside what the device model was fitted on: the interval is wider")
+    for note in record["notes"]:
+        lines += wrapped(f"note: {note}", width, indent="  ")
+    lines += ["", "where the numbers are from"]
+    for fact in record["sources"]:
+        said = f"{fact['what']}: {fact['value']}" + (f" ({fact['note']})" if fact["note"] else "")
+        lines += wrapped(said, width, first=f"  {fact['source']:11}", indent=" " * 13)
+    return "\n".join(lines)
+
+
+def target_words(parts: list[Record]) -> str:
+    """Return what an estimate is for: ``"2 x g5.xlarge (aws)"``, ``"1 x L4"``, this machine."""
+    (part,) = parts
+    if part["pricing"] == "own":
+        return f"this machine ({part['instance_type']})"
+    return words.machine(part) + (f" ({part['provider']})" if part["provider"] else "")
+
+
+def _completion(record: Record) -> str:
+    rented = " + ".join(
+        f"{hours_text(bill['time_h'])} {bill['pricing']} at ${digits(bill['price_usd_per_h'])}/h"
+        for bill in record["bills"]
+    )
+    return f"{record['completion']}: {rented}"
+
+
+def _units(units: Record | None) -> list[str]:
+    if units is None:
+        return []
+    lines = []
+    if units["tokens_per_s"] is not None:
+        lines.append(_row("tokens/s", digits(units["tokens_per_s"])))
+    if (used := units["utilisation"]) is not None:
+        of = f"of {digits(used['peak_flop_per_s'] / 1e12)} Tflop/s a device in {used['precision']}"
+        lines.append(_row("MFU", f"{used['fraction']:.0%} {of}"))
+    if units["accelerator_hours"] is not None:
+        lines.append(_row("GPU-hours", digits(units["accelerator_hours"])))
+    return lines
+
+
+def _row(name: str, value: str) -> str:
+    return f"{name:{_INDENT}}{value}"

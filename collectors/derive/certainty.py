@@ -1,0 +1,198 @@
+"""The certainty that a recording needs before it is answered from.
+
+An interval says how far an answer may be off; beyond ``MOST_RATIO`` between its ends it is no
+answer any more, and the recording has to go on. One rule for all who read recordings.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from advisor.collectors.derive.work import length_hint
+from advisor.collectors.errors import duration_text
+from advisor.collectors.format.recording import Recording, StepTime
+from advisor.collectors.format.step_time import Mean, Steps, mean
+
+# Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
+# instance types differ by factors of two in price, twice that and a little more for the noise.
+MOST_RATIO: Final = 5.0
+# A 90 % interval spans so many standard deviations on either side.
+REACH: Final = 1.644854
+# By how the length of the job was found, the error of its logarithm. Loops that were counted miss
+# what ends them early and what is left over at their ends; an argument's name alone is right
+# within a factor of two for nine scripts in ten (lab/experiments/zoo.py counts them).
+LENGTH_LOG_SD: Final[Mapping[str, float]] = {
+    "given": 0.0, "certain": 0.0, "likely": 0.05, "weak": math.log(2.0) / REACH,
+}  # fmt: skip
+# Steps after warm-up that a recording is asked for, where it had too few.
+_ENOUGH_STEPS: Final = 30
+
+
+def step_log_sd(step: StepTime) -> float:
+    """Return the error of ln(step); infinite where the interval reaches down to nothing."""
+    if step.low_s <= 0:
+        return math.inf
+    return math.log(step.high_s / step.low_s) / (2 * REACH)
+
+
+def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
+    """Return the error of ln(time), widened by how far its correction for neighbours may be off.
+
+    Examples
+    --------
+    >>> with_correction(0.1, None, 2.0)
+    0.1
+    >>> round(with_correction(0.0, math.e - 1, 1.0), 3)  # up to e times as long
+    0.608
+    """
+    if not half_width_s or not value_s:
+        return log_sd
+    return math.hypot(log_sd, math.log1p(half_width_s / value_s) / REACH)
+
+
+def ratio(*log_sds: float) -> float:
+    """Return upper over lower end of the 90 % interval of a product of independent factors.
+
+    Examples
+    --------
+    >>> round(ratio(LENGTH_LOG_SD["weak"]), 6)
+    4.0
+    """
+    return math.exp(min(2 * REACH * math.hypot(*log_sds), 700.0))
+
+
+def widest_fraction() -> float:
+    """Return half of the widest interval that is an answer, as a share of its middle."""
+    return (MOST_RATIO - 1) / (MOST_RATIO + 1)
+
+
+def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, str] | None:
+    """Return what is not known well enough and what to do about it; None where all is.
+
+    Parameters
+    ----------
+    is_length_given : bool, default False
+        The user says how long the job is, whatever was found.
+    """
+    step, work = seen.step_time, seen.total_work
+    if step is None:
+        return None
+    error = step_log_sd(step)
+    if ratio(error) > MOST_RATIO:
+        low, high = duration_text(step.low_s), duration_text(step.high_s)
+        what = (
+            f"the step of run {seen.run_id} is not known well enough: {low} to {high} "
+            f"over {step.steps} steps"
+        )
+        return what, _go_on(step)
+    length = 0.0 if is_length_given or work is None else LENGTH_LOG_SD[work.confidence]
+    if ratio(error, length) > MOST_RATIO:
+        source = "" if work is None else f" ({work.source})"
+        what = f"how long the job of run {seen.run_id} is, is not known well enough{source}"
+        return what, f"say it: {length_hint(seen)}; or {_go_on(step)}"
+    return None
+
+
+def _go_on(step: StepTime) -> str:
+    if step.steps < _ENOUGH_STEPS:
+        limit_s = max(60.0, math.ceil(2 * _ENOUGH_STEPS * step.raw_s / 60.0) * 60.0)
+        return f"profile on with: advisor profile --for {limit_s / 60:.0f}m SCRIPT"
+    return (
+        "profile on with: advisor profile --precise --for 10m SCRIPT, with fewer other processes "
+        "running"
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# The rule that says when enough of a script has been seen.
+#
+# A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means
+# of the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled
+# when all of these hold: enough steps and seconds after warm-up, an epoch boundary seen where
+# epochs are short, the batch-means interval narrow, and the last two stretches in agreement.
+
+
+# Why a recording ended by this rule: the one verdict, wherever it is asked for again.
+SETTLED = "the step time has settled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRule:
+    """The thresholds.
+
+    Attributes
+    ----------
+    half_width_fraction : float
+        Of the mean; 0.05, or 0.02 with ``--precise``.
+    agreement_fraction : float
+        Between the means of the last two fifths of the time.
+    short_epoch_s : float
+        An epoch expected to be shorter than this is waited for. [s]
+    """
+
+    least_steps: int = 30
+    least_s: float = 10.0
+    half_width_fraction: float = 0.05
+    agreement_fraction: float = 0.05
+    short_epoch_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether to stop, what is known, and what is waited for in words."""
+
+    is_settled: bool
+    mean: Mean | None
+    waiting_for: str
+
+
+def judge(
+    steps: Steps, rule: StopRule, *, epoch_steps: float | None, epochs_begun: int
+) -> Verdict:
+    """Say whether ``steps`` have settled."""
+    now = mean(steps)
+    return Verdict(
+        mean=now,
+        is_settled=(reason := _missing(steps, rule, now, epoch_steps, epochs_begun)) == "",
+        waiting_for=reason,
+    )
+
+
+def _missing(
+    steps: Steps, rule: StopRule, now: Mean | None, epoch_steps: float | None, epochs_begun: int
+) -> str:
+    """Return the first condition that does not hold yet; empty if all do."""
+    if now is None:
+        return "the first steps"
+    if now.steps < rule.least_steps:
+        return f"{rule.least_steps} steps"
+    warmup_end_ns = steps.end_ns[now.warmup_steps]
+    if (steps.last_ns - warmup_end_ns) / 1e9 < rule.least_s:
+        return f"{rule.least_s:.0f} s after warm-up"
+    epoch_s = None if epoch_steps is None else epoch_steps * now.raw_s
+    if epoch_s is not None and epoch_s < rule.short_epoch_s and epochs_begun < 2:
+        return "the end of an epoch"
+    if now.half_width_s > rule.half_width_fraction * now.corrected_s:
+        return f"±{100 * rule.half_width_fraction:.0f} %"
+    if not _agree(steps, rule, now.warmup_steps):
+        return "two stretches in agreement"
+    # What settles must be an answer, too: no neighbours' noise without a bound.
+    if math.hypot(now.half_width_s, now.time.half_width_s) > widest_fraction() * now.corrected_s:
+        return "fewer other processes"
+    return ""
+
+
+def _agree(steps: Steps, rule: StopRule, warmup: int) -> bool:
+    """Compare the means of the last two fifths of the time after warm-up."""
+    begin_ns, end_ns = steps.end_ns[warmup], steps.end_ns[-1]
+    fifth = (end_ns - begin_ns) // 5
+    first = bisect_left(steps.end_ns, end_ns - 2 * fifth)
+    second = bisect_left(steps.end_ns, end_ns - fifth)
+    if not first < second < steps.count:
+        return False
+    earlier, later = steps.corrected(first, second), steps.corrected(second, steps.count)
+    return abs(earlier - later) <= rule.agreement_fraction * min(earlier, later)

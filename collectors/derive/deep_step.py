@@ -1,0 +1,206 @@
+"""The traced steps of a process, made into one: the least time of each operator counts.
+
+A busy machine only ever adds to an operator's time; the sum is then scaled to the corrected step
+without its loader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from advisor.collectors.format.recording import DeepStep, LayerCost, OperatorCount, Reading
+
+
+def deep_step(
+    facts: list[dict[str, Any]], step_s: float | None, updates: Sequence[dict[str, Any]] = ()
+) -> DeepStep | None:
+    """Return the deep step that ``facts`` describe, or None without any.
+
+    Parameters
+    ----------
+    step_s : float or None
+        What the operators add up to: the corrected step without its loader; None leaves them as
+        measured. [s]
+    """
+    if not facts:
+        return None
+    first = facts[0]
+    fastest = _fastest(facts)
+    total_ns = sum(fastest.values())
+    scale = 1e-9 if step_s is None or not total_ns else step_s / total_ns
+    frontier = tuple(
+        # Recordings of before count no storages.
+        (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
+        for moment in first.get("memory_frontier", ())
+    )
+    operators = tuple(
+        OperatorCount(
+            time_s=fastest[_key(row)] * scale,
+            fused_by=row.get("fused_by", ""),  # recordings of before have none
+            **{name: row[name] for name in _OF_OPERATORS},
+        )
+        for row in first["operators"]
+    )
+    return DeepStep(
+        peak_bytes=max((fixed + growing for fixed, growing, _ in frontier), default=None),
+        operators=operators,
+        layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
+        flags=tuple(first["flags"]),
+        gradient_bytes=first.get("gradient_bytes", 0),
+        memory_frontier=frontier,
+        contention=_contention(facts),
+        update_s=_update_s(updates, step_s),
+        **{name: first[name] for name in _OF_STEPS},
+    )
+
+
+# Fields that are taken over as the hooks wrote them.
+_OF_OPERATORS: Final = (
+    "name", "phase", "count", "flop", "bytes", "fixed_bytes", "dtype", "shapes",
+)  # fmt: skip
+_OF_STEPS: Final = (
+    "samples", "micro_batches", "parameters", "trainable_parameters", "parameter_bytes",
+    "optimizer_state_bytes", "saved_bytes", "precision", "device", "is_compiled",
+)  # fmt: skip
+_OF_LAYERS: Final = (
+    "name", "kind", "parameters", "forward_flop", "backward_flop", "output_bytes", "saved_bytes",
+)  # fmt: skip
+
+
+def _update_s(updates: Sequence[dict[str, Any]], step_s: float | None) -> float | None:
+    """Return the least time of an update: a busy machine only adds; at most the step's own."""
+    times = [float(one) for fact in updates[-1:] for one in fact.get("ns", ()) if one > 0]
+    if not times:
+        return None
+    return min(min(times) * 1e-9, math.inf if step_s is None else step_s)
+
+
+def _contention(facts: list[dict[str, Any]]) -> float:
+    shares = [float(one.get("delay_ns", 0) / max(one.get("duration_ns", 0), 1)) for one in facts]
+    return min(1.0, max(0.0, min(shares)))
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["name"], row["phase"], row["dtype"], row["shapes"], row.get("fused_by", "")
+
+
+def _fastest(facts: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
+    """Return for each row of the first trace its least time among the traces that have it."""
+    times: dict[tuple[str, ...], float] = {}
+    for fact in facts:
+        counts = {_key(row): row for row in fact["operators"]}
+        for row in facts[0]["operators"]:
+            other = counts.get(_key(row))
+            if other is not None and other["count"] == row["count"]:
+                before = times.get(_key(row), float("inf"))
+                times[_key(row)] = min(before, other["time_ns"])
+    return times
+
+
+def _layer(facts: list[dict[str, Any]], index: int, scale: float) -> LayerCost:
+    layer = facts[0]["layers"][index]
+    same = [
+        fact["layers"][index]
+        for fact in facts
+        if index < len(fact["layers"]) and fact["layers"][index]["name"] == layer["name"]
+    ]
+    return LayerCost(
+        forward_s=min(one["forward_ns"] for one in same) * scale,
+        backward_s=min(one["backward_ns"] for one in same) * scale,
+        **{name: layer[name] for name in _OF_LAYERS},
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Memory to rent for what was seen to be used, and what another batch would need.
+#
+# =============  ================================================================================
+# name           meaning [bytes]
+# =============  ================================================================================
+# fixed          parameters, gradients, optimizer state: what a batch of any size needs
+# growing        activations and their gradients: in proportion to the micro-batch
+# =============  ================================================================================
+
+
+GIB = 2**30
+
+# The peak of a minute is not the peak of a day: allocators fragment, the last batch of an epoch,
+# validation and checkpoints come later.
+MARGIN = 1.2
+# Memory is sold in these steps; above the last, in multiples of it. [GiB]
+_STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def advised_memory_bytes(peak_bytes: int) -> int:
+    """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
+
+    Examples
+    --------
+    >>> advised_memory_bytes(800 * 2**20) == 2**30
+    True
+    """
+    if peak_bytes < 0:
+        raise ValueError(f"a peak of {peak_bytes} bytes is out of range")
+    wanted = peak_bytes * MARGIN / GIB
+    for step in _STEPS_GIB:
+        if wanted <= step:
+            return int(step * GIB)
+    last = _STEPS_GIB[-1]
+    return int(-(-wanted // last) * last) * GIB
+
+
+def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 0) -> int:
+    """Return the largest memory of all processes together, shared pages counted once.
+
+    Forked loader workers have their parent's pages in their own resident set too. Recordings of
+    earlier versions looked seldom for what is shared, and not in their first seconds: there the
+    resident memory counts by the share of it that was proportional when it was looked.
+
+    Parameters
+    ----------
+    largest_process_bytes : int
+        Largest resident memory of any single process; proportional memory is divided by strangers
+        as well, hence the result is no less than this. [bytes]
+    """
+    if readings and readings[0].pss_bytes is not None:
+        peak = max(reading.pss_bytes or 0 for reading in readings)
+    else:
+        peak = _peak_by_shares(readings)
+    return max(peak, largest_process_bytes)
+
+
+def _peak_by_shares(readings: Sequence[Reading]) -> int:
+    peak = 0.0
+    share = next((one for one in map(_proportional_share, readings) if one), 1.0)
+    before = None
+    for reading in readings:
+        if reading.pss_bytes != before:
+            before, share = reading.pss_bytes, _proportional_share(reading) or share
+        peak = max(peak, reading.rss_bytes * share)
+    return int(peak)
+
+
+def _proportional_share(reading: Reading) -> float:
+    """Return the proportional share of the resident memory; 0 where it is not known."""
+    if reading.pss_bytes is None or not reading.rss_bytes:
+        return 0.0
+    return min(1.0, reading.pss_bytes / reading.rss_bytes)
+
+
+def step_memory_bytes(deep: DeepStep, samples: float) -> float:
+    """Return the peak of tensor memory in a step over ``samples`` samples, as one micro-batch.
+
+    max over the moments of the traced step of fixed + growing samples / traced samples: with the
+    batch the peak moves from the optimizer over the end of the backward pass to its beginning.
+
+    Raises
+    ------
+    ValueError
+        If the memory of the step was not followed.
+    """
+    if not deep.memory_frontier:
+        raise ValueError("the step's memory was not followed")
+    ratio = samples * deep.micro_batches / deep.samples
+    return max(fixed + growing * ratio for fixed, growing, _ in deep.memory_frontier)

@@ -1,0 +1,178 @@
+"""The profiler's own file: what was asked for, where, every reading, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, get_args
+
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.recording import (
+    ProcessSeries,
+    Reading,
+    RunStatus,
+    Throttling,
+    TouchedReading,
+)
+from advisor.collectors.format.records import identity, parse, parse_json
+from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks.redaction import redacted_command
+from advisor.collectors.watch.sampler import unpack, unpack_touched
+
+
+@dataclass(slots=True)
+class ProcessReading:
+    """One process at one time; see ``hooks.format.PROCESS_PAYLOAD``."""
+
+    t_ns: int
+    pid: int
+    start_ticks: int
+    rss_bytes: int
+    cpu_ns: int
+    minor_faults: int
+    major_faults: int
+    received_bytes: int
+    sent_bytes: int
+
+
+@dataclass(slots=True)
+class ProfilerLog:
+    """The profiler's own file.
+
+    ``header`` holds what was asked for and where; ``end`` how it ended, empty while it has not.
+    """
+
+    header: dict[str, Any] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    processes: list[ProcessReading] = field(default_factory=list)
+    touched: list[TouchedReading] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    end: dict[str, Any] = field(default_factory=dict)
+
+
+def read_profiler_log(path: Path) -> ProfilerLog:
+    """Read the profiler's file.
+
+    Raises
+    ------
+    RecordingError
+        If it is missing, holds nothing, or was written by a later version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(
+            f"no recording at {path.parent}: {error.strerror}",
+            hint="`advisor runs list` shows the runs that are here",
+        ) from error
+    log = ProfilerLog()
+    for kind, payload, _ in parse(data):
+        if kind == fmt.HEADER:
+            log.header = log.header or _header(payload)
+        elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
+            log.readings.append(unpack(payload, log.header["t_ns"]))
+        elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
+            log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))
+        elif kind == fmt.TOUCHED and log.header:
+            if (window := unpack_touched(payload, log.header["t_ns"])) is not None:
+                log.touched.append(window)
+        elif kind == fmt.FACT:
+            fact = parse_json(payload)
+            if fact.get("fact") == "warning":
+                log.warnings.append(str(fact.get("text")))
+        elif kind == fmt.END:
+            log.end = parse_json(payload)
+    _check(log, path.parent, is_empty=not data or bool(identity(data)))
+    return log
+
+
+# What a header and an end must be made of, as far as they say it at all.
+_TYPES: Final[dict[str, type | UnionType]] = {
+    "t_ns": int, "started_at": str, "command": list, "host": dict, "options": dict, "status": str,
+    "stop_reason": str, "exit_code": int | None, "max_rss_bytes": int, "cpu_ns": int,
+}  # fmt: skip
+
+
+def _header(payload: bytes) -> dict[str, Any]:
+    """Return the header; the command's words as they were, but for secrets of earlier versions."""
+    header = parse_json(payload, as_written=("command",))
+    command = header.get("command")
+    if isinstance(command, list) and all(isinstance(word, str) for word in command):
+        header["command"] = redacted_command(command)
+    return header
+
+
+def _check(log: ProfilerLog, run: Path, *, is_empty: bool) -> None:
+    version = log.header.get("schema_version")
+    if not log.header:
+        what = "is empty" if is_empty else "has no readable beginning"
+        raise RecordingError(
+            f"the recording {run.name} {what}",
+            hint="profile again; `advisor runs rm` removes this one",
+        )
+    if not isinstance(version, int) or version > fmt.SCHEMA_VERSION:
+        raise RecordingError(
+            f"the recording {run.name} has schema version {version}, this advisor reads up to "
+            f"{fmt.SCHEMA_VERSION}",
+            hint="update the advisor",
+        )
+    for values in (log.header, log.end):
+        for name, kind in _TYPES.items():
+            if name in values and not isinstance(values[name], kind):
+                raise _contradiction(run, f"{name} {values[name]!r}")
+    if not all(isinstance(word, str) for word in log.header.get("command", ())):
+        raise _contradiction(run, "command is not a list of words")
+    if log.end and log.end.get("status") not in get_args(RunStatus):
+        raise _contradiction(run, f"status {log.end.get('status')!r}")
+
+
+def _contradiction(run: Path, what: str) -> RecordingError:
+    return RecordingError(
+        f"the recording {run.name} contradicts itself: {what[:200]}",
+        hint="profile again; `advisor runs rm` removes this one",
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Series from readings: each process of the tree, and when a quota took time away.
+
+
+def process_series(
+    readings: Sequence[ProcessReading], start_ns: int, ranks: Mapping[int, int]
+) -> tuple[ProcessSeries, ...]:
+    """Return each process's series, in the order of their first readings."""
+    by_process: dict[tuple[int, int], list[ProcessReading]] = {}
+    for one in readings:
+        by_process.setdefault((one.pid, one.start_ticks), []).append(one)
+    return tuple(
+        ProcessSeries(
+            pid=pid,
+            rank=ranks.get(pid),
+            t_s=tuple((one.t_ns - start_ns) / 1e9 for one in its),
+            rss_bytes=tuple(one.rss_bytes for one in its),
+            cpu_s=tuple(one.cpu_ns / 1e9 for one in its),
+            minor_faults=tuple(one.minor_faults for one in its),
+            major_faults=tuple(one.major_faults for one in its),
+            received_bytes=tuple(one.received_bytes for one in its),
+            sent_bytes=tuple(one.sent_bytes for one in its),
+        )
+        for (pid, _), its in by_process.items()
+    )
+
+
+def throttling(readings: Sequence[Reading]) -> tuple[Throttling, ...]:
+    """Return the stretches in which the throttled time grew from each reading to the next."""
+    found: list[Throttling] = []
+    for before, after in pairwise(readings):
+        lost_s = after.throttled_s - before.throttled_s
+        if lost_s <= 0:
+            continue
+        begin_s, so_far_s = before.t_s, 0.0
+        if found and found[-1].end_s == before.t_s:
+            last = found.pop()
+            begin_s, so_far_s = last.begin_s, last.throttled_s
+        found.append(Throttling(begin_s=begin_s, end_s=after.t_s, throttled_s=so_far_s + lost_s))
+    return tuple(found)

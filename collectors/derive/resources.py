@@ -1,0 +1,150 @@
+"""Resources that a recording's steps used, as rates at a fixed interval: models learn from these.
+
+Readings are cumulative counters at uneven ticks. Here they become means over equal intervals, from
+the first step on: imports and the building of the model say nothing of the training.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Final
+
+from advisor.collectors.format.recording import RankSeries, Reading, Recording
+
+INTERVAL_S: Final = 0.5
+_LONGEST_S: Final = 120.0  # of a kept series: a profile lasts about two minutes
+_MOST_STEPS: Final = 240  # readings of a series by step: as many as of one by time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Rates of the whole process tree while it trained.
+
+    Attributes
+    ----------
+    channels : mapping of str to tuple of float
+        ``cpu_cores`` (cores busy), ``memory_bytes``, ``network_received_bytes_per_s``,
+        ``network_sent_bytes_per_s``; all of one length, which is 0 where the recording ended
+        before its second reading.
+    busy_cores : float or None
+        Processor time over time; None without readings. [cores]
+    cpu_s_per_step : float or None
+        Processor time of all processes and threads; None also without steps. [s]
+    rank_mean, rank_max : mapping of str to tuple of float
+        Where several ranks trained together, the mean over them and the largest, of equal parts of
+        their steps: ``step_s`` and ``wait_s`` (blocked in communication) of a step,
+        ``network_sent_bytes_per_s`` and ``network_received_bytes_per_s`` on the wire.
+    rank_interval_s : float
+        Of such a part; 1 without. [s]
+    """
+
+    interval_s: float
+    channels: Mapping[str, tuple[float, ...]]
+    busy_cores: float | None
+    cpu_s_per_step: float | None
+    rank_mean: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    rank_max: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    rank_interval_s: float = 1.0
+
+
+_COUNTERS: Final[Mapping[str, Callable[[Reading], float]]] = {
+    "cpu_cores": lambda r: r.cpu_s,
+    "network_received_bytes_per_s": lambda r: float(r.network_received_bytes),
+    "network_sent_bytes_per_s": lambda r: float(r.network_sent_bytes),
+}
+
+
+def resources(recording: Recording) -> Resources:
+    """Return what the recording used from its first step on."""
+    started_s = recording.startup_raw_s or recording.startup_s or 0.0
+    seen = [r for r in recording.readings if r.t_s >= started_s]
+    if len(seen) < 2 or seen[-1].t_s <= seen[0].t_s:
+        return Resources(
+            interval_s=INTERVAL_S, channels={}, busy_cores=None, cpu_s_per_step=None,
+            **of_ranks(recording.ranks),
+        )  # fmt: skip
+    duration_s = seen[-1].t_s - seen[0].t_s
+    count = max(int(min(duration_s, _LONGEST_S) / INTERVAL_S), 1)
+    ends = [seen[0].t_s + INTERVAL_S * i for i in range(count + 1)]
+    channels = {name: _rates(seen, read, ends) for name, read in _COUNTERS.items()}
+    channels["memory_bytes"] = tuple(
+        _at(seen, lambda r: float(r.rss_bytes), end) for end in ends[1:]
+    )
+    busy = max(seen[-1].cpu_s - seen[0].cpu_s, 0.0) / duration_s
+    step = recording.step_time
+    return Resources(
+        interval_s=INTERVAL_S,
+        channels=channels,
+        busy_cores=busy,
+        cpu_s_per_step=busy * step.raw_s if step else None,
+        **of_ranks(recording.ranks),
+    )
+
+
+def of_ranks(ranks: Sequence[RankSeries]) -> dict[str, Any]:
+    """Return the fields of ``Resources`` that say how ranks differ; none of a single one.
+
+    A channel that was not seen of every rank is left out.
+    """
+    steps = min((len(one.step_s) for one in ranks), default=0)
+    if len(ranks) < 2 or steps == 0:
+        return {}
+    parts = min(steps, _MOST_STEPS)
+    each = [_channels_of(one, parts) for one in ranks]
+    known = [name for name in each[0] if all(name in one for one in each)]
+    columns = {name: list(zip(*(one[name] for one in each), strict=True)) for name in known}
+    usual_s = fmean(fmean(one.step_s) for one in ranks)
+    return {
+        "rank_mean": {name: tuple(map(fmean, rows)) for name, rows in columns.items()},
+        "rank_max": {name: tuple(map(max, rows)) for name, rows in columns.items()},
+        "rank_interval_s": usual_s * steps / parts,
+    }
+
+
+def _channels_of(rank: RankSeries, parts: int) -> dict[str, tuple[float, ...]]:
+    """Return a rank's channels in so many parts; what was not seen of it is left out."""
+    step_s = _parts(rank.step_s, parts)
+    found = {"step_s": step_s}
+    if rank.wait_s:
+        found["wait_s"] = _parts(rank.wait_s, parts)
+    for name, per_step in (
+        ("network_sent_bytes_per_s", rank.sent_bytes_per_step),
+        ("network_received_bytes_per_s", rank.received_bytes_per_step),
+    ):
+        if per_step is not None and min(step_s) > 0:
+            found[name] = tuple(per_step / one for one in step_s)
+    return found
+
+
+def _parts(values: Sequence[float], parts: int) -> tuple[float, ...]:
+    """Return the means of equal parts of a series, overlapping where it is too short for them."""
+    ends = [len(values) * i / parts for i in range(parts + 1)]
+    return tuple(
+        fmean(values[int(begin) : max(int(end), int(begin) + 1)])
+        for begin, end in itertools.pairwise(ends)
+    )
+
+
+def _rates(
+    seen: list[Reading], read: Callable[[Reading], float], ends: list[float]
+) -> tuple[float, ...]:
+    """Return a counter's mean rates; where a process left with its share it counts as nothing."""
+    values = [_at(seen, read, end) for end in ends]
+    return tuple(
+        max(after - before, 0.0) / INTERVAL_S for before, after in itertools.pairwise(values)
+    )
+
+
+def _at(seen: list[Reading], read: Callable[[Reading], float], t_s: float) -> float:
+    place = bisect.bisect_left(seen, t_s, key=lambda r: r.t_s)
+    if place == 0:
+        return read(seen[0])
+    if place == len(seen):
+        return read(seen[-1])
+    before, after = seen[place - 1], seen[place]
+    share = (t_s - before.t_s) / (after.t_s - before.t_s)
+    return read(before) + share * (read(after) - read(before))

@@ -1,0 +1,177 @@
+"""All runs in a line each, without reading again what has ended and was read before.
+
+What a listing shows of a run is the last record of its profiler's file, and is kept in
+``index.json`` beside the runs, with the size and time of that file. Both are caches: whatever is
+missing, changed, unreadable or made by another version of the collectors is derived again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from advisor.collectors import atomic
+from advisor.collectors.errors import printable, shown
+from advisor.collectors.format.records import PROFILER_FILE, parse, parse_json, profiler_lives
+from advisor.collectors.hooks import format as fmt
+
+if TYPE_CHECKING:
+    from advisor.collectors.format.recording import Recording
+
+INDEX_FILE: Final = "index.json"
+UNREADABLE: Final = "unreadable: "
+_FACT: Final = "line"
+_TAIL_BYTES: Final = 8192  # holds the last record, unless the command is very long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """What a listing shows of a run.
+
+    Attributes
+    ----------
+    status : str
+        As in ``Recording``, or ``"unreadable: "`` and why, in one line.
+    started_at : str or None
+        ISO 8601, UTC; None where unreadable, as all that follows.
+    duration_s, step_s : float or None
+        Of the recording, and of a step, corrected. [s]
+    """
+
+    run: str
+    status: str
+    started_at: str | None = None
+    duration_s: float | None = None
+    step_s: float | None = None
+    command: tuple[str, ...] = ()
+
+
+def run_lines(runs: list[Path]) -> list[RunLine]:
+    """Return a line a run; one that cannot be read says why and costs no other."""
+    if not runs:
+        return []
+    index = runs[0].parent / INDEX_FILE
+    known = _read_index(index)
+    lines, kept, is_new = [], {}, False
+    for run in runs:
+        entry, stamp = known.get(run.name), _stamp(run)
+        line = _line_of(entry, stamp)
+        if line is None:
+            line = _read(run)
+            entry = {"stamp": stamp, **asdict(line)} if _is_final(run, line) else None
+            is_new |= entry is not None
+        lines.append(line)
+        if entry is not None:
+            kept[run.name] = entry
+    if is_new or len(kept) < len(known):
+        _write_index(index, kept)
+    return lines
+
+
+def closing_fact(seen: Recording) -> dict[str, Any]:
+    """Return the last record of a recording's profiler file: its line."""
+    return {"fact": _FACT, "made_by": _version(), **asdict(_line(seen))}
+
+
+def _line(seen: Recording) -> RunLine:
+    return RunLine(
+        run=seen.run_id,
+        status=seen.status,
+        started_at=seen.started_at,
+        duration_s=seen.duration_s,
+        step_s=None if seen.step_time is None else seen.step_time.corrected_s,
+        command=seen.command,
+    )
+
+
+def _last_record(run: Path) -> RunLine | None:
+    """Return the line that the profiler left; None where there is none that can be used."""
+    try:
+        with (run / PROFILER_FILE).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    except OSError:
+        return None
+    at = tail.rfind(fmt.MAGIC)  # in JSON, which is ASCII, it cannot be
+    record = next(parse(tail, max(at, 0)), None)
+    if record is None or record[0] != fmt.FACT or record[2] != len(tail):
+        return None
+    fact = parse_json(record[1], as_written=("command",))
+    if fact.get("fact") != _FACT or fact.get("made_by") != _version():
+        return None
+    return _line_of({**fact, "run": run.name, "stamp": [0]}, [0])
+
+
+def _read(run: Path) -> RunLine:
+    from advisor.collectors.derive.store import read_recording
+
+    try:
+        return _last_record(run) or _line(read_recording(run))
+    except Exception as error:  # whatever is wrong with one run, the others are listed
+        return RunLine(run=printable(run.name), status=UNREADABLE + shown(str(error)))
+
+
+def _is_final(run: Path, line: RunLine) -> bool:
+    """Whether a run will not change any more: it has ended, or its profiler is dead."""
+    if line.status.startswith(UNREADABLE):
+        return False  # a disk may come back, an update may read it
+    return line.status not in ("running", "killed") or not profiler_lives(run)
+
+
+def _stamp(run: Path) -> list[int]:
+    try:
+        about = os.stat(f"{run}/{PROFILER_FILE}")
+    except OSError:
+        return []
+    return [about.st_mtime_ns, about.st_size]
+
+
+def _line_of(entry: Any, stamp: list[int]) -> RunLine | None:
+    """Return a line of the index; None where it is not of this very file, or no line."""
+    if not (isinstance(entry, dict) and stamp and entry.get("stamp") == stamp):
+        return None
+    texts = [entry.get(name) for name in ("run", "status", "started_at")]
+    duration_s, step_s, command = (entry.get(name) for name in ("duration_s", "step_s", "command"))
+    if not (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(duration_s, float)
+        and isinstance(step_s, float | None)
+        and isinstance(command, list)
+        and all(isinstance(word, str) for word in command)
+    ):
+        return None
+    run, status, started_at = (printable(str(text)) for text in texts)
+    return RunLine(
+        run=run, status=status, started_at=started_at, duration_s=duration_s, step_s=step_s,
+        command=tuple(command),
+    )  # fmt: skip
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(content, dict) or content.get("made_by") != _version():
+        return {}
+    runs = content.get("runs")
+    return runs if isinstance(runs, dict) else {}
+
+
+def _write_index(path: Path, runs: dict[str, Any]) -> None:
+    with suppress(OSError):  # read-only or full: derived again next time
+        atomic.write_text(path, json.dumps({"made_by": _version(), "runs": runs}), mode=0o600)
+
+
+@cache
+def _version() -> list[int]:
+    """Return what tells this version of the collectors from others: how many files, how new."""
+    folder = Path(sys.modules["advisor.collectors"].__path__[0])
+    times = [path.stat().st_mtime_ns for path in folder.rglob("*.py")]
+    return [len(times), max(times)]

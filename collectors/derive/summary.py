@@ -1,0 +1,197 @@
+"""A recording in a few lines for a person, and as a record for a program."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from textwrap import wrap
+from typing import Any
+
+from advisor.collectors.derive.certainty import shortfall
+from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.collectors.derive.work import length_hint
+from advisor.collectors.errors import bytes_text, duration_text
+from advisor.collectors.format.recording import (
+    DeepStep,
+    Loading,
+    ProcessSeries,
+    RankSeries,
+    Recording,
+    Rounds,
+)
+
+
+def text(seen: Recording, columns: int, prefix: str = "") -> str:
+    """Return what was learned, every line with ``prefix``, broken where the terminal ends."""
+    width = max(40, columns - len(prefix))
+    broken = [part for line in lines(seen) for part in wrap(line, width, subsequent_indent="  ")]
+    return "".join(f"{prefix}{line}\n" for line in broken)
+
+
+def lines(seen: Recording) -> list[str]:
+    """Return what was learned, a fact a line, then the warnings."""
+    found = [f"run {seen.run_id}: {seen.status}, {seen.stop_reason}"]
+    step = seen.step_time
+    if step is not None:
+        half = (step.high_s - step.low_s) / 2
+        text = (
+            f"step {duration_text(step.corrected_s)} ±{duration_text(half)} over {step.steps} "
+            f"steps (raw {duration_text(step.raw_s)}, {100 * step.delay_fraction:.0f} % waiting "
+            "for a core)"
+        )
+        found.append(text if step.is_settled else text + ", not settled")
+        if seen.step_samples:
+            rate = seen.step_samples / step.corrected_s
+            found.append(f"{seen.step_samples:g} samples a step, {rate:.4g} samples/s")
+    if seen.total_work is not None:
+        work = seen.total_work
+        total = "" if step is None else f", {duration_text(work.steps * step.corrected_s)} here"
+        found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
+    elif step is not None:
+        found.append(f"whole job: unknown; say {length_hint(seen)}")
+    if seen.rounds is not None:
+        found.append(_rounds_line(seen.rounds))
+    if seen.deep_step is not None:
+        found.append(_model_line(seen.deep_step))
+    if seen.told is not None and seen.told.change:
+        found.append(f"on the CPU: {seen.told.reason}; for an accelerator: {seen.told.change}")
+    if seen.loading is not None:
+        found.append(_loading_line(seen.loading))
+    found += _rank_lines(seen)
+    found.append(
+        f"memory: peak {bytes_text(seen.peak_rss_bytes)}, rent at least "
+        f"{advised_memory_bytes(seen.peak_rss_bytes) / 2**30:g} GiB"
+    )
+    return found + [f"warning: {text}" for text in seen.warnings]
+
+
+def _rank_lines(seen: Recording) -> list[str]:
+    if len(seen.ranks) < 2:
+        return []
+    found = []
+    link = seen.bandwidth_bit_per_s
+    over = "over loopback" if link is None else f"on links of {link / 1e9:g} Gbit/s"
+    if seen.workers > 1:
+        found.append(f"{seen.workers} ranks {over}")
+    if seen.wrapping == "wrapped":
+        found.append(
+            "the script joins no process group and was wrapped: each rank has its own share of "
+            "every loader that shuffles, and gradients are averaged after each backward pass "
+            f"(a step trains on {seen.world_size} times the script's batch)"
+        )
+    for one in seen.ranks:
+        parts = [f"rank {one.rank}: {len(one.step_s)} steps"]
+        if one.wait_s:
+            wait_s = sum(one.wait_s) / len(one.wait_s)
+            parts.append(f"waits {duration_text(wait_s)} a step for the others")
+        if one.sent_bytes_per_step is not None and one.received_bytes_per_step is not None:
+            parts.append(
+                f"sends {bytes_text(int(one.sent_bytes_per_step))} and receives "
+                f"{bytes_text(int(one.received_bytes_per_step))} a step"
+            )
+        found.append(", ".join(parts))
+    return found
+
+
+def _model_line(deep: DeepStep) -> str:
+    flop = sum(operator.flop for operator in deep.operators)
+    return (
+        f"model: {deep.parameters:,} parameters, {deep.precision} on {deep.device}, "
+        f"{flop / 1e9:.3g} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
+        f"{deep.samples} samples"
+    )
+
+
+def _rounds_line(rounds: Rounds) -> str:
+    """Say what a step is where no optimizer of torch makes it, and what it may use."""
+    text = f"a step is a {rounds.unit} of {rounds.kind}"
+    if rounds.cores is not None:
+        text += f", on {rounds.cores:g} core{'s' * (rounds.cores != 1)} at most"
+    if rounds.compile_s is not None and rounds.compile_s > 1.0:
+        text += f"; {duration_text(rounds.compile_s)} before the first (compilation, data)"
+    return text
+
+
+def _loading_line(loading: Loading) -> str:
+    cost = loading.cpu_s_per_sample
+    text = "" if cost is None else f", {duration_text(cost)} of a core a sample"
+    verb = "waits" if loading.workers else "spends"
+    return (
+        f"input: {loading.workers} workers{text}; the loop {verb} "
+        f"{duration_text(loading.wait_s)} a step"
+    )
+
+
+def problem(seen: Recording) -> tuple[str, str] | None:
+    """Return (what went wrong, what to do) for a run that shows less than was hoped for."""
+    if seen.wrapping.startswith("refused"):
+        return (
+            f"the script cannot be run as {seen.workers} ranks, {seen.wrapping}",
+            "leave out --workers, or let the script join a process group itself",
+        )
+    if seen.workers > 1 and seen.world_size == 1 and seen.status not in ("failed", "killed"):
+        return (
+            f"{seen.workers} copies ran side by side and never trained together: neither a "
+            "process group nor a torch optimizer was seen",
+            "leave out --workers",
+        )
+    if seen.status in ("failed", "killed") and seen.step_time is None:
+        return (
+            f"{seen.stop_reason} after {duration_text(seen.duration_s)}, before its first step",
+            "run it without the advisor first; its output is above",
+        )
+    if seen.step_time is None and seen.status != "interrupted":
+        return (
+            "no training step was seen: only resources were recorded",
+            "call advisor.step() once a step, or let the script run until it trains (--for 5m)",
+        )
+    return shortfall(seen)
+
+
+def record(seen: Recording) -> dict[str, Any]:
+    """Return the JSON record of ``advisor profile --json``; the series stay in the run."""
+    values = asdict(seen)
+    for series in ("readings", "ranks", "processes"):
+        values.pop(series)
+    values["ranks"] = [_rank_record(one) for one in seen.ranks]
+    values["processes"] = [_process_record(one) for one in seen.processes]
+    last = seen.readings[-1] if seen.readings else None
+    values["minor_faults"] = None if last is None else last.minor_faults
+    values["major_faults"] = None if last is None else last.major_faults
+    deep = values.get("deep_step")
+    if deep:
+        deep.pop("operators")
+        deep.pop("layers")
+    values["path"] = str(seen.path)
+    missing = shortfall(seen)
+    values["not_known"] = None if missing is None else {"what": missing[0], "hint": missing[1]}
+    values["advised_memory_bytes"] = advised_memory_bytes(seen.peak_rss_bytes)
+    return {"schema_version": 1, **values}
+
+
+def _rank_record(one: RankSeries) -> dict[str, Any]:
+    """Return a rank in means; the steps themselves stay in the run."""
+    step_s, wait_s = one.step_s, one.wait_s
+    return {
+        "rank": one.rank,
+        "pid": one.pid,
+        "steps": len(step_s),
+        "step_s": sum(step_s) / len(step_s) if step_s else None,
+        "wait_s": sum(wait_s) / len(wait_s) if wait_s else None,
+        "sent_bytes_per_step": one.sent_bytes_per_step,
+        "received_bytes_per_step": one.received_bytes_per_step,
+        "payload_bytes_per_step": one.payload_bytes_per_step,
+    }
+
+
+def _process_record(one: ProcessSeries) -> dict[str, Any]:
+    """Return a process as it was last seen, and its largest resident memory."""
+    return {
+        "pid": one.pid,
+        "rank": one.rank,
+        "peak_rss_bytes": max(one.rss_bytes),
+        "cpu_s": one.cpu_s[-1],
+        "minor_faults": one.minor_faults[-1],
+        "major_faults": one.major_faults[-1],
+        "received_bytes": one.received_bytes[-1],
+        "sent_bytes": one.sent_bytes[-1],
+    }

@@ -1,0 +1,521 @@
+"""The nouns of a recording, as derived from the raw files of a run.
+
+The raw append-only files are the truth; everything here can be derived from them again.
+``read_recording`` (module ``store``) is the only way from a folder to these nouns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from advisor.collectors.format.facts import GradientNorms, Limits, Routing, Saves, Told
+
+# ------------------------------------------------------------------------------------------
+# Series of a recording beside its readings: of each rank, of each process, of a quota.
+#
+# Nouns of ``recording``, apart for their number; all derived from the raw files.
+
+
+# What memory may grow by in a window that says something of ordinary running.
+_STEADY: Final = 1.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeries:
+    """One of the processes that train together; rank 0 of a program of one process.
+
+    Attributes
+    ----------
+    step_s : tuple of float
+        Ordinary steps in order, the rank's own waiting for a core taken out. [s]
+    wait_s : tuple of float
+        Time of each step blocked in communication, after the first twelve (warm-up, traced
+        steps); the mean of the steps between two records, at most 20 ms apart or one step.
+        Empty for a program of one process. [s]
+    sent_bytes_per_step, received_bytes_per_step : float or None
+        On the wire, by its TCP sockets; None where the system does not tell. [bytes]
+    payload_bytes_per_step : float or None
+        Handed to collectives called from Python; DDP's gradients are not among them. [bytes]
+    """
+
+    rank: int
+    pid: int
+    step_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    sent_bytes_per_step: float | None
+    received_bytes_per_step: float | None
+    payload_bytes_per_step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeries:
+    """One process of the tree, once a second; counters since it began."""
+
+    pid: int
+    rank: int | None
+    t_s: tuple[float, ...]
+    rss_bytes: tuple[int, ...]
+    cpu_s: tuple[float, ...]
+    minor_faults: tuple[int, ...]
+    major_faults: tuple[int, ...]
+    received_bytes: tuple[int, ...]
+    sent_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttling:
+    """A stretch of readings in each of which a quota took time away. [s]."""
+
+    begin_s: float
+    end_s: float
+    throttled_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchedReading:
+    """Memory that the processes touched in one window (``profile --working-set``).
+
+    Attributes
+    ----------
+    touched_bytes, resident_bytes : int
+        Touched in it, and held at its end; pages that processes share count once for each. [bytes]
+    held_bytes : int
+        Held at its begin: what came meanwhile was touched because it came. [bytes]
+    """
+
+    t_s: float
+    window_s: float
+    touched_bytes: int
+    resident_bytes: int
+    processes: int
+    held_bytes: int
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether memory hardly grew meanwhile: not a start, nor the loading of data."""
+        return self.resident_bytes <= _STEADY * self.held_bytes
+
+
+RunStatus = Literal["running", "finished", "stopped", "failed", "killed", "interrupted"]
+StepClock = Literal["optimizer", "backward", "loader", "marker", "fit", "round"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBenchmark:
+    """Micro-benchmarks of the host, measured once and cached (``advisor doctor``).
+
+    Attributes
+    ----------
+    matmul_flop_per_s, matmul_one_core_flop_per_s : float
+        Large fp32 product on every usable core at once, and on one alone. [flop/s]
+    copy_bytes_per_s, copy_one_core_bytes_per_s : float
+        Memory traffic (read plus write) of a large copy. [bytes/s]
+    scalar_score : float
+        Interpreter-free integer work of one core while all are busy, in CoreMark-like
+        iterations; see ``benchmark_kernels`` for how it was tied to CoreMark. [1/s]
+    """
+
+    matmul_flop_per_s: float
+    matmul_one_core_flop_per_s: float
+    copy_bytes_per_s: float
+    copy_one_core_bytes_per_s: float
+    scalar_score: float
+    disk_read_bytes_per_s: float | None
+    measured_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSheet:
+    """What a device of this machine sustains (``advisor doctor --device-sheet``).
+
+    Attributes
+    ----------
+    name : str
+        As the processor or the driver names itself.
+    fp32_flop_per_s, ..., fp8_flop_per_s : float or None
+        Large products by precision, on all threads; None where the device has none. [flop/s]
+    copy_bytes_per_s : float
+        Traffic, read plus written, of a large copy. [bytes/s]
+    call_s : float
+        One small call from Python, many issued in a row. [s]
+    threads : tuple of int
+        Processors: the numbers of threads of the three lists below; empty for GPUs.
+    flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads : tuple of float
+        Large fp32 products [flop/s], copy [bytes/s], a small training step [s].
+    """
+
+    device: Literal["cpu", "cuda"]
+    name: str
+    fp32_flop_per_s: float
+    tf32_flop_per_s: float | None
+    bf16_flop_per_s: float | None
+    fp16_flop_per_s: float | None
+    fp8_flop_per_s: float | None
+    copy_bytes_per_s: float
+    call_s: float
+    threads: tuple[int, ...] = ()
+    flop_per_s_by_threads: tuple[float, ...] = ()
+    bytes_per_s_by_threads: tuple[float, ...] = ()
+    step_s_by_threads: tuple[float, ...] = ()
+    torch_version: str = ""
+    measured_at: str = ""
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> DeviceSheet:
+        """Make a sheet of its JSON form, with lists for tuples."""
+        lists = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+        return cls(**{**record, **lists})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine that was recorded on.
+
+    ``cpu_limit`` is what the process may use: affinity and cgroup quota together. [cores]
+    ``sheets`` is empty where nobody measured the devices.
+    """
+
+    cpu_model: str
+    logical_cpus: int
+    physical_cpus: int | None
+    cpu_limit: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    gpus: tuple[str, ...]
+    system: str
+    python_version: str
+    torch_version: str | None
+    benchmark: HostBenchmark | None = None
+    sheets: tuple[DeviceSheet, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One tick over the whole process tree; counters are cumulative since the start.
+
+    ``gpu_*`` is None where there is no GPU or NVML; received and sent are over its bus. Fractions
+    are in [0, 1]. ``rss_bytes`` is the sum over the processes; ``pss_bytes`` counts what they
+    share once (see ``proportional``; None where an earlier version had not looked yet).
+    ``stolen_s`` is time that the hypervisor gave to others, over all processors; ``major_faults``
+    page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
+    they were read). ``run_delay_s`` is the waiting for a core of all processes,
+    ``slowest_delay_s`` of whoever waited most between two readings; ``machine_cpu_s`` the
+    processor time of the whole machine as last read, None unknown.
+    """
+
+    t_s: float
+    processes: int
+    cpu_s: float
+    run_delay_s: float
+    rss_bytes: int
+    pss_bytes: int | None
+    disk_read_bytes: int
+    disk_write_bytes: int
+    network_received_bytes: int
+    network_sent_bytes: int
+    throttled_s: float
+    pressure_fraction: float | None
+    gpu_fraction: float | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_power_w: float | None = None
+    stolen_s: float = 0.0
+    major_faults: int = 0
+    gpu_clock_mhz: float | None = None
+    gpu_received_bytes_per_s: float | None = None
+    gpu_sent_bytes_per_s: float | None = None
+    minor_faults: int = 0
+    slowest_delay_s: float = 0.0
+    machine_cpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The settled time of one optimizer step, contention taken out.
+
+    Attributes
+    ----------
+    corrected_s, raw_s : float
+        Mean step after warm-up, without and with the waiting for a core. [s]
+    low_s, high_s : float
+        90 % interval of the corrected mean by batch means. [s]
+    steps, warmup_steps : int
+        Steps used, and steps dropped before them.
+    delay_fraction : float
+        Share of the raw time spent waiting for a core: the machine's noise.
+    is_settled : bool
+        The stop rule was satisfied before the recording ended.
+    contention_half_width_s : float
+        How far the correction may be off: part of the interval. [s]
+    """
+
+    corrected_s: float
+    raw_s: float
+    low_s: float
+    high_s: float
+    steps: int
+    warmup_steps: int
+    delay_fraction: float
+    clock: StepClock
+    is_settled: bool
+    contention_half_width_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCount:
+    """All calls of one operator with the same sizes in the deep step.
+
+    ``bytes`` is operands read plus results written; ``fixed_bytes`` the part that belongs to
+    parameters, gradients and optimizer state. ``time_s`` is the host's, scaled to the corrected
+    step. ``phase`` is ``"forward"``, ``"backward"`` or ``"optimizer"``; ``shapes`` the tensor
+    operands' sizes, e.g. ``"128,32x64,64x128"``. Operators on integers count no flop and are filed
+    under ``"fp32"``. ``fused_by`` is the class of the module whose time steps these are and which
+    accelerators compute by few kernels a step, ``"GRU"``; empty of any other.
+    """
+
+    name: str
+    phase: Literal["forward", "backward", "optimizer"]
+    count: int
+    flop: float
+    bytes: float
+    fixed_bytes: float
+    dtype: str
+    time_s: float
+    shapes: str = ""
+    fused_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCost:
+    """One leaf module in forward order, over the deep step's samples."""
+
+    name: str
+    kind: str
+    parameters: int
+    forward_s: float
+    backward_s: float
+    forward_flop: float
+    backward_flop: float
+    output_bytes: int
+    saved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepStep:
+    """One real step traced inside the user's own loop.
+
+    Attributes
+    ----------
+    samples : int
+        Samples that went through it (all micro-batches of the step).
+    micro_batches : int
+        Backward passes in it (gradient accumulation).
+    saved_bytes : int
+        Kept for the backward pass at its peak. [bytes]
+    peak_bytes : int or None
+        Peak of tensor memory in the step, where it could be followed. [bytes]
+    precision : str
+        Autocast or parameter type: ``"fp32"``, ``"bf16"``, ...
+    memory_frontier : tuple of (int, int, int)
+        Fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
+        that are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
+    contention : float
+        Share of the time that the calmest trace waited for a core: how rough the operators' shares
+        are.
+    update_s : float or None
+        What the optimizers' updates take of an ordinary step, with the Python between their
+        operators, which the trace does not see. [s]
+    """
+
+    samples: int
+    micro_batches: int
+    parameters: int
+    trainable_parameters: int
+    parameter_bytes: int
+    optimizer_state_bytes: int
+    saved_bytes: int
+    peak_bytes: int | None
+    precision: str
+    device: str
+    is_compiled: bool
+    operators: tuple[OperatorCount, ...]
+    layers: tuple[LayerCost, ...]
+    flags: tuple[str, ...]
+    gradient_bytes: int = 0
+    memory_frontier: tuple[tuple[int, int, int], ...] = ()
+    contention: float = 0.0
+    update_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """The training loader: what feeds the job.
+
+    Attributes
+    ----------
+    workers : int
+        Loader processes; 0 loads inside the loop.
+    wait_s, raw_wait_s : float
+        Mean time per step that the loop spends in the loader, without neighbours and by the clock;
+        the first is part of the corrected step. [s]
+    """
+
+    batch: int | None
+    dataset_samples: int | None
+    batches_per_epoch: int | None
+    workers: int
+    wait_s: float
+    cpu_s_per_sample: float | None
+    sample_bytes: float | None
+    raw_wait_s: float = 0.0
+
+
+Confidence = Literal["given", "certain", "likely", "weak"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalWork:
+    """How long the whole job is, and how we know.
+
+    ``source`` says where it was found, e.g. ``"range(args.epochs) in train.py:41"``.
+    """
+
+    steps: int
+    epochs: float | None
+    source: str
+    confidence: Confidence
+
+    @classmethod
+    def of(
+        cls, steps: float, epochs: float | None, source: str, confidence: Confidence
+    ) -> TotalWork:
+        """Return the work of so many steps, rounded; one at least."""
+        whole = max(1, round(steps))
+        return cls(steps=whole, epochs=epochs, source=source, confidence=confidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Rounds as the steps of a recording.
+
+    Attributes
+    ----------
+    kind : str
+        The framework, e.g. ``"LightGBM"``.
+    unit : str
+        What a round is: ``"round"``, ``"tree"``, ``"batch"``, ``"fit"``, ...
+    cores : float or None
+        As many as the script lets it use; None for all there are. [cores]
+    compile_s : float or None
+        What the first round took beyond an ordinary one: compilation, binning. [s]
+    spread_fraction : float
+        How far the mean of the rounds to come may be from that of the rounds seen.
+    """
+
+    kind: str
+    unit: str
+    device: str
+    cores: float | None
+    busy_cores: float | None
+    compile_s: float | None
+    spread_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A partial run as recorded; users call it a profile.
+
+    Parts are None where the script gave nothing to see: a script without torch has readings only.
+    ``threads`` is what the framework computes with; ``world_size`` the processes that train
+    together. ``startup_s`` is from the start to the end of the first step; ``boundary_s`` what a
+    step takes longer that has the end of an epoch in it (validation, checkpoints, a loader that
+    starts anew), and ``boundaries`` how many of these were seen; ``step_samples`` the samples of a
+    step over all processes. ``communication`` holds the framework's own figures on it; ``saves``
+    are the checkpoints that were seen; ``gradients`` the gradient norms at two batch sizes, None
+    where a step has one only; ``limits`` what kept the script from using the machine;
+    ``told`` what it was told of devices; ``rounds`` says what the steps are where no optimizer of
+    torch makes them.
+    ``ranks`` are the processes that train together, ``processes`` all (the largest 32),
+    ``throttling`` when a quota took time away. ``workers`` is how many ranks ``--workers`` asked
+    for, ``wrapping`` what was done to a script that is no ranks' by itself: ``""``,
+    ``"wrapped"``, ``"refused: ..."``. ``folder`` is where the command was started, ``""`` unknown.
+
+    ``touched`` is the memory touched in windows, where that was asked for; ``routing`` says which
+    experts the tokens of a mixture were sent to.
+
+    ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
+
+    All times are those without neighbours (module ``contention``), what the clock said beside them
+    as ``raw``, and how far the correction may be off as ``half_width``. ``duration_s`` is by the
+    clock, ``busy_s`` the same without neighbours, ``contention`` the share of it that they took,
+    and ``contention_half_width`` relative to ``busy_s``.
+    """
+
+    run_id: str
+    path: Path
+    command: tuple[str, ...]
+    status: RunStatus
+    stop_reason: str
+    exit_code: int | None
+    started_at: str
+    duration_s: float
+    host: Host
+    readings: tuple[Reading, ...]
+    step_time: StepTime | None
+    deep_step: DeepStep | None
+    loading: Loading | None
+    total_work: TotalWork | None
+    threads: int | None
+    world_size: int
+    accumulation_steps: int
+    peak_rss_bytes: int
+    warnings: tuple[str, ...]
+    startup_s: float | None = None
+    boundary_s: float | None = None
+    boundaries: int = 0
+    step_samples: float | None = None
+    optimizers: tuple[str, ...] = ()
+    communication: dict[str, float] | None = None
+    saves: Saves | None = None
+    gradients: GradientNorms | None = None
+    ending_s: float | None = None
+    startup_raw_s: float | None = None
+    startup_half_width_s: float | None = None
+    boundary_raw_s: float | None = None
+    boundary_half_width_s: float | None = None
+    busy_s: float | None = None
+    contention: float = 0.0
+    contention_half_width: float = 0.0
+    limits: Limits = field(default_factory=Limits)
+    told: Told | None = None
+    rounds: Rounds | None = None
+    ranks: tuple[RankSeries, ...] = ()
+    processes: tuple[ProcessSeries, ...] = ()
+    throttling: tuple[Throttling, ...] = ()
+    workers: int = 1
+    bandwidth_bit_per_s: float | None = None
+    wrapping: str = ""
+    touched: tuple[TouchedReading, ...] = ()
+    routing: Routing | None = None
+    folder: str = ""
+
+    @property
+    def steps_by_rank(self) -> dict[int, tuple[float, ...]]:
+        """Rank -> its ordinary steps in order, its own waiting for a core taken out [s]."""
+        return {one.rank: one.step_s for one in self.ranks}
+
+    @property
+    def wait_by_step(self) -> dict[int, tuple[float, ...]]:
+        """Rank -> time of each step blocked in communication [s]; see ``series.RankSeries``."""
+        return {one.rank: one.wait_s for one in self.ranks}
+
+    @property
+    def rss_by_process(self) -> dict[int, tuple[tuple[float, int], ...]]:
+        """Process id -> (time since the start [s], resident bytes), once a second."""
+        found: dict[int, tuple[tuple[float, int], ...]] = {}
+        for one in self.processes:  # a pid that was used again has two series
+            its = tuple(zip(one.t_s, one.rss_bytes, strict=True))
+            found[one.pid] = (*found.get(one.pid, ()), *its)
+        return found

@@ -1,0 +1,440 @@
+"""The table of a step, from observed operator calls: who, how often, how much, how long."""
+
+from __future__ import annotations
+
+
+from .storages import key_of, size_bytes, tensors_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from .storages import Modules
+
+
+# ------------------------------------------------------------------------------------------
+# Floating-point operations of one operator call, from the shapes it got and gave.
+#
+# A multiplication and an addition count as two. Products, convolutions, recurrent layers and
+# attention have their closed forms here, because the framework's own counter misses recurrent
+# layers on MKLDNN and cuDNN, counts grouped convolutions' gradients as dense and takes sparse
+# products for dense ones (torch 2.13). Every other operator that computes counts one operation per
+# element of its largest operand, which is a convention: it is bound by memory.
+#
+# =========  ==============================================================================
+# symbol     meaning
+# =========  ==============================================================================
+# m, k, n    rows, inner size and columns of a product: 2 m k n
+# nnz        stored elements of a sparse operand: 2 nnz n
+# N, T       sequences in a batch, time steps: a recurrent layer takes 2 N T numel(W) for each
+#            of its weight matrices W (input and hidden weights of all gates together)
+# =========  ==============================================================================
+
+
+
+
+def _product(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= int(size)
+    return total
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return "strided" not in str(tensor.layout) and "mkldnn" not in str(tensor.layout)
+
+
+def _matrix_product(a: Any, b: Any) -> float:
+    """(m, k) times (k, n), either of them possibly sparse."""
+    if _is_sparse(a):
+        return 2.0 * int(a._nnz()) * int(b.shape[-1])
+    if _is_sparse(b):
+        return 2.0 * int(b._nnz()) * int(a.shape[0])
+    return 2.0 * _product(a.shape) * (int(b.shape[-1]) if b.dim() > 1 else 1)
+
+
+def _linear_backward(args: Any, out: Any) -> float:
+    """Gradients by input (args: self, grad, weight) and by weight, as asked for."""
+    one = 2.0 * _product(args[0].shape) * int(args[2].shape[0])
+    return one * sum(tensor is not None for tensor in out[:2])
+
+
+def _convolution_once(data: Any, weight: Any, result: Any, is_transposed: bool) -> float:
+    """Every output (transposed: input) element meets its group's whole filter."""
+    # The filter is (out, in / groups, *kernel), transposed (in, out / groups, *kernel): in both a
+    # row of the weight is what one element meets, so groups need no term of their own.
+    meeting = data if is_transposed else result
+    return 2.0 * _product(meeting.shape) * _product(weight.shape[1:])
+
+
+def _convolution(args: Any, out: Any) -> float:
+    is_transposed = bool(args[6]) if len(args) > 6 and isinstance(args[6], bool) else False
+    return _convolution_once(args[0], args[1], out, is_transposed)
+
+
+def _convolution_backward(args: Any, out: Any) -> float:
+    """By input and by weight each as much as forward; the bias adds up the gradient."""
+    gradient, data, weight = args[0], args[1], args[2]
+    mask = args[10]
+    once = _convolution_once(data, weight, gradient, bool(args[7]))
+    return once * (bool(mask[0]) + bool(mask[1])) + (_product(gradient.shape) if mask[2] else 0)
+
+
+def _recurrent(data: Any, weights: Sequence[Any]) -> float:
+    """2 N T numel(W) over the weight matrices; a packed batch is (N T, features) already."""
+    tokens = _product(data.shape[:-1])
+    return 2.0 * tokens * sum(_product(weight.shape) for weight in weights if weight.dim() == 2)
+
+
+def _attention_pairs(query: Any, key: Any, is_causal: bool) -> float:
+    """Query-key pairs over batch and heads: a causal kernel skips those above the diagonal."""
+    queries, keys = int(query.shape[-2]), int(key.shape[-2])
+    pairs = float(queries * keys)
+    if is_causal:
+        seen = min(queries, keys)
+        pairs = seen * (seen + 1) / 2.0 + max(0, queries - keys) * keys
+    return _product(query.shape[:-2]) * pairs
+
+
+def _attention(query: Any, key: Any, value: Any, is_causal: bool, products: float) -> float:
+    """As many products over all pairs, half of them as wide as a key and half as a value."""
+    width = (int(query.shape[-1]) + int(value.shape[-1])) / 2.0
+    return products * 2.0 * _attention_pairs(query, key, is_causal) * width
+
+
+_FORMS: tuple[tuple[str, Callable[[Any, Any], float]], ...] = (
+    ("mm _sparse_mm _int_mm _scaled_mm mv dot vdot", lambda a, _: _matrix_product(a[0], a[1])),
+    ("addmm _addmm_activation _sparse_addmm addmv", lambda a, _: _matrix_product(a[1], a[2])),
+    ("addr", lambda _, out: 2.0 * _product(out.shape)),
+    # (..., k) times the transpose of (n, k).
+    ("linear mkldnn_linear _linear_pointwise",
+     lambda a, _: 2.0 * _product(a[0].shape) * int(a[1].shape[0])),
+    ("linear_backward", _linear_backward),
+    ("bmm", lambda a, _: 2.0 * _product(a[0].shape) * int(a[1].shape[2])),
+    ("baddbmm", lambda a, _: 2.0 * _product(a[1].shape) * int(a[2].shape[2])),
+    # Only the stored elements of a sparse result are computed.
+    ("sparse_sampled_addmm", lambda a, out: 2.0 * int(out._nnz()) * int(a[1].shape[1])),
+    ("convolution _convolution convolution_overrideable", _convolution),
+    ("cudnn_convolution mkldnn_convolution _convolution_pointwise",
+     lambda a, out: _convolution_once(a[0], a[1], out, False)),
+    ("convolution_backward convolution_backward_overrideable", _convolution_backward),
+    ("mkldnn_rnn_layer", lambda a, _: _recurrent(a[0], a[1:3])),
+    ("mkldnn_rnn_layer_backward", lambda a, _: 2.0 * _recurrent(a[0], a[1:3])),
+    ("_cudnn_rnn miopen_rnn", lambda a, _: _recurrent(a[0], a[1])),
+    ("_cudnn_rnn_backward miopen_rnn_backward", lambda a, _: 2.0 * _recurrent(a[0], a[1])),
+)  # fmt: skip
+# Operator (without namespace and overload) -> closed form over (args, result).
+CLOSED_FORMS = {name: form for names, form in _FORMS for name in names.split()}
+
+# Arithmetic per parameter in the update rules that run as one fused operator: multiplications and
+# additions of Adam's two moments, two bias corrections, root, division and update (Kingma and Ba
+# 2015, algorithm 1); decoupled decay adds two; momentum SGD four.
+FUSED_UPDATE_FLOP = {"_fused_adam_": 12.0, "_fused_adamw_": 14.0, "_fused_sgd_": 4.0,
+                     "_fused_adagrad_": 6.0}  # fmt: skip
+
+# Operators that move or make data without computing on it.
+MOVES = frozenset([
+        "_foreach_copy_", "_foreach_zero_", "_local_scalar_dense", "_nested_tensor_from_mask",
+        "_to_copy", "_unsafe_index", "arange", "argmax", "argsort", "as_strided_scatter",
+        "bernoulli_", "bincount", "cat", "clone", "col2im", "constant_pad_nd", "contiguous",
+        "copy_", "embedding", "embedding_dense_backward", "empty", "empty_like", "fill_", "flip",
+        "full", "full_like", "gather", "im2col", "index", "index_put", "index_put_",
+        "index_select", "item", "lift_fresh", "masked_fill", "masked_fill_", "masked_select",
+        "max_pool2d_with_indices_backward", "new_empty", "new_full", "new_ones", "new_zeros",
+        "nonzero", "normal_", "one_hot", "ones", "ones_like", "pixel_shuffle", "rand", "randn",
+        "random_", "randperm", "repeat", "roll", "scalar_tensor", "select_backward",
+        "select_scatter", "slice_backward", "slice_scatter", "sort", "split_with_sizes_copy",
+        "stack", "topk", "tril", "triu", "unfold_backward", "uniform_", "upsample_nearest2d",
+        "upsample_nearest2d_backward", "where", "zero_", "zeros", "zeros_like",
+])  # fmt: skip
+
+
+def is_attention(name: str) -> bool:
+    """Whether the operator is a fused attention, forward or backward, of any backend."""
+    return name.startswith("_scaled_dot_product_") and name != "_scaled_dot_product_attention_math"
+
+
+def is_product(name: str) -> bool:
+    """Whether the operator is a product whose gradients are products too."""
+    return name in CLOSED_FORMS or is_attention(name)
+
+
+def flop(name: str, args: Sequence[Any], names: Sequence[str], out: Any, elements: int) -> float:
+    """Return the floating-point operations of one call.
+
+    Parameters
+    ----------
+    name : str
+        The operator without namespace and overload, e.g. ``"addmm"``.
+    elements : int
+        Elements of its largest floating-point operand or result.
+    """
+    if is_attention(name):
+        is_causal = "is_causal" in names and args[names.index("is_causal")] is True
+        if name.endswith("_backward"):  # QK' again, then the gradients by P, V, Q and K
+            return _attention(args[1], args[2], args[3], is_causal, 5.0)
+        return _attention(args[0], args[1], args[2], is_causal, 2.0)  # QK' and PV
+    closed_form = CLOSED_FORMS.get(name)
+    if closed_form is not None:
+        return float(closed_form(args, out))
+    if name in FUSED_UPDATE_FLOP:
+        return FUSED_UPDATE_FLOP[name] * sum(int(parameter.numel()) for parameter in args[0])
+    return 0.0 if name in MOVES else float(elements)
+
+
+_PRECISIONS = {
+    "torch.float64": "fp64", "torch.complex128": "fp64",
+    "torch.float32": "fp32", "torch.complex64": "fp32",
+    "torch.bfloat16": "bf16", "torch.float16": "fp16",
+    "torch.float8_e4m3fn": "fp8", "torch.float8_e5m2": "fp8",
+    "torch.int8": "int8", "torch.uint8": "int8",
+}  # fmt: skip
+
+# These make a tensor without touching its memory.
+_NO_TRAFFIC = ("empty", "new_empty", "lift_fresh")
+# These put a micro-batch's gradient into the parameter's.
+_ACCUMULATES = frozenset(["aten::add_", "aten::copy_", "aten::_foreach_add_"])
+# These read as much of their first operand as they return, not all of it.
+_GATHERS = frozenset(["embedding", "index_select", "index", "gather", "_unsafe_index", "take"])
+
+
+class OperatorCall:
+    """One call as observed; sizes are bytes, keys name storages."""
+
+    __slots__ = (
+        "dtype", "flop", "is_backward", "is_grad_enabled", "is_inside_module", "is_optimizer",
+        "is_view", "leaves", "name", "owner", "reads", "shapes", "took", "wanted_gradients",
+        "writes",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.dtype = ""
+        self.shapes = ""
+        self.flop = 0.0
+        self.reads: list[tuple[int, int]] = []
+        self.writes: list[tuple[int, int]] = []
+        self.is_view = False
+        self.leaves: list[Any] = []
+        self.wanted_gradients = 0
+        self.is_grad_enabled = False
+        self.took: Any = 0
+        self.owner = -1
+        self.is_backward = self.is_optimizer = self.is_inside_module = False
+
+
+_schemas: dict[Any, tuple[str, tuple[str, ...], tuple[int, ...]]] = {}
+
+
+def _schema(func: Any) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+    """Return an operator's full name, its arguments' names, and which of them it writes to."""
+    known = _schemas.get(func)
+    if known is None:
+        schema = getattr(func, "_schema", None)
+        if schema is None:  # of higher order
+            known = ("hop::" + str(getattr(func, "__name__", func)), (), ())
+        else:
+            written = [
+                index
+                for index, argument in enumerate(schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            ]
+            known = (schema.name, tuple(a.name for a in schema.arguments), tuple(written))
+        _schemas[func] = known
+    return known
+
+
+def observe(func: Any, args: Any, kwargs: Any, result: Any) -> OperatorCall:
+    """Return what can be said of a call right after it; cheap, for the tensors must not stay."""
+    import torch
+
+    call = OperatorCall()
+    call.name, names, written = _schema(func)
+    values = list(args)
+    if kwargs or len(values) < len(names):
+        values += [kwargs.get(name) for name in names[len(values) :]]
+    inputs = list(tensors_in(values))
+    outputs = list(tensors_in(result))
+    call.reads = [(key_of(tensor), size_bytes(tensor)) for tensor in inputs]
+    known = {key for key, _ in call.reads}
+    made = [(key_of(tensor), size_bytes(tensor)) for tensor in outputs]
+    fresh = [(key, size) for key, size in made if key not in known]
+    mutated = [t for index in written if index < len(values) for t in tensors_in(values[index])]
+    call.writes = fresh + [(key_of(tensor), size_bytes(tensor)) for tensor in mutated]
+    short = call.name.rpartition("::")[2]
+    call.is_view = (not call.writes and bool(outputs)) or short.startswith(_NO_TRAFFIC)
+    if short in _GATHERS and made:
+        call.reads[0] = (call.reads[0][0], sum(size for _, size in made))
+    floating = [t for t in inputs + outputs if t.is_floating_point() or t.is_complex()]
+    call.dtype = _precision(floating, short)
+    if not call.is_view:
+        strided = [t for t in floating if str(t.layout) == "torch.strided"]
+        elements = max((t.numel() for t in strided), default=0)
+        if isinstance(values[0] if values else None, (list, tuple)):
+            elements = sum(t.numel() for t in tensors_in(values[0]))
+        call.flop = flop(short, values, names, result, elements)
+    call.shapes = ",".join("x".join(map(str, tensor.shape)) for tensor in inputs[:8])
+    call.is_grad_enabled = torch.is_grad_enabled()
+    call.leaves = [t for t in inputs if t.requires_grad and t.is_leaf]
+    call.wanted_gradients = _gradients_wanted(short, values)
+    return call
+
+
+def _precision(floating: list[Any], short: str) -> str:
+    """Name the first floating operand's type; integers count no flop and pass for fp32."""
+    if not floating:
+        return "fp32"
+    precision = _PRECISIONS.get(str(floating[0].dtype), "fp32")
+    if precision == "fp32" and floating[0].is_cuda and is_product(short):
+        import torch
+
+        is_convolution = "convolution" in short or "rnn" in short
+        backend = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul
+        return "tf32" if backend.allow_tf32 else "fp32"
+    return precision
+
+
+def _gradients_wanted(short: str, values: list[Any]) -> int:
+    """Return how many operands of a product will get a gradient; recurrent layers give both."""
+    if not is_product(short):
+        return 0
+    operands = [t for t in tensors_in(values[:3]) if t.dim() > 1]
+    wanted = sum(t.requires_grad for t in operands)
+    return 2 if "rnn" in short and wanted else min(wanted, 2)
+
+
+def leading_size(calls: list[OperatorCall], fixed: set[int]) -> int:
+    """Return the first dimension of the largest forward product, or 0."""
+    products = [c for c in calls if not c.is_backward and c.flop > 0 and "x" in c.shapes]
+    if not products:
+        return 0
+    largest = max(products, key=lambda call: call.flop)
+    return int(largest.shapes.partition("x")[0])
+
+
+def summarise(
+    calls: list[OperatorCall],
+    fixed: set[int],
+    modules: Modules,
+    saved: list[list[tuple[int, int, int]]],
+) -> dict[str, Any]:
+    """Return operators, layers, saved bytes, precision and flags of a step.
+
+    Parameters
+    ----------
+    fixed : set of int
+        Storages of parameters, buffers, gradients and optimizer state; completed here by what is
+        computed from these alone or accumulated into them.
+    saved : list of list of (key, bytes, owner)
+        What was alive when each backward pass began.
+    """
+    _complete_fixed(calls, fixed)
+    phases = [_phase(call, fixed) for call in calls]
+    layers, leaf_of_call = modules.layers()
+    for layer in layers:
+        layer.update(forward_ns=0, backward_ns=0, forward_flop=0.0, backward_flop=0.0)
+        layer["saved_bytes"] = 0
+    table: dict[tuple[str, str, str, str, str], list[float]] = {}
+    for call, phase in zip(calls, phases):
+        if not call.is_view:
+            kind = "" if phase == "optimizer" else modules.fused_kind(call.owner)
+            _add(table, call, phase, kind, fixed)
+        if phase != "optimizer" and leaf_of_call and (call.owner >= 0 or not call.is_backward):
+            layer = layers[leaf_of_call[max(call.owner, 0)]]
+            layer[phase + "_ns"] += call.took
+            layer[phase + "_flop"] += call.flop
+    saved_bytes = 0
+    for snapshot in saved:
+        growing = [(size, owner) for key, size, owner in snapshot if key not in fixed]
+        saved_bytes = max(saved_bytes, sum(size for size, _ in growing))
+        for size, owner in growing:
+            if leaf_of_call:
+                layers[leaf_of_call[max(owner, 0)]]["saved_bytes"] += size
+    return {
+        "operators": [
+            dict(zip(_COLUMNS, key + tuple(sums))) for key, sums in sorted(table.items())
+        ],
+        "layers": layers,
+        "saved_bytes": saved_bytes,
+        "precision": _main_precision(calls),
+        "flags": _check_gradients(calls, phases),
+    }
+
+
+_COLUMNS = (
+    "name", "phase", "dtype", "shapes", "fused_by",
+    "count", "flop", "bytes", "fixed_bytes", "time_ns",
+)  # fmt: skip
+
+
+def _add(
+    table: dict[Any, list[float]], call: OperatorCall, phase: str, kind: str, fixed: set[int]
+) -> None:
+    key = (call.name, phase, call.dtype, call.shapes, kind)
+    row = table.setdefault(key, [0, 0.0, 0, 0, 0])
+    traffic = call.reads + call.writes
+    row[0] += 1
+    row[1] += call.flop
+    row[2] += sum(size for _, size in traffic)
+    row[3] += sum(size for key, size in traffic if key in fixed)
+    row[4] += call.took
+
+
+def _complete_fixed(calls: list[OperatorCall], fixed: set[int]) -> None:
+    """Add what is accumulated into gradients, and what is computed from fixed storages alone."""
+    for call in calls:
+        accumulates = call.name in _ACCUMULATES and call.is_backward
+        if accumulates and any(key in fixed for key, _ in call.writes):
+            fixed.update(key for key, _ in call.reads)
+    for call in calls:
+        read = [key for key, _ in call.reads]
+        if read and all(key in fixed for key in read):
+            fixed.update(key for key, _ in call.writes)
+
+
+def _phase(call: OperatorCall, fixed: set[int]) -> str:
+    """Optimizer is also what touches the model alone outside of both passes: clipping."""
+    if call.is_backward:
+        return "backward"
+    if call.is_optimizer:
+        return "optimizer"
+    touched = call.reads or call.writes
+    is_model_alone = bool(touched) and all(key in fixed for key, _ in touched)
+    return "optimizer" if is_model_alone and not call.is_inside_module else "forward"
+
+
+def _main_precision(calls: list[OperatorCall]) -> str:
+    totals: dict[str, float] = {}
+    for call in calls:
+        if is_product(call.name.rpartition("::")[2]):
+            totals[call.dtype] = totals.get(call.dtype, 0.0) + call.flop
+    return max(totals, key=lambda dtype: totals[dtype]) if totals else "fp32"
+
+
+def _check_gradients(calls: list[OperatorCall], phases: list[str]) -> list[str]:
+    """Compare the backward products with what the forward products and their operands predict.
+
+    Each operand that wants a gradient costs one product of the same size; fused attention five
+    products for two.
+    """
+    expected = actual = recomputed = 0.0
+    for call, phase in zip(calls, phases):
+        short = call.name.rpartition("::")[2]
+        if not is_product(short):
+            continue
+        if phase == "backward":
+            actual += call.flop
+            recomputed += call.flop if call.is_inside_module else 0.0
+        elif phase == "forward" and call.is_grad_enabled and call.wanted_gradients:
+            factor = 2.5 if is_attention(short) else float(call.wanted_gradients)
+            expected += factor * call.flop
+    flags = []
+    if recomputed:
+        flags.append("activations are recomputed in the backward pass")
+    if expected and not 0.9 <= (actual - recomputed) / expected <= 1.1:
+        flags.append(
+            "backward products are %.2f of what the forward products predict"
+            % ((actual - recomputed) / expected)
+        )
+    return flags

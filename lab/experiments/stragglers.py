@@ -1,0 +1,177 @@
+"""What the stragglers room says, beside what is true: published workers, and two real ranks.
+
+    python -m benchmarks.experiments.stragglers published
+    python -m benchmarks.experiments.stragglers default
+    python -m benchmarks.experiments.stragglers ranks     # root: one of two gloo ranks has a quota
+
+``ranks`` profiles two ranks of one script under torchrun (``advisor profile --workers 2``), the
+second with half a core, asks the room for a rebalanced and a thinned batch from that recording,
+and runs both. Groups outrank their neighbours: the quota and not the load makes the straggler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from benchmarks.zoo import advisor
+
+from advisor import data
+from advisor.collectors.derive.store import read_recording
+from advisor.collectors.format.recording import Recording
+from advisor.lab import data as measurements
+from advisor.lab import score
+from advisor.lab.minicloud.limits import cpu_group
+from advisor.lab.score import scaling
+from advisor.planners.links.data_parallel import ScalingParameters
+from advisor.planners.systems.stragglers import (
+    UnlikeRanks,
+    asynchronous,
+    backed_up,
+    dropped,
+    measured_spread,
+    own_times,
+    rebalanced,
+)
+
+SCRIPT = Path(__file__).with_name("unlike_ranks.py")
+QUOTA = 0.5
+BATCH = 256
+
+
+def published() -> None:
+    """Print the spreads of Alibaba's jobs, and what would mend its four jobs of known workers."""
+    spread = measurements.STRAGGLERS.read("spread_by_job", data.root("datasets"))
+    print(
+        f"{len(spread)} jobs, {spread['iterations'].sum()} iterations: median spread by job "
+        f"{spread['spread_median'].median():.1%} (p90 {spread['spread_median'].quantile(0.9):.0%})"
+        f", lag-1 {spread['spread_lag1'].median():.2f}"
+    )
+    table = measurements.STRAGGLERS.read("workers", data.root("datasets"))
+    for job in sorted(table["job"].unique()):
+        its = table[table["job"] == job]
+        wide = its.pivot_table(index="iteration", columns="worker", values="batch_time_fraction")
+        own = wide.dropna().to_numpy()
+        found = measured_spread(own)
+        last = np.abs(np.diff(own, axis=0)).mean() / np.abs(own - own.mean(axis=0)).mean()
+        ranks = UnlikeRanks(own_s=own, batches=np.full(own.shape[1], 1024.0))
+        gains = {
+            "rebalance": rebalanced(ranks).gain,
+            "drop": dropped(ranks, selection_s=0.0).gain,
+            "one backup": backed_up(ranks, 1).gain,
+            "async": asynchronous(ranks).gain,
+        }
+        words = ", ".join(f"{name} {gain:+.1%}" for name, gain in gains.items())
+        print(
+            f"job {job}: stays {found.staying_fraction:.1%}, passes {found.passing_fraction:.1%}, "
+            f"lag-1 {found.lag1:.2f}, last step's error {last:.2f} of the mean's; "
+            f"samples/s {words}"
+        )
+
+
+def default() -> None:
+    """Print the errors on clusters left out with other spreads than the fitted one."""
+    fitted = scaling.fit_without_each
+    for spread in (None, 0.0, 0.031, 0.086):
+
+        def fit(*asked: Any, spread: float | None = spread) -> dict[str, ScalingParameters]:
+            found = fitted(*asked)
+            if spread is None:
+                return found
+            return {k: replace(one, straggler_sd_fraction=spread) for k, one in found.items()}
+
+        with mock.patch.object(scaling, "fit_without_each", fit):
+            record = score.run("scaling-nominal", data.root("datasets")).to_record()
+        errors = record["overall"]
+        print(
+            f"spread {'fitted' if spread is None else spread}: mean "
+            f"{errors['mape_fraction']:.1%}, median {errors['median_ape_fraction']:.1%}"
+        )
+
+
+def ranks(rounds: int) -> None:
+    """Print what was said of mended batches, and what they took: medians of rounds, in turns."""
+    print(f"load {os.getloadavg()[0]:.1f}")
+    with contextlib.ExitStack() as stack:
+        free = stack.enter_context(cpu_group("free", quota=None))
+        held = stack.enter_context(cpu_group("held", quota=QUOTA))
+        groups = (str(free.path), str(held.path))
+        for group in (free, held):
+            group.outrank_others()
+        even = (BATCH, BATCH)
+        found = recorded(measured(even, groups)[1])
+        ways = {"rebalanced": rebalanced(found), "thinned": dropped(found, selection_s=0.0)}
+        arms = {"now": even} | {
+            name: tuple(int(one) for one in way.batches) for name, way in ways.items()
+        }
+        took: dict[str, list[float]] = {name: [] for name in arms}
+        for _ in range(rounds):
+            for name, batches in arms.items():
+                took[name].append(measured(batches, groups)[0])
+    steps = {name: statistics.median(its) for name, its in took.items()}
+    own = found.own_s.mean(axis=0).round(4).tolist()
+    print(f"own {own} s, exchange {found.exchange_s:.4f} s, load {os.getloadavg()[0]:.1f}")
+    print(f"now {even}: {_beside(found.step_s, steps['now'])}")
+    for name, way in ways.items():
+        rate = way.samples_fraction * steps["now"] / steps[name] - 1
+        print(
+            f"{name} {arms[name]}: {_beside(way.step_s, steps[name])}; samples/s said "
+            f"{way.gain:+.1%}, measured {rate:+.1%}; pays where selection takes less than "
+            f"{found.step_s - way.step_s:.4f} s (measured {steps['now'] - steps[name]:.4f} s)"
+        )
+
+
+def _beside(said_s: float, took_s: float) -> str:
+    return f"step said {said_s:.4f}, measured {took_s:.4f} s ({said_s / took_s - 1:+.1%})"
+
+
+def recorded(seen: Recording) -> UnlikeRanks:
+    """Return the ranks of a recording, the quota counted as their own."""
+    own = own_times(seen.steps_by_rank, seen.wait_by_step, is_wall=True)
+    return UnlikeRanks(
+        own_s=np.maximum(own, 1e-6),
+        batches=np.full(2, float(BATCH)),
+        exchange_s=(seen.communication or {}).get("exchange_s_per_step", 0.0),
+    )
+
+
+def measured(batches: Sequence[int], groups: Sequence[str]) -> tuple[float, Recording]:
+    """Profile the script with such batches; return its own step and the recording."""
+    with tempfile.TemporaryDirectory(prefix="ranks-") as place:
+        folder = Path(place)
+        done = advisor(
+            folder, "profile", "--quiet", "--for", "1h", "--steps", str(10**9), "--workers", "2",
+            str(SCRIPT), "--batches", ",".join(map(str, batches)), "--groups", ",".join(groups),
+        )  # fmt: skip
+        lines = [one for one in done.stdout.splitlines() if one.startswith("{")]
+        if not lines:
+            raise RuntimeError(done.stderr[-500:])
+        return float(json.loads(lines[-1])["step_s"]), read_recording(
+            next((folder / "runs").glob("*"))
+        )
+
+
+def main() -> None:
+    """Run one of the two."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("published", "default", "ranks"))
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    if asked.what == "ranks":
+        ranks(asked.rounds)
+    else:
+        {"published": published, "default": default}[asked.what]()
+
+
+if __name__ == "__main__":
+    main()

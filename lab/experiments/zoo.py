@@ -1,0 +1,385 @@
+"""What the advisor says of scripts as users write them, beside what they do.
+
+Every script of ``benchmarks/scripts`` runs to its end without the advisor, is profiled for a few
+seconds, asked for on this machine (``advisor predict --on here``), and runs to its end again: on a
+shared host, what is true of one minute is off by a third in the next. Its header says how:
+
+    # zoo: steps=240 args="--epochs 3" minute=yes needs=torch,sklearn workers=2
+
+``steps`` are the true ones of the whole job; with ``ZOO=1`` in the environment the script ends
+with ``steps: N``, which must agree. ``needs`` are modules, ``workers`` ranks: under torchrun, with
+and without the advisor, or, where the script makes no process group of its own, wrapped by
+``advisor profile`` to its end. What is needed is imported once before the true time is taken:
+files that nobody has read yet would make the first script of all take seconds longer.
+
+python lab/experiments/zoo.py --json quiet.json
+python lab/experiments/zoo.py --burners 2 --truth quiet.json --json busy.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import importlib.util
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from advisor.collectors.watch.host import cpu_model, usable_cpus
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "benchmarks" / "scripts"
+# What is called right of a whole job.
+TOLERANCE = 0.10
+_HEADER = re.compile(r"^# zoo:(?P<words>.*)$", re.MULTILINE)
+_TIMEOUT_S = 600.0
+_BURN = "while True: pass"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A script and what its header says of it."""
+
+    path: Path
+    steps: int
+    args: tuple[str, ...] = ()
+    is_of_a_minute: bool = False
+    needs: tuple[str, ...] = ()
+    workers: int = 1
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The modules that it needs and that are not here."""
+        return tuple(name for name in self.needs if importlib.util.find_spec(name) is None)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether only the advisor makes ranks of it."""
+        return self.workers > 1 and "init_process_group" not in self.path.read_text("utf-8")
+
+    @property
+    def words(self) -> list[str]:
+        """The script as ``advisor profile`` takes it: with its launcher, where it has one."""
+        own = [str(self.path), *self.args]
+        if self.is_wrapped:
+            return ["--workers", str(self.workers), *own]
+        return own if self.path.suffix == ".py" and self.workers == 1 else ["--", *self.command]
+
+    @property
+    def command(self) -> list[str]:
+        """The same without the advisor."""
+        own = [str(self.path), *self.args]
+        if self.workers > 1:
+            ranks = ["--standalone", f"--nproc-per-node={self.workers}"]
+            return [sys.executable, "-m", "torch.distributed.run", *ranks, *own]
+        return [sys.executable if self.path.suffix == ".py" else "sh", *own]
+
+
+def header(path: Path) -> Script | None:
+    """Read a script's header; None where it has none.
+
+    Raises
+    ------
+    ValueError
+        If it says what is not known, or not how many steps there are.
+    """
+    found = _HEADER.search(path.read_text(encoding="utf-8"))
+    if found is None:
+        return None
+    said = dict(word.partition("=")[::2] for word in shlex.split(found["words"]))
+    if unknown := set(said) - {"steps", "args", "minute", "needs", "workers"}:
+        raise ValueError(f"{path.name}: {', '.join(sorted(unknown))}")
+    if "steps" not in said:
+        raise ValueError(f"{path.name}: no steps")
+    return Script(
+        path=path,
+        steps=int(said["steps"]),
+        args=tuple(shlex.split(said.get("args", ""))),
+        is_of_a_minute=said.get("minute") == "yes",
+        needs=tuple(filter(None, said.get("needs", "").split(","))),
+        workers=int(said.get("workers", "1")),
+    )
+
+
+def scripts(folder: Path = SCRIPTS) -> list[Script]:
+    """Return the scripts with a header, by name."""
+    paths = sorted((*folder.glob("*.py"), *folder.glob("*.sh")))
+    return [found for path in paths if (found := header(path)) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One script: what it did (``true_``), and what was said of it.
+
+    Attributes
+    ----------
+    true_steps, true_s : int, float or None
+        Of the whole job, without the advisor: the mean of before and after; None where that was
+        not run. [s]
+    true_spread : float
+        The longer of the two over the shorter; 1 where it ran once.
+    steps, step_s : int or None, float or None
+        As profiled. [s]
+    is_length_asked : bool
+        The length was not found, said so, and was given with ``--total-steps``.
+    low_s, value_s, high_s : float or None
+        The whole job here. [s]
+    exit_codes : tuple of int
+        Of ``profile`` and ``predict``.
+    said : str
+        The error of ``predict``, where it had no answer; or why the script was left out.
+    """
+
+    name: str
+    true_steps: int
+    true_s: float | None = None
+    true_spread: float = 1.0
+    steps: int | None = None
+    confidence: str = ""
+    step_s: float | None = None
+    delay_fraction: float | None = None
+    is_length_asked: bool = False
+    low_s: float | None = None
+    value_s: float | None = None
+    high_s: float | None = None
+    exit_codes: tuple[int, ...] = ()
+    said: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """The whole job, said over true."""
+        return None if self.value_s is None or not self.true_s else self.value_s / self.true_s
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the whole job is within the tolerance."""
+        return self.ratio is not None and abs(self.ratio - 1.0) <= TOLERANCE
+
+    @property
+    def holds(self) -> bool:
+        """Whether the interval holds the truth."""
+        if self.true_s is None or self.low_s is None or self.high_s is None:
+            return False
+        return self.low_s <= self.true_s <= self.high_s
+
+    @property
+    def is_silently_wrong(self) -> bool:
+        """Whether the answer is off and its interval does not say so."""
+        return self.ratio is not None and not self.is_right and not self.holds
+
+
+def run_whole(script: Script, folder: Path) -> tuple[float, int]:
+    """Run a script to its end without the advisor; return seconds and its own count of steps.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails, or counts other steps than its header says.
+    """
+    command, environment = script.command, {**os.environ, "ZOO": "1", "PATH": script_path()}
+    if script.is_wrapped:
+        whole = ("--quiet", "--for", "1h", "--steps", str(10**9))
+        command = [sys.executable, "-m", "advisor.cli", "profile", *whole, *script.words]
+        environment |= environment_of(folder / "whole")
+    warm_up(script)
+    begin = time.monotonic()
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S,
+        check=False,
+    )  # fmt: skip
+    took_s = time.monotonic() - begin
+    # Where Python does not buffer, ranks write into each other's lines, before the lines' ends.
+    counted = re.findall(r"steps: (\d+)", done.stdout)
+    if done.returncode or not counted:
+        raise RuntimeError(f"{script.path.name}: exit {done.returncode}: {done.stderr[-300:]}")
+    if int(counted[-1]) != script.steps:
+        raise RuntimeError(f"{script.path.name}: {counted[-1]} steps, header says {script.steps}")
+    return took_s, int(counted[-1])
+
+
+def warm_up(script: Script) -> None:
+    """Bring the modules that a script needs from the disk into the page cache."""
+    words = f"import {', '.join(script.needs)}" if script.needs else ""
+    subprocess.run([sys.executable, "-c", words], capture_output=True, check=False)
+
+
+def ask(script: Script, folder: Path, *, limit_s: float, burners: int = 0) -> Row:
+    """Profile a script for a while and ask what the whole job takes here."""
+    with burning(burners):
+        profiled = advisor(
+            folder, "profile", "--quiet", "--json", "--for", f"{limit_s:g}s", *script.words
+        )
+        row = _profiled(Row(name=script.path.name, true_steps=script.steps), profiled)
+        predicted = advisor(folder, "predict", "--on", "here", "--json")
+        if predicted.returncode == 1 and "how long the job" in predicted.stderr:
+            row = replace(row, is_length_asked=True)
+            given = ("--total-steps", str(script.steps))
+            predicted = advisor(folder, "predict", "--on", "here", "--json", *given)
+    row = replace(row, exit_codes=(profiled.returncode, predicted.returncode))
+    if predicted.returncode:
+        return replace(row, said=(predicted.stderr.strip().splitlines() or ["nothing"])[0])
+    whole = json.loads(predicted.stdout)["training_time_h"]
+    low, value, high = (3600 * whole[name] for name in ("low", "value", "high"))
+    return replace(row, low_s=low, value_s=value, high_s=high)
+
+
+def _profiled(row: Row, done: subprocess.CompletedProcess[str]) -> Row:
+    """Return the row with what ``profile`` said; its record comes after the script's output."""
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    if not last.startswith("{"):
+        return row
+    seen = json.loads(last)
+    step, work = seen.get("step_time") or {}, seen.get("total_work") or {}
+    return replace(
+        row, steps=work.get("steps"), confidence=work.get("confidence", ""),
+        step_s=step.get("corrected_s"), delay_fraction=step.get("delay_fraction"),
+    )  # fmt: skip
+
+
+def script_path() -> str:
+    """Return where a shell script finds its programs: this Python before all others."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """Return the variables with which this checkout's advisor keeps its runs in a folder."""
+    # Not the checkout itself: its data folder ``datasets`` hides Hugging Face's package.
+    package = folder.parent / "package"
+    package.mkdir(parents=True, exist_ok=True)
+    if not (package / "advisor").exists():
+        (package / "advisor").symlink_to(ROOT / "advisor")
+    paths = (str(package), os.environ.get("PYTHONPATH", ""))
+    found = {"ADVISOR_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    # The script runs where this runs, one behind a shell script too.
+    found["PATH"] = script_path()
+    return found | ({"VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else {})
+
+
+def advisor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb of this checkout's advisor on the runs in ``folder``, as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "advisor.cli", *words], cwd=folder,
+        env={**os.environ, **environment_of(folder / "runs")}, capture_output=True, text=True,
+        timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+@contextmanager
+def burning(number: int) -> Iterator[None]:
+    """Keep so many processes burning meanwhile."""
+    burners = [subprocess.Popen([sys.executable, "-c", _BURN]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for one in burners:
+            one.kill()
+            one.wait()
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Return the figure: how many are right, held, refused, and which are silently wrong."""
+    asked = [row for row in rows if row.true_s is not None]
+    right = sum(row.is_right for row in asked)
+    spread = statistics.median(row.true_spread for row in asked) if asked else 1.0
+    counted = sum(row.steps == row.true_steps for row in asked)
+    held = sum(row.holds and not row.is_right for row in asked)
+    refused = sum(row.value_s is None for row in asked)
+    wrong = [row.name for row in asked if row.is_silently_wrong]
+    named = f" ({', '.join(wrong)})" if wrong else ""
+    left_out = f", {len(rows) - len(asked)} left out" if len(rows) > len(asked) else ""
+    return (
+        f"steps right for {counted} of {len(asked)}; whole job within {TOLERANCE:.0%} for {right} "
+        f"of {len(asked)}, {held} held, {refused} refused, {len(wrong)} silently wrong{named}"
+        f"{left_out}; the same script twice: {spread:.2f} times as long (median)"
+    )
+
+
+def line(row: Row) -> str:
+    """Return a row of the table."""
+    if row.true_s is None:
+        return f"{row.name:24} left out: {row.said}"
+    steps = f"{'-' if row.steps is None else row.steps}/{row.true_steps}"
+    step = "-" if row.step_s is None else f"{1e3 * row.step_s:.1f}"
+    if row.value_s is None or row.low_s is None or row.high_s is None:
+        return f"{row.name:24} {steps:>11} {step:>8}  {row.true_s:6.1f} s: {row.said}"
+    marks = "right" if row.is_right else "held" if row.holds else "SILENTLY WRONG"
+    asked = ", length asked" if row.is_length_asked else f", {row.confidence}"
+    return (
+        f"{row.name:24} {steps:>11} {step:>8}  {row.value_s:6.1f} ({row.low_s:.1f}-"
+        f"{row.high_s:.1f}) / {row.true_s:.1f} s ({row.true_spread:.2f}) = {row.ratio:.2f}  "
+        f"{marks}{asked}"
+    )
+
+
+def measure(script: Script, truth: dict[str, float], options: argparse.Namespace) -> Row:
+    """Return the row of one script, in folders of its own."""
+    name = script.path.name
+    left_out = Row(name=name, true_steps=script.steps)
+    if script.missing:
+        return replace(left_out, said=f"needs {', '.join(script.missing)}")
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        place, known = Path(folder), truth.get(name)
+        try:
+            true = [known or run_whole(script, place)[0]]
+            row = ask(script, place, limit_s=options.seconds, burners=options.burners)
+            if known is None and not script.is_wrapped:
+                true.append(run_whole(script, place)[0])
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            return replace(left_out, said=str(error))
+        return replace(row, true_s=statistics.mean(true), true_spread=max(true) / min(true))
+
+
+def record(rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the JSON record."""
+    verdicts = ("ratio", "is_right", "holds", "is_silently_wrong")
+    return {
+        "schema_version": 1,
+        "day": dt.datetime.now(dt.UTC).date().isoformat(),
+        "machine": {"cpu_model": cpu_model(), "usable_cpus": usable_cpus()},
+        "burners": options.burners,
+        "profiled_s": options.seconds,
+        "summary": summary(rows),
+        "scripts": [asdict(row) | {name: getattr(row, name) for name in verdicts} for row in rows],
+    }
+
+
+def main() -> None:
+    """Go through the zoo and print a line a script, then the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", help="parts of scripts' names; all by default")
+    parser.add_argument("--seconds", type=float, default=8.0, help="to profile each for")
+    parser.add_argument("--burners", type=int, default=0, help="processes that burn meanwhile")
+    parser.add_argument("--minute", action="store_true", help="only those of a minute")
+    parser.add_argument("--truth", type=Path, help="earlier record with the true seconds")
+    parser.add_argument("--json", type=Path, help="write the record to this file")
+    options = parser.parse_args()
+    truth: dict[str, float] = {}
+    if options.truth is not None:
+        before = json.loads(options.truth.read_text(encoding="utf-8"))
+        truth = {row["name"]: row["true_s"] for row in before["scripts"] if row["true_s"]}
+    print(f"{'script':24} {'steps':>11} {'step ms':>8}  whole job, said / true")
+    rows = []
+    for script in scripts():
+        is_named = any(name in script.path.name for name in options.names) or not options.names
+        if is_named and (script.is_of_a_minute or not options.minute):
+            rows.append(measure(script, truth, options))
+            print(line(rows[-1]), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(record(rows, options), indent=1), encoding="utf-8")
+    print(summary(rows))
+    sys.exit(any(row.is_silently_wrong for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Measured steps of described jobs as columns, which the step-time equation is evaluated on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from advisor.planners.core.nouns import Device, Operator, Work
+from advisor.planners.step.device import KINDS
+from advisor.planners.step.device_rates import generations_before_pascal, log_rates, vector_units
+
+# ------------------------------------------------------------------------------------------
+# A measured step of a described job: what the suites of ``described_rows`` consist of.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A measured step of a described job."""
+
+    seconds: float  # of the phases among ``operators`` [s]
+    # what was timed: no optimizer where the suite leaves the update out
+    operators: tuple[Operator, ...]
+    work: Work  # the whole step, at the measured micro-batch, in the precision that was run
+    device: Device
+    is_half: bool
+    has_update: bool
+    model: str
+    family: str
+    suite: str
+
+
+# A sweep's rows of one (GPU, model, precision) beyond this many say nothing new.
+MOST_OF_A_SWEEP: Final = 8
+
+
+def thinned(frame: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
+    """Return at most ``MOST_OF_A_SWEEP`` rows of each group, evenly from first to last."""
+    return pd.concat(
+        [
+            sweep.iloc[np.unique(np.linspace(0, len(sweep) - 1, MOST_OF_A_SWEEP).astype(int))]
+            for _, sweep in frame.groupby(labels)
+        ]
+    )
+
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+UNITS: Final = ("tensor", "single", "shared", "separate")
+PHASES: Final = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedRows:
+    """Measured steps as arrays of shape (n,), their operators as arrays of shape (m,).
+
+    ``row`` says whose an operator is. ``peak`` is that of the products' units, ``best`` the
+    fastest product measured on them (infinite where none was), ``single_peak`` the vector units'
+    peak; ``years`` since 2023; ``age`` as ``generations_before_pascal``; ``log_rates`` of shape
+    (n, 3); ``unit`` indexes ``UNITS``, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
+    """
+
+    row: Ints
+    flop: Array
+    bytes: Array
+    count: Array
+    kind: Ints
+    phase: Ints
+    log_s: Array
+    peak: Array
+    best: Array
+    single_peak: Array
+    bandwidth: Array
+    tdp: Array
+    years: Array
+    age: Array
+    log_rates: Array
+    unit: Ints
+    is_half: NDArray[np.bool_]
+    device: NDArray[np.str_]
+    chip: NDArray[np.str_]
+    architecture: NDArray[np.str_]
+    model: NDArray[np.str_]
+    family: NDArray[np.str_]
+    suite: NDArray[np.str_]
+
+    def take(self, rows: NDArray[np.bool_]) -> DescribedRows:
+        """Return the rows for which ``rows`` is true."""
+        number = np.cumsum(rows) - 1
+        operators = rows[self.row]
+        kept = {
+            f.name: getattr(self, f.name)[operators if f.name in _OF_OPERATORS else rows]
+            for f in fields(self)
+        }
+        return DescribedRows(**kept | {"row": number[kept["row"]]})
+
+
+_OF_OPERATORS: Final = ("row", "flop", "bytes", "count", "kind", "phase")
+
+
+def columns(rows: list[MeasuredStep]) -> DescribedRows:
+    """Return the rows as columns; operators of equal sizes are taken together."""
+    merged = [_merged(row.operators) for row in rows]
+    operators = [operator for one in merged for operator in one]
+    devices = [row.device for row in rows]
+    units = [vector_units(d) for d in devices]
+    is_half = np.array([row.is_half for row in rows])
+    is_tf32 = np.array(
+        [row.work.precision == "tf32" and bool(row.device.tf32_flop_per_s) for row in rows]
+    )  # fmt: skip
+    is_tensor = (is_half & (np.array(units) != "single")) | is_tf32
+    single = np.array([d.fp32_flop_per_s or 1.0 for d in devices])
+    half = np.array([d.fp16_flop_per_s or d.bf16_flop_per_s or 1.0 for d in devices])
+    tf32 = np.array([d.tf32_flop_per_s or 1.0 for d in devices])
+    peak = np.where(is_tf32, tf32, np.where(is_tensor, half, single))
+    return DescribedRows(
+        log_s=np.log([row.seconds for row in rows]),
+        row=np.repeat(np.arange(len(rows)), [len(one) for one in merged]),
+        flop=np.array([o.flop for o in operators]),
+        bytes=np.array([o.bytes for o in operators]),
+        count=np.array([o.count for o in operators]),
+        kind=np.array([KINDS.index(o.kind) for o in operators]),
+        phase=np.array([PHASES.index(o.phase) for o in operators]),
+        peak=peak,
+        best=np.where(is_tensor, [_best_share(d) for d in devices], np.inf) * peak,
+        single_peak=single,
+        bandwidth=np.array([d.memory_bytes_per_s for d in devices]),
+        tdp=np.array([d.tdp_w or np.inf for d in devices]),
+        years=np.array([(d.release_year or 2023.0) - 2023.0 for d in devices]),
+        age=np.array([generations_before_pascal(d) for d in devices]),
+        log_rates=np.array([log_rates(d) for d in devices]),
+        unit=np.where(is_tensor, 0, [UNITS.index(u) for u in units]),
+        is_half=is_half,
+        device=np.array([d.name for d in devices]),
+        chip=np.array([chip_of(d.name) for d in devices]),
+        architecture=np.array([d.architecture for d in devices]),
+        model=np.array([row.model for row in rows]),
+        family=np.array([row.family for row in rows]),
+        suite=np.array([row.suite for row in rows]),
+    )  # fmt: skip
+
+
+def _best_share(device: Device) -> float:
+    """Return the share of the 16-bit peak that the fastest product reached, infinite if none."""
+    half = device.fp16_flop_per_s or device.bf16_flop_per_s or 1.0
+    return (device.best_fp16_flop_per_s or np.inf) / half
+
+
+def _merged(operators: tuple[Operator, ...]) -> list[Operator]:
+    """Join operators that are calls of the same sizes: their maxima are the same."""
+    found: dict[tuple[object, ...], Operator] = {}
+    for one in operators:
+        key = (one.kind, one.phase, one.flop / one.count, one.bytes / one.count)
+        known = found.get(key)
+        found[key] = one if known is None else replace(
+            known, count=known.count + one.count, flop=known.flop + one.flop,
+            bytes=known.bytes + one.bytes, fixed_bytes=0.0,
+        )  # fmt: skip
+    return list(found.values())
+
+
+def chip_of(name: str) -> str:
+    """Return the chip of a board: A100-SXM4-40GB is an A100, MI210 and MI250 carry one die."""
+    if name.startswith(("MI210", "MI250")):
+        return "MI200"
+    return name.split("-SXM")[0].split("-PCIe")[0].split("-NVL")[0]

@@ -1,0 +1,445 @@
+"""``advisor train device-model``: fit the constants of ``planners.step.device`` and write them.
+
+The step-time equation is fitted on described jobs (``described_rows``: transformer layers,
+NeuSight's and Lambda's suites); its intervals come from what was left out
+(``described_residuals``). ``parameters.json`` keeps the constants, ``residuals.csv`` the errors by
+group. How far a job's factor carries from GPU to GPU is read off the same residuals, the width on
+processors off MLPerf's Xeon systems (``processor_rows``). What no public measurement tells (TPUs,
+compiled steps) stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from advisor import data as folders
+from advisor.answer import REACH_90
+from advisor.collectors import bounded
+from advisor.lab.data import MLPERF
+from advisor.lab.fit.described import (
+    NETWORKS,
+    fitted_correlations,
+    fitted_spreads,
+    left_out_fits,
+    read_steps,
+    residuals_of,
+)
+from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, columns
+from advisor.lab.fit.efficiencies import StepModel
+from advisor.lab.fit.verbs import FittedFolder
+from advisor.machines import devices
+from advisor.machines.devices import cpu_device
+from advisor.planners.core.errors import GIB
+from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.step.calibrate import (
+    AMPLITUDES,
+    CLOCK_LOG_SD,
+    ResidualParameters,
+    SeenErrors,
+    error_points,
+    measured_covariance,
+    shapes,
+)
+from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.device import step_time
+from advisor.planners.step.device_rates import DeviceParameters, unmeasured
+
+# ------------------------------------------------------------------------------------------
+# MLPerf's Xeon submissions as described jobs: how wrong the step-time equation is on processors.
+#
+# Nothing is fitted on them (they are six numbers of three generations, ResNet-50 and BERT, by one
+# organisation); the spread of their errors is the width that an estimate on a processor gets. The
+# same jobs on GPUs err by as much in the other direction (BERT) or in the same one (ResNet-50), so
+# that no correction carries over from processor to GPU.
+
+
+# MLPerf's BERT pre-trains the large model on 512 tokens.
+_BERT: Final = Transformer(
+    layers=24, hidden=1024, heads=16, sequence=512, vocabulary=30522, is_causal=False
+)
+# System -> (processor, sockets and cores of a node, nodes, precision), as the entries describe it.
+SYSTEMS: Final[dict[str, tuple[str, int, int, int, Precision]]] = {
+    "skx_8180_2s_1x": ("INTEL XEON PLATINUM 8180", 2, 28, 1, "fp32"),
+    "1-node-8s-8380H-tensorflow": ("INTEL XEON PLATINUM 8380H", 8, 28, 1, "bf16"),
+    "2-nodes-16s-8376H-tensorflow": ("INTEL XEON PLATINUM 8376H", 8, 28, 2, "bf16"),
+    "8-nodes-SPR-pytorch": ("INTEL XEON PLATINUM 8480+", 2, 56, 8, "bf16"),
+    "16-nodes-SPR-pytorch": ("INTEL XEON PLATINUM 8480+", 2, 56, 16, "bf16"),
+}
+
+
+def processor_rows(data: Path) -> pd.DataFrame:
+    """Return one row a Xeon system and benchmark; none without the table.
+
+    A system submitted again in a later round counts once. Columns: system, benchmark,
+    samples_per_s, global_batch.
+    """
+    if not MLPERF.has("entries", data):
+        return pd.DataFrame()
+    frame = MLPERF.read("entries", data)
+    frame = frame[
+        frame["system"].isin(list(SYSTEMS))
+        & frame["benchmark"].isin(["resnet", "bert"])
+        & (frame["samples_per_s"] > 0)
+    ]
+    cells = frame.groupby(["system", "benchmark"])[["samples_per_s", "global_batch"]].median()
+    return cells.reset_index()
+
+
+def processor_residuals(cells: pd.DataFrame, parameters: DeviceParameters) -> NDArray[np.float64]:
+    """Return ln(predicted / measured) of every row; reductions between nodes count as hidden."""
+    return np.array(
+        [
+            _residual(
+                str(cell["system"]), str(cell["benchmark"]), cell["samples_per_s"],
+                cell["global_batch"], parameters,
+            )
+            for cell in cells.to_dict("records")
+        ]
+    )  # fmt: skip
+
+
+def processor_log_sd(residuals: NDArray[np.float64], known_log_sd: float) -> float | None:
+    """Return what a processor adds to an error, in squares; None where nothing was measured.
+
+    Parameters
+    ----------
+    known_log_sd : float
+        What a GPU's estimate has already, its rate not measured.
+    """
+    if not residuals.size:
+        return None
+    return float(np.sqrt(max(float(np.mean(residuals**2)) - known_log_sd**2, 0.0)))
+
+
+def _residual(
+    system: str, benchmark: str, samples_per_s: float, batch: float, parameters: DeviceParameters
+) -> float:
+    model, sockets, cores, nodes, precision = SYSTEMS[system]
+    device = cpu_device(
+        name=system, vcpus=2 * sockets * cores, memory_bytes=512 * GIB, cpu_model=model
+    )
+    work = _work(benchmark, round(batch / nodes), precision)
+    columns = step_time(work, [device], [float(work.micro_batch)], parameters)
+    step_s = float(columns.micro_batch_s[0, 0] + columns.optimizer_s[0])
+    return float(np.log(step_s * samples_per_s / batch))
+
+
+def _work(benchmark: str, batch: int, precision: Precision) -> Work:
+    if benchmark == "bert":
+        return transformer_work(
+            _BERT, micro_batch=batch, precision=precision, setup=TrainingSetup(attention="unfused")
+        )
+    return convolutional_work(
+        parse_network(NETWORKS["ResNet50"].format(224)), micro_batch=batch, precision=precision,
+        setup=TrainingSetup(optimizer="sgd-momentum"),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------
+# Fit the process of the device model's errors (``planners.step.residual``) on measured steps.
+#
+# Amplitudes maximise evidence times a wide prior, on one row of every sweep; their lengths and the
+# correlation between precisions are set (chosen on these rows by devices and models left out). The
+# spread of intervals is read off the errors of devices left out in turn.
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+JOB_LENGTH: Final = 0.4
+DEVICE_LENGTH: Final = 1.5
+OTHER_PRECISION: Final = 0.5
+KEPT_OF_A_SWEEP: Final = 3  # batches of one model on one device: the others say little more
+PRIOR: Final = 0.1  # median of an amplitude; a factor of e either way is one deviation
+ITERATIONS: Final = 12  # of the evidence's maximisation; the amplitudes move little after
+
+
+def equation_s(step: MeasuredStep, device: Device, parameters: DeviceParameters) -> float:
+    """Return what the step-time equation says of a measured step on a device [s]."""
+    columns = step_time(step.work, [device], [float(step.work.micro_batch)], parameters)
+    update_s = float(columns.optimizer_s[0]) if step.has_update else 0.0
+    return float(columns.micro_batch_s[0, 0]) + update_s
+
+
+def fit_residual(
+    steps: Sequence[MeasuredStep], parameters: DeviceParameters
+) -> ResidualParameters:
+    """Return the process fitted on measured steps of GPUs."""
+    kept = seen_steps(steps)
+    points = error_points([s.work for s in kept], [s.device for s in kept])
+    measured = np.log([s.seconds for s in kept])
+    by_peaks, by_rates = (
+        np.array([np.log(equation_s(s, d, parameters)) for s, d in zip(kept, on, strict=True)])
+        for on in ([unmeasured(s.device) for s in kept], [s.device for s in kept])
+    )
+    seen = SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)
+    return fit_errors(seen, thinned(kept, 1))
+
+
+def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """Return the steps whose errors the process sees, in the order of ``SeenErrors``."""
+    return [steps[i] for i in thinned(steps, KEPT_OF_A_SWEEP) if steps[i].device.kind == "gpu"]
+
+
+def fit_errors(seen: SeenErrors, rows: Ints) -> ResidualParameters:
+    """Return the process fitted on errors; the amplitudes on some of the rows."""
+    scale = seen.points.rates.std(axis=0)
+    bare = ResidualParameters(
+        amplitudes=dict.fromkeys(AMPLITUDES, PRIOR),
+        job_length=JOB_LENGTH,
+        device_length=DEVICE_LENGTH,
+        other_precision=OTHER_PRECISION,
+        rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),
+        spread=1.0,
+        seen=seen,
+    )
+    few = seen.points.take(rows)
+    found = _by_evidence(shapes(few, few, bare), seen.of_peaks[rows])
+    fitted = replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True)))
+    mean, log_sd = left_out(fitted, seen.points.device)
+    ratio = np.abs(seen.of_peaks - mean) / log_sd
+    return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
+
+
+def thinned(steps: Sequence[MeasuredStep], most: int) -> Ints:
+    """Return at most so many rows of every (suite, model, precision, device), evenly apart."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, s in enumerate(steps):
+        groups.setdefault((s.suite, s.model, s.is_half, s.device.name), []).append(i)
+    kept: list[int] = []
+    for rows in groups.values():
+        if most == 1:
+            kept.append(rows[len(rows) // 2])
+        elif len(rows) <= most:
+            kept += rows
+        else:
+            kept += [rows[round(i)] for i in np.linspace(0, len(rows) - 1, most)]
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def left_out(parameters: ResidualParameters, groups: NDArray[np.str_]) -> tuple[Floats, Floats]:
+    """Return mean and deviation of every error by specifications, its group left out.
+
+    By the inverse of the whole covariance, block by block: with P = (K + N)^-1 and a group o the
+    mean is e_o - P_oo^-1 (P e)_o, the covariance P_oo^-1 (Rasmussen and Williams, eq. 5.12).
+    """
+    seen = parameters.seen
+    inverse = np.linalg.inv(measured_covariance(seen.points, parameters))
+    weighted = inverse @ seen.of_peaks
+    mean, variance = np.empty((2, len(seen.points)))
+    for group in np.unique(groups):
+        out = np.flatnonzero(groups == group)
+        block = np.linalg.inv(inverse[np.ix_(out, out)])
+        mean[out] = seen.of_peaks[out] - block @ weighted[out]
+        variance[out] = np.diagonal(block)
+    return mean, np.sqrt(np.maximum(variance, 1e-9))
+
+
+def without(parameters: ResidualParameters, out: NDArray[np.bool_]) -> ResidualParameters:
+    """Return the process with some of its errors not seen."""
+    seen = parameters.seen
+    kept = SeenErrors(
+        points=seen.points.take(~out), of_peaks=seen.of_peaks[~out], of_rates=seen.of_rates[~out]
+    )
+    return replace(parameters, seen=kept)
+
+
+def _by_evidence(kernels: Floats, errors: Floats) -> Floats:
+    """Return amplitudes that maximise evidence x prior. Kernels of shape (5, n, n)."""
+    from scipy.linalg import cho_solve, cholesky
+    from scipy.optimize import minimize
+
+    size = errors.size
+    flat = kernels.reshape(len(kernels), -1)
+    prior = np.log(PRIOR)
+
+    def negative(log_amplitude: Floats) -> tuple[float, Floats]:
+        variance = np.exp(2 * log_amplitude)
+        whole = (variance @ flat).reshape(size, size)
+        whole[np.diag_indices(size)] += CLOCK_LOG_SD**2
+        lower = cholesky(whole, lower=True, check_finite=False)
+        solved = cho_solve((lower, True), errors, check_finite=False)
+        inverse = cho_solve((lower, True), np.eye(size), check_finite=False)
+        excess = (inverse - np.outer(solved, solved)).ravel()
+        pull = log_amplitude - prior
+        value = 0.5 * errors @ solved + np.log(np.diag(lower)).sum() + 0.5 * pull @ pull
+        return float(value), np.asarray((flat @ excess) * variance + pull)
+
+    found = minimize(
+        negative, np.full(len(kernels), prior), jac=True, method="L-BFGS-B",
+        options={"maxiter": ITERATIONS},
+    )  # fmt: skip
+    return np.asarray(np.exp(found.x), float)
+
+
+# Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
+STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
+FITTED_KINDS: Final = (
+    "matmul", "convolution", "winograd", "normalisation", "elementwise", "reduction", "optimizer",
+)  # fmt: skip
+
+
+def fitted(given: Path | None, day: str) -> FittedFolder:
+    """Fit the device model on published measurements."""
+    measurements = folders.measurements(given)
+    steps = read_steps(measurements)
+    processors = processor_rows(measurements)
+    rows = columns(steps)
+    whole = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
+    folds = left_out_fits(rows, whole)
+    errors = residuals_of(rows, folds)
+    plain = residuals_of(rows, folds, has_deviations=False)
+    record = bounded.read_json(_packaged())
+    update(record, whole.constants, fitted_spreads(rows, plain), rows)
+    _update_uncertainty(record, rows, plain["device"], processors)
+    record["as_of"] = day
+    process = fit_residual(steps, devices.parameters_of(record))
+    return FittedFolder(
+        files={
+            "parameters.json": json.dumps(record, indent=1) + "\n",
+            devices.FILE: json.dumps(devices.to_record(process)) + "\n",
+            "residuals.csv": residual_table(rows, errors).to_csv(index=False, lineterminator="\n"),
+        },
+        metrics={
+            "rows": int(rows.log_s.size),
+            "left_out": _by_suite(rows, errors),
+            "corrected": _corrected(process, seen_steps(steps)),
+        },
+    )
+
+
+def _update_uncertainty(
+    record: dict[str, Any], rows: DescribedRows, residual: Array, processors: pd.DataFrame
+) -> None:
+    """Put how far a job's factor carries, and the width on processors, into the record."""
+    found = fitted_correlations(rows, residual)
+    record["calibration"] |= {name: round(value, 3) for name, value in found.items()}
+    values = record["parameters"]
+    errors = processor_residuals(processors, devices.parameters_of(record))
+    known = math.hypot(values["log_sd"], values["unmeasured_rate_log_sd"])
+    spread = processor_log_sd(errors, known)
+    if spread is not None:
+        values["unfitted_device_log_sd"] = round(spread, 4)
+
+
+def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str, Any]]:
+    """Return the errors by what was left out and suite, devices and precisions pooled."""
+    found = []
+    for way, residual in residuals.items():
+        for suite in np.unique(rows.suite):
+            error = residual[(rows.suite == suite) & np.isfinite(residual)]
+            if error.size:
+                ape = np.abs(np.expm1(error))
+                found.append({
+                    "left_out": way, "suite": str(suite), "rows": int(error.size),
+                    "mape": round(float(ape.mean()), 4),
+                    "median_ape": round(float(np.median(ape)), 4),
+                })  # fmt: skip
+    return found
+
+
+def _corrected(process: ResidualParameters, steps: list[MeasuredStep]) -> list[dict[str, Any]]:
+    """Return the errors of the equation alone and with its process, by what was left out."""
+    ways: dict[str, Callable[[MeasuredStep], str]] = {
+        "device": lambda s: s.device.name, "model": lambda s: s.model,
+        "family": lambda s: s.family, "suite": lambda s: s.suite,
+    }  # fmt: skip
+    labels = {way: np.array([of(step) for step in steps]) for way, of in ways.items()}
+    alone = process.seen.of_peaks
+    found = []
+    for way, groups in labels.items():
+        corrected = alone - left_out(process, groups)[0]
+        found.append({
+            "left_out": way, "rows": len(steps),
+            "median_ape_of_the_equation": round(float(np.median(np.abs(np.expm1(-alone)))), 4),
+            "median_ape_corrected": round(float(np.median(np.abs(np.expm1(-corrected)))), 4),
+            "mape_of_the_equation": round(float(np.mean(np.abs(np.expm1(-alone)))), 4),
+            "mape_corrected": round(float(np.mean(np.abs(np.expm1(-corrected)))), 4),
+        })  # fmt: skip
+    return found
+
+
+def parameters_of(
+    constants: dict[str, float], spreads: dict[str, float], rows: DescribedRows
+) -> DeviceParameters:
+    """Return a fit on ``rows`` as the device model takes it; what was not fitted as packaged."""
+    record: dict[str, Any] = bounded.read_json(_packaged())
+    update(record, constants, spreads, rows)
+    return devices.parameters_of(record)
+
+
+def _packaged() -> Path:
+    return folders.root("trained_models") / "device_model" / "parameters.json"
+
+
+def update(
+    record: dict[str, Any], constants: dict[str, float], spreads: dict[str, float],
+    rows: DescribedRows,
+) -> None:  # fmt: skip
+    """Put the fitted constants and spreads into the record of ``parameters.json``."""
+    values, c = record["parameters"], constants
+    gpu = values["efficiencies"]["gpu"]
+    for kind in ("matmul", "recurrent", "attention"):
+        gpu[kind]["memory"] = round(c["product_memory"], 4)
+    gpu["convolution"] = {
+        "compute": round(c["convolution"], 4), "memory": round(c["convolution_memory"], 4)
+    }  # fmt: skip
+    gpu["winograd"] = {
+        "compute": round(c["winograd"], 4), "memory": round(c["convolution_memory"], 4)
+    }  # fmt: skip
+    gpu["depthwise"]["memory"] = round(c["stream"], 4)
+    for kind in STREAMS:
+        gpu[kind]["memory"] = round(c["stream"], 4)
+    values["vector_fraction"] = {
+        name: round(c[name], 4) for name in ("single", "shared", "separate")
+    }
+    for precision in ("tf32", "bf16", "fp16"):
+        values["sustained_fraction"]["gpu"][precision] = round(c["tensor"], 4)
+    values["tensor_flop_per_j"] = float(f"{c['kappa']:.4g}")
+    values["vector_flop_per_j"] = float(f"{c['kappa'] / c['kappa_ratio']:.4g}")
+    values["flop_per_j_doubling_years"] = round(c["doubling"], 3)
+    values["kepler_fraction"] = round(c["kepler"], 4)
+    values["unhidden_fraction"] = round(c["unhidden"], 4)
+    values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
+    values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")
+    values["fitted_kinds"] = list(FITTED_KINDS)
+    values["fitted_rates"] = [
+        [round(float(value), 3) for value in one]
+        for one in np.unique(rows.log_rates, axis=0).tolist()
+    ]
+    values["fitted_architectures"] = sorted(set(rows.architecture.tolist()))
+    values |= {name: round(value, 4) for name, value in spreads.items()}
+
+
+def residual_table(rows: DescribedRows, residuals: dict[str, Array]) -> pd.DataFrame:
+    """Return errors by way of leaving out, suite, precision and device.
+
+    Columns: left_out, suite, precision, device, rows, median_ape, mape, bias (geometric mean of
+    predicted / measured).
+    """
+    found = []
+    precision = np.where(rows.is_half, "fp16", "fp32")
+    for way, residual in residuals.items():
+        frame = pd.DataFrame(
+            {"suite": rows.suite, "precision": precision, "device": rows.device, "r": residual}
+        ).dropna()
+        for (suite, kind, device), group in frame.groupby(["suite", "precision", "device"]):
+            r = group["r"].to_numpy(float)
+            ape = np.abs(np.expm1(r))
+            found.append(
+                {"left_out": way, "suite": suite, "precision": kind, "device": device,
+                 "rows": r.size, "median_ape": round(float(np.median(ape)), 4),
+                 "mape": round(float(ape.mean()), 4),
+                 "bias": round(float(np.exp(r.mean())), 4)}
+            )  # fmt: skip
+    return pd.DataFrame(found)

@@ -1,0 +1,194 @@
+"""How long the learned predictors take: features, training, predicting candidates with intervals.
+
+    python lab/speed/models_speed.py [--records 1000 10000] [--candidates 100000] [--jobs 2]
+    python lab/speed/models_speed.py --records 100000 1000000 --model boosting
+    python lab/speed/models_speed.py --records 10000 --verb [--limit-s 120]
+
+Records are our own runs drawn with replacement, their times scattered by 5 %, and spread over as
+many made-up programs as give each about 80 runs; what is timed does not depend on what they say.
+They are made and turned into features 10,000 at a time, as workers of ``--spread`` read files, so
+that a million fit into a few GB. ``auto`` is the shipped default's contest: four members on ten
+folds of programs, weights, choice, intervals; ``boosting`` is one fit of the trees, as on a
+cluster. Prints seconds of the clock and, in brackets, of processors (workers included): the
+latter hold on a machine that others use, too.
+
+``--verb`` times the whole command, ``advisor train models --jobs 2`` on a file of records: its
+clock and its processors' seconds (workers included: they end with it). It waits for nothing else,
+so that on cores of its own the clock shows the processors' seconds at most: with a limit it fails
+where these are above it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from advisor import data
+from advisor.learned import features
+from advisor.learned.problem import Problem, problem
+from advisor.learned.trained import TrainedModel
+from advisor.learned.trees import Boosting
+from advisor.records import RunRecord
+from advisor.records.files import write_records
+from advisor.train.labelled import read_runs
+from advisor.train.models import train
+
+_AT_ONCE = 10_000
+
+
+def records(own: list[RunRecord], count: int, families: int, seed: int) -> list[RunRecord]:
+    """Return ``count`` records like ours."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in rng.integers(0, len(own), count):
+        run = own[i]
+        family = f"program-{rng.integers(families)}"
+        made.append(
+            replace(
+                run,
+                record_id=f"{run.record_id}/{seed}-{len(made)}",
+                job=replace(run.job, family=family, job_id=f"{family}-{run.job.job_id}"),
+                time_s=(run.time_s or 1.0) * math.exp(rng.normal(0, 0.05)),
+            )
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of the clock and of processors."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:.2f} ({self.cpu_s:.2f})"
+
+
+def timed(what: Callable[[], object]) -> Spent:
+    """Return what a call takes."""
+    began, cpu = time.perf_counter(), cpu_s()
+    what()
+    return Spent(time.perf_counter() - began, cpu_s() - cpu)
+
+
+def cpu_s() -> float:
+    """Return the processor time of this process and its workers that ended [s]."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def columns(
+    own: list[RunRecord], count: int, families: int
+) -> tuple[Spent, np.ndarray, np.ndarray]:
+    """Return how long ``count`` records take to become features [s], those, and the target."""
+    spent, tables, targets = Spent(), [], []
+    for seed, start in enumerate(range(0, count, _AT_ONCE)):
+        some = records(own, min(_AT_ONCE, count - start), families, seed)
+        found: list[Problem] = []
+        spent = spent + timed(lambda some=some, found=found: found.append(problem(some)))  # type: ignore[misc]
+        tables.append(found[0].X)
+        targets.append(np.log(found[0].truth) - found[0].offset)
+    return spent, np.vstack(tables), np.concatenate(targets)
+
+
+def predicting(model: TrainedModel, some: list[RunRecord], count: int) -> Spent:
+    """Return what ``count`` candidates take with intervals, features given."""
+    asked = model._problem(some)
+    rows = np.resize(np.arange(len(some)), count)
+    table, offset = asked.X[rows], asked.offset[rows]
+
+    def predict() -> None:
+        model.estimator.predict_band(table, 0.9, offset=offset)
+
+    predict()  # the first call loads code
+    return timed(predict)
+
+
+def verb(runs: list[RunRecord], model: str, jobs: int) -> Spent:
+    """Return what ``advisor train models`` takes on some runs, from its start to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder) / "runs.jsonl"
+        write_records(given, runs)
+        command = [sys.executable, "-m", "advisor.cli", "train", "models", "--quiet"]
+        command += ["--data", str(given), "--out", str(Path(folder) / "out")]
+        command += ["--model", model, "--jobs", str(jobs)]
+        # One thread a job: more would only be counted as waiting for each other.
+        alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        return timed(
+            lambda: subprocess.run(
+                command, check=True, stdout=subprocess.DEVNULL, env=os.environ | alone
+            )
+        )
+
+
+def print_verb(asked: argparse.Namespace, own: list[RunRecord]) -> None:
+    """Print a line for each number of records; leave with 1 above the limit."""
+    print(f"{'records':>10}{'clock s':>10}{'processors s':>14}{'load':>8}")
+    for count in asked.records:
+        spent = verb(records(own, count, max(12, count // 80), 0), asked.model, asked.jobs)
+        print(f"{count:10d}{spent.wall_s:10.1f}{spent.cpu_s:14.1f}{os.getloadavg()[0]:8.1f}",
+              flush=True)  # fmt: skip
+        if asked.limit_s is not None and spent.cpu_s > asked.limit_s:
+            raise SystemExit(f"{spent.cpu_s:.0f} s of processors, {asked.limit_s:g} are allowed")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--candidates", type=int, default=100_000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--model", default="auto")
+    parser.add_argument("--verb", action="store_true", help="time the whole command")
+    parser.add_argument("--limit-s", type=float, help="with --verb: fail above it")
+    asked = parser.parse_args()
+    own = [
+        r
+        for r in read_runs([data.root("datasets") / "runs"])
+        if r.status == "ok" and not r.facts.get("is_noisy")
+    ]
+    if asked.verb:
+        print_verb(asked, own)
+        return
+    print(f"{len(features.FEATURES)} features, model {asked.model}, {asked.jobs} jobs")
+    print(f"{'records':>10}{'features s':>18}{'train s':>18}"
+          f"{f'{asked.candidates} predicted s':>24}")  # fmt: skip
+    for count in asked.records:
+        families = max(12, count // 80)
+        if asked.model == "boosting":
+            to_features, table, target = columns(own, count, families)
+            trees = Boosting(rounds=300, calibration_folds=0, n_jobs=asked.jobs)
+            training = timed(lambda t=trees, x=table, y=target: t.fit(x, y))  # type: ignore[misc]
+            some = np.resize(table, (asked.candidates, table.shape[1]))
+            trees.predict(some[:10])
+            prediction = timed(lambda t=trees, x=some: t.predict(x))  # type: ignore[misc]
+        else:
+            runs = records(own, count, families, 0)
+            to_features = timed(lambda runs=runs: problem(runs))  # type: ignore[misc]
+            found: list[TrainedModel] = []
+            training = timed(
+                lambda runs=runs, found=found: found.append(  # type: ignore[misc]
+                    train(runs, model=asked.model, n_jobs=asked.jobs)[0]
+                )
+            )
+            prediction = predicting(found[0], runs, asked.candidates)
+        print(f"{count:10d}{to_features!s:>18}{training!s:>18}{prediction!s:>24}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Size of the page of ``advisor report``, and how soon it can be used in headless Chromium.
+
+    python lab/speed/report_page.py [--tries N] [--json]
+
+Two pages: a recorded run (``tests/golden``), and a described pipeline of 32 layers. From the start
+of the navigation to a file on disk until texts, tables and filters answer, until time against cost
+does, and until every chart does: each try in a browser context of its own, Plotly's script
+unpacked anew. Median and slowest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from browser import browser, opened
+from report_pages import PIPELINE, RECORDED, data_of
+
+from advisor.report.page import page
+
+MARKS = {"words": "tables", "front-plot": "first chart", "ready": "all charts"}
+
+
+def measured(started: Any, path: Path, tries: int) -> dict[str, list[float]]:
+    """Return the seconds until each mark, of every try."""
+    found: dict[str, list[float]] = {mark: [] for mark in MARKS}
+    for _ in range(tries):
+        with opened(started, path) as seen:
+            for mark in MARKS:
+                asked = f"performance.getEntriesByName('advisor:{mark}')[0].startTime"
+                found[mark].append(seen.page.evaluate(asked) / 1e3)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tries", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    rows = []
+    with browser() as started, tempfile.TemporaryDirectory() as folder:
+        for name, asked in (("recorded run", RECORDED), ("described pipeline", PIPELINE)):
+            path = Path(folder) / f"{name.split()[0]}.html"
+            path.write_text(page(data_of(asked)), encoding="utf-8")
+            times = measured(started, path, given.tries)
+            rows.append({"page": name, "bytes": path.stat().st_size, "seconds": times})
+    where = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}"
+    if given.json:
+        print(json.dumps({"rows": rows, "where": where}, indent=2))
+        return
+    for row in rows:
+        said = ", ".join(
+            f"{name} {statistics.median(row['seconds'][mark]):.2f} s "
+            f"(at most {max(row['seconds'][mark]):.2f})"
+            for mark, name in MARKS.items()
+        )
+        print(f"{row['page']:20} {row['bytes'] / 1e6:.2f} MB; after the start: {said}")
+    print(where)
+
+
+if __name__ == "__main__":
+    main()

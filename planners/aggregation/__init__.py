@@ -1,1 +1,0 @@
-"""Aggregation of gradients as a service that several jobs share."""

@@ -1,1 +1,0 @@
-"""Pipelines whose stages are unequal groups of devices (Zorse)."""

@@ -1,1 +1,0 @@
-"""SwitchFlow and Gavel's pairs: which jobs share a device, and how fast each of them then is."""

@@ -1,0 +1,233 @@
+"""The global constants of the layout model, each named for the term that it stands in.
+
+The defaults are the priors that ``advisor train layout-model`` starts from; where each comes from
+stands beside it. Fitted values are handed in by ``advisor``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from advisor.planners.core.columns import Column, Floats, Layouts, Machines, Shapes, Software
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutParameters:
+    """Constants of ``planners.layouts.layout_time``; dimensionless unless a unit is in the name.
+
+    Attributes
+    ----------
+    gemm_efficiency : float
+        Matrix products of a layer against one large product.
+    gemm_volta, gemm_hopper, gemm_blackwell, gemm_untuned : float
+        The same relative to Ampere, and for software older than its GPU.
+    fp8_gain, fp4_gain, tf32_gain : float
+        Rate of products against 16-bit.
+    low_blackwell : float
+        What fp8 and fp4 gain more on Blackwell, where power bounds 16-bit products in training
+        (measured bursts of 1,745 Tflop/s are not kept up). Set with B200 and GB200 runs in sight.
+    low_width : float
+        Products in fp8 and fp4 lose 1 + low_width tp/h besides.
+    cast_bytes : float
+        Traffic per operand entry cast to fp8 or fp4. [bytes]
+    saturation_tokens, saturation_tp : float
+        Products lose 1 + tokens/T and 1 + saturation_tp tp/h.
+    misaligned_gemm : float
+        Slowdown where h/tp is no multiple of 64.
+    wave_exponent : float
+        How much of a product's unfilled tiles and waves is lost: 0 nothing, 1 all of it.
+    unfused_efficiency, misaligned_heads : float
+        Unfused attention: rate of its products, slowdown where the head's width is no multiple of
+        8.
+    score_bytes, eager_score_bytes : float
+        Its memory traffic per attention score: one kernel for scale, mask and softmax, or one
+        each. Counted. [bytes]
+    flash1_ampere, flash1_hopper, flash2_ampere, flash2_hopper, flash3_hopper : float
+        Share of the measured product rate that (causal) flash attention reaches.
+    eager_bytes, lean_bytes, fused_bytes, compiled_bytes : float
+        Elementwise traffic of a layer's forward, per token and hidden unit; eager as counted for
+        transformers' Llama: two norms in fp32 (72), rotation (25), residuals (12). [bytes]
+    activation_bytes : float
+        The same per token and inner unit of the feed-forward block. [bytes]
+    elementwise_backward : float
+        Backward over forward traffic.
+    logit_bytes, head_share : float
+        Traffic per token and vocabulary entry [bytes]; share of the head that counts where a
+        pipeline's last stage has it.
+    launch_heavy_s, launch_tp_s, launch_light_s, launch_eager_s : float
+        Host time per layer and pass: base and what 8-way tensor parallelism adds; stacks of
+        today; Hugging Face's Trainer with eager kernels (about 45 forward in its Llama, at the
+        10-20 us that PyTorch takes for one, and hooks around each layer). [s]
+    launch_send_s : float
+        Host time of a send and receive between stages in the heavy stacks. [s]
+    tp_efficiency, tp_latency_s, tp_exposed : float
+        Share of the intra-node link that an all-reduce reaches; per doubling of the ranks [s];
+        what is left of it in stacks that overlap.
+    pp_efficiency, pp_latency_s, pp_exposed : float
+        Constants of sends between stages.
+    dp_intra_efficiency, dp_network_efficiency, dp_overlap, fsdp_overlap, fsdp_exposed : float
+        Rings over NVLink and over the network; how much of a backward pass hides the reduction;
+        how much computing hides gathering; what of it is never hidden.
+    dp_latency_s : float
+        Of a step of a ring between nodes: NCCL on 2 to 128 of them
+        (``collective_busbw_ratio.csv``, as fitted in ``links.collectives``). [s]
+    cp_exposed : float
+        Share of the ring attention's exchange that is not hidden.
+    optimizer_bytes, step_s, step_eager_s : float
+        Traffic per parameter updated [bytes]; fixed per step, and the same where every tensor's
+        update, norm and logging is started from Python (Hugging Face's trainer). [s]
+    straggler : float
+        Slowdown per doubling of the nodes.
+    offload_overlap, host_update_bytes_per_s : float
+        Hidden share of what moves to the host; rate at which host CPUs update the optimizer's
+        bytes.
+    """
+
+    gemm_efficiency: float = 0.90
+    gemm_volta: float = 0.95
+    gemm_hopper: float = 0.97
+    gemm_blackwell: float = 0.80
+    gemm_untuned: float = 0.92
+    fp8_gain: float = 1.9
+    fp4_gain: float = 2.6
+    tf32_gain: float = 0.5
+    low_blackwell: float = 1.30
+    low_width: float = 150.0
+    cast_bytes: float = 2.0
+    saturation_tokens: float = 55.0
+    saturation_tp: float = 45.0
+    misaligned_gemm: float = 1.29
+    wave_exponent: float = 0.2
+    unfused_efficiency: float = 0.76
+    misaligned_heads: float = 3.65
+    score_bytes: float = 11.0
+    eager_score_bytes: float = 21.0
+    flash1_ampere: float = 0.36
+    flash1_hopper: float = 0.28
+    flash2_ampere: float = 0.62
+    flash2_hopper: float = 0.45
+    flash3_hopper: float = 0.66
+    eager_bytes: float = 109.0
+    lean_bytes: float = 32.0
+    fused_bytes: float = 17.0
+    compiled_bytes: float = 14.0
+    activation_bytes: float = 9.3
+    elementwise_backward: float = 1.7
+    logit_bytes: float = 16.5
+    head_share: float = 0.46
+    launch_heavy_s: float = 0.87e-3
+    launch_tp_s: float = 0.275e-3
+    launch_light_s: float = 0.30e-3
+    launch_eager_s: float = 0.80e-3
+    launch_send_s: float = 0.3e-3
+    tp_efficiency: float = 0.74
+    tp_latency_s: float = 23e-6
+    tp_exposed: float = 0.55
+    pp_efficiency: float = 1.0
+    pp_latency_s: float = 48e-6
+    pp_exposed: float = 0.47
+    dp_intra_efficiency: float = 0.70
+    dp_network_efficiency: float = 0.78
+    dp_latency_s: float = 9.3e-6
+    dp_overlap: float = 0.73
+    fsdp_overlap: float = 0.80
+    fsdp_exposed: float = 0.4
+    cp_exposed: float = 0.2
+    optimizer_bytes: float = 23.0
+    step_s: float = 0.010
+    step_eager_s: float = 0.060
+    straggler: float = 0.0076
+    offload_overlap: float = 0.5
+    host_update_bytes_per_s: float = 20e9
+
+
+# ------------------------------------------------------------------------------------------
+# Times of one layer on one device by micro-batch, by another law than that of its shape.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTable:
+    """Forward and backward of one layer at some micro-batches.
+
+    Attributes
+    ----------
+    micro_batches : array of shape (n,)
+        They rise. [samples]
+    forward_s, backward_s : arrays of shape (n,)
+        Of one micro-batch, starting kernels included. [s]
+    launch_s : pair of float
+        The part of each that starting kernels takes; it does not grow with the batch. [s]
+    """
+
+    micro_batches: Floats
+    forward_s: Floats
+    backward_s: Floats
+    launch_s: tuple[float, float]
+
+    def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats, tuple[float, float]]:
+        """Return forward, backward and the launches of each at micro-batches of any shape [s].
+
+        Between the points on straight lines; beyond them the last line goes on; below the first,
+        what is not launching shrinks with the micro-batch.
+        """
+        b = np.asarray(micro_batch, float)
+        return self._line(b, self.forward_s, 0), self._line(b, self.backward_s, 1), self.launch_s
+
+    def _line(self, b: Floats, values: Floats, part: int) -> Floats:
+        known, launch = self.micro_batches, self.launch_s[part]
+        inside = np.interp(b, known, values)
+        if known.size > 1:
+            slope = (values[-1] - values[-2]) / (known[-1] - known[-2])
+            inside = np.where(b > known[-1], values[-1] + slope * (b - known[-1]), inside)
+        below = launch + (values[0] - launch) * b / known[0]
+        return np.asarray(np.where(b < known[0], below, inside))
+
+
+# ------------------------------------------------------------------------------------------
+# One question to the layout model: which transformers, how laid out, on what, run by what.
+
+
+# Share of the datasheet's bandwidth that streaming kernels reach (measured, A100 and H100).
+STREAM_SHARE: Final = 0.856
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutConditions:
+    """Machines, the software on them, and the constants of the layout model.
+
+    Attributes
+    ----------
+    layer_table : LayerTable or None
+        Times of a layer by micro-batch, where another law than that of the shapes gives them.
+    device_factor : Column
+        What measured steps of the job say of the model's times on the device: a factor.
+    """
+
+    machines: Machines
+    software: Software = field(default_factory=Software)
+    parameters: LayoutParameters = field(default_factory=LayoutParameters)
+    layer_table: LayerTable | None = None
+    device_factor: Column = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutCase(LayoutConditions):
+    """Columns of a question to the model; all of them broadcast."""
+
+    shapes: Shapes
+    layouts: Layouts
+
+    @property
+    def tokens(self) -> Floats:
+        """Tokens of a micro-batch on one rank: b s / cp."""
+        samples = self.layouts.micro_batch * np.asarray(self.shapes.sequence, float)
+        return np.asarray(samples / self.layouts.cp)
+
+    @property
+    def stream_bytes_per_s(self) -> Floats:
+        """Memory bandwidth that elementwise kernels reach [bytes/s]."""
+        return STREAM_SHARE * np.asarray(self.machines.memory_bytes_per_s, float)

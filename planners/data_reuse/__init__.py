@@ -1,1 +1,0 @@
-"""PerFect and data echoing: what an input-bound job gains from loading less."""

@@ -1,1 +1,0 @@
-"""Data-parallel workers that join and leave while a job runs (Hydrozoa)."""

@@ -1,1 +1,0 @@
-"""Experts kept on the device while a mixture of experts serves: hit rates and token latency."""

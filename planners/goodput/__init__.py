@@ -1,1 +1,0 @@
-"""Checkpoints, failures and restarts, and what they add to a job's time (THORN-ML)."""

@@ -1,1 +1,0 @@
-"""Data parallelism on unlike devices: uneven batches and uneven state (Cephalo)."""

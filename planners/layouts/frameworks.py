@@ -1,0 +1,541 @@
+"""Rules of Megatron-LM's ``pretrain_gpt.py`` about layouts (megatron-core 0.16.1).
+
+Read: the package's configuration classes, which check themselves when they are made, and
+``validate_args`` of the repository's ``megatron/training/arguments.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts, Shapes
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
+
+# ------------------------------------------------------------------------------------------
+# Rules of released frameworks about layouts, each with the place where the framework says so.
+#
+# A rule is a fact about a combination that the framework refuses, or for which it has no switch.
+# Rules read columns, so that a search applies the same table to a block of layouts as a command
+# does to one (``planners.layouts.runnable``). The rules stand in ``megatron_rules`` and
+# ``pytorch_rules``.
+#
+# | framework   | what starts it                                                              |
+# |-------------|-----------------------------------------------------------------------------|
+# | `trainer`   | Hugging Face Trainer on PyTorch's DDP and FSDP2 (transformers, accelerate)  |
+# | `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
+# | `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
+# | `torch`     | a recorded script with PyTorch's own calls (`advisor.estimate.launch.recorded`) |
+#
+# Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time,
+# deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13.
+
+
+Bools = NDArray[np.bool_]
+Numbers = NDArray[Any]
+Framework = Literal["trainer", "deepspeed", "megatron", "torch"]
+NONE, SELECTIVE, FULL = (RECOMPUTES.index(r) for r in ("none", "selective", "full"))
+HALF: Final = ("bf16", "fp16")
+SINGLE: Final = ("fp32", "tf32")
+
+
+class Case:
+    """Layouts, shapes and software as the rules read them: arrays that broadcast.
+
+    Fields of ``Layouts`` and ``Shapes`` are attributes of the same names.
+    """
+
+    def __init__(
+        self, layouts: Layouts, shapes: Shapes | None, setup: TrainingSetup, precision: Precision
+    ) -> None:
+        self.layouts, self.shapes = layouts, shapes
+        self.setup, self.precision = setup, precision
+
+    def __getattr__(self, name: str) -> Numbers:
+        record = self.layouts if name in Layouts.__slots__ else self.shapes
+        column = np.asarray(getattr(record, name))
+        setattr(self, name, column)
+        return column
+
+    @property
+    def ranks(self) -> Numbers:
+        """Ranks that repeat or share the same state."""
+        return self.dp * self.cp
+
+    @property
+    def is_whole(self) -> Bools:
+        """Data parallelism alone: every rank computes the whole model."""
+        return np.asarray(self.tp * self.pp * self.cp * self.ep == 1)
+
+    @cached_property
+    def is_hierarchical(self) -> Bools:
+        """State is shared by fewer ranks than there are."""
+        return (self.zero_stage > 0) & (self.shard_group < self.ranks)
+
+    @cached_property
+    def groups_divide(self) -> Bools:
+        """Groups that share a copy of the state divide the ranks."""
+        divides = self.ranks % np.maximum(self.shard_group, 1) == 0
+        return np.asarray(~self.is_hierarchical | divides)
+
+    @property
+    def keeps_or_repeats(self) -> Bools:
+        """Recomputation of all or nothing."""
+        return np.asarray(self.recompute != SELECTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkRule:
+    """What one framework asks of a layout.
+
+    Attributes
+    ----------
+    reason : str
+        What is asked, as a sentence.
+    source : str
+        Where the framework says so: file and function.
+    allows : callable
+        From a case to which of its layouts are accepted.
+    of_shapes : bool
+        The rule needs the model's dimensions.
+    """
+
+    reason: str
+    source: str
+    allows: Callable[[Case], Bools | bool]
+    of_shapes: bool = False
+
+
+_CORE: Final = "megatron/core/"
+_ARGUMENTS: Final = "megatron/training/arguments.py: validate_args"
+_TRANSFORMER: Final = _CORE + "transformer/transformer_config.py: __post_init__"
+_STATE: Final = _CORE + "parallel_state.py: initialize_model_parallel"
+_SCHEDULES: Final = _CORE + "pipeline_parallel/schedules.py"
+_FSDP_MESH: Final = _CORE + "distributed/fsdp/mcore_fsdp_adapter.py: _init_dist_index"
+
+MEGATRON: Final[tuple[FrameworkRule, ...]] = (
+    FrameworkRule(
+        "sequence parallelism needs tensor parallelism",
+        _CORE + "model_parallel_config.py: __post_init__",
+        lambda c: (c.is_sequence_parallel == 0) | (c.tp > 1),
+    ),
+    FrameworkRule(
+        "there is no schedule that runs all forward passes first (GPipe)",
+        _SCHEDULES + ": get_forward_backward_func",
+        lambda c: (c.holds_all == 0) | (c.pp == 1),
+    ),
+    FrameworkRule(
+        "interleaved stages need a pipeline",
+        _STATE,
+        lambda c: (c.virtual_stages == 1) | (c.pp > 1),
+    ),
+    FrameworkRule(
+        "interleaved stages need micro-batches that are a multiple of the pipeline's stages",
+        _SCHEDULES + ": forward_backward_pipelining_with_interleaving",
+        lambda c: (c.virtual_stages == 1) | (c.accumulation_steps % c.pp == 0),
+    ),
+    FrameworkRule(
+        "gradients and parameters are sharded by Megatron-FSDP, which has no pipeline stages",
+        _FSDP_MESH,
+        lambda c: (c.zero_stage < 2) | (c.pp == 1),
+    ),
+    FrameworkRule(
+        "copies of the sharded state must divide the data-parallel ranks",
+        _STATE,
+        lambda c: c.groups_divide,
+    ),
+    FrameworkRule(
+        "copies of the sharded state must divide the experts' data-parallel ranks too",
+        _STATE,
+        lambda c: ~c.is_hierarchical | (c.shard_group % c.ep == 0),
+    ),
+    FrameworkRule(
+        "Megatron-FSDP with hybrid sharding has no groups for experts",
+        _FSDP_MESH,
+        lambda c: ~c.is_hierarchical | (c.zero_stage < 2) | (c.ep == 1),
+    ),
+    FrameworkRule(
+        "parameters cannot be offloaded",
+        _ARGUMENTS + " (no such argument)",
+        lambda c: c.offloads_parameters == 0,
+    ),
+    FrameworkRule(
+        "the optimizer is offloaded from the distributed optimizer only (ZeRO-1)",
+        _CORE + "optimizer/optimizer_config.py: __post_init__; " + _ARGUMENTS,
+        lambda c: (
+            (c.offloads_optimizer == 0)
+            | (c.zero_stage == 1)
+            | ((c.zero_stage == 0) & (c.ranks == 1))
+        ),
+    ),
+    FrameworkRule(
+        "activations are not offloaded from pipeline stages",
+        _TRANSFORMER,
+        lambda c: (c.offloads_activations == 0) | (c.pp == 1),
+    ),
+    FrameworkRule(
+        "activations are either offloaded or recomputed",
+        _TRANSFORMER,
+        lambda c: (c.offloads_activations == 0) | (c.recompute == NONE),
+    ),
+    FrameworkRule(
+        "expert parallelism does not run in fp16",
+        _ARGUMENTS,
+        lambda c: (c.ep == 1) | (c.precision != "fp16"),
+    ),
+    FrameworkRule(
+        "context-parallel attention needs 16-bit or fp8 products",
+        "transformer_engine/pytorch/attention: get_attention_backend",
+        lambda c: (c.cp == 1) | (c.precision not in SINGLE),
+    ),
+    FrameworkRule(
+        "precision is one of bf16, fp16, fp8, tf32 and fp32",
+        _ARGUMENTS,
+        lambda c: c.precision in (*HALF, *SINGLE, "fp8"),
+    ),
+    FrameworkRule(
+        "pretrain_gpt.py trains all weights: no adapters, no frozen layers",
+        _ARGUMENTS + " (no such argument)",
+        lambda c: not (c.setup.has_adapters or c.setup.frozen_fraction > 0),
+    ),
+    FrameworkRule(
+        "16-bit weights have fp32 master copies",
+        _CORE + "optimizer/__init__.py: _get_megatron_optimizer_based_on_param_groups",
+        lambda c: c.setup.weights == "fp32",
+    ),
+    FrameworkRule(
+        "the optimizer is Adam or SGD, and Adam where it is sharded",
+        _ARGUMENTS + "; " + _CORE + "optimizer/distrib_optimizer.py: __init__",
+        lambda c: (
+            (c.setup.optimizer in ("adamw", "adamw-bf16"))
+            | ((c.setup.optimizer in ("sgd", "sgd-momentum")) & (c.zero_stage == 0))
+        ),
+    ),
+    FrameworkRule(
+        "16-bit moments need the distributed optimizer (ZeRO-1)",
+        _CORE + "optimizer/optimizer_config.py: __post_init__",
+        lambda c: (c.setup.optimizer != "adamw-bf16") | (c.zero_stage == 1),
+    ),
+    FrameworkRule(
+        "attention heads must divide over the tensor-parallel ranks",
+        _TRANSFORMER,
+        lambda c: c.heads % c.tp == 0,
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "key/value heads must be a multiple or a divisor of the tensor-parallel ranks",
+        _TRANSFORMER,
+        lambda c: (c.kv_heads % c.tp == 0) | (c.tp % c.kv_heads == 0),
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "the feed-forward width must divide over the tensor-parallel ranks",
+        _CORE + "tensor_parallel/layers.py: ColumnParallelLinear",
+        lambda c: c.ffn % c.tp == 0,
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "the sequence must be a multiple of twice the context-parallel ranks",
+        _ARGUMENTS,
+        lambda c: (c.cp == 1) | (c.sequence % (2 * c.cp) == 0),
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "the sequence must divide over the tensor-parallel ranks that share it",
+        _CORE + "tensor_parallel/mappings.py: _reduce_scatter_along_first_dim",
+        lambda c: (c.is_sequence_parallel == 0) | (c.sequence % (c.tp * c.cp) == 0),
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "layers must divide over interleaved stages",
+        _ARGUMENTS,
+        lambda c: (c.virtual_stages == 1) | (c.layers % (c.pp * c.virtual_stages) == 0),
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "no pipeline stage may be empty",
+        _CORE + "transformer/pipeline_parallel_layer_layout.py",
+        lambda c: (c.pp - 1) * -(-c.layers // c.pp) < c.layers,
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "experts must divide over the expert-parallel ranks",
+        _ARGUMENTS,
+        lambda c: c.experts % c.ep == 0,
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "a mixture of experts with tensor parallelism needs sequence parallelism",
+        _CORE + "transformer/moe/moe_layer.py: forward",
+        lambda c: (c.experts == 1) | (c.tp == 1) | (c.is_sequence_parallel == 1),
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "activations of all layers but one may be offloaded: a model needs two",
+        _TRANSFORMER,
+        lambda c: (c.offloads_activations == 0) | (c.layers > 1),
+        of_shapes=True,
+    ),
+)
+
+
+# ------------------------------------------------------------------------------------------
+# Rules of the Hugging Face Trainer, DeepSpeed and PyTorch's own calls about layouts.
+#
+# Releases read: transformers 5.23, accelerate 1.15, deepspeed 0.19.8, torch 2.13.
+
+
+_PLUGIN: Final = "accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin.__post_init__"
+TRAINER: Final[tuple[FrameworkRule, ...]] = (
+    FrameworkRule(
+        "the Trainer's DDP and FSDP compute the whole model on every rank",
+        "accelerate/parallelism_config.py: ParallelismConfig",
+        lambda c: c.is_whole,
+    ),
+    FrameworkRule(
+        "DDP shards nothing and FSDP2 shards all (ZeRO-0 and ZeRO-3)",
+        "transformers/training_args.py: _process_fsdp_args",
+        lambda c: (c.zero_stage == 0) | ((c.zero_stage == 3) & (c.ranks > 1)),
+    ),
+    FrameworkRule(
+        "groups that share a copy of the state must divide the ranks",
+        "accelerate/parallelism_config.py: _validate_accelerator",
+        lambda c: c.groups_divide,
+    ),
+    FrameworkRule(
+        "gradient checkpointing repeats whole layers",
+        "transformers/modeling_utils.py: gradient_checkpointing_enable",
+        lambda c: c.keeps_or_repeats,
+    ),
+    FrameworkRule(
+        "FSDP offloads parameters and optimizer together, and DDP neither",
+        _PLUGIN,
+        lambda c: (
+            (c.offloads_optimizer == c.offloads_parameters)
+            & ((c.offloads_parameters == 0) | (c.zero_stage == 3))
+        ),
+    ),
+    FrameworkRule(
+        "FSDP offloads the activations that checkpointing keeps, and no others",
+        _PLUGIN,
+        lambda c: (c.offloads_activations == 0) | ((c.zero_stage == 3) & (c.recompute == FULL)),
+    ),
+    FrameworkRule(
+        "FSDP cannot shard a frozen base of 8 bits: it takes floating-point storage only",
+        "bitsandbytes documentation: FSDP-QLoRA, quantized data storage",
+        lambda c: (c.setup.base_bits != 8) | (c.zero_stage == 0),
+    ),
+    FrameworkRule(
+        "precision is one of bf16, fp16, tf32 and fp32",
+        "transformers/training_args.py",
+        lambda c: c.precision in (*HALF, *SINGLE),
+    ),
+    FrameworkRule(
+        "16-bit moments beside fp32 weights need an optimizer that is no longer released",
+        "transformers/trainer_optimizer.py: _get_adamw_anyprecision (torchdistx)",
+        lambda c: (c.setup.optimizer != "adamw-bf16") | (c.setup.weights == "bf16"),
+    ),
+)
+
+_ENGINE: Final = "deepspeed/runtime/engine.py"
+DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
+    FrameworkRule(
+        "ZeRO is planned with data parallelism alone",
+        "deepspeed/runtime/pipe/engine.py: PipelineEngine.__init__ (pipelines up to ZeRO-1)",
+        lambda c: c.is_whole,
+    ),
+    FrameworkRule(
+        "groups smaller than all ranks cannot share the whole state: MiCS was removed, and ZeRO++ "
+        "keeps a second copy of the parameters only",
+        "deepspeed/runtime/config.py: _REMOVED_ZERO_CONFIG_KEYS",
+        lambda c: ~c.is_hierarchical,
+    ),
+    FrameworkRule(
+        "parameters are offloaded from ZeRO-3 only",
+        "deepspeed/runtime/zero/config.py: DeepSpeedZeroConfig.offload_param",
+        lambda c: (c.offloads_parameters == 0) | (c.zero_stage == 3),
+    ),
+    FrameworkRule(
+        "the optimizer is offloaded from ZeRO 1 to 3 (on one rank they are the same as none)",
+        "deepspeed/runtime/zero/config.py: DeepSpeedZeroConfig.offload_optimizer",
+        lambda c: (c.offloads_optimizer == 0) | (c.zero_stage > 0) | (c.ranks == 1),
+    ),
+    FrameworkRule(
+        "an offloaded optimizer is DeepSpeed's own Adam",
+        _ENGINE + ": _configure_optimizer",
+        lambda c: (c.offloads_optimizer == 0) | (c.setup.optimizer == "adamw"),
+    ),
+    FrameworkRule(
+        "activations are offloaded by DeepSpeed's own checkpointing, which models must call",
+        "deepspeed/runtime/activation_checkpointing/checkpointing.py: checkpoint",
+        lambda c: c.offloads_activations == 0,
+    ),
+    FrameworkRule(
+        "gradient checkpointing repeats whole layers",
+        "transformers/modeling_utils.py: gradient_checkpointing_enable",
+        lambda c: c.keeps_or_repeats,
+    ),
+    FrameworkRule(
+        "precision is one of bf16, fp16, tf32 and fp32",
+        "deepspeed/runtime/precision_config.py",
+        lambda c: c.precision in (*HALF, *SINGLE),
+    ),
+    FrameworkRule(
+        "16-bit moments and weights come together, with ZeRO 1 to 3",
+        "deepspeed/runtime/config.py: _do_error_check",
+        lambda c: (
+            (c.setup.weights == "fp32") & (c.setup.optimizer != "adamw-bf16")
+            | (c.setup.weights == "bf16")
+            & (c.setup.optimizer in ("adamw", "adamw-bf16"))
+            & (c.zero_stage > 0)
+        ),
+    ),
+)
+
+TORCH: Final[tuple[FrameworkRule, ...]] = (
+    FrameworkRule(
+        "scripts are spread by data, tensor and pipeline parallelism",
+        "torch.distributed",
+        lambda c: (c.cp * c.ep == 1) & (c.is_sequence_parallel == 0),
+    ),
+    FrameworkRule(
+        "pipelines of recorded scripts are not interleaved",
+        "torch.distributed.pipelining: ScheduleGPipe, Schedule1F1B",
+        lambda c: c.virtual_stages == 1,
+    ),
+    FrameworkRule(
+        "recomputation wraps whole blocks", "torch.utils.checkpoint", lambda c: c.keeps_or_repeats
+    ),
+    FrameworkRule(
+        "gradients and parameters of pipeline stages are not sharded",
+        "torch.distributed.pipelining: micro-batches accumulate gradients",
+        lambda c: (c.pp == 1) | (c.zero_stage < 2),
+    ),
+    FrameworkRule(
+        "gradients are sharded without their parameters by DeepSpeed only",
+        "torch.distributed.fsdp.fully_shard",
+        lambda c: c.zero_stage != 2,
+    ),
+    FrameworkRule(
+        "tensor-parallel parameters are sharded by FSDP2 or not at all",
+        "torch.distributed.optim.ZeroRedundancyOptimizer",
+        lambda c: (c.tp == 1) | (c.zero_stage != 1),
+    ),
+    FrameworkRule(
+        "pipeline stages are not combined with tensor parallelism",
+        "torch.distributed.pipelining.pipeline (traces the whole model)",
+        lambda c: (c.tp == 1) | (c.pp == 1),
+    ),
+    FrameworkRule(
+        "FSDP offloads parameters and optimizer together",
+        "torch.distributed.fsdp.CPUOffloadPolicy",
+        lambda c: (
+            (c.offloads_optimizer == c.offloads_parameters)
+            & ((c.offloads_parameters == 0) | (c.zero_stage == 3))
+        ),
+    ),
+    FrameworkRule(
+        "activations are offloaded from whole models that are not recomputed",
+        "torch.autograd.graph.save_on_cpu",
+        lambda c: (c.offloads_activations == 0) | ((c.pp == 1) & (c.recompute == NONE)),
+    ),
+)
+
+
+# ------------------------------------------------------------------------------------------
+# Layouts that a released framework runs, as columns and one by one.
+#
+# A layout can run if one framework accepts all of it (``planners.layouts.framework_rules``); a
+# search that leaves the others out proposes nothing that cannot be started.
+
+
+RULES: Final[dict[Framework, tuple[FrameworkRule, ...]]] = {
+    "trainer": TRAINER,
+    "deepspeed": DEEPSPEED,
+    "megatron": MEGATRON,
+    "torch": TORCH,
+}
+
+# What runs a described transformer, by preference: the first that accepts a layout is printed.
+DESCRIBED: Final[tuple[Framework, ...]] = ("trainer", "deepspeed", "megatron")
+# What runs a recorded script.
+RECORDED: Final[tuple[Framework, ...]] = ("torch", "deepspeed")
+
+
+def is_runnable(
+    layouts: Layouts,
+    shapes: Shapes | None = None,
+    *,
+    setup: TrainingSetup = DEFAULT_SETUP,
+    precision: Precision = "bf16",
+    frameworks: Sequence[Framework] = DESCRIBED,
+) -> Bools:
+    """Return which layouts at least one framework accepts.
+
+    Parameters
+    ----------
+    layouts : Layouts
+        Columns that broadcast.
+    shapes : Shapes, optional
+        Without them, rules about dimensions (heads over tp, ...) are taken as kept.
+
+    Returns
+    -------
+    ndarray of bool
+        Of the columns' common shape, or of one that broadcasts to it.
+    """
+    case = Case(layouts, shapes, setup, precision)
+    found: Bools = np.asarray(False)
+    for framework in frameworks:
+        found = found | _accepted(case, framework)
+    return found
+
+
+def _accepted(case: Case, framework: Framework) -> Bools:
+    """Return what a framework accepts: rules over the same axes first, so that few are dense."""
+    by_axes: dict[tuple[int, ...], Bools] = {}
+    for rule in RULES[framework]:
+        if case.shapes is not None or not rule.of_shapes:
+            allowed = np.asarray(rule.allows(case), bool)
+            before = by_axes.get(allowed.shape)
+            by_axes[allowed.shape] = allowed if before is None else before & allowed
+    accepted: Bools = np.asarray(True)
+    for allowed in sorted(by_axes.values(), key=lambda x: x.size):
+        accepted = accepted & allowed
+    return accepted
+
+
+def broken_rule(
+    layout: Layout,
+    framework: Framework,
+    shapes: Shapes | None = None,
+    *,
+    setup: TrainingSetup = DEFAULT_SETUP,
+    precision: Precision = "bf16",
+) -> FrameworkRule | None:
+    """Return the first rule of a framework that a layout breaks; None where it runs."""
+    case = Case(layout_columns(layout), shapes, setup, precision)
+    for rule in RULES[framework]:
+        if (case.shapes is not None or not rule.of_shapes) and not np.all(rule.allows(case)):
+            return rule
+    return None
+
+
+def layout_columns(layout: Layout) -> Layouts:
+    """Return one layout as scalar columns."""
+    same = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps", "virtual_stages",
+            "zero_stage", "average_every")  # fmt: skip
+    return Layouts(
+        **{name: getattr(layout, name) for name in same},
+        recompute=RECOMPUTES.index(layout.recompute),
+        is_sequence_parallel=int(layout.is_sequence_parallel),
+        shard_group=layout.shard_group or layout.dp * layout.cp,
+        holds_all=int(layout.schedule == "gpipe" and layout.pp > 1),
+        **{f"offloads_{what}": int(what in layout.offload) for what in OFFLOADS},
+    )

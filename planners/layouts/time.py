@@ -1,0 +1,283 @@
+"""Step time of transformer layouts, as columns: layers, links, bubble, optimizer, offload.
+
+| here            | papers | meaning                                                            |
+|-----------------|--------|--------------------------------------------------------------------|
+| ``stage_s``     | -      | forward and backward of one micro-batch on the slowest stage [s]   |
+| ``m``, ``p``, ``v`` | m, p, v | micro-batches, stages, chunks of a device                     |
+| ``d``           | d      | data-parallel ranks that share a reduction (dp x cp)               |
+
+step = m (stage + sends) + (p-1)/v stage + exposed reductions + optimizer, times a straggler term.
+Stages of ceil(l/p) layers: the slowest rules. Sources: Narayanan et al. (SC'21, section 2-3),
+Rajbhandari et al. (ZeRO, 2020), Chen et al. (InternEvo, 2024) for hierarchical sharding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from advisor.planners.core.columns import (
+    Column,
+    Floats,
+    Layouts,
+    Software,
+    device_parameters,
+    domain_devices,
+    domain_network_bytes_per_s,
+    passed_layers_share,
+)
+from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
+from advisor.planners.links.collectives import (
+    context_parallel_s,
+    expert_parallel_s,
+    tensor_parallel_s,
+)
+from advisor.planners.memory.transformers import accumulates_whole, kept_bytes, shard_ranks
+from advisor.planners.step.transformer import LayerTimes, head_s, launch_s, layer_times
+
+# Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
+# more (``DistributedDataParallelConfig.bucket_size``). [bytes]
+_BUCKET_BYTES: Final = 4 * 40e6
+_BUCKET_BYTES_PER_RANK: Final = 4 * 1e6
+# Weight, gradient and state of a parameter in the runs that the constant was fitted on. [bytes]
+_FITTED_STATE_BYTES: Final = 18.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """A step and what it is made of; the parts add up to ``step_s`` [s]."""
+
+    step_s: Floats
+    compute_s: Floats
+    inside_layer_s: Floats
+    pipeline_s: Floats
+    data_parallel_s: Floats
+    optimizer_s: Floats
+    offload_s: Floats
+
+
+def calibrated(times: LayerTimes, factor: Column) -> LayerTimes:
+    """Return a layer's times times what measured steps say of the device."""
+    return LayerTimes(**{f.name: getattr(times, f.name) * factor for f in fields(LayerTimes)})
+
+
+def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
+    """Return the bandwidth of a data-parallel ring over ``ranks``, per device [bytes/s].
+
+    All network interfaces of a node (or of the nodes that one switch fabric joins) serve the tp
+    rings that cross it: a ring has 1/tp of them.
+    """
+    layouts, machines, parameters = case.layouts, case.machines, case.parameters
+    tp = np.asarray(layouts.tp, float)
+    inside = parameters.dp_intra_efficiency * np.asarray(machines.intra_bytes_per_s)
+    joined = domain_devices(machines)
+    rings = np.minimum(tp, joined)
+    across = parameters.dp_network_efficiency * domain_network_bytes_per_s(machines) / rings
+    is_inside = np.asarray(ranks) * tp <= joined
+    return np.where(is_inside, inside, np.minimum(inside, across))
+
+
+def ring_latency_s(case: LayoutCase, ranks: Column, bytes_: Floats) -> Floats:
+    """Return what the steps of one direction of a ring take besides its bytes [s].
+
+    As ``links.collectives``: every call takes ranks - 1 steps, so the efficiency of a ring falls
+    with its length. Megatron's buckets grow with the ranks, FSDP's are layers.
+    """
+    ranks = np.asarray(ranks, float)
+    bucket = np.maximum(_BUCKET_BYTES, _BUCKET_BYTES_PER_RANK * ranks)
+    layer = bytes_ / np.maximum(np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp), 1)
+    bucket = np.where(np.asarray(case.layouts.zero_stage) == 3, layer, bucket)
+    calls = np.ceil(np.asarray(bytes_) / np.maximum(bucket, 1.0))
+    return np.asarray(calls * (ranks - 1) * case.parameters.dp_latency_s)
+
+
+def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> Floats:
+    """Return the exposed reductions and gathers of a step [s].
+
+    Parameters
+    ----------
+    backward_s : array
+        Of one micro-batch on a stage: what a gradient reduction can hide behind.
+    compute_s : array
+        Of the whole step: what ZeRO-3's gathers can hide behind.
+    """
+    shapes, layouts = case.shapes, case.layouts
+    software, parameters = case.software, case.parameters
+    d, group = np.asarray(layouts.dp) * np.asarray(layouts.cp, float), shard_ranks(layouts)
+    held = device_parameters(shapes, layouts)
+    ring = ring_bytes_per_s(case, d)
+    group_ring = ring_bytes_per_s(case, group)
+    gradient = np.asarray(software.gradient_bytes, float)
+    zero = np.asarray(layouts.zero_stage)
+    # Reduce-scatter the gradients over the shard group, all-reduce the shards between groups,
+    # gather the updated parameters inside the group (ZeRO 1, 2); all-reduce everything (ZeRO 0).
+    trained = held * np.asarray(shapes.trained_share, float)
+    weight = np.asarray(software.weight_bytes, float)
+    scatter = gradient * trained * (group - 1) / group / group_ring
+    scatter = scatter + ring_latency_s(case, group, gradient * trained)
+    between = 2 * gradient * trained / group * (d - group) / d / ring
+    between = between + 2 * ring_latency_s(case, d / group, gradient * trained / group)
+    # ZeRO 3 gathers all weights for every pass; ZeRO 1 and 2 those that were updated.
+    gathered = weight * np.where(zero == 3, held, trained)
+    gather = gathered * (group - 1) / group / group_ring + ring_latency_s(case, group, gathered)
+    all_reduce = 2 * gradient * trained * (d - 1) / d / ring
+    all_reduce = all_reduce + 2 * ring_latency_s(case, d, gradient * trained)
+    m = np.asarray(layouts.accumulation_steps)
+    # ZeRO 2 and 3 keep no whole gradient: every micro-batch's is scattered. Stages of a pipeline
+    # add up whole gradients of weights that they gathered once.
+    passes = np.where(accumulates_whole(layouts), 1, m)
+    scatters = np.where(zero == 2, passes, 1)
+    reduction = np.where(zero == 0, all_reduce, scatters * scatter + between + gather)
+    overlap = np.where(np.asarray(software.overlaps_dp), parameters.dp_overlap, 0.0)
+    exposed = _exposed_s(reduction, overlap * scatters * backward_s, layouts)
+    again = np.asarray(layouts.reshards, bool) & (np.asarray(layouts.pp) == 1)
+    per_pass = np.where(again, 2, 1) * gather + scatter
+    fsdp = passes * per_pass + between
+    fsdp_exposed = np.maximum(
+        parameters.fsdp_exposed * fsdp, fsdp - parameters.fsdp_overlap * compute_s
+    )
+    return np.asarray(np.where(zero == 3, fsdp_exposed, exposed))
+
+
+def _exposed_s(reduction_s: Floats, hiding_s: Floats, layouts: Layouts) -> Floats:
+    """Return what is left of the reductions when the first stage's last backward ends [s].
+
+    A device with v chunks ends its first chunk's gradients while p micro-batches still go
+    backward through each of the other v - 1: they hide its reduction. The last chunk has its own
+    last backward only. One chunk a device: one micro-batch's backward, however deep the pipeline.
+
+    Parameters
+    ----------
+    hiding_s : array
+        What one micro-batch's backward on all chunks of the device hides.
+    """
+    p, v = np.asarray(layouts.pp, float), np.asarray(layouts.virtual_stages, float)
+    within = np.minimum(p, np.asarray(layouts.accumulation_steps))
+    whole = reduction_s - hiding_s * (1 + (v - 1) * within) / v
+    return np.asarray(np.maximum(np.maximum(whole, (reduction_s - hiding_s) / v), 0.0))
+
+
+def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
+    """Return the exposed transfers to host memory and the host's optimizer update [s]."""
+    shapes, layouts, machines = case.shapes, case.layouts, case.machines
+    software, parameters = case.software, case.parameters
+    held, updated = device_parameters(shapes, layouts), _updated_parameters(case)
+    link = np.asarray(machines.host_bytes_per_s)
+    m = np.asarray(layouts.accumulation_steps)
+    # Gradients go down, parameters come back; the CPUs of a node update the state and gradients of
+    # every parameter of its devices (16 bytes in mixed precision with AdamW).
+    weight = np.asarray(software.weight_bytes, float)
+    moved = weight + software.gradient_bytes
+    touched = moved + software.optimizer_state_bytes - weight
+    update = moved * updated / link + np.asarray(machines.devices_per_node) * touched * updated / (
+        parameters.host_update_bytes_per_s
+    )
+    fetched = np.where(np.asarray(layouts.zero_stage) == 3, held / shard_ranks(layouts), held)
+    fetched = m * 2 * weight * fetched / link
+    per_stage = np.ceil(np.asarray(shapes.layers) / layouts.pp)
+    passed = per_stage * passed_layers_share(shapes, layouts)
+    kept = m * 2 * passed * kept_bytes(shapes, layouts, software) / link
+    hidden = parameters.offload_overlap * compute_s
+    moved = np.asarray(layouts.offloads_parameters) * fetched
+    moved = moved + np.asarray(layouts.offloads_activations) * kept
+    return np.asarray(
+        np.asarray(layouts.offloads_optimizer) * update + np.maximum(moved - hidden, 0.0)
+    )
+
+
+def _updated_parameters(case: LayoutCase) -> Floats:
+    """Return the trained parameters that one device updates: its share where they are sharded."""
+    held = device_parameters(case.shapes, case.layouts)
+    is_sharded = np.asarray(case.layouts.zero_stage) >= 1
+    updated = np.where(is_sharded, held / shard_ranks(case.layouts), held)
+    return np.asarray(updated * np.asarray(case.shapes.trained_share, float))
+
+
+def step_times(case: LayoutCase) -> StepTimes:
+    """Return the step time of every row and its parts [s]."""
+    shapes, layouts = case.shapes, case.layouts
+    machines, parameters = case.machines, case.parameters
+    layer = calibrated(layer_times(case), case.device_factor)
+    on_device = layer.forward_s + layer.backward_s + layer.recompute_s
+    inside = tensor_parallel_s(case) + context_parallel_s(case) + expert_parallel_s(case)
+    # Launches run ahead of computing and communication alike: whichever is longer rules.
+    waiting = np.maximum(launch_s(case) * case.device_factor - on_device - inside, 0.0)
+    busy = on_device + waiting
+    m, p = np.asarray(layouts.accumulation_steps), np.asarray(layouts.pp)
+    v = np.asarray(layouts.virtual_stages)
+    per_stage = np.ceil(np.asarray(shapes.layers) / p)
+    head = head_s(case) * case.device_factor
+    work = per_stage * busy + head
+    stage = work + per_stage * inside
+    sends = _sends_s(case)
+    # The head is on the last stage only: filling and draining meet it once, in the first term.
+    bubble = (p - 1) / v * (stage - head)
+    pipeline = bubble + np.where(p > 1, m * sends, 0.0)
+    compute = m * work
+    reductions = data_parallel_s(case, per_stage * (layer.backward_s + layer.recompute_s), compute)
+    optimizer = _optimizer_s(case)
+    offload = offload_s(case, compute)
+    inside_step = m * per_stage * inside
+    total = compute + inside_step + pipeline + reductions + optimizer + offload
+    devices = np.asarray(layouts.dp) * layouts.tp * layouts.pp * np.asarray(layouts.cp)
+    nodes = np.maximum(devices / np.asarray(machines.devices_per_node, float), 1.0)
+    slow = 1 + parameters.straggler * np.log2(nodes)
+    return StepTimes(
+        step_s=total * slow,
+        compute_s=compute * slow,
+        inside_layer_s=inside_step * slow,
+        pipeline_s=pipeline * slow,
+        data_parallel_s=reductions * slow,
+        optimizer_s=optimizer * slow,
+        offload_s=offload * slow,
+    )
+
+
+def _sends_s(case: LayoutCase) -> Floats:
+    """Return sending one micro-batch's activations and gradient between stages [s]."""
+    shapes, layouts, machines = case.shapes, case.layouts, case.machines
+    software, parameters = case.software, case.parameters
+    tokens = case.tokens
+    tp = np.asarray(layouts.tp, float)
+    # Stages are the outermost axis: a stage's ranks send to the next stage's side by side, as many
+    # of them over one node's network as the node holds.
+    width = tp * layouts.cp * np.asarray(layouts.dp)
+    joined = domain_devices(machines)
+    nic = domain_network_bytes_per_s(machines) / np.minimum(width, joined)
+    inside = width * layouts.pp <= joined
+    link = np.where(
+        inside, machines.intra_bytes_per_s, np.minimum(nic, machines.intra_bytes_per_s)
+    )
+    once = 2 * tokens * shapes.hidden / tp / (parameters.pp_efficiency * link)
+    v = np.asarray(layouts.virtual_stages)
+    hidden = np.where(np.asarray(software.overlaps_pp) & (v > 1), parameters.pp_exposed, 1.0)
+    heavy = np.asarray(software.is_launch_heavy) * parameters.launch_send_s
+    return np.asarray(2 * (once + parameters.pp_latency_s + heavy) * v * hidden)
+
+
+def _optimizer_s(case: LayoutCase) -> Floats:
+    """Return the optimizer's update on the device and the step's fixed time [s]."""
+    software, parameters = case.software, case.parameters
+    updated = _updated_parameters(case) * (1 - np.asarray(case.layouts.offloads_optimizer))
+    memory = case.stream_bytes_per_s
+    # The constant was fitted where weights, gradients and AdamW's state are 18 bytes.
+    kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
+    share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
+    moved = parameters.optimizer_bytes * share * updated / memory
+    return np.asarray(
+        moved * case.device_factor
+        + fixed_s(software, parameters, has_table=case.layer_table is not None)
+    )
+
+
+def fixed_s(
+    software: Software, parameters: LayoutParameters, *, has_table: bool = False
+) -> Floats:
+    """Return what every step takes besides computing and communicating [s].
+
+    A table of layer times (``has_table``) has what starting every operator takes in it.
+    """
+    is_trainer = (np.asarray(software.is_trainer) > 0) & (not has_table)
+    return np.where(is_trainer, parameters.step_eager_s, parameters.step_s)

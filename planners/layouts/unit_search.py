@@ -1,0 +1,209 @@
+"""Layouts of a recorded model on equal machines: data, tensor and pipeline parallel.
+
+Every (machines, tp, pp, micro-batch, ZeRO stage, way with the activations) is tried
+(``planners.layouts.recorded_stages`` has the equation); memory first, then time. Deterministic:
+of layouts that no measurement would tell apart the simplest wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.nouns import Layout
+from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
+from advisor.planners.layouts.problem import Found, SearchSpace, divisors
+from advisor.planners.layouts.units import (
+    INDISTINGUISHABLE,
+    RecordedCase,
+    RecordedLayout,
+    RecordedMachine,
+    RecordedModel,
+    with_pipeline,
+    without_pipeline,
+)
+
+# What becomes of activations and state, by rising cost: of equal layouts the first wins.
+_WAYS: Final = (
+    Layout(),
+    Layout(recompute="full"),
+    Layout(offload=frozenset({"optimizer"})),
+    Layout(recompute="full", offload=frozenset({"optimizer"})),
+    Layout(offload=frozenset({"activations"})),
+    Layout(offload=frozenset({"optimizer", "parameters"})),
+    Layout(recompute="full", offload=frozenset({"optimizer", "parameters"})),
+)
+# Deeper pipelines than this have never been published.
+_DEEPEST: Final = 64
+
+
+def search_recorded(
+    model: RecordedModel,
+    machine: RecordedMachine,
+    nodes: int,
+    global_batch: int,
+    *,
+    space: SearchSpace | None = None,
+) -> RecordedLayout:
+    """Return the best layout of a recorded model on equal machines.
+
+    Parameters
+    ----------
+    global_batch : int
+        One that the data-parallel ranks do not divide is rounded up on some of them.
+    space : SearchSpace, optional
+        Units are not divided by context or expert parallelism, nor recomputed selectively.
+
+    Raises
+    ------
+    PlanningError
+        If nothing divides or nothing fits; the message names the nearest miss.
+    """
+    space = space or SearchSpace()
+    for name in ("cp", "ep"):
+        if max(getattr(space, name) or 1, getattr(space, f"min_{name}")) > 1:
+            raise PlanningError(f"units of layers are not divided by {name}", exit_code=3)
+    seen = Found()
+    cases = list(_cases(model, machine, nodes, global_batch, space))
+    # What moves to the host and back never pays where the model fits without.
+    for is_offloaded in (False, True):
+        ways = [way for way in _admitted(space) if bool(way.offload) == is_offloaded]
+        found = [layout for case in cases for layout in _evaluate(case, ways, space, seen)]
+        if found:
+            return _simplest(found)
+    raise _nothing(model, machine, seen, nodes, global_batch)
+
+
+def _admitted(space: SearchSpace) -> list[Layout]:
+    return [
+        way
+        for way in _WAYS
+        if way.recompute in space.recomputes and way.offload <= set(space.offloads)
+    ]
+
+
+def _simplest(layouts: Sequence[RecordedLayout]) -> RecordedLayout:
+    """Return the simplest of the layouts that cannot be told from the fastest."""
+    limit = INDISTINGUISHABLE * min(x.step_s for x in layouts)
+    return min((x for x in layouts if x.step_s <= limit), key=_complexity)
+
+
+def _complexity(found: RecordedLayout) -> tuple[float, ...]:
+    layout = found.layout
+    return (
+        len(layout.offload),
+        layout.pp,
+        layout.tp,
+        layout.zero_stage,
+        layout.recompute != "none",
+        found.step_s,
+    )
+
+
+def _cases(
+    model: RecordedModel,
+    machine: RecordedMachine,
+    nodes: int,
+    global_batch: int,
+    space: SearchSpace,
+) -> Iterator[RecordedCase]:
+    """Yield the degrees that divide the machines, with the micro-batches to try."""
+    per_node = machine.node.devices
+    devices = nodes * per_node
+    for tp in machine.times:
+        if space.tp not in (None, tp) or tp < space.min_tp or per_node % tp:
+            continue
+        for pp in divisors(devices // tp):
+            dp = devices // (tp * pp)
+            stage = dp * tp
+            is_whole = stage % per_node == 0 or per_node % stage == 0
+            if space.pp not in (None, pp) or pp < space.min_pp or not is_whole:
+                continue
+            if dp > global_batch or pp > min(len(model.table.names), _DEEPEST):
+                continue
+            local = -(-global_batch // dp)
+            micro_batches = _micro_batches(local, space)
+            if micro_batches:
+                yield RecordedCase(
+                    model=model,
+                    machine=machine,
+                    layout=Layout(dp=dp, tp=tp, pp=pp),
+                    nodes=nodes,
+                    local=local,
+                    micro_batches=micro_batches,
+                )
+
+
+def _micro_batches(local: int, space: SearchSpace) -> tuple[int, ...]:
+    """Return micro-batches to try: the local batch halved until it is one, or those fixed."""
+    steps = space.accumulation_steps
+    found = {-(-local // 2**k) for k in range(local.bit_length())}
+    if steps is not None:
+        found = {-(-local // steps)}
+    if space.micro_batch is not None:
+        found = {space.micro_batch} if local % space.micro_batch == 0 else set()
+    return tuple(sorted(u for u in found if steps in (None, -(-local // u))))
+
+
+def _evaluate(
+    case: RecordedCase, ways: Sequence[Layout], space: SearchSpace, seen: Found
+) -> Iterator[RecordedLayout]:
+    """Yield the best layout of each way and ZeRO stage on one split of the devices."""
+    degrees = case.layout
+    evaluate = without_pipeline if degrees.pp == 1 else with_pipeline
+    for way in ways:
+        if way.recompute == "full" and len(case.model.table.names) < 2:
+            continue
+        for zero in [z for z in space.zero_stages if z == 0 or degrees.dp > 1]:
+            layout = replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
+            # The rules of what runs a script ask which degrees are above one.
+            asked = {name: min(getattr(degrees, name), 2) for name in ("dp", "tp", "pp")}
+            if not _runs(replace(layout, **asked)):
+                continue
+            seen.considered += len(case.micro_batches)
+            found = evaluate(replace(case, layout=layout), seen)
+            if found is not None:
+                yield found
+
+
+@cache
+def _runs(layout: Layout) -> bool:
+    """Return whether something runs a script so."""
+    return bool(is_runnable(layout_columns(layout), frameworks=RECORDED))
+
+
+def _nothing(
+    model: RecordedModel, machine: RecordedMachine, seen: Found, nodes: int, global_batch: int
+) -> PlanningError:
+    devices = nodes * machine.node.devices
+    name = machine.node.device.name
+    if not seen.considered:
+        return PlanningError(
+            f"nothing divides {devices} devices in a way that PyTorch or DeepSpeed runs",
+            hint="leave the tensor- or pipeline-parallel degree, the ZeRO stage or offload open",
+            exit_code=3,
+        )
+    if seen.nearest is None:
+        return PlanningError(
+            f"nothing divides: {len(model.table.names)} units of layers and a batch of "
+            f"{global_batch} on {devices} devices",
+            hint="raise the batch, or change the number of devices or the fixed degrees",
+            exit_code=3,
+        )
+    excess, layout = seen.nearest
+    capacity = machine.node.device.memory_bytes
+    needed = capacity + excess / model.usable_fraction
+    nearest = (
+        f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, micro-batch {layout.micro_batch}, "
+        f"ZeRO {layout.zero_stage}, recompute {layout.recompute}"
+    )
+    return PlanningError(
+        f"no layout fits into the {capacity / GIB:.1f} GiB of {name}: the nearest ({nearest}) "
+        f"misses by {excess / GIB:.2f} GiB",
+        hint=f"it would fit with devices of {needed / GIB:.1f} GiB"
+        + ("" if layout.micro_batch == 1 else ", or with a smaller micro-batch"),
+        exit_code=3,
+    )

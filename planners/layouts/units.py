@@ -1,0 +1,585 @@
+"""The time and memory of one split of equal machines for a recorded model.
+
+| here               | papers | meaning                                                           |
+|--------------------|--------|-------------------------------------------------------------------|
+| ``u``, ``a``       | b, m   | micro-batch, and micro-batches of a step on one device            |
+| ``dp, tp, pp``     | d, t, p| degrees; dp tp pp is the number of devices                        |
+| ``local``          | B / d  | samples of a step on one data-parallel rank                       |
+
+What a case takes is put together in ``planners.layouts.recorded_stages``. Sources:
+``links.data_parallel``, ``memory``; ZeRO-Offload (Ren et al., 2021) for the optimizer on the host;
+Shoeybi et al. (2019) for two all-reduces a block and direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.columns import Floats
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.nouns import Layer, Layout, Node, Work
+from advisor.planners.core.setup import Precision, Transformer
+from advisor.planners.layouts.pipeline import Partition, in_flight, partition
+from advisor.planners.layouts.problem import Found, PlannedLayout
+from advisor.planners.links.collectives import hierarchical_all_reduce_s
+from advisor.planners.links.data_parallel import (
+    DataParallelColumns,
+    ScalingParameters,
+    data_parallel_step,
+)
+from advisor.planners.memory.recorded import (
+    Kept,
+    MemoryParameters,
+    UnitTable,
+    base_bytes,
+    layer_activation_bytes,
+    offloaded_bytes,
+    unit_state_bytes,
+)
+from advisor.planners.step.ledger import activation_bytes
+from advisor.planners.step.units import TransformerBlocks, UnitTimes
+
+# ------------------------------------------------------------------------------------------
+# Model and machine that the planners of recorded models start from, and the layout they return.
+#
+# A recorded model is an ordinary script's: its units of layers (``planners.step.model_units``) with
+# their times on a device (``planners.step.unit_times``) and their memory
+# (``planners.memory.unit_memory``), not the dimensions of a transformer.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedModel:
+    """A recorded model and the constants that its planners need.
+
+    Attributes
+    ----------
+    usable_fraction : float
+        Share of a device's memory that a layout may fill.
+    host_update_bytes_per_s, offload_overlap : float
+        Rate at which a host's CPUs update the optimizer's bytes; hidden share of what moves.
+    """
+
+    work: Work
+    table: UnitTable
+    blocks: TransformerBlocks | None
+    memory: MemoryParameters
+    scaling: ScalingParameters
+    usable_fraction: float = 1.0
+    host_update_bytes_per_s: float = 20e9
+    offload_overlap: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMachine:
+    """One kind of machine as the search needs it.
+
+    Attributes
+    ----------
+    times : mapping of int to UnitTimes
+        By tensor-parallel degree; 1 is always there.
+    load_s_per_sample : float
+        Of one device's share of the machine's loader cores. [s]
+    loads_inline : bool
+        Loading happens in the training loop, not beside it.
+    """
+
+    node: Node
+    times: Mapping[int, UnitTimes]
+    load_s_per_sample: float = 0.0
+    loads_inline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLayout(PlannedLayout):
+    """A layout of a recorded model with what the planner says of it.
+
+    Attributes
+    ----------
+    log_sd : float
+        One standard deviation of ln(error).
+    """
+
+    stages: tuple[int, ...]
+    log_sd: float
+
+
+# Repeats of one run on one machine with the same software scatter by 3 % (reference: MLPerf
+# rounds): a layout that gains less is not worth its complexity.
+INDISTINGUISHABLE: Final = 1.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCase:
+    """One layout of a recorded model; the micro-batch is what is left to choose.
+
+    Attributes
+    ----------
+    layout : Layout
+        Degrees, ZeRO stage, and what becomes of activations and state.
+    local : int
+        Samples of a step on one data-parallel rank.
+    micro_batches : tuple of int
+        Micro-batches to try, rising.
+    """
+
+    model: RecordedModel
+    machine: RecordedMachine
+    layout: Layout
+    nodes: int
+    local: int
+    micro_batches: tuple[int, ...] = ()
+
+    @property
+    def kept(self) -> Kept:
+        """What becomes of the activations between forward and backward."""
+        if self.layout.recompute == "full":
+            return "recomputed"
+        return "offloaded" if "activations" in self.layout.offload else "kept"
+
+    @property
+    def capacity_bytes(self) -> float:
+        """What a layout may fill of a device's memory."""
+        return self.model.usable_fraction * self.machine.node.device.memory_bytes
+
+    @property
+    def updates_on_host(self) -> bool:
+        """The optimizer's state lies in host memory, and its CPUs update it."""
+        return "optimizer" in self.layout.offload
+
+    def state_bytes(self) -> Floats:
+        """Return each unit's weights, gradients and optimizer state on a device [bytes]."""
+        return unit_state_bytes(
+            self.model.work,
+            self.model.table,
+            tp=self.layout.tp,
+            dp=self.layout.dp,
+            zero_stage=self.layout.zero_stage,
+            offload=self.layout.offload,
+            memory=self.model.memory,
+        )
+
+    def on_host_bytes(self, micro_batch: int) -> float:
+        """Return the host memory that a machine's devices take for offloading [bytes]."""
+        table, layout = self.model.table, self.layout
+        kept = float(table.kept_bytes(layout.tp, "kept").sum()) * micro_batch
+        per_device = offloaded_bytes(
+            self.model.work,
+            table,
+            tp=layout.tp,
+            dp=layout.dp,
+            zero_stage=self.layout.zero_stage,
+            kept_bytes=kept,
+            offload=self.layout.offload,
+        )
+        return per_device * self.machine.node.devices / layout.pp
+
+    def times(self, micro_batch: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return forward, backward and tensor-parallel exchange by unit, (n, n_units) [s]."""
+        forward, backward = self.machine.times[self.layout.tp].at(micro_batch)
+        again = self.kept == "recomputed"
+        if again:
+            backward = backward + forward
+        exchanged = np.zeros_like(forward)
+        blocks = self.model.blocks
+        if self.layout.tp > 1 and blocks is not None:
+            volume = micro_batch * blocks.tokens * blocks.hidden * blocks.element_bytes
+            once = self._all_reduce_s(volume, self.layout.tp, 1)
+            exchanged = once[:, None] * (6.0 if again else 4.0) * self.model.table.is_block
+        return forward, backward, exchanged
+
+    def _all_reduce_s(self, volume: Floats, per_node: int, nodes: int) -> Floats:
+        node = self.machine.node
+        return hierarchical_all_reduce_s(
+            volume,
+            per_node,
+            nodes,
+            node.intra.bytes_per_s,
+            node.intra.latency_s,
+            node.network.bytes_per_s,
+            node.network.latency_s,
+            self.model.scaling.collectives,
+        )
+
+    def reduced(
+        self, micro_batch_s: Floats, backward_s: Floats, optimizer_s: float, steps: Floats,
+        *, gradient_bytes: float | None = None,
+    ) -> DataParallelColumns:  # fmt: skip
+        """Return the data-parallel columns of one stage's ranks."""
+        node, layout = self.machine.node, self.layout
+        stage = layout.dp * layout.tp
+        nodes = max(1, stage // node.devices)
+        held = float(self.model.table.held_parameters(layout.tp).sum())
+        whole = self.model.work.gradient_bytes * held / max(self.model.work.parameters, 1)
+        return data_parallel_step(
+            micro_batch_s=micro_batch_s,
+            backward_s=backward_s,
+            optimizer_s=optimizer_s,
+            accumulation_steps=steps,
+            gradient_bytes=whole if gradient_bytes is None else gradient_bytes,
+            nodes=nodes,
+            devices_per_node=min(stage, node.devices) // layout.tp,
+            intra_bytes_per_s=node.intra.bytes_per_s,
+            intra_latency_s=node.intra.latency_s,
+            # The tp rings of a machine share its network.
+            network_bytes_per_s=node.network.bytes_per_s / layout.tp,
+            network_latency_s=node.network.latency_s,
+            has_rdma=node.network.bypasses_kernel,
+            zero_stage=self.layout.zero_stage,
+            parameters=self.model.scaling,
+        )
+
+    def offload_s(self, a: Floats, u: Floats, compute_s: Floats) -> Floats:
+        """Return the exposed transfers to the host and its update of the optimizer [s]."""
+        node, layout, model = self.machine.node, self.layout, self.model
+        offload = self.layout.offload
+        if not offload or node.host is None:
+            return np.zeros_like(a)
+        held = float(model.table.held_parameters(layout.tp).sum()) / layout.pp
+        share = held / max(model.work.parameters, 1)
+        weights = model.work.parameter_bytes * share
+        link = node.host.bytes_per_s
+        shards = layout.dp if layout.zero_stage else 1
+        update = 0.0
+        if "optimizer" in offload:
+            # Gradients down, parameters up; the CPUs touch gradients, parameters and state.
+            state = model.work.optimizer_state_bytes * share + 2 * weights
+            update = 2 * weights / shards / link
+            update += node.devices * state / shards / model.host_update_bytes_per_s
+        moved = np.zeros_like(a)
+        if "parameters" in offload:
+            moved = moved + a * 2 * weights / (layout.dp if layout.zero_stage == 3 else 1) / link
+        if "activations" in offload:
+            kept = float(model.table.kept_bytes(layout.tp, "kept").sum())
+            moved = moved + a * 2 * u * kept / link
+        return update + np.maximum(moved - model.offload_overlap * compute_s, 0.0)
+
+    def load_s(self, step_s: Floats, samples: float) -> Floats:
+        """Return what loading one device's samples adds to a step [s]."""
+        load = np.asarray(self.machine.load_s_per_sample * samples)
+        return load + 0 * step_s if self.machine.loads_inline else np.maximum(load - step_s, 0.0)
+
+    def send_s(self, u: int) -> Floats:
+        """Return handing one micro-batch over a cut behind each unit, one way [s]."""
+        node, layout = self.machine.node, self.layout
+        volume = u * self.model.table.output_bytes
+        if self.nodes == 1:
+            return node.intra.latency_s + volume / layout.tp / node.intra.bytes_per_s
+        # All ranks of a machine send at once through its one network.
+        senders = min(layout.dp * layout.tp, node.devices) // layout.tp
+        return node.network.latency_s + volume * senders / node.network.bytes_per_s
+
+    def described(self, micro_batch: int) -> Layout:
+        """Return the layout with a micro-batch and how many of it make a step."""
+        steps = -(-self.local // micro_batch)
+        return replace(self.layout, micro_batch=micro_batch, accumulation_steps=steps)
+
+
+# ------------------------------------------------------------------------------------------
+# The layers of a transformer described in a few numbers, as a recording of it would list them.
+#
+# | here           | paper | meaning                                                         |
+# |----------------|-------|-----------------------------------------------------------------|
+# | ``s``, ``h``   | s, h  | tokens of a sample, width of the residual stream                |
+# | ``saved``      | -     | activations that a block keeps for its backward pass [bytes]    |
+#
+# Planners of unlike devices cut a model between its units of layers; a recording has them, a
+# description gets them here: embedding, equal blocks, last normalisation and head. What a block
+# keeps is ``planners.memory.training_memory``'s formula, spread over its layers by what they write;
+# the logits are that module's too and are left out. Parameters add up to ``transformer_parameters``.
+
+
+def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> tuple[Layer, ...]:
+    """Return the layers of a transformer in forward order; nothing of them is measured.
+
+    Raises
+    ------
+    PlanningError
+        If the precision is unknown.
+
+    Examples
+    --------
+    >>> tiny = Transformer(layers=2, hidden=64, heads=4, sequence=32, vocabulary=100)
+    >>> [layer.name for layer in transformer_layers(tiny)][:3]
+    ['embedding', 'blocks.0.norm1', 'blocks.0.qkv']
+    """
+    element = float(max(activation_bytes(precision), 2))
+    h, s = model.hidden, float(model.sequence)
+    stream = element * s * h
+    positions = 0 if model.is_gated else model.sequence * h
+    embedding = Layer(
+        name="embedding",
+        parameters=model.vocabulary * h + positions,
+        output_bytes_per_sample=stream,
+        kind="Embedding",
+    )
+    block = _block(model, element)
+    blocks = (
+        replace(layer, name=f"blocks.{i}.{layer.name}")
+        for i in range(model.layers)
+        for layer in block
+    )
+    last = _norm(model, "norm", stream)
+    head = _product(
+        "head", model.vocabulary * h if model.has_head else 0, s, element * s * model.vocabulary
+    )
+    if model.has_tied_embeddings:
+        # The embedding's table again: its work is done here, its parameters are counted there.
+        head = replace(head, parameters=0)
+    return (embedding, *blocks, last, *((head,) if model.has_head and model.vocabulary else ()))
+
+
+def _block(model: Transformer, element: float) -> list[Layer]:
+    h, s = model.hidden, float(model.sequence)
+    head = model.head_width or h // model.heads
+    width, kv = head * model.heads, head * (model.kv_heads or model.heads)
+    f = model.ffn or 4 * h
+    up = h * f * (2 if model.is_gated else 1)
+    met = s * model.experts_per_token
+    stream = element * s * h
+    layers = [
+        _norm(model, "norm1", stream),
+        _product("qkv", h * (width + 2 * kv), s, element * s * (width + 2 * kv)),
+        _attention(model, width, element),
+        _product("projection", width * h, s, stream),
+        _norm(model, "norm2", stream),
+        _product("up", up, met, element * met * up / h, copies=model.experts),
+        _product("down", f * h, met, stream, copies=model.experts),
+    ]
+    if model.experts > 1:
+        layers.insert(5, _product("router", h * model.experts, s, element * s * model.experts))
+    saved = float(layer_activation_bytes(model, s, element_bytes=element))
+    written = sum(layer.output_bytes_per_sample for layer in layers)
+    return [
+        replace(layer, saved_bytes_per_sample=layer.output_bytes_per_sample * saved / written)
+        for layer in layers
+    ]
+
+
+def _norm(model: Transformer, name: str, stream: float) -> Layer:
+    """Return a normalisation: one parameter a column (root mean square), or two."""
+    columns = 1 if model.is_gated else 2
+    return Layer(
+        name=name,
+        parameters=columns * model.hidden,
+        output_bytes_per_sample=stream,
+        kind="RMSNorm" if model.is_gated else "LayerNorm",
+    )
+
+
+def _product(
+    name: str, weights: int, rows: float, output_bytes: float, *, copies: int = 1
+) -> Layer:
+    """Return a product: two operations a weight and row, four in the backward pass."""
+    return Layer(
+        name=name,
+        parameters=weights * copies,
+        forward_flop_per_sample=2.0 * weights * rows,
+        backward_flop_per_sample=4.0 * weights * rows,
+        output_bytes_per_sample=output_bytes,
+        kind="Linear",
+    )
+
+
+def _attention(model: Transformer, width: int, element: float) -> Layer:
+    """Return the products of queries, keys and values, halved where half of them is masked."""
+    s = float(model.sequence)
+    flop = 4.0 * s * s * width
+    backward = 2.0
+    if model.has_flash_attention:
+        flop *= 0.5 if model.is_causal else 1.0
+        backward = 2.5
+    return Layer(
+        name="attention",
+        parameters=0,
+        forward_flop_per_sample=flop,
+        backward_flop_per_sample=backward * flop,
+        output_bytes_per_sample=element * s * width,
+        kind="Attention",
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# The step of a recorded model on one split of equal machines: one stage, or several.
+#
+# | here      | papers | meaning                                                                  |
+# |-----------|--------|--------------------------------------------------------------------------|
+# | ``u, a``  | b, m   | micro-batch, and micro-batches of a step on one device                   |
+# | ``T_i``   | T      | forward, backward, exchanges and sends of stage i for a micro-batch [s]  |
+#
+#     step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
+#
+# with the stages cut by ``planners.layouts.stage_partition`` over the units' times under the memory
+# of the device (1F1B's micro-batches in flight); one stage is plain data parallel, its reductions
+# hidden as ``planners.links.data_parallel`` says. Sources: PipeDream and Alpa for the form, as in
+# ``stage_partition``.
+
+
+def without_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
+    """Return the layout of the fastest micro-batch that fits, None where none does."""
+    layout, tp = case.layout, case.layout.tp
+    u = np.array(case.micro_batches, float)
+    a = np.ceil(case.local / u)
+    forward, backward, exchanged = (x.sum(axis=1) for x in case.times(u))
+    used, host = _memory(case, u)
+    fits = _fits(case, used, host, u, seen)
+    if not fits.any():
+        return None
+    on_device_s = forward + backward + exchanged
+    optimizer_s = 0.0 if case.updates_on_host else case.machine.times[tp].optimizer_s
+    columns = case.reduced(on_device_s, backward, optimizer_s, a)
+    moved = case.offload_s(a, u, on_device_s * a)
+    loaded = case.load_s(columns.step_s + moved, case.local)
+    total = columns.step_s + moved + loaded
+    i = int(np.argmin(np.where(fits, total, np.inf)))
+    seen.least_s = min(seen.least_s, float(total[i]))
+    parts = {
+        "compute_s": a[i] * (forward[i] + backward[i]),
+        "tensor_parallel_s": a[i] * exchanged[i],
+        "data_parallel_s": columns.exposed_s[i] + columns.straggler_s[i],
+        "optimizer_s": optimizer_s / (layout.dp if layout.zero_stage else 1),
+        "offload_s": moved[i],
+        "input_s": loaded[i],
+    }
+    return RecordedLayout(
+        layout=case.described(int(u[i])),
+        step_s=float(total[i]),
+        memory_bytes=float(used[i]),
+        host_bytes=float(host[i]),
+        parts_s={name: float(part) for name, part in parts.items()},
+        stages=(len(case.model.table.names),),
+        log_sd=float(np.hypot(case.machine.times[tp].log_sd, columns.log_sd[i])),
+    )
+
+
+def _memory(case: RecordedCase, u: Floats) -> tuple[Floats, Floats]:
+    """Return what one stage takes on the device and on its host, by micro-batch [bytes]."""
+    table, tp, memory = case.model.table, case.layout.tp, case.model.memory
+    activations = table.kept_bytes(tp, case.kept).sum() + table.live_bytes(tp, case.kept)
+    used = base_bytes(case.model.work, u, memory) + case.state_bytes().sum()
+    host = np.array([case.on_host_bytes(int(x)) for x in u])
+    return used + memory.slack * u * activations, host
+
+
+def _fits(
+    case: RecordedCase, used: Floats, host: Floats, u: Floats, seen: Found
+) -> NDArray[np.bool_]:
+    room, host_room = case.capacity_bytes, case.machine.node.memory_bytes
+    fits = (used <= room) & (host <= host_room)
+    seen.fitting += int(np.count_nonzero(fits))
+    if not fits.any():
+        excess = np.maximum(used - room, host - host_room)
+        seen.misses(float(excess.min()), case.described(int(u[int(np.argmin(excess))])))
+    return np.asarray(fits)
+
+
+def with_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
+    """Return the layout of the fastest micro-batch over pp stages that fits.
+
+    Micro-batches whose stages, cut evenly, are already too slow to be chosen are not cut at all.
+    """
+    found: list[RecordedLayout] = []
+    bounds = sorted((_least_s(case, u), u) for u in case.micro_batches)
+    for bound_s, u in bounds:
+        if bound_s > INDISTINGUISHABLE * seen.least_s:
+            break
+        cut = _cut(case, u, seen)
+        if cut is not None:
+            seen.fitting += 1
+            found.append(_pipelined(case, u, cut))
+            seen.least_s = min(seen.least_s, found[-1].step_s)
+    return min(found, key=lambda x: x.step_s, default=None)
+
+
+def _least_s(case: RecordedCase, u: int) -> float:
+    """Return a bound from below on the step of any cut for a micro-batch [s]."""
+    unit_s = sum(x[0] for x in case.times(np.array([float(u)])))
+    whole_s, steps = float(np.sum(unit_s)), -(-case.local // u)
+    pp = case.layout.pp
+    # Whatever the cuts, nothing smaller than the smallest output is handed over at any of them.
+    send_s = float(2 * np.sort(case.send_s(u)[:-1])[: pp - 1].sum())
+    least_send_s = float(2 * case.send_s(u)[:-1].min())
+    slowest_s = max(whole_s / pp, float(np.max(unit_s)), least_send_s)
+    return whole_s + send_s + (steps - 1) * slowest_s
+
+
+def _cut(case: RecordedCase, u: int, seen: Found) -> Partition | None:
+    """Return the best cut of the units for a micro-batch, None where none fits."""
+    model, layout = case.model, case.layout
+    a = -(-case.local // u)
+    unit_s = sum(x[0] for x in case.times(np.array([float(u)])))
+    held = model.memory.slack * u * model.table.kept_bytes(layout.tp, case.kept)
+    capacity = case.capacity_bytes - _beside_units(case, u)
+    flights = in_flight(layout.pp, a, schedule="1f1b")
+    if case.on_host_bytes(u) > case.machine.node.memory_bytes:
+        return None
+    try:
+        return partition(
+            unit_s,
+            a,
+            stages=layout.pp,
+            send_s=2 * case.send_s(u),
+            state_bytes=case.state_bytes(),
+            activation_bytes=held,
+            in_flight=flights,
+            capacity_bytes=capacity,
+        )
+    except PlanningError:
+        # An even cut's mean stage: how far the model as a whole is from fitting.
+        mean = (case.state_bytes().sum() + flights.mean() * held.sum()) / layout.pp
+        seen.misses(max(float(mean - capacity), 1.0), case.described(u))
+        return None
+
+
+def _beside_units(case: RecordedCase, u: int) -> float:
+    """Return what a stage's device holds beside state and kept activations [bytes]."""
+    model = case.model
+    live = model.memory.slack * u * model.table.live_bytes(case.layout.tp, case.kept)
+    return live + float(base_bytes(model.work, np.array(float(u)), model.memory))
+
+
+def _pipelined(case: RecordedCase, u: int, cut: Partition) -> RecordedLayout:
+    model, layout = case.model, case.layout
+    a = -(-case.local // u)
+    edges = np.concatenate([[0], np.cumsum(cut.layers)])
+    slow = int(np.argmax(cut.stage_s))
+    inside = slice(edges[slow], edges[slow + 1])
+    forward, backward, exchanged = (
+        float(x[0][inside].sum()) for x in case.times(np.array([float(u)]))
+    )
+    parameters = np.add.reduceat(model.table.held_parameters(layout.tp), edges[:-1])
+    heaviest = float(parameters.max()) / max(model.work.parameters, 1)
+    times = case.machine.times[layout.tp]
+    optimizer_s = 0.0 if case.updates_on_host else times.optimizer_s * heaviest * layout.tp
+    columns = case.reduced(
+        np.array(cut.step_s),
+        np.array(backward),
+        optimizer_s,
+        np.array(1.0),
+        gradient_bytes=model.work.gradient_bytes * heaviest,
+    )
+    moved = float(case.offload_s(np.array(float(a)), np.array(float(u)), np.array(0.0)))
+    step_s = float(columns.step_s) + moved
+    loaded = float(case.load_s(np.array(step_s), case.local))
+    computed, traded = a * (forward + backward), a * exchanged
+    return RecordedLayout(
+        layout=case.described(u),
+        step_s=step_s + loaded,
+        memory_bytes=max(cut.memory_bytes) + _beside_units(case, u),
+        host_bytes=case.on_host_bytes(u),
+        parts_s={
+            "compute_s": computed,
+            "tensor_parallel_s": traded,
+            "pipeline_s": cut.step_s - computed - traded,
+            "data_parallel_s": float(columns.exposed_s + columns.straggler_s),
+            "optimizer_s": optimizer_s / (layout.dp if layout.zero_stage else 1),
+            "offload_s": moved,
+            "input_s": loaded,
+        },
+        stages=cut.layers,
+        log_sd=float(np.hypot(times.log_sd, float(columns.log_sd))),
+    )

@@ -1,0 +1,441 @@
+"""Memory of data-parallel training of recorded or described work, and the largest micro-batch.
+
+Device memory = context + slack x (parameters + gradients + optimizer state, by ZeRO stage
++ activations + logits + communication buckets + gathered layers), as ``equations`` has it; a
+recorded step is replayed (``step_moments``). A model that is split over devices is
+``layout_memory``'s where it is a transformer, ``unit_memory``'s where it is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.columns import Floats, shapes_of
+from advisor.planners.core.errors import MIB
+from advisor.planners.core.nouns import Moment, Work
+from advisor.planners.core.setup import PRECISION_BYTES, Transformer
+from advisor.planners.memory.transformers import (
+    MemoryConstants,
+    device_bytes,
+    state_bytes,
+    token_activation_bytes,
+)
+from advisor.planners.step.units import Unit
+
+# ------------------------------------------------------------------------------------------
+# Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
+#
+# | here          | meaning                                                                       |
+# |---------------|-------------------------------------------------------------------------------|
+# | ``g``, ``t``  | gradients that were there, and what else does not grow, of a moment [bytes]   |
+# | ``a``         | what grows with the micro-batch ``b`` [bytes/sample]                          |
+# | ``G``         | gradients of all trained parameters on the device [bytes]                     |
+#
+# beside(b) = max over moments of g + t + a b. Where gradients are added up over several
+# micro-batches, or kept from step to step, all of G is there at every moment. Accelerators update
+# parameters in groups, which takes one more copy of what is updated (``torch.optim`` says so of
+# ``foreach``: about the parameters' size more than a loop over them). What PyTorch's caching
+# allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1 MiB
+# and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
+# ``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``, ``kLargeBuffer``).
+
+
+Array = NDArray[np.float64]
+
+BLOCK_BYTES = 512
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB
+
+
+def beside_bytes(
+    work: Work,
+    micro_batch: ArrayLike,
+    *,
+    gradient_share: ArrayLike = 1.0,
+    update_share: ArrayLike = 1.0,
+    accumulates: ArrayLike = True,
+    is_cpu: ArrayLike = False,
+) -> Array:
+    """Return the most that a step holds beside weights and optimizer state [bytes].
+
+    Parameters
+    ----------
+    gradient_share, update_share : array-like
+        Parts of the gradients, and of the parameters that are updated, on one device.
+    accumulates : array-like of bool
+        Gradients are there at every moment.
+    """
+    b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
+    always = np.asarray(accumulates, bool)
+    updated = np.where(is_cpu, 0.0, np.asarray(update_share, float))
+    peak = np.zeros(())
+    for moment in work.moments:
+        gradients = np.where(always, work.gradient_bytes, moment.gradient_bytes)
+        temporary = moment.temporary_bytes * (updated if moment.is_update else 1.0)
+        growing = moment.growing_bytes_per_sample * b
+        peak = np.maximum(peak, share * gradients + temporary + growing)
+    return np.asarray(peak)
+
+
+def excess_bytes(
+    work: Work,
+    micro_batch: ArrayLike,
+    *,
+    gradient_share: ArrayLike = 1.0,
+    update_share: ArrayLike = 1.0,
+    accumulates: ArrayLike = True,
+    is_cpu: ArrayLike = False,
+) -> Array:
+    """Return what ``beside_bytes`` is more than gradients and saved activations together [bytes].
+
+    Never less than 0 where gradients are there at every moment, and then the same on every share
+    of them; 0 where no moment was recorded.
+    """
+    b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
+    if not work.moments:
+        return np.zeros(np.broadcast_shapes(b.shape, share.shape))
+    beside = beside_bytes(
+        work, b, gradient_share=share, update_share=update_share, accumulates=accumulates,
+        is_cpu=is_cpu,
+    )  # fmt: skip
+    return np.asarray(beside - share * work.gradient_bytes - work.saved_bytes_per_sample * b)
+
+
+def rounding_bytes(work: Work) -> float:
+    """Return the most that the caching allocator's rounding adds to a step's blocks [bytes].
+
+    Less than a block's granule for each, and a segment of either pool that is not full.
+    """
+    blocks = max((moment.blocks for moment in work.moments), default=0)
+    return (
+        float(BLOCK_BYTES * blocks + SMALL_SEGMENT_BYTES + LARGE_SEGMENT_BYTES) if blocks else 0.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParameters(MemoryConstants):
+    """Fitted constants of the memory model (``advisor train memory``).
+
+    Attributes
+    ----------
+    process_bytes : float
+        Resident memory of a training process on a CPU without its tensors. [bytes]
+    cpu_slack : float
+        ``slack`` of the C library's allocator on a CPU.
+    bucket_fraction : float
+        Communication buckets as a share of the gradients, where workers are several.
+    log_sd : float
+        Standard deviation of log(measured / predicted).
+    """
+
+    context_bytes: float
+    alone_context_bytes: float
+    process_bytes: float
+    slack: float
+    cpu_slack: float
+    logit_bytes: float
+    bucket_fraction: float
+    log_sd: float
+
+    def __post_init__(self) -> None:
+        if self.slack < 1 or self.cpu_slack < 1 or self.log_sd < 0:
+            raise ValueError(f"impossible memory parameters: {self}")
+
+
+def layer_activation_bytes(
+    model: Transformer, tokens: ArrayLike, *, element_bytes: float = 2.0
+) -> Array:
+    """Return what one transformer layer keeps for its backward pass [bytes].
+
+    Nothing is known here of the software, so that both dropout masks count, as in the published
+    formula; and the width of one expert, since the constants were fitted with that.
+    """
+    per_token = token_activation_bytes(
+        replace(shapes_of(model), experts_per_token=1),
+        keeps_scores=not model.has_flash_attention,
+        element_bytes=element_bytes,
+    )
+    return np.asarray(np.asarray(tokens, float) * per_token)
+
+
+def training_memory_bytes(
+    work: Work,
+    micro_batch: ArrayLike,
+    *,
+    dp: ArrayLike = 1,
+    zero_stage: ArrayLike = 0,
+    is_cpu: ArrayLike = False,
+    offload: AbstractSet[str] = frozenset(),
+    accumulates: ArrayLike = True,
+    is_alone: ArrayLike | None = None,
+    parameters: MemoryParameters,
+) -> Array:
+    """Return the memory that a data-parallel worker takes [bytes].
+
+    Parameters
+    ----------
+    zero_stage : array-like of int in 0..3
+    is_cpu : array-like of bool
+        The process's own memory takes the place of the accelerator's context.
+    offload : set of {"optimizer", "parameters"}
+        What lies in host memory instead; two layers of it stay on the device at a time.
+    accumulates : array-like of bool
+        Gradients are added up over several micro-batches, so that they are always there.
+    is_alone : array-like of bool, optional
+        No other device trains with this one; None means where there is one worker.
+
+    Raises
+    ------
+    ValueError
+        If a count is below one or a stage is unknown.
+    """
+    b, d, stage = (
+        np.asarray(micro_batch, float),
+        np.asarray(dp, float),
+        np.asarray(zero_stage, int),
+    )
+    if not np.all(b >= 1):
+        raise ValueError(f"micro_batch must be at least 1, got {micro_batch!r}")
+    states = _work_state_bytes(work, d, stage, offload, parameters)
+    passing = _activation_bytes(work, b, parameters) + b * work.input_bytes_per_sample
+    excess = excess_bytes(
+        work, b, gradient_share=np.where(stage >= 2, 1 / d, 1.0),
+        update_share=np.where(stage >= 1, 1 / d, 1.0), accumulates=accumulates, is_cpu=is_cpu,
+    )  # fmt: skip
+    on_cpu = parameters.process_bytes + parameters.cpu_slack * (states + passing + excess)
+    is_alone = d == 1 if is_alone is None else is_alone
+    on_device = device_bytes(states, passing, parameters, is_alone=is_alone, excess=excess)
+    return np.asarray(np.where(is_cpu, on_cpu, rounding_bytes(work) + on_device))
+
+
+def largest_micro_batch(
+    work: Work,
+    device_memory_bytes: ArrayLike,
+    *,
+    largest: int = 65_536,
+    margin_fraction: ArrayLike = 0.0,
+    dp: ArrayLike = 1,
+    zero_stage: ArrayLike = 0,
+    is_cpu: ArrayLike = False,
+    accumulates: ArrayLike = True,
+    parameters: MemoryParameters,
+) -> NDArray[np.int64]:
+    """Return the largest micro-batch that fits, at most ``largest``; 0 where not even one does.
+
+    Memory is affine in the micro-batch at each moment of a step, so two evaluations give it
+    exactly. ``margin_fraction`` of the device's memory is kept free.
+    """
+
+    def needed(micro_batch: int, moments: tuple[Moment, ...]) -> Array:
+        return training_memory_bytes(
+            replace(work, moments=moments), micro_batch, dp=dp, zero_stage=zero_stage,
+            is_cpu=is_cpu, accumulates=accumulates, parameters=parameters,
+        )  # fmt: skip
+
+    room = np.asarray(device_memory_bytes, float) * (1.0 - np.asarray(margin_fraction))
+    apart: list[tuple[Moment, ...]] = [(moment,) for moment in work.moments] or [()]
+    found = [
+        _last_that_fits(room, needed(1, only), needed(largest, only), largest) for only in apart
+    ]
+    return np.asarray(np.minimum.reduce(found), np.int64)
+
+
+def _last_that_fits(room: Array, one: Array, most: Array, largest: int) -> NDArray[np.int64]:
+    """Return the last of 1 to ``largest`` on the line from ``one`` to ``most`` below ``room``."""
+    slope, room = (most - one) / max(1, largest - 1), room - one
+    with np.errstate(divide="ignore", invalid="ignore"):
+        more = np.where(slope > 0, room / slope, np.inf)
+    # A billionth is added so that a batch that fits to the byte is not lost to rounding.
+    batch = np.floor(np.minimum(1.0 + more * (1.0 + 1e-12) + 1e-9, largest))
+    return np.asarray(np.where(room >= 0, batch, 0), np.int64)
+
+
+def _work_state_bytes(
+    work: Work,
+    d: Array,
+    stage: NDArray[np.int_],
+    offload: AbstractSet[str],
+    parameters: MemoryParameters,
+) -> Array:
+    """States, buckets, gathered layers and low-precision copies of ``work`` on one device."""
+    casts = _cast_bytes(work)
+    kept = state_bytes(
+        0.0 if "parameters" in offload else work.parameter_bytes,
+        work.gradient_bytes,
+        0.0 if "optimizer" in offload else work.optimizer_state_bytes,
+        dp=d,
+        zero_stage=stage,
+    )
+    layers = work.transformer.layers if work.transformer else len(work.layers)
+    at_once = min(1.0, parameters.gathered_layers / max(1, layers))
+    # What is gathered is what computes: the low-precision copy where there is one.
+    fetches = ((stage == 3) & (d > 1)) | ("parameters" in offload)
+    gathered = np.where(fetches, at_once * (casts or work.parameter_bytes), casts)
+    bucket = parameters.bucket_fraction * work.gradient_bytes
+    buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
+    return np.asarray(kept + gathered + buckets)
+
+
+def _cast_bytes(work: Work) -> float:
+    """Weights that autocast keeps in low precision beside stored fp32 ones [bytes]."""
+    low = PRECISION_BYTES[work.precision]
+    stored, cast = work.parameter_bytes / max(work.parameters, 1), work.parameters
+    if work.setup.has_adapters:  # the frozen base is loaded in low precision
+        stored, cast = work.setup.stored_bytes(work.precision), work.trainable_parameters
+    return float(low * cast) if low < min(stored, 4.0) else 0.0
+
+
+def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParameters) -> Array:
+    """Activations, and logits with their gradient, which measured activations already hold."""
+    model = work.transformer
+    if model is None or work.saved_bytes_per_sample > 0:
+        return np.asarray(micro_batch * work.saved_bytes_per_sample)
+    element = max(float(min(PRECISION_BYTES[work.precision], 4)), 2.0)
+    tokens = micro_batch * model.sequence
+    # Frozen layers keep nothing for a backward pass.
+    layers = np.ceil(model.layers - work.setup.frozen_layers(model))
+    logits = tokens * model.vocabulary * parameters.logit_bytes
+    kept = layers * layer_activation_bytes(model, tokens, element_bytes=element)
+    return np.asarray(kept + logits)
+
+
+# ------------------------------------------------------------------------------------------
+# Memory of a recorded model's stages, unit by unit: what a partition may add up.
+#
+# | here             | papers | meaning                                                            |
+# |------------------|--------|--------------------------------------------------------------------|
+# | ``state_bytes``  | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage       |
+# | ``kept_bytes``   | -      | activations of a unit that one micro-batch keeps                   |
+# | ``live_bytes``   | -      | of the unit whose activations are computed again, all at once      |
+# | ``base_bytes``   | -      | context, and the micro-batch's own samples                         |
+#
+# Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
+# section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is
+# ``planners.memory.training_memory``, whose total over all units this equals.
+
+
+# What becomes of the activations between forward and backward.
+Kept = Literal["kept", "recomputed", "offloaded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitTable:
+    """A model's units as columns of shape (n_units,).
+
+    Attributes
+    ----------
+    parameters, whole_share : arrays
+        Parameters, and the part of them that tensor parallelism leaves whole.
+    saved_bytes, input_bytes, output_bytes : arrays
+        Kept for the backward pass, taken from the unit before, handed on. [bytes/sample]
+    """
+
+    names: tuple[str, ...]
+    parameters: Floats
+    whole_share: Floats
+    saved_bytes: Floats
+    input_bytes: Floats
+    output_bytes: Floats
+    is_block: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, parts: Sequence[Unit], work: Work) -> UnitTable:
+        """Return the units of a model as columns."""
+        output = np.array([p.output_bytes_per_sample for p in parts])
+        return cls(
+            names=tuple(p.name for p in parts),
+            parameters=np.array([float(p.parameters) for p in parts]),
+            whole_share=np.array([p.whole_share if p.is_block else 1.0 for p in parts]),
+            saved_bytes=np.array([p.saved_bytes_per_sample for p in parts]),
+            input_bytes=np.concatenate([[work.input_bytes_per_sample], output[:-1]]),
+            output_bytes=output,
+            is_block=np.array([p.is_block for p in parts]),
+        )
+
+    def held_parameters(self, tp: int = 1) -> Floats:
+        """Return each unit's parameters on one of ``tp`` ranks."""
+        return self.parameters * (self.whole_share + (1 - self.whole_share) / tp)
+
+    def kept_bytes(self, tp: int, way: Kept) -> Floats:
+        """Return each unit's activations that one sample keeps on one rank [bytes].
+
+        The inputs of a block's two halves are whole on every rank (Korthikanti et al., 2022,
+        equation 2 without sequence parallelism), the rest is divided.
+        """
+        if way == "offloaded":
+            return np.zeros_like(self.saved_bytes)
+        if way == "recomputed":
+            return np.minimum(self.input_bytes, self.saved_bytes)
+        whole = np.minimum(2 * self.input_bytes, self.saved_bytes)
+        divided = whole + (self.saved_bytes - whole) / tp
+        return np.where(self.is_block & (tp > 1), divided, self.saved_bytes)
+
+    def live_bytes(self, tp: int, way: Kept) -> float:
+        """Return what is on the device beside the kept activations [bytes/sample].
+
+        One unit while it is recomputed; two while one is copied to the host and back.
+        """
+        units = {"kept": 0.0, "recomputed": 1.0, "offloaded": 2.0}[way]
+        return units * float(self.kept_bytes(tp, "kept").max())
+
+
+def unit_state_bytes(
+    work: Work,
+    table: UnitTable,
+    *,
+    tp: int,
+    dp: int,
+    zero_stage: int,
+    offload: AbstractSet[str],
+    memory: MemoryParameters,
+) -> Floats:
+    """Return what each unit's parameters take on a device, slack included, (n_units,) [bytes]."""
+    bare = replace(
+        work, saved_bytes_per_sample=0.0, input_bytes_per_sample=0.0, transformer=None, moments=()
+    )
+    total = training_memory_bytes(
+        bare, 1, dp=dp, zero_stage=zero_stage, offload=offload, is_alone=False,
+        parameters=memory,
+    )  # fmt: skip
+    each = (float(total) - memory.context_bytes) / max(work.parameters, 1)
+    return table.held_parameters(tp) * each
+
+
+def base_bytes(work: Work, micro_batch: Floats, memory: MemoryParameters) -> Floats:
+    """Return what a device holds whatever its units [bytes].
+
+    Context, the micro-batch's samples, and what the recorded step held beside gradients and saved
+    activations, wherever in the model that was.
+    """
+    passing = micro_batch * work.input_bytes_per_sample + excess_bytes(work, micro_batch)
+    return np.asarray(memory.context_bytes + rounding_bytes(work) + memory.slack * passing)
+
+
+def offloaded_bytes(
+    work: Work,
+    table: UnitTable,
+    *,
+    tp: int,
+    dp: int,
+    zero_stage: int,
+    kept_bytes: float,
+    offload: AbstractSet[str],
+) -> float:
+    """Return the host memory that one device's offloading takes, all units on it [bytes]."""
+    share = float(table.held_parameters(tp).sum()) / max(work.parameters, 1)
+    states = state_bytes(
+        work.parameter_bytes * share if "parameters" in offload else 0.0,
+        0.0,
+        (work.optimizer_state_bytes + work.parameter_bytes) * share
+        if "optimizer" in offload
+        else 0.0,
+        dp=dp,
+        zero_stage=zero_stage,
+    )
+    return float(states) + (kept_bytes if "activations" in offload else 0.0)

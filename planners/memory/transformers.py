@@ -1,0 +1,380 @@
+"""Equations of training memory: state by ZeRO stage, activations of a layer, all of a device.
+
+| here           | papers  | meaning                                                              |
+|----------------|---------|----------------------------------------------------------------------|
+| ``dp``         | d, N_d  | ranks that share one copy of the state                               |
+| ``tp``         | t       | tensor-parallel ranks                                                |
+| ``tokens``     | s b     | tokens of one micro-batch on one device                              |
+| ``h, f, a``    | h, -, a | width of the residual stream, of the feed-forward block, heads       |
+
+``layout_memory`` asks them of transformers in a framework, ``training_memory`` and ``unit_memory``
+of recorded or described work. They hand in different constants, each where it says why.
+
+References
+----------
+.. [1] V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models,"
+   MLSys 2023, arXiv:2205.05198. Section 4: activations per layer, equations (1) to (6).
+.. [2] S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+   Models," SC'20. Section 5: states by stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.columns import (
+    Floats,
+    Layouts,
+    Machines,
+    Shapes,
+    Software,
+    device_parameters,
+    held_parameters,
+    layer_parameters,
+    passed_layers_share,
+    stage_tables,
+)
+from advisor.planners.core.errors import GB, MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConstants:
+    """What a run takes besides its tensors; fitted on printed nvidia-smi readings.
+
+    Attributes
+    ----------
+    context_bytes : float
+        CUDA context, libraries, communication buffers. [bytes]
+    slack : float
+        Allocated over needed: fragmentation and buffers, over all tensors; on a device that trains
+        alone over those that come and go: nothing is flattened, padded or received there.
+    alone_context_bytes : float
+        Context of a device that trains alone, without communicators. BigScience's reading of an
+        A100 that computed nothing, 1,573 MiB (V100: 1,113). [bytes]
+    logit_bytes : float
+        Per token and vocabulary entry on the last stage, by Megatron's loss. [bytes]
+    gathered_layers : float
+        Layers whose parameters ZeRO-3 holds gathered.
+    """
+
+    context_bytes: float = 3.0 * GB
+    slack: float = 1.11
+    alone_context_bytes: float = 1573.0 * MIB
+    logit_bytes: float = 8.0
+    gathered_layers: float = 2.0
+
+
+def state_bytes(
+    parameter_bytes: ArrayLike,
+    gradient_bytes: ArrayLike,
+    optimizer_bytes: ArrayLike,
+    *,
+    dp: ArrayLike,
+    zero_stage: ArrayLike,
+    keeps_gradients: ArrayLike = False,
+) -> Floats:
+    """Return parameters, gradients and optimizer state on one device [bytes].
+
+    Stage 1 shards the optimizer state over ``dp`` workers, 2 the gradients too, 3 also the
+    parameters ([2]_, section 5). ``keeps_gradients`` says where gradients stay whole whatever the
+    stage, because they are added up over several micro-batches before they are reduced.
+
+    Examples
+    --------
+    >>> [float(state_bytes(2, 2, 12, dp=4, zero_stage=z)) for z in range(4)]
+    [16.0, 7.0, 5.5, 4.0]
+    """
+    d, stage = np.asarray(dp, float), np.asarray(zero_stage)
+    if not (np.all(d >= 1) and np.all((stage >= 0) & (stage <= 3))):
+        raise ValueError(f"need dp >= 1 and a ZeRO stage of 0 to 3, got {dp!r} and {zero_stage!r}")
+    scatters = (stage >= 2) & ~np.asarray(keeps_gradients, bool)
+    return np.asarray(
+        np.asarray(parameter_bytes, float) / np.where(stage >= 3, d, 1.0)
+        + np.asarray(gradient_bytes, float) / np.where(scatters, d, 1.0)
+        + np.asarray(optimizer_bytes, float) / np.where(stage >= 1, d, 1.0)
+    )
+
+
+def token_activation_bytes(
+    shapes: Shapes,
+    *,
+    tp: ArrayLike = 1,
+    is_sequence_parallel: ArrayLike = False,
+    keeps_scores: ArrayLike = False,
+    element_bytes: ArrayLike = 2.0,
+    mask_bytes: ArrayLike = 2.0,
+    keeps_joint_product: ArrayLike = False,
+) -> Floats:
+    r"""Return what one layer keeps of one token for its backward pass [bytes].
+
+    .. math:: h \left(10 + \frac{24}{t} + \frac{5 a s}{h t}\right)
+
+    for two-byte elements ([1]_, equations 2 and 4), generalised to any ``ffn``, gated blocks,
+    grouped key/value heads and experts. The ten unsharded bytes (inputs of two norms and two
+    products, two dropout masks) are divided by ``tp`` under sequence parallelism.
+
+    Parameters
+    ----------
+    keeps_scores : array-like of bool
+        The quadratic term: gone with flash attention and selective recomputation.
+    mask_bytes : array-like
+        Of both dropout masks; 0 where nothing is dropped.
+    keeps_joint_product : array-like of bool
+        The product of queries, keys and values is kept beside rotated queries and keys.
+    """
+    e, t = np.asarray(element_bytes, float), np.asarray(tp, float)
+    h, a = np.asarray(shapes.hidden, float), np.asarray(shapes.heads, float)
+    kv = np.asarray(shapes.kv_heads) / shapes.heads
+    outside = (4 * e + mask_bytes) * h / np.where(is_sequence_parallel, t, 1.0)
+    joint = np.where(keeps_joint_product, e * (1 + kv), 0.0)
+    wide = e * np.asarray(shapes.matrices) * np.asarray(shapes.ffn, float)
+    inside = (e * (2 + 2 * kv) + joint) * h + wide * np.asarray(shapes.experts_per_token)
+    scores = np.where(keeps_scores, (2 * e + 1) * a * shapes.sequence, 0.0)
+    return np.asarray(outside + (inside + scores) / t)
+
+
+def device_bytes(
+    states: Floats,
+    passing: Floats,
+    constants: MemoryConstants,
+    *,
+    is_alone: ArrayLike,
+    excess: Floats | float = 0.0,
+) -> Floats:
+    """Return context, states and what comes and goes in a pass, with what the allocator loses.
+
+    Parameters
+    ----------
+    is_alone : array-like of bool
+        No other device trains with this one.
+    excess : array
+        What a recorded step held beyond states and passing; below 0 where gradients are not there
+        yet, which leave no more than themselves. [bytes]
+    """
+    slack, context = constants.slack, constants.context_bytes
+    shared = context + slack * (states + passing + excess)
+    alone = min(constants.alone_context_bytes, context) + states + np.minimum(excess, 0)
+    alone = alone + slack * (passing + np.maximum(excess, 0))
+    return np.asarray(np.where(is_alone, alone, shared))
+
+
+# ------------------------------------------------------------------------------------------
+# Memory of transformer layouts on the fullest device, as columns.
+#
+# | here             | papers | meaning                                                           |
+# |------------------|--------|-------------------------------------------------------------------|
+# | ``states``       | -      | parameters, gradients and optimizer [bytes]                       |
+# | ``kept``         | -      | activations that one layer keeps for one micro-batch [bytes]      |
+# | ``held``         | -      | micro-batches in flight on the first stage                        |
+# | ``d``            | d      | ranks that share one copy of the state                            |
+#
+# States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 12, ZeRO 2 the
+# gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep what
+# they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
+# reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
+# ``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
+# outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a more
+# where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence parallelism
+# divides the outside too; full recomputation keeps 2 h and one live layer. A stage keeps what it
+# sent until that micro-batch's backward pass (DeepSpeed's ``pipe_buffers``, PyTorch's
+# ``fwd_cache``), but in Megatron Core, which frees it (``deallocate_pipeline_outputs``). Either the
+# first stage (most in flight) or the last (logits) is fullest. Sources: Korthikanti et al. (2022,
+# equations 1-6), Rajbhandari et al. (ZeRO, 2020).
+
+
+# Whose memory is asked for: the device's that has most, or the first stage's.
+StageAsked = Literal["fullest", "first"]
+
+
+def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
+    """Return what one layer keeps of one micro-batch without recomputation [bytes]."""
+    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
+    recompute, skipped = np.asarray(layouts.recompute), np.asarray(software.selective_gemm)
+    per_token = token_activation_bytes(
+        shapes,
+        tp=layouts.tp,
+        is_sequence_parallel=np.asarray(layouts.is_sequence_parallel, bool),
+        # Selective recomputation keeps no scores.
+        keeps_scores=(np.asarray(software.attention) == 0) & (recompute == 0),
+        # The stacks of 2020-2022 keep two dropout masks; today's models drop nothing.
+        mask_bytes=np.where(np.asarray(software.is_launch_heavy), 2.0, 0.0),
+        # Values are a view of the joint product's output, which Megatron keeps whole for them.
+        keeps_joint_product=_is_megatron_core(software) & (np.asarray(shapes.matrices) == 3),
+    )
+    # torchtitan's selective recomputation keeps every second product's output.
+    kept = np.where((recompute == 1) & (skipped > 0), 1 - skipped, 1.0)
+    return np.asarray(tokens * (per_token * kept) * software.activation_scale)
+
+
+def in_flight(layouts: Layouts) -> Floats:
+    """Return micro-batches whose activations the first stage holds.
+
+    GPipe m, 1F1B min(p, m), interleaved 1F1B times 1 + (p-1)/(p v).
+    """
+    p, m = np.asarray(layouts.pp, float), np.asarray(layouts.accumulation_steps, float)
+    v = np.asarray(layouts.virtual_stages, float)
+    ahead = np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
+    one_f_one_b = np.minimum(p * ahead, m)
+    return np.asarray(np.where(np.asarray(layouts.holds_all), np.where(p > 1, m, 1), one_f_one_b))
+
+
+def layout_state_bytes(
+    shapes: Shapes,
+    layouts: Layouts,
+    software: Software,
+    constants: MemoryConstants,
+    *,
+    layers: Floats,
+    embeddings: Floats | float,
+) -> Floats:
+    """Return parameters, gradients, optimizer and gathered layers on one device [bytes].
+
+    Parameters
+    ----------
+    layers, embeddings : array
+        Layers of the stage, and its embedding or head matrices.
+    """
+    attention, ffn = layer_parameters(shapes)
+    one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
+    held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
+    d, zero = shard_ranks(layouts), np.asarray(layouts.zero_stage)
+    stored = np.asarray(software.weight_bytes, float)
+    # What is frozen has neither gradient nor optimizer state.
+    trained = np.asarray(shapes.trained_share, float)
+    on_device = 1 - np.asarray(layouts.offloads_optimizer, float)
+    per_parameter = state_bytes(
+        stored * (1 - np.asarray(layouts.offloads_parameters, float)),
+        trained * software.gradient_bytes,
+        trained * software.optimizer_state_bytes * on_device,
+        dp=d,
+        zero_stage=zero,
+        keeps_gradients=accumulates_whole(layouts),
+    )
+    layer = np.minimum(constants.gathered_layers * one_layer / np.asarray(layouts.tp, float), held)
+    gathered = np.where(np.asarray(layouts.pp) > 1, held, layer)
+    gathered = np.where((zero >= 3) & (d > 1), stored * gathered, 0.0)
+    return np.asarray(
+        held * per_parameter + gathered + _kept_by_deepspeed(held, zero, d, software)
+    )
+
+
+def shard_ranks(layouts: Layouts) -> Floats:
+    """Return the ranks that share one copy of the sharded state."""
+    ranks = np.asarray(layouts.dp, float) * np.asarray(layouts.cp)
+    return np.asarray(np.minimum(np.asarray(layouts.shard_group, float), ranks))
+
+
+def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
+    """Return where sharded gradients are added up whole and scattered once a step.
+
+    Stages of a pipeline with several micro-batches: whatever the ZeRO stage, they are reduced
+    after the last one.
+    """
+    steps = np.asarray(layouts.accumulation_steps)
+    return np.asarray((np.asarray(layouts.pp) > 1) & (steps > 1))
+
+
+def _kept_by_deepspeed(
+    held: Floats, zero: NDArray[np.int64], ranks: Floats, software: Software
+) -> Floats:
+    """Return the fp32 gradient and the reduction's bucket that it adds without ZeRO 2 [bytes].
+
+    Its optimizer casts the gradients that it updates with: all of them, or its shard's.
+    """
+    shard = np.asarray(software.gradient_shard_bytes, float) / np.where(zero == 1, ranks, 1.0)
+    bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
+    return np.asarray(np.where(zero < 2, shard * held, 0.0) + np.where(zero == 1, bucket, 0.0))
+
+
+def memory_bytes(
+    shapes: Shapes,
+    layouts: Layouts,
+    software: Software,
+    constants: MemoryConstants | None = None,
+    *,
+    stage: StageAsked = "fullest",
+) -> Floats:
+    """Return the memory of the fullest device of every row, or of one of its first stage [bytes].
+
+    What ran on a cluster's first machine was often all that somebody looked at.
+    """
+    fixed = constants or MemoryConstants()
+    layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
+    states = layout_state_bytes(
+        shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
+    )
+    first, last = _passing_bytes(shapes, layouts, software, fixed, layers)
+    of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
+    is_alone = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1
+    return device_bytes(states, np.maximum(first, of_last), fixed, is_alone=is_alone)
+
+
+def _passing_bytes(
+    shapes: Shapes,
+    layouts: Layouts,
+    software: Software,
+    constants: MemoryConstants,
+    layers: Floats,
+) -> tuple[Floats, Floats]:
+    """Return activations and logits of a pass on the first and on the last stage [bytes]."""
+    # Offloaded activations leave only the layer at work on the device; so does recomputation.
+    offloads = np.asarray(layouts.offloads_activations)
+    kept = kept_bytes(shapes, layouts, software) * (1 - offloads)
+    whole = layer_activation_bytes(shapes, layouts, software)
+    live = np.where((np.asarray(layouts.recompute) == 2) | (offloads != 0), whole, 0.0)
+    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
+    logits = constants.logit_bytes * software.logit_scale * tokens * shapes.vocabulary
+    logits = logits / np.asarray(layouts.tp, float)
+    # Frozen layers keep nothing; they lie in the first stages.
+    kept = kept * passed_layers_share(shapes, layouts)
+    sent = np.where(np.asarray(layouts.pp) > 1, sent_bytes(shapes, layouts, software), 0.0)
+    first = in_flight(layouts) * (layers * kept + sent) + live
+    return np.asarray(first), np.asarray(layers * kept + live + logits)
+
+
+def _is_megatron_core(software: Software) -> NDArray[np.bool_]:
+    """Return where kernels are fused by hand and the stack is not one of 2020-2022."""
+    is_fused = np.asarray(software.fusion) == 1
+    return np.asarray(is_fused & ~np.asarray(software.is_launch_heavy, bool))
+
+
+def sent_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
+    """Return what a stage keeps of one micro-batch after it sent it on [bytes]."""
+    return np.where(_is_megatron_core(software), 0.0, boundary_bytes(shapes, layouts))
+
+
+def boundary_bytes(shapes: Shapes, layouts: Layouts) -> Floats:
+    """Return one micro-batch between two layers on a device [bytes]."""
+    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
+    ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
+    return np.asarray(2 * tokens * shapes.hidden / ranks)
+
+
+def kept_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
+    """Return what one layer keeps of one micro-batch, on the device or on the host [bytes]."""
+    whole = layer_activation_bytes(shapes, layouts, software)
+    boundary = boundary_bytes(shapes, layouts)
+    return np.where(np.asarray(layouts.recompute) == 2, boundary, whole)
+
+
+def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: Software) -> Floats:
+    """Return the host memory that offloading takes on one node [bytes]."""
+    layers = np.ceil(np.asarray(shapes.layers) / layouts.pp)
+    held = device_parameters(shapes, layouts)
+    # The host keeps the optimizer's state and the gradients it updates with.
+    touched = np.asarray(software.optimizer_state_bytes, float) + software.gradient_bytes
+    states = state_bytes(
+        np.asarray(layouts.offloads_parameters) * software.weight_bytes * held,
+        0.0,
+        np.asarray(layouts.offloads_optimizer) * touched * held * shapes.trained_share,
+        dp=shard_ranks(layouts),
+        zero_stage=layouts.zero_stage,
+    )
+    kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
+    activations = layers * in_flight(layouts) * kept
+    activations = np.asarray(layouts.offloads_activations) * activations
+    return np.asarray((states + activations) * machines.devices_per_node)

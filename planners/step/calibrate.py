@@ -1,0 +1,385 @@
+"""Error of the device model as a Gaussian process over jobs and devices, given measured steps.
+
+The error e = ln(T measured / T of the step-time equation) of job j on device g is
+
+    e ~ N(0, K),   K = w(j, j') p(j, j') (a_j^2 + a_f^2 f(g, g') + a_g^2 [same generation])
+                     + w(j, j') a_d^2 [same device] + a_n^2 [the very job on the very device]
+
+so that errors carry over between jobs whose steps are made alike, most of all from a job to
+itself on other devices, and not at all to a job unlike any that was measured. Published steps
+(``SeenErrors``) and the user's own runs of the job are rows of the same process:
+
+    E[e_t] = K_ts (K_ss + N)^-1 e_s,      V[e_t] = K_tt - K_ts (K_ss + N)^-1 K_st
+
+| here                 | paper | meaning                                                          |
+|----------------------|-------|------------------------------------------------------------------|
+| ``job_kernel``       | w     | exp(-d^2 / 2 l^2) of ``job_features``                            |
+| ``device_kernel``    | f     | the same of the logarithms of a device's rates and memory        |
+| ``precision``        | p     | 1, and ``other_precision`` between two precisions                |
+| ``amplitudes``       | a     | deviations of ln(seconds), fitted by evidence                    |
+
+Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
+eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.columns import select
+from advisor.planners.core.nouns import Device, Work
+from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_per_s, runs_as
+
+Floats = NDArray[np.float64]
+AMPLITUDES: Final = ("job", "far", "generation", "device", "noise")
+CLOCK_LOG_SD: Final = 0.02  # scatter of a measured step around its own mean [ln]
+_WIDTHS: Final = {"fp16": "half", "bf16": "half", "fp8": "half"}
+_CONVOLUTIONS: Final = frozenset({"convolution", "winograd", "depthwise"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorPoints:
+    """Jobs on devices as columns of shape (n,): where errors are, or are asked for.
+
+    Attributes
+    ----------
+    device, architecture, precision : arrays of str
+        Precision is what the products run as there; all of 16 bits or less are ``"half"``.
+    rates : ndarray of shape (n, 4)
+        ln of peak in that precision, bandwidth, memory, fp32 peak. [flop/s], [bytes/s], [bytes]
+    job : ndarray of shape (n, 6)
+        ``job_features``.
+    """
+
+    device: NDArray[np.str_]
+    architecture: NDArray[np.str_]
+    precision: NDArray[np.str_]
+    rates: Floats
+    job: Floats
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> ErrorPoints:
+        """Return some of the points."""
+        return select(self, rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeenErrors:
+    """Errors of the equation on published steps, shape (n,).
+
+    Attributes
+    ----------
+    of_peaks, of_rates : ndarray
+        e by specifications alone, and with the measured rates of the devices that have any.
+    """
+
+    points: ErrorPoints
+    of_peaks: Floats
+    of_rates: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResidualParameters:
+    """The process: shapes set, amplitudes fitted.
+
+    Attributes
+    ----------
+    amplitudes : mapping of str to float
+        By the names of ``AMPLITUDES``.
+    job_length, device_length : float
+        Over which errors are alike: of ``job_features``, and of standard deviations of the rates.
+    other_precision : float
+        Correlation of a job's error between two precisions.
+    rate_scales : tuple of float
+        Standard deviations of ``ErrorPoints.rates`` over devices.
+    spread : float
+        By which the deviations are multiplied to cover what was left out.
+    """
+
+    amplitudes: Mapping[str, float]
+    job_length: float
+    device_length: float
+    other_precision: float
+    rate_scales: tuple[float, float, float, float]
+    spread: float
+    seen: SeenErrors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedErrors:
+    """What published steps say of errors: their mean (n,) and covariance (n, n)."""
+
+    mean: Floats
+    covariance: Floats
+
+    @property
+    def log_sd(self) -> Floats:
+        """One standard deviation of each error."""
+        return np.sqrt(np.maximum(np.diagonal(self.covariance), 1e-9))
+
+
+def job_features(work: Work) -> Floats:
+    """Return how the step of a job is made up, shape (6,), device left aside.
+
+    Logarithms of work a call, of intensity and of calls, each in a unit near its standard
+    deviation, and the shares of convolutions and fused attention among operations and of
+    reductions in traffic.
+    """
+    flop = dict.fromkeys(("all", "convolution", "attention"), 0.0)
+    moved, reduced, calls = 0.0, 0.0, 0.0
+    for one in work.operators:
+        flop["all"] += one.flop
+        if one.kind in _CONVOLUTIONS:
+            flop["convolution"] += one.flop
+        elif one.kind == "attention":
+            flop["attention"] += one.flop
+        moved += one.bytes
+        reduced += one.bytes * (one.kind == "reduction")
+        calls += one.kernels
+    whole, moved, calls = max(flop["all"], 1.0), max(moved, 1.0), max(calls, 1.0)
+    return np.array([
+        math.log(whole / calls) / _CALL_SCALE,
+        math.log(whole / moved) / _INTENSITY_SCALE,
+        2.0 * flop["convolution"] / whole,
+        2.0 * flop["attention"] / whole,
+        3.0 * reduced / moved,
+        math.log(calls) / _COUNT_SCALE,
+    ])  # fmt: skip
+
+
+# Standard deviations of the three logarithms over the described suites (2026-11-22).
+_CALL_SCALE: Final = 1.50
+_INTENSITY_SCALE: Final = 0.76
+_COUNT_SCALE: Final = 0.76
+
+
+def error_points(works: Sequence[Work], devices: Sequence[Device]) -> ErrorPoints:
+    """Return the points of jobs on devices, one each."""
+    found = {id(work): job_features(work) for work in works}
+    runs = [runs_as(d, w.precision) for w, d in zip(works, devices, strict=True)]
+    return ErrorPoints(
+        device=np.array([d.name for d in devices], dtype=np.str_),
+        architecture=np.array([d.architecture for d in devices], dtype=np.str_),
+        precision=np.array([_WIDTHS.get(p, p) for p in runs], dtype=np.str_),
+        rates=np.array([_rates(d, p) for d, p in zip(devices, runs, strict=True)]).reshape(-1, 4),
+        job=np.array([found[id(work)] for work in works]).reshape(-1, 6),
+    )
+
+
+def _rates(device: Device, precision: str) -> tuple[float, float, float, float]:
+    peak = peak_flop_per_s(device, precision) or 1.0
+    return (
+        math.log(peak),
+        math.log(device.memory_bytes_per_s),
+        math.log(device.memory_bytes),
+        math.log(device.fp32_flop_per_s or peak),
+    )
+
+
+def shapes(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
+    """Return the kernels before their amplitudes, in the order of ``AMPLITUDES``, (5, n, m)."""
+    job = _near(a.job / parameters.job_length, b.job / parameters.job_length)
+    scale = np.array(parameters.rate_scales) * parameters.device_length
+    is_same = _same(a.precision, b.precision)
+    wide = job * (parameters.other_precision + (1 - parameters.other_precision) * is_same)
+    far = _near(a.rates / scale, b.rates / scale)
+    generation, device = _same(a.architecture, b.architecture), _same(a.device, b.device)
+    very = (job > 1 - 1e-9) * device * is_same
+    return np.array([wide, wide * far, wide * generation, job * device, very])
+
+
+def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
+    """Return the prior covariance of errors, shape (n, m)."""
+    variance = np.array([parameters.amplitudes[name] ** 2 for name in AMPLITUDES])
+    return np.asarray(np.tensordot(variance, shapes(a, b, parameters), 1))
+
+
+def measured_covariance(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
+    """Return K + N of errors that were measured, shape (n, n).
+
+    Two rows of one job on one device are two measurements: their own noise is apart.
+    """
+    whole = covariance(at, at, parameters)
+    whole[np.diag_indices_from(whole)] += CLOCK_LOG_SD**2
+    return whole
+
+
+def expected_errors(
+    work: Work, devices: Sequence[Device], parameters: ResidualParameters
+) -> ExpectedErrors:
+    """Return what published steps say of the equation's error for a job on devices."""
+    at = error_points([work] * len(devices), devices)
+    is_measured = [measured_flop_per_s(d, runs_as(d, work.precision)) is not None for d in devices]
+    return errors_at(at, np.array(is_measured, dtype=bool), parameters)
+
+
+def errors_at(
+    at: ErrorPoints, is_measured: NDArray[np.bool_], parameters: ResidualParameters
+) -> ExpectedErrors:
+    """Return the same at any points; ``is_measured``: the device's own rates are in T there."""
+    prior = covariance(at, at, parameters)
+    if not len(parameters.seen.points):
+        return ExpectedErrors(mean=np.zeros(len(at)), covariance=prior)
+    solved = _solved(parameters)
+    cross = covariance(at, parameters.seen.points, parameters)
+    by_peaks, by_rates = cross @ solved.of_peaks, cross @ solved.of_rates
+    half = solved.whitener @ cross.T
+    return ExpectedErrors(
+        mean=np.where(is_measured, by_rates, by_peaks), covariance=prior - half.T @ half
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solved:
+    whitener: Floats
+    of_peaks: Floats
+    of_rates: Floats
+
+
+@lru_cache(maxsize=4)
+def _solved(parameters: ResidualParameters) -> _Solved:
+    """Return (K + N)^-1 e of the published steps, and the inverse of the Cholesky factor."""
+    seen = parameters.seen
+    whole = measured_covariance(seen.points, parameters)
+    errors = np.c_[seen.of_peaks, seen.of_rates]
+    found: Floats = np.asarray(np.linalg.solve(whole, errors), dtype=np.float64)
+    whitener = np.linalg.inv(np.linalg.cholesky(whole))
+    return _Solved(whitener=whitener, of_peaks=found[:, 0], of_rates=found[:, 1])
+
+
+def conditioned(
+    prior: ExpectedErrors, targets: int, errors: Floats, log_sd: Floats
+) -> tuple[Floats, Floats]:
+    """Return mean and deviation of the first ``targets`` errors, the others known.
+
+    Parameters
+    ----------
+    prior : ExpectedErrors
+        Of the targets, then of the places measured.
+    errors, log_sd : ndarray of shape (n_measured,)
+        What was found there, and the deviation of the measurement itself.
+    """
+    whole = prior.covariance
+    known = whole[targets:, targets:] + np.diag(np.square(log_sd))
+    gain = np.linalg.solve(known, whole[targets:, :targets]).T
+    mean = prior.mean[:targets] + gain @ (errors - prior.mean[targets:])
+    left = np.diagonal(whole)[:targets] - np.sum(gain * whole[:targets, targets:], axis=1)
+    return mean, np.sqrt(np.maximum(left, 1e-6))
+
+
+def _near(a: Floats, b: Floats) -> Floats:
+    squared = np.sum(a * a, axis=1)[:, None] + np.sum(b * b, axis=1) - 2 * a @ b.T
+    return np.asarray(np.exp(-0.5 * np.maximum(squared, 0.0)))
+
+
+def _same(a: NDArray[np.str_], b: NDArray[np.str_]) -> Floats:
+    return np.asarray(a[:, None] == b, dtype=float)
+
+
+# ------------------------------------------------------------------------------------------
+# Calibration: the factor by which a job's measured steps differ, carried to other devices.
+#
+# With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
+# with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:
+#
+#     e_d = j + g_d,      j ~ N(0, s_j^2),  g_d ~ N(0, s_d^2 - s_j^2)
+#
+# Seen once on the host h with error variance s_m^2, the best estimate for device d is (normal
+# conditional expectation; Rasmussen and Williams, "Gaussian Processes", 2006, eq. 2.19)
+#
+#     E[e_d] = k_dh / (s_h^2 + s_m^2) e_h,      V[e_d] = s_d^2 - k_dh^2 / (s_h^2 + s_m^2)
+#
+# with k_dh = corr x s_d s_h: near one where host and target are of the same kind, small where not.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationParameters:
+    """Correlations of a job's error between two devices, and where they come from.
+
+    ``same_device`` is below one: the same type measured again differs by its software.
+    ``cpu_to_cpu`` and ``cpu_to_accelerator`` are priors until runs of one job on both exist.
+    """
+
+    same_device: float
+    same_architecture: float
+    same_kind: float
+    cpu_to_cpu: float
+    cpu_to_accelerator: float
+
+
+def calibrate(
+    predicted_s: ArrayLike,
+    measured_s: ArrayLike,
+    measured_log_sd: ArrayLike,
+    measured_on: Sequence[Device],
+    measured_device_log_sd: ArrayLike,
+    targets: Sequence[Device],
+    target_log_sd: ArrayLike,
+    parameters: CalibrationParameters,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what to add to ln(predicted) on each target, and the deviation that remains.
+
+    Parameters
+    ----------
+    predicted_s, measured_s : array-like of shape (n_measured,)
+        Step time by the model and by the clock, at the same micro-batch. [s]
+    measured_log_sd : array-like of shape (n_measured,)
+        Deviation of ln(measured): noise of the clock.
+    measured_on : sequence of Device
+        n_measured of them: the host first, further points after.
+    measured_device_log_sd : array-like of shape (n_measured,)
+        ``StepColumns.log_sd`` of those devices.
+    target_log_sd : array-like of shape (n_targets,)
+        ``StepColumns.log_sd`` of the targets.
+
+    Returns
+    -------
+    log_factor, log_sd : ndarray of shape (n_targets,)
+
+    Raises
+    ------
+    ValueError
+        If a time is not positive.
+    """
+    predicted, measured = np.atleast_1d(predicted_s), np.atleast_1d(measured_s)
+    if np.any(predicted <= 0) or np.any(measured <= 0):
+        raise ValueError(f"times must be positive: {predicted}, {measured}")
+    sd_h = np.atleast_1d(np.asarray(measured_device_log_sd, float))
+    sd_t = np.atleast_1d(np.asarray(target_log_sd, float))
+    noise = np.atleast_1d(np.asarray(measured_log_sd, float))
+    k_hh = correlations(measured_on, measured_on, parameters) * np.outer(sd_h, sd_h)
+    k_th = correlations(targets, measured_on, parameters) * np.outer(sd_t, sd_h)
+    gain = np.linalg.solve(k_hh + np.diag(noise**2), k_th.T).T  # (n_targets, n_measured)
+    log_factor = gain @ np.log(measured / predicted)
+    variance = sd_t**2 - np.sum(gain * k_th, axis=1)
+    return log_factor, np.sqrt(np.maximum(variance, noise.min() ** 2))
+
+
+def correlations(
+    rows: Sequence[Device], columns: Sequence[Device], parameters: CalibrationParameters
+) -> NDArray[np.float64]:
+    """Return how a job's errors on some devices and on others are correlated, as a matrix."""
+    return np.array([[_correlation(a, b, parameters) for b in columns] for a in rows])
+
+
+def _correlation(a: Device, b: Device, parameters: CalibrationParameters) -> float:
+    if a is b:
+        return 1.0
+    if a.kind == "cpu" and b.kind == "cpu":
+        return parameters.cpu_to_cpu
+    if a.kind == "cpu" or b.kind == "cpu":
+        return parameters.cpu_to_accelerator
+    if a.name == b.name:
+        return parameters.same_device
+    if a.architecture and a.architecture == b.architecture:
+        return parameters.same_architecture
+    return parameters.same_kind

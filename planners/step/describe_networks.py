@@ -1,0 +1,452 @@
+"""The work of a training step of an encoder-decoder described in a few numbers.
+
+An encoder reads the source in both directions; every layer of the decoder looks at the target
+before it and at the whole of the encoder's output. T5, BART and Whisper are of this form, which
+differ in biases, normalisations, positions and what stands in front.
+
+Sources: A. Vaswani et al., 2017; C. Raffel et al., JMLR 2020 (T5); M. Lewis et al., 2020 (BART);
+A. Radford et al., 2022 (Whisper). Sizes and operations are held to the models of transformers by
+``tests/test_describe_encoder_decoder.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from advisor.planners.core.errors import PlanningError, check_dimensions
+from advisor.planners.core.nouns import Work
+from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
+from advisor.planners.step.ledger import (
+    ACTIVATION,
+    FP32_BYTES,
+    LAYER_NORM,
+    LOSS,
+    ActivationKind,
+    BlockLedger,
+    Tally,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderDecoder:
+    """An encoder-decoder in a few numbers.
+
+    Attributes
+    ----------
+    head_width : int or None
+        None means ``hidden / heads``.
+    source, target : int
+        Tokens of a sample that the encoder reads (frames of audio after its convolutions), and
+        that the decoder writes.
+    activation : {"relu", "gelu", "gated", "gated, written out"}
+        Of the feed-forward block; gated ones have three matrices instead of two.
+    has_root_mean_square : bool
+        Normalisation without mean and bias.
+    has_embedding_norms, has_final_norms : bool
+        A normalisation behind each embedding, and at the end of each stack.
+    has_tied_head : bool
+        The output head is the embedding's matrix.
+    encoder_positions, decoder_positions : int
+        Rows of stored position tables; 0 where positions are computed.
+    relative_buckets : int
+        Rows of a table of relative positions for each stack, a column a head; 0 for none.
+    audio_channels : int
+        Rows of the spectrogram that two convolutions in front read; 0 for text.
+    """
+
+    encoder_layers: int
+    decoder_layers: int
+    hidden: int
+    encoder_heads: int
+    decoder_heads: int
+    encoder_ffn: int
+    decoder_ffn: int
+    vocabulary: int
+    source: int
+    target: int
+    head_width: int | None = None
+    activation: ActivationKind = "gelu"
+    has_bias: bool = True
+    has_key_bias: bool = True
+    has_root_mean_square: bool = False
+    has_embedding_norms: bool = False
+    has_final_norms: bool = True
+    has_tied_head: bool = True
+    encoder_positions: int = 0
+    decoder_positions: int = 0
+    relative_buckets: int = 0
+    audio_channels: int = 0
+
+
+def encoder_decoder_work(
+    model: EncoderDecoder,
+    *,
+    micro_batch: int,
+    precision: Precision = "bf16",
+    setup: TrainingSetup = DEFAULT_SETUP,
+) -> Work:
+    """Return what a training step of an encoder-decoder computes on one device.
+
+    Raises
+    ------
+    PlanningError
+        If a size is not positive, or heads do not divide the width.
+    """
+    _encoder_decoder_check(model, micro_batch)
+    ledger = _EncoderDecoderLedger(
+        tally=Tally.of(precision, setup),
+        batch=micro_batch,
+        is_flash=setup.attention == "flash",
+        has_root_mean_square=model.has_root_mean_square,
+        model=model,
+    )
+    ledger.source_ends()
+    for index in range(model.encoder_layers):
+        ledger.encoder_layer(index)
+    if model.has_final_norms:
+        ledger.norm(micro_batch * model.source, model.hidden)
+    ledger.target_ends()
+    for index in range(model.decoder_layers):
+        ledger.decoder_layer(index)
+    ledger.head()
+    inputs = 4.0 * model.audio_channels * 2 * model.source or 8.0 * model.source
+    return ledger.work(precision, input_bytes_per_sample=inputs + 8.0 * model.target)
+
+
+def _encoder_decoder_check(model: EncoderDecoder, micro_batch: int) -> None:
+    names = (
+        "encoder_layers", "decoder_layers", "hidden", "encoder_heads", "decoder_heads",
+        "encoder_ffn", "decoder_ffn", "vocabulary", "source", "target",
+    )  # fmt: skip
+    check_dimensions({name: getattr(model, name) for name in names} | {"micro_batch": micro_batch})
+    for heads in (model.encoder_heads, model.decoder_heads):
+        if model.head_width is None and model.hidden % heads:
+            raise PlanningError(
+                f"a width of {model.hidden} over {heads} heads",
+                hint="heads divide the width",
+                exit_code=2,
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class _EncoderDecoderLedger(BlockLedger):
+    """Adds the layers of encoder-decoders."""
+
+    model: EncoderDecoder
+
+    def source_ends(self) -> None:
+        """Add what stands before the encoder."""
+        model, rows = self.model, self.batch * self.model.source
+        if model.audio_channels:
+            # Along time only, so that a kernel has three weights; the second one halves it.
+            self._convolution(2 * model.source, model.audio_channels, 1)
+            self._convolution(2 * model.source, model.hidden, 2)
+        else:
+            self.embedding(rows, model.vocabulary, model.hidden)
+        self._positions(rows, model.encoder_positions, model.source, model.encoder_heads)
+
+    def target_ends(self) -> None:
+        """Add what stands before the decoder; its words are those of the source."""
+        model, rows = self.model, self.batch * self.model.target
+        # The encoder's output, which every layer of the decoder reads.
+        self.keep(self.tally.element * self.batch * model.source * model.hidden)
+        self.embedding(rows, model.vocabulary, model.hidden, is_owned=bool(model.audio_channels))
+        self._positions(rows, model.decoder_positions, model.target, model.decoder_heads)
+
+    def _positions(self, rows: float, table: int, tokens: int, heads: int) -> None:
+        model = self.model
+        if table:
+            self.own(table * model.hidden)
+            self.residual(rows, model.hidden)
+        if model.relative_buckets:
+            # One table for the whole stack, looked up once and added to the scores of every layer.
+            self.embedding(float(tokens) ** 2, model.relative_buckets, heads)
+        if model.has_embedding_norms:
+            self.norm(rows, model.hidden)
+
+    def _convolution(self, frames: int, channels: int, stride: int) -> None:
+        width, kernel = self.model.hidden, 3
+        rows = self.batch * frames / stride
+        element = self.tally.element
+        weight = kernel * channels * width
+        self.own(weight + width, 2)
+        flop = 2.0 * rows * weight
+        moved = element * (self.batch * frames * channels + rows * width)
+        # Nothing is handed back to the spectrogram.
+        times = (2 if self.operators else 1) - self.tally.setup.has_adapters
+        make = self.tally.operator
+        self.add([make("convolution", "convolution", "forward", 1, flop, moved, element * weight)])
+        if times:
+            self.add([make(
+                "convolution", "convolution", "backward", 1, times * flop, times * moved,
+                2.0 * element * weight,
+            )])  # fmt: skip
+        self.keep(element * (self.batch * frames * channels + rows * width))
+        self.pointwise("activation", "elementwise", rows * width, *ACTIVATION)
+
+    def encoder_layer(self, index: int) -> None:
+        """Add attention in both directions and the feed-forward block."""
+        model, since, rows = self.model, self.mark(), self.batch * self.model.source
+        self._attention(model.source, model.source, model.encoder_heads)
+        self._feed_forward(rows, model.encoder_ffn)
+        self.close_layer(
+            f"encoder.{index}.block", "Linear", since, self.tally.element * rows * model.hidden
+        )
+
+    def decoder_layer(self, index: int) -> None:
+        """Add attention to the target so far, to the source, and the feed-forward block."""
+        model, since, rows = self.model, self.mark(), self.batch * self.model.target
+        self._attention(
+            model.target, model.target, model.decoder_heads, is_cut=not model.relative_buckets
+        )
+        self._attention(model.target, model.source, model.decoder_heads, source=model.hidden)
+        self._feed_forward(rows, model.decoder_ffn)
+        # A later stage needs the encoder's output too.
+        handed = (rows + self.batch * model.source) * model.hidden
+        self.close_layer(f"decoder.{index}.block", "Linear", since, self.tally.element * handed)
+
+    def _attention(
+        self, queries: int, keys: int, heads: int, *, source: int | None = None,
+        is_cut: bool = False,
+    ) -> None:  # fmt: skip
+        model = self.model
+        self.norm(self.batch * queries, model.hidden)
+        self.attention(
+            queries, keys, hidden=model.hidden, heads=heads,
+            width=heads * (model.head_width or model.hidden // heads), source_width=source,
+            has_bias=model.has_bias, has_key_bias=model.has_key_bias, is_cut=is_cut,
+        )  # fmt: skip
+        self.residual(self.batch * queries, model.hidden)
+
+    def _feed_forward(self, rows: float, ffn: int) -> None:
+        model = self.model
+        self.norm(rows, model.hidden)
+        self.feed_forward(
+            rows, model.hidden, ffn, activation=model.activation, has_bias=model.has_bias
+        )
+        self.residual(rows, model.hidden)
+
+    def head(self) -> None:
+        """Add the last normalisation, the projection onto the vocabulary, and the loss."""
+        model, rows = self.model, self.batch * self.model.target
+        if model.has_final_norms:
+            self.norm(rows, model.hidden)
+        self.linear(
+            "head", rows, model.hidden, model.vocabulary, has_bias=False,
+            is_shared=model.has_tied_head,
+        )  # fmt: skip
+        self.pointwise("loss", "reduction", rows * model.vocabulary, *LOSS, element=FP32_BYTES)
+        self.keep(rows * model.vocabulary * FP32_BYTES)  # logarithms of the probabilities
+
+
+# ------------------------------------------------------------------------------------------
+# The work of a training step of a conditional diffusion U-Net described in a few numbers.
+#
+# Levels of residual convolution blocks, each level at half the side of the one before, some with
+# transformer blocks that look at the picture and at a text; the way back up takes in what each block
+# of the way down gave. Stable Diffusion 1.x, 2.x and XL are of this form. The text encoder and the
+# autoencoder are frozen and not counted: their outputs are usually stored.
+#
+# Sources: R. Rombach et al., CVPR 2022; D. Podell et al., SDXL, 2023; the blocks as diffusers' class
+# ``UNet2DConditionModel`` has them. Parameters and operations are held to it by
+# ``tests/test_describe_unet.py``.
+
+
+# The width of the time step's embedding, by that of the first level.
+_TIME: Final = 4
+_COPY: Final = ((2, 2), (1, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionUNet:
+    """A conditional diffusion U-Net in a few numbers.
+
+    Attributes
+    ----------
+    side : int
+        Of the square input: the latent's, an eighth of the picture's. [cells]
+    blocks : int
+        Residual blocks of a level on the way down; one more on the way up.
+    transformers : tuple of int
+        Transformer layers after each residual block of a level; 0 for none.
+    middle_transformers : int
+        Transformer layers at the bottom.
+    text_tokens, text_width : int
+        What the picture is conditioned on.
+    condition_width : int
+        Of another embedding that is added to the time step's (SDXL's sizes); 0 for none.
+    """
+
+    side: int
+    channels: int
+    out_channels: int
+    widths: tuple[int, ...]
+    blocks: int
+    transformers: tuple[int, ...]
+    middle_transformers: int
+    heads: tuple[int, ...]
+    text_tokens: int
+    text_width: int
+    condition_width: int = 0
+
+
+def diffusion_work(
+    model: DiffusionUNet,
+    *,
+    micro_batch: int,
+    precision: Precision = "bf16",
+    setup: TrainingSetup = DEFAULT_SETUP,
+) -> Work:
+    """Return what a training step of the U-Net computes on one device.
+
+    Raises
+    ------
+    PlanningError
+        If a size is not positive, or the picture is too small for its levels.
+    """
+    _check(model, micro_batch)
+    ledger = _UNetLedger(
+        tally=Tally.of(precision, setup),
+        batch=micro_batch,
+        is_flash=setup.attention == "flash",
+        model=model,
+    )
+    ledger.time_embedding()
+    side = ledger.way_down()
+    ledger.middle(side)
+    ledger.way_up(side)
+    latents = 4.0 * model.channels * model.side**2
+    return ledger.work(
+        precision, input_bytes_per_sample=2 * latents + 4.0 * model.text_tokens * model.text_width
+    )
+
+
+def _check(model: DiffusionUNet, micro_batch: int) -> None:
+    sizes: dict[str, float] = {
+        "side": model.side, "channels": model.channels, "out_channels": model.out_channels,
+        "levels": len(model.widths), "blocks": model.blocks, "text_tokens": model.text_tokens,
+        "text_width": model.text_width, "micro_batch": micro_batch,
+    }  # fmt: skip
+    sizes |= {f"layers of level {i}": max(n, 1) for i, n in enumerate(model.transformers, 1)}
+    check_dimensions(sizes | {f"width of level {i}": w for i, w in enumerate(model.widths, 1)})
+    if not len(model.widths) == len(model.transformers) == len(model.heads):
+        raise ValueError(f"levels of different number: {model}")
+    smallest = 2 ** (len(model.widths) - 1)
+    if model.side % smallest:
+        raise PlanningError(
+            f"a side of {model.side} is halved {len(model.widths) - 1} times",
+            hint=f"give an image whose side is a multiple of {8 * smallest} pixels",
+            exit_code=2,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _UNetLedger(BlockLedger):
+    """Adds the blocks of diffusion U-Nets; ``skips`` are channels that the way up takes in."""
+
+    model: DiffusionUNet
+    skips: list[int] = field(default_factory=list)
+
+    @property
+    def _time_width(self) -> int:
+        return _TIME * self.model.widths[0]
+
+    def time_embedding(self) -> None:
+        """Add the two dense layers of each embedding."""
+        for inner in (self.model.widths[0], self.model.condition_width):
+            if inner:
+                self.linear("time", self.batch, inner, self._time_width)
+                self.linear("time", self.batch, self._time_width, self._time_width)
+
+    def way_down(self) -> int:
+        """Add the levels downwards; return the side at the bottom."""
+        model, side = self.model, self.model.side
+        channels = model.widths[0]
+        self.convolution(side, model.channels, channels, 3, 1)
+        self.skips.append(channels)
+        for level, width in enumerate(model.widths):
+            for _ in range(model.blocks):
+                self._residual_block(side, channels, width)
+                self._transformer(side, width, level)
+                channels = width
+                self.skips.append(width)
+            if level < len(model.widths) - 1:
+                side = self.convolution(side, width, width, 3, 2)
+                self.skips.append(width)
+        return side
+
+    def middle(self, side: int) -> None:
+        """Add two residual blocks with a transformer between them."""
+        width, level = self.model.widths[-1], len(self.model.widths) - 1
+        self._residual_block(side, width, width)
+        self._transformer(side, width, level, layers=self.model.middle_transformers)
+        self._residual_block(side, width, width)
+
+    def way_up(self, side: int) -> None:
+        """Add the levels upwards and the output."""
+        model = self.model
+        channels = model.widths[-1]
+        for level in reversed(range(len(model.widths))):
+            width = model.widths[level]
+            for _ in range(model.blocks + 1):
+                joined = channels + self.skips.pop()
+                cells = self.batch * side**2
+                self.pointwise("cat", "copy", cells * joined, *_COPY)
+                self._residual_block(side, joined, width)
+                self._transformer(side, width, level)
+                channels = width
+            if level > 0:
+                side *= 2
+                self.pointwise("upsample", "copy", self.batch * side**2 * width, *_COPY)
+                self.convolution(side, width, width, 3, 1)
+        self._group_norm(side, channels)
+        self._activation(side, channels)
+        self.convolution(side, channels, model.out_channels, 3, 1)
+
+    def _residual_block(self, side: int, channels: int, width: int) -> None:
+        cells = self.batch * side**2
+        self._group_norm(side, channels)
+        self._activation(side, channels)
+        self.convolution(side, channels, width, 3, 1)
+        self.linear("time", self.batch, self._time_width, width)
+        self.residual(cells, width)
+        self._group_norm(side, width)
+        self._activation(side, width)
+        self.convolution(side, width, width, 3, 1)
+        if channels != width:
+            self.convolution(side, channels, width, 1, 1)
+        self.residual(cells, width)
+
+    def _transformer(self, side: int, width: int, level: int, *, layers: int = 0) -> None:
+        model, tokens = self.model, side**2
+        rows, heads = self.batch * tokens, model.heads[level]
+        layers = layers or model.transformers[level]
+        if not layers:
+            return
+        self._group_norm(side, width)
+        self.linear("inwards", rows, width, width)
+        for _ in range(layers):
+            for keys, source in ((tokens, None), (model.text_tokens, model.text_width)):
+                self.norm(rows, width)
+                self.attention(
+                    tokens, keys, hidden=width, heads=heads, width=width, source_width=source,
+                    has_bias=False, has_output_bias=True,
+                )  # fmt: skip
+                self.residual(rows, width)
+            self.norm(rows, width)
+            self.feed_forward(rows, width, 4 * width, activation="gated", has_bias=True)
+            self.residual(rows, width)
+        self.linear("outwards", rows, width, width)
+        self.residual(rows, width)
+
+    def _group_norm(self, side: int, channels: int) -> None:
+        elements = self.batch * channels * side**2
+        self.own(2 * channels, 2)
+        self.pointwise("group_norm", "normalisation", elements, *LAYER_NORM)
+        self.keep(self.tally.element * elements)
+
+    def _activation(self, side: int, channels: int) -> None:
+        elements = self.batch * channels * side**2
+        self.pointwise("activation", "elementwise", elements, *ACTIVATION)
+        self.keep(self.tally.element * elements)

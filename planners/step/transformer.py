@@ -1,0 +1,411 @@
+"""Time of one transformer layer on one device, as columns.
+
+| here           | papers | meaning                                                              |
+|----------------|--------|----------------------------------------------------------------------|
+| ``tokens``     | T      | tokens of a micro-batch on one rank: b s / cp                        |
+| ``w``          | W      | parameters that a token meets in a layer                             |
+| ``rate``       | -      | sustained flop/s of the layer's matrix products                      |
+| ``memory``     | -      | memory bandwidth in use, 0.856 of the datasheet [bytes/s]            |
+
+Forward of a layer = products + attention + elementwise. Products: 2TW/tp at ``rate``, slowed at
+few tokens and narrow shards, plus their operands' memory traffic. Attention: either unfused
+(products on scores plus traffic of the s x s scores) or flash (half the products where causal, at
+the kernel's own rate). Elementwise: bytes counted per token, by how the framework fuses.
+Sources: Narayanan et al. (SC'21) for the counts; Korthikanti et al. (2022) for sequence
+parallelism and selective recomputation; Dao (2022, 2023) for the flash kernels' rates. What
+adapters and quantised weights add is counted by ``step.adapters``, at the same rates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from advisor.planners.core.columns import Floats, layer_parameters, passed_layers_share, pick
+from advisor.planners.core.layout_case import LayerTable, LayoutCase
+from advisor.planners.core.setup import TrainingSetup, Transformer, head_width, layer_matrices
+from advisor.planners.step.ledger import ADAPTER_SUM
+
+# Output tile of large 16-bit products, and processors (SMs) of the generation's large part.
+_TILE: Final = (128, 256)
+_PROCESSORS: Final = (80.0, 108.0, 132.0, 148.0)
+_BLACKWELL: Final = 3
+# Activation width against 16 bits, by precision of the products (``PRECISIONS``).
+_WIDTH: Final = (1.0, 1.0, 1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """Times of one layer for one micro-batch [s].
+
+    ``streamed_s`` is what both passes wait for memory with no product beside: elementwise
+    operators, scaled sums of adapters, quantised weights written out.
+    """
+
+    streamed_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    recompute_s: Floats
+
+
+def product_rate(case: LayoutCase) -> Floats:
+    """Return the rate of a layer's large products [flop/s]."""
+    machines, software, parameters = case.machines, case.software, case.parameters
+    by_generation = (parameters.gemm_volta, 1.0, parameters.gemm_hopper, parameters.gemm_blackwell)
+    by_precision = (1.0, parameters.fp8_gain, parameters.fp4_gain, parameters.tf32_gain)
+    untuned = np.where(np.asarray(software.is_untuned), parameters.gemm_untuned, 1.0)
+    # Blackwell's 16-bit products are bound by power in training, which narrower ones need less of.
+    is_cool = (np.asarray(machines.generation) == _BLACKWELL) & (
+        np.asarray(machines.precision) > 0
+    )
+    cool = np.where(is_cool, parameters.low_blackwell, 1.0)
+    return np.asarray(
+        machines.flop_per_s
+        * parameters.gemm_efficiency
+        * pick(by_generation, machines.generation)
+        * pick(by_precision, machines.precision)
+        * untuned
+        * cool
+    )
+
+
+def products_s(case: LayoutCase) -> Floats:
+    """Return the forward time of a layer's matrix products [s]."""
+    shapes, layouts = case.shapes, case.layouts
+    machines, parameters = case.machines, case.parameters
+    attention, ffn = layer_parameters(shapes)
+    tp, h = np.asarray(layouts.tp), np.asarray(shapes.hidden)
+    tokens = case.tokens
+    met = attention + ffn * shapes.experts_per_token
+    slow = (1 + parameters.saturation_tokens / tokens) * (1 + parameters.saturation_tp * tp / h)
+    # Casts and scales cost a product's edges, so that low precision gains more from wide ones.
+    narrow = pick((0.0, parameters.low_width, parameters.low_width, 0.0), machines.precision)
+    slow = slow * (1 + narrow * tp / h)
+    slow = slow * np.where(h // tp % 64 != 0, parameters.misaligned_gemm, 1.0)
+    slow = slow * _quantised(case)
+    kv = np.asarray(shapes.kv_heads) / shapes.heads
+    whole = h * (2 + np.asarray(shapes.matrices))
+    split = (h * (2 + 2 * kv) + np.asarray(shapes.matrices) * shapes.ffn) / tp
+    # Weights of all experts on this rank are read, whichever tokens they meet.
+    resident = (attention + ffn * np.asarray(shapes.experts) / layouts.ep) / tp
+    traffic = 2 * (resident + tokens * (whole + split))
+    cast = pick((0.0, parameters.cast_bytes, parameters.cast_bytes, 0.0), machines.precision)
+    inputs = tokens * (2 * h + (h + np.asarray(shapes.ffn, float)) * shapes.experts_per_token) / tp
+    bytes_ = pick(_WIDTH, machines.precision) * traffic + cast * (inputs + resident)
+    memory = case.stream_bytes_per_s
+    return np.asarray(2 * tokens * met / tp / product_rate(case) * slow + bytes_ / memory)
+
+
+def _quantised(case: LayoutCase) -> Floats:
+    """Return the slowdown of a layer's products by tiles and waves that are not full.
+
+    A product's output is cut into tiles, which the processors compute in waves; the last wave is
+    as long as the others however few tiles it has. ``wave_exponent`` is how much of that the
+    library's choice of tiles leaves.
+    """
+    shapes, tp, tokens = case.shapes, np.asarray(case.layouts.tp), case.tokens
+    h, kv = np.asarray(shapes.hidden), np.asarray(shapes.kv_heads) / shapes.heads
+    f, matrices = np.asarray(shapes.ffn), np.asarray(shapes.matrices)
+    # (output columns, flop per token over 2): query-key-value, projection, up (and gate), down.
+    products = (
+        (h * (1 + 2 * kv) / tp, h * h * (1 + 2 * kv)),
+        (h, h * h),
+        (f * (matrices - 1) / tp, h * f * (matrices - 1)),
+        (h, h * f),
+    )
+    processors = pick(_PROCESSORS, case.machines.generation)
+    whole = sum(flop for _, flop in products)
+    slowed = np.zeros(())
+    for columns, flop in products:
+        tiles = np.ceil(tokens / _TILE[0]) * np.ceil(columns / _TILE[1])
+        full = tokens * columns / (_TILE[0] * _TILE[1])
+        waves = np.ceil(tiles / processors) * processors
+        slowed = slowed + flop * (waves / full) ** case.parameters.wave_exponent
+    return np.asarray(slowed / whole)
+
+
+def attention_s(case: LayoutCase) -> Floats:
+    """Return the forward time of the attention between queries and keys [s]."""
+    shapes, layouts, machines = case.shapes, case.layouts, case.machines
+    software, parameters = case.software, case.parameters
+    tokens = case.tokens
+    flop = 4 * tokens * shapes.sequence * (np.asarray(shapes.hidden) / layouts.tp)
+    width = np.asarray(shapes.hidden) / shapes.heads
+    misaligned = np.where(width % 8 != 0, parameters.misaligned_heads, 1.0)
+    scores = tokens * shapes.sequence * (np.asarray(shapes.heads) / layouts.tp)
+    memory = case.stream_bytes_per_s
+    peak = np.asarray(machines.flop_per_s)
+    per_score = np.where(
+        np.asarray(software.fusion) == 0, parameters.eager_score_bytes, parameters.score_bytes
+    )
+    unfused = (
+        flop * misaligned / (peak * parameters.unfused_efficiency)
+        + pick(_WIDTH, machines.precision) * per_score * scores / memory
+    )
+    flash1, flash2, flash3 = (
+        (parameters.flash1_ampere, parameters.flash1_hopper),
+        (parameters.flash2_ampere, parameters.flash2_hopper),
+        (parameters.flash2_ampere, parameters.flash3_hopper),
+    )
+    code = software.attention
+    is_hopper = np.asarray(machines.generation) >= 2
+    share = np.where(
+        is_hopper,
+        pick((1.0, flash1[1], flash2[1], flash3[1]), code),
+        pick((1.0, flash1[0], flash2[0], flash3[0]), code),
+    )
+    # Without zigzag order the last rank of a ring sees 2 cp / (cp + 1) of the mean.
+    cp = np.asarray(layouts.cp, float)
+    uneven = np.where(np.asarray(software.is_ring_balanced), 1.0, 2 * cp / (cp + 1))
+    flash = 0.5 * flop * uneven / (peak * share)
+    return np.where(np.asarray(code) == 0, unfused, flash)
+
+
+def elementwise_s(case: LayoutCase) -> Floats:
+    """Return the forward time of normalisation, dropout, residuals and activations [s]."""
+    shapes, layouts, machines = case.shapes, case.layouts, case.machines
+    software, parameters = case.software, case.parameters
+    tokens = case.tokens
+    by_fusion = (
+        parameters.eager_bytes,
+        parameters.fused_bytes,
+        parameters.compiled_bytes,
+        parameters.lean_bytes,
+    )
+    ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
+    wide = pick(by_fusion, software.fusion) * shapes.hidden / ranks
+    inner = parameters.activation_bytes * shapes.ffn * (np.asarray(shapes.matrices) - 1)
+    inner = inner * shapes.experts_per_token / layouts.tp
+    memory = case.stream_bytes_per_s
+    return np.asarray(pick(_WIDTH, machines.precision) * tokens * (wide + inner) / memory)
+
+
+def adapters_s(case: LayoutCase) -> tuple[Floats, Floats]:
+    """Return the forward times of the adapters' products and of their scaled sums [s].
+
+    Products of a small rank wait for memory; counted like the layer's own, both terms add.
+    """
+    software, tp, tokens = case.software, np.asarray(case.layouts.tp, float), case.tokens
+    width = pick(_WIDTH, case.machines.precision)
+    flop = tokens * np.asarray(software.adapter_flop, float) / tp
+    moved = tokens * np.asarray(software.adapter_product_bytes, float) * width / tp
+    summed = tokens * np.asarray(software.adapter_sum_bytes, float) * width / tp
+    memory = case.stream_bytes_per_s
+    return np.asarray(flop / product_rate(case) + moved / memory), np.asarray(summed / memory)
+
+
+def dequantised_s(case: LayoutCase) -> Floats:
+    """Return the time to write a layer's quantised weights out in 16 bits, once [s]."""
+    shapes, layouts = case.shapes, case.layouts
+    attention, ffn = layer_parameters(shapes)
+    held = (attention + ffn * np.asarray(shapes.experts) / layouts.ep) / layouts.tp
+    moved = np.asarray(case.software.dequantised_bytes, float) * held
+    return np.asarray(moved / case.stream_bytes_per_s)
+
+
+def layer_times(case: LayoutCase) -> LayerTimes:
+    """Return the times of one layer on one device for one micro-batch [s]."""
+    if case.layer_table is not None:
+        return _tabulated(case, case.layer_table)
+    shapes, layouts = case.shapes, case.layouts
+    software, parameters = case.software, case.parameters
+    products = products_s(case)
+    attention = attention_s(case)
+    elementwise = elementwise_s(case)
+    (adapters, sums), dequantised = adapters_s(case), dequantised_s(case)
+    forward = products + attention + elementwise + adapters + sums + dequantised
+    of_attention = np.where(np.asarray(software.attention) == 0, 2.0, 2.5)
+    # By input, and by weight where the layers' own weights are trained.
+    of_products = 1.0 + (np.asarray(shapes.trained_share, float) > 0)
+    passed = passed_layers_share(shapes, layouts)
+    backward = passed * (
+        of_products * products
+        + of_attention * attention
+        + parameters.elementwise_backward * elementwise
+        + 2.0 * adapters
+        + sums
+        + dequantised
+    )
+    recompute = np.asarray(layouts.recompute)
+    kept = np.asarray(software.selective_gemm)
+    selective = np.where(kept > 0, kept * products + elementwise, attention)
+    weights, ffn = layer_parameters(shapes)
+    last = ffn / shapes.matrices / (weights + ffn)
+    full = forward - np.where(np.asarray(software.stops_early), last * products, 0.0)
+    again = passed * np.where(recompute == 2, full, np.where(recompute == 1, selective, 0.0))
+    streamed = (1.0 + passed * parameters.elementwise_backward) * elementwise
+    streamed = streamed + (1.0 + passed) * (sums + dequantised)
+    return LayerTimes(
+        streamed_s=streamed, forward_s=forward, backward_s=backward, recompute_s=again
+    )
+
+
+def _tabulated(case: LayoutCase, table: LayerTable) -> LayerTimes:
+    """Return a layer's times from a table of its times on one device.
+
+    Ranks of a tensor-parallel group share the layer's work, less efficiently as shards narrow
+    (``saturation_tp``); each starts all its kernels. Context-parallel ranks have that share of the
+    micro-batch.
+    """
+    shapes, layouts, parameters = case.shapes, case.layouts, case.parameters
+    forward, backward, launch = table.at(layouts.micro_batch / np.asarray(layouts.cp, float))
+    tp, h = np.asarray(layouts.tp, float), np.asarray(shapes.hidden, float)
+    narrow = (1 + parameters.saturation_tp * tp / h) / (1 + parameters.saturation_tp / h) / tp
+    forward = (forward - launch[0]) * narrow + launch[0]
+    backward = (backward - launch[1]) * narrow + launch[1]
+    again = np.where(np.asarray(layouts.recompute) == 2, forward, 0.0)
+    again = again * passed_layers_share(shapes, layouts)
+    return LayerTimes(
+        streamed_s=np.zeros_like(forward),
+        forward_s=forward,
+        backward_s=backward,
+        recompute_s=again,
+    )
+
+
+def launch_s(case: LayoutCase) -> Floats:
+    """Return the host's time to launch one layer's kernels, forward and backward [s]."""
+    if case.layer_table is not None:
+        return np.zeros(())  # in the table
+    layouts, software, parameters = case.layouts, case.software, case.parameters
+    passes = 3 + (np.asarray(layouts.recompute) == 2)
+    heavy = parameters.launch_heavy_s + parameters.launch_tp_s * (np.asarray(layouts.tp) - 1) / 7
+    is_trainer = np.asarray(software.is_trainer) > 0
+    light = np.where(is_trainer, parameters.launch_eager_s, parameters.launch_light_s)
+    per_pass = np.where(np.asarray(software.is_launch_heavy), heavy, light)
+    return np.asarray(passes * per_pass)
+
+
+def head_s(case: LayoutCase) -> Floats:
+    """Return forward and backward of the output head and loss for one micro-batch [s]."""
+    if case.layer_table is not None:
+        return np.zeros(())  # spread over the layers of the table
+    shapes, layouts, parameters = case.shapes, case.layouts, case.parameters
+    tokens = case.tokens
+    logits = tokens * shapes.vocabulary / layouts.tp
+    # The head stays in 16 bits where the layers run in fp8.
+    rate = product_rate(replace(case, machines=replace(case.machines, precision=0)))
+    memory = case.stream_bytes_per_s
+    # A frozen head has no weight gradient.
+    flop = np.where(np.asarray(shapes.trained_share) > 0, 6, 4) * logits * shapes.hidden
+    whole = flop / rate + parameters.logit_bytes * logits / memory
+    return np.asarray(whole * np.where(np.asarray(layouts.pp) > 1, parameters.head_share, 1.0))
+
+
+# ------------------------------------------------------------------------------------------
+# Work that low-rank adapters and quantised weights add to a transformer layer.
+#
+# | here          | papers  | meaning                                                            |
+# |---------------|---------|--------------------------------------------------------------------|
+# | ``rank``      | r       | of the adapter: y = W x + s B (A x), A of r x inner, B of columns x r |
+# | ``inner``, ``columns`` | k, d | of the adapted matrix                                       |
+#
+# Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much for
+# each of two gradients (of input and of weight). The scaled sum streams over y. A quantised matrix
+# is read and written out in 16 bits whenever a pass needs it: forward, backward, and once more where
+# the forward pass is repeated. Sources: E. Hu et al., "LoRA", 2021, section 4.1; T. Dettmers et al.,
+# "QLoRA", NeurIPS 2023, section 3 (equations 5 and 6).
+
+
+# Of a 16-bit number. [bytes]
+_ELEMENT_BYTES: Final = 2.0
+_PER_EXPERT: Final = frozenset({"up", "down"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterWork:
+    """What one layer's adapters and quantised weights take; all 0 without.
+
+    Attributes
+    ----------
+    flop : float
+        Of the adapters' products for a token, forward. [flop/token]
+    product_bytes : float
+        That these products move for a token, forward. [bytes/token]
+    sum_bytes : float
+        That scaling and adding their outputs moves, forward; as much backward. [bytes/token]
+    dequantised_bytes : float
+        Read and written for every quantised parameter in every pass. [bytes/parameter]
+    """
+
+    flop: float = 0.0
+    product_bytes: float = 0.0
+    sum_bytes: float = 0.0
+    dequantised_bytes: float = 0.0
+
+
+def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
+    """Return what adapters add to one layer of the model.
+
+    Examples
+    --------
+    >>> model = Transformer(layers=1, hidden=1024, heads=8, sequence=128, vocabulary=0)
+    >>> setup = TrainingSetup(adapter_rank=8, adapter_targets="query-value")
+    >>> adapter_work(setup, model).flop == 2 * 8 * 2 * (1024 + 1024)
+    True
+    """
+    if setup.adapter_rank is None:
+        return AdapterWork()
+    flop = moved = summed = 0.0
+    (forward, _), _ = ADAPTER_SUM
+    for matrix in layer_matrices(model):
+        if not setup.adapts(matrix.name):
+            continue
+        count = float(matrix.count)
+        if matrix.name in _PER_EXPERT:
+            count *= model.experts_per_token / model.experts
+        sides = matrix.inner + matrix.columns
+        flop += count * 2.0 * setup.adapter_rank * sides
+        moved += count * _ELEMENT_BYTES * (sides + 2.0 * setup.adapter_rank)
+        summed += count * _ELEMENT_BYTES * forward * matrix.columns
+    quantised = setup.base_bits < 16
+    return AdapterWork(
+        flop=flop,
+        product_bytes=moved,
+        sum_bytes=summed,
+        dequantised_bytes=setup.frozen_bytes("bf16") + _ELEMENT_BYTES if quantised else 0.0,
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Operations that a transformer's training needs, whatever a machine makes of them.
+#
+# A token meets every weight once forward, and twice backward (gradient of the input and of the
+# weight); attention multiplies it with all tokens of its sample, twice, in each layer:
+#
+# .. math:: F = 6 N + 12 l s a w
+#
+# with N the weights of products (output head included, look-up tables not), l layers, s tokens of a
+# sample and a heads of width w. Attention counts in full though a causal mask hides half, as both
+# sources do; recomputation does not count. Weights that are frozen have no gradient of their own,
+# and layers below the first trained one no backward pass.
+#
+# Sources: A. Chowdhery et al., PaLM, 2022, appendix B; D. Narayanan et al., SC'21, section 5.1.
+
+
+def model_flop_per_token(model: Transformer, setup: TrainingSetup) -> float:
+    """Return the operations that a token of training needs [flop].
+
+    Examples
+    --------
+    >>> tiny_llama = Transformer(layers=22, hidden=2048, heads=32, kv_heads=4, ffn=5632,
+    ...                          sequence=2048, vocabulary=32000, is_gated=True)
+    >>> round(model_flop_per_token(tiny_llama, TrainingSetup()) / 1e9, 1)
+    7.3
+    """
+    of_experts = model.experts_per_token / model.experts
+    met = sum(
+        m.count * m.inner * m.columns * (of_experts if m.name in ("up", "down") else 1.0)
+        for m in layer_matrices(model)
+    )
+    router = model.hidden * model.experts if model.experts > 1 else 0
+    scores = 2.0 * model.sequence * model.heads * head_width(model)
+    passed = 1.0 - setup.frozen_layers(model) / model.layers
+    weights = 0.0 if setup.has_adapters else passed
+    layers = (met + router) * (1 + passed + weights) + scores * (1 + 2 * passed)
+    is_frozen = setup.has_adapters or (setup.frozen_fraction > 0 and model.has_tied_embeddings)
+    head = model.vocabulary * model.hidden if model.has_head else 0
+    adapters = 3.0 * setup.adapter_parameters(model)
+    return 2.0 * (model.layers * layers + head * (2 if is_frozen else 3) + adapters)

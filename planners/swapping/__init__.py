@@ -1,1 +1,0 @@
-"""Layers loaded from host memory one piece at a time, for slow networks (ATOM)."""

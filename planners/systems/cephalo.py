@@ -1,0 +1,645 @@
+"""Uneven batches and uneven state on mixed GPUs (Cephalo).
+
+Two decisions are kept apart: which GPU computes how many samples, and which GPU stores how much
+of the sharded training state.
+
+| here                  | Cephalo   | meaning                                                   |
+|-----------------------|-----------|-----------------------------------------------------------|
+| ``global_batch``      | B         | samples a step over all GPUs                              |
+| ``b``, ``k``, ``u``   | b, l, m   | samples of a GPU, accumulation steps, micro-batch b/l     |
+| ``all_gather_s``      | AG        | gathering one layer's parameters [s]                      |
+| ``reduce_scatter_s``  | RS        | scattering one layer's gradients [s]                      |
+| ``compute_bytes``     | M_c(m)    | memory of the computation at micro-batch m [bytes]        |
+| ``state_bytes``       | 16 P      | parameters, gradients and optimizer state of the model    |
+
+Per layer and GPU, with F = l t_f(m) and K = l t_b(m) + (l-1) o (o: overhead of one accumulation
+step), the time is max(AG, F) + max(AG+RS, F+K): the second F is the recomputation. A GPU whose
+micro-batch only fits beside less than an even share of the state pays uneven collectives.
+
+Objective: the smallest maximum over the GPUs; among equals the smallest sum of micro-batches,
+which is the least memory. Cephalo runs a dynamic programme over (GPU, batch, sum of
+micro-batches); here the answer is searched over the possible maxima, and each is tested by a
+dynamic programme over (GPU, batch), so that 64 GPUs take a fraction of a second. Same answers as
+the authors' code.
+Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.columns import Floats, LayerLatency
+from advisor.planners.core.errors import (
+    GIB,
+    PlanningError,
+    check_counts,
+    check_not_negative,
+    check_positive,
+)
+
+# ------------------------------------------------------------------------------------------
+# Splitting sharded training state over GPUs that have unequal room (Cephalo).
+#
+# | here        | Cephalo     | meaning                                                        |
+# |-------------|-------------|----------------------------------------------------------------|
+# | ``room``    | spare       | usable memory less what the computation takes [bytes]          |
+# | ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
+# | ``fullness``| min_util    | the largest used share: ``shard = max(0, f capacity - in_use)``|
+#
+# Both are water-filling and solved exactly, without iteration.
+# Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
+
+
+def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
+    """Split the state so that the largest shard is smallest (``min_params``) [bytes].
+
+    Even where everybody has room; otherwise the full GPUs keep what fits and the rest share the
+    overflow: ``shard = min(room, level)``, solved exactly.
+
+    Parameters
+    ----------
+    state_bytes : float
+    capacity, in_use : arrays of shape (n,)
+        Usable memory, and what the computation takes of it. [bytes]
+
+    Raises
+    ------
+    PlanningError
+        If there is not room enough.
+    """
+    room = np.maximum(capacity - in_use, 0.0)
+    _require_room(state_bytes, room)
+    ascending = np.sort(room)
+    below = np.concatenate([[0.0], np.cumsum(ascending)[:-1]])
+    levels = (state_bytes - below) / np.arange(room.size, 0, -1)
+    level = levels[int(np.argmax(levels <= ascending))] if (levels <= ascending).any() else np.inf
+    shards: Floats = np.minimum(room, level)
+    return shards
+
+
+def level_utilisation(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
+    """Split the state so that the fullest GPU is least full (``min_util``) [bytes].
+
+    Kept even where even shards fill no GPU beyond one half, as the authors do.
+
+    Raises
+    ------
+    PlanningError
+        If there is not room enough.
+    """
+    even = np.full(capacity.size, state_bytes / capacity.size)
+    if np.max((in_use + even) / capacity) < 0.5:
+        return even
+    _require_room(state_bytes, np.maximum(capacity - in_use, 0.0))
+    # sum(max(0, f capacity - in_use)) is piecewise linear in the fullness f; its knots are in_use
+    # over capacity. Take the segment on which it reaches the state.
+    order = np.argsort(in_use / capacity)
+    slope, offset = np.cumsum(capacity[order]), np.cumsum(in_use[order])
+    fullness = (state_bytes + offset) / slope
+    knots = np.concatenate([(in_use / capacity)[order][1:], [np.inf]])
+    level = fullness[int(np.argmax(fullness <= knots))]
+    shards: Floats = np.maximum(level * capacity - in_use, 0.0)
+    return shards
+
+
+def _require_room(state_bytes: float, room: Floats) -> None:
+    # A millionth: the sums of the budget and of the rooms differ by rounding.
+    if room.sum() < state_bytes * (1 - 1e-6):
+        raise PlanningError(
+            f"the state needs {state_bytes / GIB:.1f} GiB, the GPUs have "
+            f"{room.sum() / GIB:.1f} GiB of room",
+            hint="add GPUs, offload the optimizer state or lower the micro-batch",
+            exit_code=3,
+        )
+
+
+# ------------------------------------------------------------------------------------------
+# Splitting a batch over unlike workers: smallest maximum time, then least memory (Cephalo).
+#
+# | here          | Cephalo | meaning                                                             |
+# |---------------|---------|---------------------------------------------------------------------|
+# | ``b``, ``u``  | b, m    | samples of a worker and its micro-batch, one row an option          |
+# | ``weight``    | k       | what a micro-batch costs besides time: its size, or its memory      |
+# | ``maximum``   | -       | the slowest worker's time, searched over the options' times [s]     |
+#
+# For a maximum the least total weight is a min-plus dynamic programme over (worker, samples);
+# feasible maxima are an upper set, found by galloping from a lower bound and halving. Exact.
+
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What one GPU can do: batch, micro-batch and time of every option, by rising time."""
+
+    b: Ints
+    u: Ints
+    time_s: Floats
+
+
+def split_batch(
+    options: Sequence[BatchOptions], batch: int, compute: Floats, budget: float
+) -> list[tuple[int, int]]:
+    """Return (batch, micro-batch) per worker: smallest maximum time, then smallest micro-batches.
+
+    Parameters
+    ----------
+    options : sequence of BatchOptions
+        One a worker.
+    batch : int
+        Samples to split; every worker takes at least one.
+    compute : array
+        Memory of the computation by micro-batch, from 0 on. [bytes]
+    budget : float
+        For the computations of all workers together. [bytes]
+
+    Raises
+    ------
+    PlanningError
+        If no split fits.
+    """
+    maxima = np.unique(np.concatenate([o.time_s for o in options]))
+
+    def fits(maximum: int) -> bool:
+        return _least(options, batch, compute, maxima[maximum]) <= budget
+
+    found = _first_that(fits, _first_maximum(options, batch, maxima), maxima.size)
+    if found is None:
+        raise PlanningError(
+            "no split of the batch over these GPUs fits into their memory",
+            hint="lower the batch, add GPUs or shorten the sequence",
+            exit_code=3,
+        )
+    small = _choose(options, batch, np.arange(compute.size, dtype=float), maxima[found])
+    if sum(compute[u] for _, u in small) <= budget:
+        return small
+    return _choose(options, batch, compute, maxima[found])
+
+
+def _first_that(holds: Callable[[int], bool], low: int, size: int) -> int | None:
+    """Return the first index from ``low`` on at which a rising predicate holds: gallop, halve."""
+    step, high = 1, low
+    while not holds(high):
+        if high == size - 1:
+            return None
+        low, high, step = high + 1, min(high + step, size - 1), 2 * step
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def _first_maximum(options: Sequence[BatchOptions], batch: int, maxima: Floats) -> int:
+    """Return the first maximum at which the largest batches reach ``batch``: a lower bound."""
+    reach = np.zeros(maxima.size)
+    for o in options:
+        if not o.b.size:
+            return int(maxima.size - 1)
+        done = np.searchsorted(o.time_s, maxima, side="right")
+        largest = np.concatenate([[-np.inf], np.maximum.accumulate(o.b).astype(float)])
+        reach += largest[done]
+    return min(int(np.searchsorted(reach, batch)), maxima.size - 1)
+
+
+def _programme(
+    options: Sequence[BatchOptions], batch: int, weight: Floats, maximum: float
+) -> tuple[Floats, list[Ints], list[Ints]]:
+    """Min-plus dynamic programme over (GPU, batch) of the options within ``maximum``.
+
+    Returns the least total weight of the micro-batches by batch, and per GPU the batch taken at
+    each total and the micro-batch that a batch is run with.
+    """
+    total = np.full(batch + 1, np.inf)
+    total[0] = 0.0
+    taken, micro = [], []
+    for o in options:
+        allowed = int(np.searchsorted(o.time_s, maximum, side="right"))
+        smallest = np.full(batch + 1, batch + 1)
+        np.minimum.at(smallest, o.b[:allowed], o.u[:allowed])
+        best, choice = np.full(batch + 1, np.inf), np.zeros(batch + 1, np.int64)
+        for b in np.unique(o.b[:allowed]):
+            value = total[: batch + 1 - b] + weight[smallest[b]]
+            better = value < best[b:]
+            best[b:][better] = value[better]
+            choice[b:][better] = b
+        total = best
+        taken.append(choice)
+        micro.append(smallest)
+    return total, taken, micro
+
+
+def _least(options: Sequence[BatchOptions], batch: int, weight: Floats, maximum: float) -> float:
+    return float(_programme(options, batch, weight, maximum)[0][batch])
+
+
+def _choose(
+    options: Sequence[BatchOptions], batch: int, weight: Floats, maximum: float
+) -> list[tuple[int, int]]:
+    _, taken, micro = _programme(options, batch, weight, maximum)
+    chosen, left = [], batch
+    for choice, smallest in zip(reversed(taken), reversed(micro), strict=True):
+        b = int(choice[left])
+        chosen.append((b, int(smallest[b])))
+        left -= b
+    return chosen[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CephaloConstants:
+    """Constants of the authors' planner; each names the term that it stands in.
+
+    Attributes
+    ----------
+    usable_fraction : float
+        Share of a GPU's memory that a plan may fill.
+    reserve_bytes : float
+        Buffers of the collectives on each GPU. [bytes]
+    accumulation_overhead_s : float
+        o: each accumulation step after the first, per layer. [s]
+    uneven_collective_factor : float
+        Slowdown of AG and RS where shards are uneven.
+    """
+
+    usable_fraction: float = 0.75
+    reserve_bytes: float = 2.0 * GIB
+    accumulation_overhead_s: float = 0.010
+    uneven_collective_factor: float = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One GPU of a mixed cluster: its name, its memory and how fast it runs a layer."""
+
+    name: str
+    memory_bytes: float
+    latency: LayerLatency
+
+    def __post_init__(self) -> None:
+        check_positive(f"GPU {self.name}", memory_bytes=self.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnevenJob:
+    """What is trained.
+
+    Attributes
+    ----------
+    global_batch, layers : int
+    state_bytes : float
+        Sharded over all GPUs. [bytes]
+    compute_bytes : tuple of float
+        Memory of the computation at micro-batch 1, 2, ...; beyond the last, the mean of the last
+        up to five increments is added per sample. [bytes]
+    all_gather_s, reduce_scatter_s : float
+        Per layer, even shards. [s]
+    optimizer_s : float
+        Added once a step. [s]
+    """
+
+    global_batch: int
+    layers: int
+    state_bytes: float = 0.0
+    compute_bytes: tuple[float, ...] = (0.0,)
+    all_gather_s: float = 0.0
+    reduce_scatter_s: float = 0.0
+    optimizer_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts("job", global_batch=self.global_batch, layers=self.layers)
+        if not self.compute_bytes:
+            raise PlanningError(
+                "job: no memory of the computation", hint="give compute_bytes", exit_code=2
+            )
+        names = ("state_bytes", "compute_bytes", "all_gather_s", "reduce_scatter_s", "optimizer_s")
+        check_not_negative("job", **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnevenPlan:
+    """How the work and the state are split; one entry a GPU, in the order given.
+
+    Attributes
+    ----------
+    batches, micro_batches, accumulation_steps : tuple of int
+        ``batches = micro_batches * accumulation_steps``.
+    state_bytes, memory_bytes : tuple of float
+        Stored share of the state; all memory in use. [bytes]
+    layer_s : tuple of float
+        Time of one layer, forward and backward. [s]
+    step_s : float
+        ``layers * max(layer_s) + optimizer_s``. [s]
+    """
+
+    batches: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+    accumulation_steps: tuple[int, ...]
+    state_bytes: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    layer_s: tuple[float, ...]
+    step_s: float
+
+
+def layer_s(
+    latency: LayerLatency,
+    micro_batch: Ints,
+    accumulation_steps: Ints,
+    *,
+    all_gather_s: Floats,
+    reduce_scatter_s: Floats,
+    accumulation_overhead_s: float,
+) -> Floats:
+    """Return the time of one layer on one GPU (section 2.1, step 4) [s]."""
+    t_f, t_b = latency.at(micro_batch)
+    forward = accumulation_steps * t_f
+    backward = accumulation_steps * t_b + (accumulation_steps - 1) * accumulation_overhead_s
+    computed: Floats = np.maximum(all_gather_s, forward) + np.maximum(
+        all_gather_s + reduce_scatter_s, forward + backward
+    )
+    return computed
+
+
+def memory_curve(compute_bytes: Sequence[float], up_to: int) -> Floats:
+    """Return the memory of the computation at micro-batches 0..up_to [bytes].
+
+    The entry at 0 is 0. Beyond the measured micro-batches the mean of the last up to five
+    increments is added per sample.
+    """
+    known = np.asarray(compute_bytes, float)
+    growth = float(np.diff(known[-6:]).mean()) if known.size > 1 else float(known[0])
+    beyond = known[-1] + growth * np.arange(1, max(0, up_to - known.size) + 1)
+    return np.concatenate([[0.0], known, beyond])[: up_to + 1]
+
+
+def plan(
+    workers: Sequence[Worker],
+    job: UnevenJob,
+    *,
+    constants: CephaloConstants | None = None,
+    may_accumulate: bool = True,
+    balance_memory: bool = False,
+) -> UnevenPlan:
+    """Split a step over mixed GPUs so that the slowest of them is as fast as possible.
+
+    Parameters
+    ----------
+    workers : sequence of Worker
+        Equal GPUs get their shares in falling order of batch.
+    job : UnevenJob
+    constants : CephaloConstants, optional
+    may_accumulate : bool, default True
+        Whether a GPU may split its batch into micro-batches.
+    balance_memory : bool, default False
+        Shards equalise the used fraction of memory instead of the largest shard.
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer samples than GPUs, or no split fits into the memory.
+    """
+    fixed = constants or CephaloConstants()
+    _check_workers(workers)
+    if job.global_batch < len(workers):
+        raise PlanningError(
+            f"a global batch of {job.global_batch} gives {len(workers)} GPUs less than one "
+            "sample each",
+            hint="raise the batch or use fewer GPUs",
+            exit_code=3,
+        )
+    largest = job.global_batch - len(workers) + 1
+    compute = memory_curve(job.compute_bytes, largest)
+    options = [_options(w, job, len(workers), compute, fixed, may_accumulate) for w in workers]
+    budget = _memory_budget(workers, job, compute, fixed)
+    chosen = split_batch(options, job.global_batch, compute, budget)
+    chosen = _largest_first(workers, chosen)
+    return _finish(workers, job, options, chosen, compute, fixed, balance_memory)
+
+
+def even_plan(
+    workers: Sequence[Worker], job: UnevenJob, *, constants: CephaloConstants | None = None
+) -> UnevenPlan:
+    """Return the plan with equal batches, each GPU still choosing its own accumulation.
+
+    Raises
+    ------
+    PlanningError
+        If the GPUs do not divide the batch or an equal share does not fit somewhere.
+    """
+    _check_workers(workers)
+    if job.global_batch % len(workers):
+        raise PlanningError(
+            f"{len(workers)} GPUs do not divide a global batch of {job.global_batch}",
+            hint=f"use a multiple of {len(workers)}",
+        )
+    fixed = constants or CephaloConstants()
+    b = job.global_batch // len(workers)
+    compute = memory_curve(job.compute_bytes, b)
+    options = [_options(w, job, len(workers), compute, fixed, True) for w in workers]
+    options = [BatchOptions(o.b[o.b == b], o.u[o.b == b], o.time_s[o.b == b]) for o in options]
+    budget = _memory_budget(workers, job, compute, fixed)
+    chosen = split_batch(options, job.global_batch, compute, budget)
+    return _finish(workers, job, options, chosen, compute, fixed, False)
+
+
+def _check_workers(workers: Sequence[Worker]) -> None:
+    if not workers:
+        raise PlanningError("no GPU to plan for", hint="give at least one", exit_code=2)
+
+
+def _options(
+    worker: Worker,
+    job: UnevenJob,
+    gpus: int,
+    compute: Floats,
+    fixed: CephaloConstants,
+    may_accumulate: bool,
+) -> BatchOptions:
+    largest = compute.size - 1
+    usable = fixed.usable_fraction * worker.memory_bytes - fixed.reserve_bytes
+    u = np.arange(1, largest + 1)
+    u = u[compute[u] <= usable]
+    steps = [largest // int(x) if may_accumulate else 1 for x in u]
+    u_all = np.repeat(u, steps)
+    k_all = np.concatenate([np.arange(1, n + 1) for n in steps]) if steps else u_all
+    is_uneven = compute[u_all] + job.state_bytes / gpus > usable
+    factor = np.where(is_uneven, fixed.uneven_collective_factor, 1.0)
+    time_s = layer_s(
+        worker.latency,
+        u_all,
+        k_all,
+        all_gather_s=factor * job.all_gather_s,
+        reduce_scatter_s=factor * job.reduce_scatter_s,
+        accumulation_overhead_s=fixed.accumulation_overhead_s,
+    )
+    order = np.argsort(time_s, kind="stable")
+    return BatchOptions((u_all * k_all)[order], u_all[order], time_s[order])
+
+
+def _memory_budget(
+    workers: Sequence[Worker], job: UnevenJob, compute: Floats, fixed: CephaloConstants
+) -> float:
+    """Return the memory left for the computations of all GPUs together [bytes]."""
+    usable = sum(fixed.usable_fraction * w.memory_bytes - fixed.reserve_bytes for w in workers)
+    budget = usable - job.state_bytes
+    tightest = min(workers, key=lambda w: w.memory_bytes)
+    alone = fixed.usable_fraction * tightest.memory_bytes - fixed.reserve_bytes
+    missing = max(len(workers) * compute[1] - budget, compute[1] - alone)
+    if missing > 0:
+        raise PlanningError(
+            f"the state of {job.state_bytes / GIB:.1f} GiB and one sample a GPU need "
+            f"{missing / GIB:.1f} GiB more than the {len(workers)} GPUs can give",
+            hint=f"tightest {tightest.name} with {tightest.memory_bytes / GIB:.0f} GiB; add GPUs, "
+            "offload the optimizer state, or shorten the sequence",
+            exit_code=3,
+        )
+    return budget
+
+
+def _largest_first(
+    workers: Sequence[Worker], chosen: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Give equal GPUs their shares in falling order: the answer does not depend on their order."""
+    sorted_shares = list(chosen)
+    for kind in dict.fromkeys(workers):
+        places = [i for i, w in enumerate(workers) if w == kind]
+        shares = sorted((chosen[i] for i in places), reverse=True)
+        for i, share in zip(places, shares, strict=True):
+            sorted_shares[i] = share
+    return sorted_shares
+
+
+def _finish(
+    workers: Sequence[Worker],
+    job: UnevenJob,
+    options: Sequence[BatchOptions],
+    chosen: Sequence[tuple[int, int]],
+    compute: Floats,
+    fixed: CephaloConstants,
+    balance_memory: bool,
+) -> UnevenPlan:
+    b = np.array([b for b, _ in chosen])
+    u = np.array([u for _, u in chosen])
+    times = [
+        float(o.time_s[(o.b == share) & (o.u == micro)][0])
+        for o, (share, micro) in zip(options, chosen, strict=True)
+    ]
+    capacity = fixed.usable_fraction * np.array([w.memory_bytes for w in workers])
+    in_use = compute[u] + fixed.reserve_bytes
+    level = level_utilisation if balance_memory else level_shards
+    shards = level(job.state_bytes, capacity, in_use)
+    return UnevenPlan(
+        batches=tuple(map(int, b)),
+        micro_batches=tuple(map(int, u)),
+        accumulation_steps=tuple(map(int, b // u)),
+        state_bytes=tuple(map(float, shards)),
+        memory_bytes=tuple(map(float, in_use + shards)),
+        layer_s=tuple(times),
+        step_s=job.layers * max(times) + job.optimizer_s,
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Data parallelism on unlike devices: uneven batches and uneven state (Cephalo).
+
+
+# ------------------------------------------------------------------------------------------
+# Plain data parallelism on unlike devices: every kind computes for equally long.
+#
+# | here          | Cephalo | meaning                                                              |
+# |---------------|---------|----------------------------------------------------------------------|
+# | ``batch``     | B       | samples of a step over all devices                                   |
+# | ``b``         | b_i     | samples of one device of a kind                                      |
+# | ``largest``   | m       | largest micro-batch that fits on a device of the kind                |
+# | ``T(b)``      | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s]              |
+#
+# Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k) with
+# sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T rises
+# with b, since a micro-batch's time per sample falls with its size: so the least maximum is found by
+# halving. Exact, as ``uneven_split`` is, but without its coupling through shared memory: each device
+# holds the whole state. The gradient is weighted by b_i / B (``examples/uneven_ddp.py``).
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchCurve:
+    """Forward and backward of a micro-batch on each device, at micro-batches 1, 2, 4, ...
+
+    Attributes
+    ----------
+    time_s : array of shape (n_devices, n_powers)
+        In between the powers of two, straight lines; beyond the last, its line goes on. [s]
+    """
+
+    time_s: Floats
+
+    def at(self, device: ArrayLike, micro_batch: ArrayLike) -> Floats:
+        """Return the time of a micro-batch (at least 1) on a device [s]."""
+        u = np.asarray(micro_batch, float)
+        i = np.clip(np.frexp(u)[1] - 1, 0, self.time_s.shape[1] - 2)
+        share = u / np.exp2(i) - 1.0
+        row = np.asarray(device)
+        low, high = self.time_s[row, i], self.time_s[row, i + 1]
+        return np.asarray(low + share * (high - low))
+
+    def step_s(self, device: ArrayLike, samples: ArrayLike, largest: ArrayLike) -> Floats:
+        """Return T(b): the time of so many samples in equal micro-batches that fit [s]."""
+        b = np.asarray(samples, np.int64)
+        a = -(-b // np.asarray(largest))
+        return np.asarray(a * self.at(device, -(-b // a)))
+
+
+def balance(
+    curve: MicroBatchCurve, device: ArrayLike, count: ArrayLike, largest: ArrayLike, batch: int
+) -> Ints:
+    """Split a batch over several kinds of devices; return the samples of one device by kind.
+
+    Parameters
+    ----------
+    curve : MicroBatchCurve
+    device, count, largest : integer arrays of shape (kinds,)
+        Row of the curve, devices of the kind, and largest micro-batch (at least 1).
+    batch : int
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer samples than devices.
+    """
+    kinds, n, most = (np.asarray(x, np.int64) for x in (device, count, largest))
+    if batch < n.sum():
+        raise PlanningError(
+            f"a global batch of {batch} gives {n.sum()} GPUs less than one sample each",
+            hint="raise the batch or use fewer GPUs",
+            exit_code=3,
+        )
+    samples = np.arange(1, batch + 1)
+    tables = [curve.step_s(k, samples, m) for k, m in zip(kinds, most, strict=True)]
+    maxima = np.unique(np.concatenate(tables))
+    maxima = maxima[maxima >= max(t[0] for t in tables)]
+
+    def within(maximum: float) -> Ints:
+        return np.array([np.searchsorted(t, maximum, side="right") for t in tables])
+
+    low, high = 0, maxima.size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if (within(maxima[middle]) * n).sum() >= batch:
+            high = middle
+        else:
+            low = middle + 1
+    return _trimmed(within(maxima[low]), n, batch)
+
+
+def _trimmed(samples: Ints, count: Ints, batch: int) -> Ints:
+    """Take away, kind by kind, what the batch does not need."""
+    found = samples.copy()
+    for k in range(found.size):
+        spare = (int((found * count).sum()) - batch) // int(count[k])
+        found[k] -= min(max(spare, 0), int(found[k]) - 1)
+    return found

@@ -1,0 +1,547 @@
+"""Caches of the experts of one layer: recency, frequency, periods, foresight.
+
+==============  ================================================================================
+here            meaning, unit
+==============  ================================================================================
+``accesses``    experts in the order in which tokens need them; k of each token, one after another
+``capacity`` C  experts that the cache holds
+``hits``        accesses that find their expert there
+``loads``       experts brought in: one a miss, and those that a period brings ahead of use
+``popularity``  share of the accesses that each expert has [fraction]
+==============  ================================================================================
+
+    LRU, LFU      a miss replaces the expert used longest ago, or least often (then longest ago)
+    periodic      every p tokens the C most used of the period before; a miss is loaded, used
+                  and not kept
+    foreseen      a miss replaces what is expected to be used least, or is not kept (``forecast``)
+    oracle        a miss replaces what is used farthest in the future, or is not kept itself
+    Che           sum (1 - exp(-q t)) = C,  hit rate = sum q (1 - exp(-q t))
+
+No policy loads less than the oracle (Belady, with the choice not to keep): loading ahead can
+always be put off until the use, and then it is one of the replacements that the oracle is best
+among. Che's form holds for LRU where every access is drawn anew from the popularity; routing that
+sticks to its experts hits more often, so that a recorded trace is asked for, not frequencies.
+
+Sources: Belady 1966; Che, Tung and Wang 2002; the periodic rule is eMoE's (arXiv 2503.06823),
+which asks its predictor once every p prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.errors import (
+    PlanningError,
+    check_counts,
+    check_not_negative,
+    check_positive,
+)
+
+Policy = Literal["lru", "lfu", "periodic", "learned", "oracle"]
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+# Tokens between two choices of the periodic rule: perplexity stayed flat for 20 to 40 (eMoE).
+PERIOD: Final = 32
+_NEVER: Final = np.iinfo(np.int64).max
+_ROOT_STEPS: Final = 200
+_LEAST_SHARE: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The hits and loads of a cache on a trace."""
+
+    accesses: int
+    hits: int
+    loads: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Of the accesses [fraction]; 1 where there was none."""
+        return self.hits / self.accesses if self.accesses else 1.0
+
+    @property
+    def loads_per_access(self) -> float:
+        """Experts brought in, one an access at most but for those ahead of use."""
+        return self.loads / self.accesses if self.accesses else 0.0
+
+
+def lru(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
+    """Return what a cache does that replaces the expert used longest ago.
+
+    The first ``warm`` accesses fill it and are not counted; so in the other policies.
+    """
+    last: dict[int, int] = {}
+
+    def rank(expert: int) -> int:
+        return last[expert]
+
+    def used(at: int, expert: int) -> None:
+        last[expert] = at
+
+    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
+
+
+def lfu(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
+    """Return what a cache does that replaces the expert used least often so far."""
+    uses: dict[int, tuple[int, int]] = {}
+
+    def rank(expert: int) -> tuple[int, int]:
+        return uses[expert]
+
+    def used(at: int, expert: int) -> None:
+        uses[expert] = (uses.get(expert, (0, 0))[0] + 1, at)
+
+    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
+
+
+def foreseen(
+    accesses: ArrayLike, capacity: int, expected: NDArray[np.float64], *, warm: int = 0
+) -> Served:
+    """Return what a cache does that gives up what is expected to be used least.
+
+    That may be the expert that was just loaded: it is used and not kept.
+
+    Parameters
+    ----------
+    accesses : array-like of int, shape (n,)
+    expected : ndarray of shape (n, experts)
+        Use that is expected of each expert after each access; see ``forecast``.
+    """
+    order = _checked(accesses, capacity)
+    if expected.shape[0] != len(order):
+        raise ValueError(f"{len(order)} accesses, {expected.shape[0]} forecasts")
+    kept: set[int] = set()
+    hits = 0
+    for at, expert in enumerate(order):
+        hits += expert in kept and at >= warm
+        kept.add(expert)
+        if len(kept) > capacity:
+            now = expected[at]
+            kept.remove(min(kept, key=lambda one: (now[one], one)))
+    return _counted(order, hits, warm)
+
+
+def oracle(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
+    """Return what a cache does that knows every later access: nobody loads less."""
+    order = _checked(accesses, capacity)
+    following = [_NEVER] * len(order)
+    seen: dict[int, int] = {}
+    for at in range(len(order) - 1, -1, -1):
+        following[at] = seen.get(order[at], _NEVER)
+        seen[order[at]] = at
+    until: dict[int, int] = {}
+    hits = 0
+    for at, expert in enumerate(order):
+        if expert in until:
+            hits += at >= warm
+        elif len(until) >= capacity:
+            farthest = max(until, key=lambda one: until[one])
+            if until[farthest] <= following[at]:
+                continue  # used once and not kept
+            del until[farthest]
+        until[expert] = following[at]
+    return _counted(order, hits, warm)
+
+
+def periodic(
+    accesses: ArrayLike, capacity: int, *, top: int, period: int = PERIOD, warm: int = 0
+) -> Served:
+    """Return what a cache does that is filled anew every ``period`` tokens.
+
+    Parameters
+    ----------
+    top : int
+        Experts that each token uses, k.
+    period : int
+        [tokens]
+    """
+    check_counts("experts", top=top, period=period)
+    order = _checked(accesses, capacity)
+    kept: set[int] = set()
+    hits = ahead = 0
+    for begin in range(0, len(order), top * period):
+        stretch = order[begin : begin + top * period]
+        hits += sum(expert in kept for expert in stretch[max(warm - begin, 0) :])
+        counts = np.bincount(stretch)
+        most = np.argsort(-counts, kind="stable")[:capacity]
+        chosen = {int(one) for one in most if counts[one]}
+        chosen |= set(sorted(kept - chosen)[: capacity - len(chosen)])
+        if warm <= begin + top * period < len(order):
+            ahead += len(chosen - kept)
+        kept = chosen
+    return _counted(order, hits, warm, ahead)
+
+
+def che_hit_rate(popularity: ArrayLike, capacity: float) -> float:
+    """Return LRU's hit rate where each access is drawn from the popularity [fraction].
+
+    Raises
+    ------
+    PlanningError
+        If a share is negative, they are all zero, or the capacity is not positive.
+
+    Examples
+    --------
+    >>> round(che_hit_rate([1, 1, 1, 1], 2), 3)  # all alike: any half of them hits half the time
+    0.5
+    """
+    check_positive("cache", capacity=capacity)
+    q = np.asarray(popularity, float)
+    if not (q.ndim == 1 and np.all(q >= 0) and np.isfinite(q).all() and q.sum() > 0):
+        raise PlanningError(
+            "the popularity of experts is out of range", hint="give counts or shares", exit_code=2
+        )
+    q = q[q > _LEAST_SHARE * q.max()]  # what is never used fills no place
+    q /= q.sum()
+    if capacity >= len(q):
+        return 1.0
+    low, high = 0.0, 1.0
+    while np.sum(-np.expm1(-q * high)) < capacity:
+        low, high = high, 2.0 * high
+    for _ in range(_ROOT_STEPS):
+        middle = 0.5 * (low + high)
+        if np.sum(-np.expm1(-q * middle)) < capacity:
+            low = middle
+        else:
+            high = middle
+    return float(np.sum(q * -np.expm1(-q * high)))
+
+
+def _checked(accesses: ArrayLike, capacity: int) -> list[int]:
+    check_counts("cache", capacity=capacity)
+    order = np.asarray(accesses)
+    if order.ndim != 1 or (len(order) and (order.dtype.kind not in "iu" or order.min() < 0)):
+        raise ValueError(f"experts in order, got {order.dtype} of shape {order.shape}")
+    found: Sequence[int] = order.tolist()
+    return list(found)
+
+
+def _replayed(
+    order: Sequence[int],
+    capacity: int,
+    rank: Callable[[int], float | tuple[int, int]],
+    used: Callable[[int, int], None],
+    warm: int,
+) -> Served:
+    """Play a cache that keeps what it loads and replaces what ranks lowest."""
+    kept: set[int] = set()
+    hits = 0
+    for at, expert in enumerate(order):
+        if expert in kept:
+            hits += at >= warm
+        else:
+            if len(kept) >= capacity:
+                kept.remove(min(kept, key=lambda one: (rank(one), one)))
+            kept.add(expert)
+        used(at, expert)
+    return _counted(order, hits, warm)
+
+
+def _counted(order: Sequence[int], hits: int, warm: int, ahead: int = 0) -> Served:
+    accesses = max(len(order) - warm, 0)
+    return Served(accesses=accesses, hits=hits, loads=accesses - hits + ahead)
+
+
+# ------------------------------------------------------------------------------------------
+# Experts kept on the device while a mixture of experts serves: hit rates and token latency.
+
+
+# ------------------------------------------------------------------------------------------
+# A forecast of how much each expert of a layer is used soon, learned from earlier tokens.
+#
+# A ridge regression in closed form, one for each layer:
+#
+#     y(t) = sum over s >= 1 of gamma^(s-1) use(t + s)        discounted use, per expert
+#     x(t) = [1, use(t), a moving average for each of SPANS, the counts so far / t]
+#     W    = (X'X + ridge I)^-1 X'Y
+#
+# Recency, frequency and which expert follows which are columns of x, so that LRU and LFU are near
+# points of the same family and the trace decides between them. No network is trained: with some
+# thousand tokens a linear map is as much as the data carries.
+
+
+GAMMA: Final = 0.5  # chosen on the trace of examples/stdlib_moe.py among 0.5, 0.8, 0.9 and 0.97
+SPANS: Final = (4, 32)  # tokens
+_RIDGE: Final = 1.0  # of one token
+_AT_ONCE: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseForecast:
+    """A learned map from what was used to what will be.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (features, experts)
+    """
+
+    experts: int
+    weights: NDArray[np.float64]
+
+    def expected(self, tokens: ArrayLike) -> NDArray[np.float64]:
+        """Return the expected discounted use of each expert after each access.
+
+        Parameters
+        ----------
+        tokens : array-like of int, shape (tokens, k)
+
+        Returns
+        -------
+        ndarray of shape (tokens x k, experts)
+            The router names all experts of a token at once: those still to come in this token
+            are expected above all others.
+        """
+        order = np.asarray(tokens)
+        top = order.shape[1]
+        found = np.repeat(_features(_uses(order, self.experts)) @ self.weights, top, axis=0)
+        for done in range(top - 1):
+            rows = np.arange(done, len(found), top)
+            found[rows[:, None], order[:, done + 1 :]] += _AT_ONCE
+        return found
+
+
+def learn(tokens: ArrayLike, experts: int) -> UseForecast:
+    """Fit the forecast to a trace of one layer.
+
+    Parameters
+    ----------
+    tokens : array-like of int, shape (tokens, k)
+    """
+    used = _uses(np.asarray(tokens), experts)
+    later = np.zeros_like(used)
+    for at in range(len(used) - 2, -1, -1):
+        later[at] = used[at + 1] + GAMMA * later[at + 1]
+    x = _features(used)
+    inside = x.T @ x + _RIDGE * np.eye(x.shape[1])
+    return UseForecast(
+        experts=experts, weights=np.linalg.solve(inside, x.T @ later).astype(np.float64)
+    )
+
+
+def _uses(tokens: NDArray[np.int64], experts: int) -> NDArray[np.float64]:
+    if tokens.ndim != 2 or (tokens.size and not 0 <= tokens.min() <= tokens.max() < experts):
+        raise ValueError(f"experts below {experts} by token, got shape {tokens.shape}")
+    used = np.zeros((len(tokens), experts))
+    np.add.at(used, (np.arange(len(tokens))[:, None], tokens), 1.0)
+    return used
+
+
+def _features(used: NDArray[np.float64]) -> NDArray[np.float64]:
+    count = len(used)
+    parts = [np.ones((count, 1)), used]
+    for span in SPANS:
+        mean = np.zeros_like(used)
+        level = np.zeros(used.shape[1])
+        for at in range(count):
+            level += (used[at] - level) / span
+            mean[at] = level
+        parts.append(mean)
+    parts.append(np.cumsum(used, axis=0) / np.arange(1, count + 1)[:, None])
+    return np.hstack(parts)
+
+
+# ------------------------------------------------------------------------------------------
+# Token latency and memory of a mixture of experts whose experts do not all stay on the device.
+#
+# ==================  ============================================================================
+# here                meaning, unit
+# ==================  ============================================================================
+# ``expert_bytes`` S  of one expert's weights. [bytes]
+# ``link``        b   bytes per second from where the experts lie to the device. [bytes/s]
+# ``overlap_s``       of a load that is hidden behind computing. [s]
+# ``compute_s``       one token with every expert on the device. [s]
+# ``cached``      C   experts a layer that stay there
+# ``hit_rate``    h   of the accesses of a layer [fraction]
+# ==================  ============================================================================
+#
+#     S of a gated layer   3 x hidden x inner x bytes a weight
+#     token_s              compute + sum over layers  k x loads per access x max(0, S / b - overlap)
+#     memory               dense + layers x C x S
+#
+# where loads per access = 1 - h for caches that load on a miss. A load ahead of use (the periodic
+# rule) takes the link as well and is counted like a miss: an upper bound where it is hidden.
+#
+# Published checks (eMoE, arXiv 2503.06823): Mixtral-8x7B's expert is 352 MB and takes 11 to 14 ms
+# over 25 to 32 GB/s; with every access a miss, two experts in 32 layers, a token takes 0.7 to 0.9
+# s.
+
+
+# Sizes of the cache that are tried: more say nothing more, and each is a replay a policy.
+MOST_SIZES: Final = 12
+
+
+def gated_expert_bytes(hidden: int, inner: int, bytes_per_weight: float = 2.0) -> float:
+    """Return the size of an expert of three matrices (gate, up, down) [bytes].
+
+    Examples
+    --------
+    >>> gated_expert_bytes(4096, 14336) / 1e6  # Mixtral-8x7B in 16 bits
+    352.321536
+    """
+    check_counts("expert", hidden=hidden, inner=inner)
+    check_positive("expert", bytes_per_weight=bytes_per_weight)
+    return 3.0 * hidden * inner * bytes_per_weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """A mixture of experts that serves.
+
+    Attributes
+    ----------
+    experts, top : int
+        Of a layer, and how many each token uses.
+    expert_bytes, dense_bytes : float
+        Of one expert, and of everything that is none. [bytes]
+    compute_s : float
+        One token with everything on the device. [s]
+    link_bytes_per_s : float
+        Over which experts come. [bytes/s]
+    overlap_s : float
+        Of each load that is hidden. [s]
+
+    Raises
+    ------
+    PlanningError
+        If an amount makes no sense.
+    """
+
+    experts: int
+    top: int
+    layers: int
+    expert_bytes: float
+    dense_bytes: float
+    compute_s: float
+    link_bytes_per_s: float
+    overlap_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts("experts", experts=self.experts, top=self.top, layers=self.layers)
+        check_positive(
+            "experts", expert_bytes=self.expert_bytes, link_bytes_per_s=self.link_bytes_per_s
+        )
+        check_not_negative(
+            "experts", dense_bytes=self.dense_bytes, compute_s=self.compute_s,
+            overlap_s=self.overlap_s,
+        )  # fmt: skip
+        if self.top > self.experts:
+            raise PlanningError(
+                f"{self.top} experts a token of {self.experts} are out of range",
+                hint="a token uses some of the experts",
+                exit_code=2,
+            )
+
+    def token_s(self, loads_per_access: Sequence[float]) -> float:
+        """Return the latency of a token, given the loads of each layer [s]."""
+        check_not_negative("layer", loads_per_access=np.asarray(loads_per_access, float))
+        visible_s = max(0.0, self.expert_bytes / self.link_bytes_per_s - self.overlap_s)
+        return self.compute_s + self.top * visible_s * float(sum(loads_per_access))
+
+    def memory_bytes(self, cached: float) -> float:
+        """Return what the device holds with so many experts a layer [bytes]."""
+        return self.dense_bytes + self.layers * cached * self.expert_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSize:
+    """One size of the cache under one policy.
+
+    Attributes
+    ----------
+    policy : {"lru", "lfu", "periodic", "learned", "oracle"}
+    token_s, memory_bytes : float
+        [s], [bytes]
+    """
+
+    policy: Policy
+    cached: int
+    hit_rate: float
+    token_s: float
+    memory_bytes: float
+
+
+def cache_sizes(
+    mixture: Mixture,
+    trace: NDArray[np.int64],
+    policies: Sequence[Policy],
+    *,
+    before: NDArray[np.int64],
+) -> tuple[CacheSize, ...]:
+    """Return what every policy makes of every size of the cache.
+
+    Parameters
+    ----------
+    trace : ndarray of int, shape (layers, tokens, top)
+        The experts of every token; what is judged.
+    before : ndarray of the same form
+        An earlier trace, which fills the caches and teaches the learned policy.
+
+    Raises
+    ------
+    PlanningError
+        If the trace is not the mixture's.
+    """
+    for one in (before, trace):
+        shape = (mixture.layers, mixture.top)
+        if one.ndim != 3 or (one.shape[0], one.shape[2]) != shape or not one.shape[1]:
+            raise PlanningError(
+                f"a trace of shape {one.shape} is not of {shape[0]} layers and {shape[1]} experts",
+                hint="profile the script again",
+            )
+    whole = np.concatenate([before, trace], axis=1)
+    warm = before.shape[1] * mixture.top
+    found = []
+    for policy in policies:
+        expected = [
+            learn(earlier, mixture.experts).expected(layer) if policy == "learned" else None
+            for earlier, layer in zip(before, whole, strict=True)
+        ]
+        for cached in _sizes(mixture):
+            served = [
+                _served(policy, layer, cached, mixture.top, ahead, warm)
+                for layer, ahead in zip(whole, expected, strict=True)
+            ]
+            found.append(CacheSize(
+                policy=policy, cached=cached,
+                hit_rate=sum(one.hits for one in served) / sum(one.accesses for one in served),
+                token_s=mixture.token_s([one.loads_per_access for one in served]),
+                memory_bytes=mixture.memory_bytes(cached),
+            ))  # fmt: skip
+    return tuple(found)
+
+
+def smallest_within(
+    sizes: Sequence[CacheSize], *, token_s: float, memory_bytes: float = np.inf
+) -> CacheSize | None:
+    """Return the smallest cache that serves a token in time, the fastest of that size.
+
+    None where none does. The oracle serves nobody and is left out.
+    """
+    good = [
+        one for one in sizes
+        if one.policy != "oracle" and one.token_s <= token_s and one.memory_bytes <= memory_bytes
+    ]  # fmt: skip
+    return min(good, key=lambda one: (one.cached, one.token_s, one.policy), default=None)
+
+
+def _sizes(mixture: Mixture) -> list[int]:
+    """Return sizes from what a token uses to all experts."""
+    spread = np.linspace(mixture.top, mixture.experts, MOST_SIZES)
+    return sorted({round(float(one)) for one in spread})
+
+
+def _served(
+    policy: Policy, layer: NDArray[np.int64], cached: int, top: int,
+    expected: NDArray[np.float64] | None, warm: int,
+) -> Served:  # fmt: skip
+    order = layer.ravel()
+    if policy == "periodic":
+        return periodic(order, cached, top=top, warm=warm)
+    if expected is not None:
+        return foreseen(order, cached, expected, warm=warm)
+    return {"lru": lru, "lfu": lfu, "oracle": oracle}[policy](order, cached, warm=warm)

@@ -1,0 +1,578 @@
+"""Workers that join and leave: a schedule of worker counts beside the best fixed one (Hydrozoa).
+
+===================  ============  =============================================================
+here                 in papers     meaning, unit
+===================  ============  =============================================================
+``samples``          E_min         samples that a phase needs at a very small batch.
+``noise_batch``      B_noise       gradient noise scale tr(S) / |G|^2. [samples]
+``batch``            B             global batch. [samples]
+needed samples       E             ``E_min (1 + B / B_noise)``.
+``steps``            S             ``E / B``.
+``spread_fraction``  sigma         of the workers' compute, over its mean.
+step                 t             ``(t0 + t1 B / w) (1 + sigma E[max_w]) + sync(w)``. [s]
+``resize_s``         C_resize      standstill when workers join or leave. [s]
+``quantum_s``                      the provider bills rented time in whole multiples. [s]
+===================  ============  =============================================================
+
+The noise scale grows while a model trains, so a batch that wasted samples at the start is right at
+the end, and with it more workers: that is what a schedule gains over a fixed count. For given
+workers, time and bill are proportional, so the batch that is fastest is also the cheapest, and
+only the workers of each phase remain to be chosen: a label-setting dynamic program over phases x
+workers keeps every (time, bill) that no other one beats, and so gives the whole trade-off.
+
+Sources: Hydrozoa (Guo et al., MLSys'22; abstract only, its formulas are not public here);
+McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); module ``noise``
+measures the noise scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.errors import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.links.data_parallel import expected_maximum
+
+# ------------------------------------------------------------------------------------------
+# The dynamic program behind ``planners.elastic.hydrozoa``: which workers in which phase.
+#
+# A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
+# on the same count of workers compete with each other only, since the next resize depends on the
+# count; a label that another one beats in both is dropped. Phase by phase each label is continued on
+# every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
+
+
+Column = NDArray[np.float64]
+
+# Labels kept a count of workers: with fewer (time, bill) pairs than this the program is exact.
+MAXIMUM_LABELS = 400
+
+
+def worker_paths(
+    phase_s: Sequence[Column], workers: Sequence[int], resize_s: float
+) -> list[tuple[int, ...]]:
+    """Return every choice of workers that no other beats in both time and worker-seconds.
+
+    Parameters
+    ----------
+    phase_s : sequence of ndarray of shape (w,)
+        Time of each phase on each count of workers. [s]
+    resize_s : float
+        Standstill of a change, paid on the larger of the two counts. [s]
+
+    Returns
+    -------
+    list of tuple of int
+        Position in ``workers``, phase by phase.
+    """
+    counts = np.asarray(workers, float)
+    pause = np.where(np.eye(counts.size, dtype=bool), 0.0, resize_s)
+    idle = pause * np.maximum(counts[:, None], counts)
+    first = phase_s[0]
+    labels = _Labels(time=first, paid=first * counts, count=np.arange(counts.size))
+    history = []
+    for time in phase_s[1:]:
+        parts = []
+        for k, count in enumerate(counts):
+            arriving = _Labels(
+                time=labels.time + pause[labels.count, k] + time[k],
+                paid=labels.paid + idle[labels.count, k] + time[k] * count,
+                count=np.full(labels.count.size, k),
+            )
+            parts.append((arriving, _surviving(arriving)))
+        history.append((labels.count, np.concatenate([kept for _, kept in parts])))
+        labels = _Labels(
+            time=np.concatenate([new.time[kept] for new, kept in parts]),
+            paid=np.concatenate([new.paid[kept] for new, kept in parts]),
+            count=np.concatenate([new.count[kept] for new, kept in parts]),
+        )
+    at = _surviving(labels)
+    picks = [labels.count[at]]
+    for counts_before, came in reversed(history):
+        at = came[at]
+        picks.append(counts_before[at])
+    return [tuple(path) for path in np.stack(picks[::-1], axis=1).tolist()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Labels:
+    time: Column
+    paid: Column
+    count: NDArray[np.int64]
+
+
+def _surviving(labels: _Labels) -> NDArray[np.int64]:
+    """Return the labels that no other beats in both, thinned evenly to ``MAXIMUM_LABELS``."""
+    order = np.lexsort((labels.paid, labels.time))
+    paid = labels.paid[order]
+    best = np.minimum.accumulate(np.concatenate([[np.inf], paid[:-1]]))
+    kept = order[paid < best]
+    if kept.size > MAXIMUM_LABELS:
+        kept = kept[np.round(np.linspace(0, kept.size - 1, MAXIMUM_LABELS)).astype(int)]
+    return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of training with one noise scale, e.g. an epoch.
+
+    Attributes
+    ----------
+    samples : float
+        Samples needed at the smallest batch. [samples]
+    noise_batch : float or None
+        None where the profile did not measure it: then the batch stays as it is. [samples]
+    """
+
+    samples: float
+    noise_batch: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.samples > 0 or not (self.noise_batch is None or self.noise_batch > 0):
+            raise PlanningError(
+                f"a phase needs samples and a positive noise scale, got {self}",
+                hint="leave the noise scale out where it was not measured",
+                exit_code=2,
+            )
+
+    def needed_samples(self, batch: Column) -> Column:
+        """Return the samples that the phase takes at each batch."""
+        if self.noise_batch is None:
+            return np.full(np.shape(batch), self.samples)
+        needed: Column = self.samples * (1.0 + batch / self.noise_batch)
+        return needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerScaling:
+    """The step on each count of workers.
+
+    Attributes
+    ----------
+    workers : tuple of int
+        Counts that the job can run on, ascending.
+    step_s : float
+        Part of a step that does not depend on the batch. [s]
+    sample_s : float
+        Time a sample on one worker. [s]
+    sync_s : tuple of float
+        Exposed communication of a step, by count of workers. [s]
+    spread_fraction : float, default 0
+        Standard deviation over workers of what they compute in a step, over its mean: all wait
+        for the slowest, the longer the more they are.
+    """
+
+    workers: tuple[int, ...]
+    step_s: float
+    sample_s: float
+    sync_s: tuple[float, ...]
+    spread_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.workers or len(self.workers) != len(self.sync_s):
+            raise ValueError(f"{len(self.workers)} counts for {len(self.sync_s)} sync times")
+        if not (np.all(np.diff((0, *self.workers)) > 0) and self.sample_s > 0):
+            raise PlanningError(
+                f"worker counts must ascend from 1 and samples take time, got {self}",
+                hint="give counts such as 1, 2, 4, 8 and a positive time a sample",
+                exit_code=2,
+            )
+
+        check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s)
+        check_not_negative("workers", sample_s=self.sample_s, spread_fraction=self.spread_fraction)
+
+    def steps_s(self, batch: Column) -> Column:
+        """Return the step time, shape (batches, workers) [s]."""
+        counts = np.asarray(self.workers)
+        waiting = 1.0 + self.spread_fraction * expected_maximum(counts)
+        computing = self.step_s + self.sample_s * batch[:, None] / counts
+        steps: Column = computing * waiting + np.asarray(self.sync_s)
+        return steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Billing:
+    """The bill of one worker.
+
+    Attributes
+    ----------
+    quantum_s : float
+        Rented time is rounded up to whole multiples. [s]
+    minimum_s : float
+        Least billed time of a rental. [s]
+    startup_s : float
+        Billed before a worker can compute. [s]
+    """
+
+    price_usd_per_h: float
+    quantum_s: float = 1.0
+    minimum_s: float = 0.0
+    startup_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        names = ("price_usd_per_h", "minimum_s", "startup_s")
+        check_not_negative("billing", **{name: getattr(self, name) for name in names})
+        check_positive("billing", quantum_s=self.quantum_s)
+
+    def rental_s(self, rented_s: Column) -> Column:
+        """Return the billed time of rentals [s]."""
+        begun = np.ceil((rented_s + self.startup_s) / self.quantum_s - 1e-9) * self.quantum_s
+        return np.maximum(begun, self.minimum_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Workers and batch of each phase, and what they come to.
+
+    ``cost_usd`` is the bill with quanta, minima and start-ups; ``time_s`` includes the resizes.
+    """
+
+    workers: tuple[int, ...]
+    batches: tuple[float, ...]
+    phase_s: tuple[float, ...]
+    time_s: float
+    cost_usd: float
+
+    @classmethod
+    def of(
+        cls, workers: Sequence[int], batches: Sequence[float], phase_s: Sequence[float],
+        billing: Billing,
+    ) -> Schedule:  # fmt: skip
+        """Return workers and batches with their time and bill."""
+        return cls(
+            workers=tuple(workers), batches=tuple(batches), phase_s=tuple(phase_s),
+            time_s=float(sum(phase_s)), cost_usd=billed_cost_usd(workers, phase_s, billing),
+        )  # fmt: skip
+
+    @property
+    def resizes(self) -> int:
+        """Return how often the count changes."""
+        return int(np.count_nonzero(np.diff(self.workers)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticPlan:
+    """The best fixed count and the best schedule under the same limit.
+
+    ``front`` holds every schedule that no other beats in both time and bill.
+    """
+
+    fixed: Schedule | None
+    elastic: Schedule
+    front: tuple[Schedule, ...] = field(default=())
+
+    @property
+    def saving_fraction(self) -> float | None:
+        """Return the share of the fixed bill that the schedule saves; None without a fixed one."""
+        return None if self.fixed is None else 1.0 - self.elastic.cost_usd / self.fixed.cost_usd
+
+
+def elastic_plan(
+    phases: Sequence[Phase],
+    scaling: WorkerScaling,
+    billing: Billing,
+    *,
+    batch: float,
+    batches: Sequence[float] = (),
+    resize_s: float = 60.0,
+    deadline_s: float | None = None,
+    budget_usd: float | None = None,
+) -> ElasticPlan:
+    """Choose workers (and batch) for each phase, and the best fixed count beside it.
+
+    Parameters
+    ----------
+    batch : float
+        The job's own global batch. [samples]
+    batches : sequence of float
+        Batches that phases with a measured noise scale may take instead. [samples]
+    resize_s : float
+        Standstill when the count changes; 60 s is of the order of Parcae's measured 29-95 s. [s]
+    deadline_s : float, optional
+        Cheapest schedule within it; without a limit the cheapest of all. [s]
+    budget_usd : float, optional
+        Fastest schedule within it. [USD]
+
+    Raises
+    ------
+    PlanningError
+        If nothing meets the limit (exit code 3), or a value makes no sense.
+    """
+    if not phases or not batch > 0 or resize_s < 0:
+        raise PlanningError(
+            f"{len(phases)} phases, batch {batch:g} and resize time {resize_s:g} s make no plan",
+            hint="give at least one phase and positive sizes",
+            exit_code=2,
+        )
+    options = np.array(sorted({batch, *batches}), float)
+    tables = [_phase_table(phase, scaling, batch, options) for phase in phases]
+    fixed = _fixed(phases, scaling, billing, options)
+    elastic = [
+        _schedule(tables, picks, scaling, billing, resize_s)
+        for picks in worker_paths([time for time, _ in tables], scaling.workers, resize_s)
+    ]
+    # Quanta and start-ups can make a fixed count cheaper than what it approximates.
+    front = _undominated(elastic + fixed)
+    best = _within(front, deadline_s, budget_usd)
+    if best is None:
+        raise PlanningError(_why_not(front, deadline_s, budget_usd), exit_code=3,
+                            hint="raise the limit, or allow more workers")  # fmt: skip
+    return ElasticPlan(
+        fixed=_within(fixed, deadline_s, budget_usd), elastic=best, front=tuple(front)
+    )
+
+
+def billed_cost_usd(workers: Sequence[int], phase_s: Sequence[float], billing: Billing) -> float:
+    """Return the bill of a schedule: the k-th worker is rented while at least k work [USD].
+
+    Each uninterrupted rental of each worker is rounded up by itself.
+    """
+    counts, lengths = np.asarray(workers), np.asarray(phase_s, float)
+    clock, total, below = np.concatenate([[0.0], np.cumsum(lengths)]), 0.0, 0
+    for level in np.unique(counts):
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], counts >= level, [False]])))
+        rentals = billing.rental_s(clock[edges[1::2]] - clock[edges[0::2]])
+        total += float(rentals.sum()) * int(level - below)
+        below = level
+    return total * billing.price_usd_per_h / HOUR_S
+
+
+def _phase_table(
+    phase: Phase, scaling: WorkerScaling, batch: float, options: Column
+) -> tuple[Column, Column]:
+    """Return the time and the best batch of a phase on each count of workers, shape (w,)."""
+    allowed = options if phase.noise_batch is not None else np.array([batch])
+    steps = phase.needed_samples(allowed) / allowed
+    time = steps[:, None] * scaling.steps_s(allowed)
+    best = time.argmin(axis=0)
+    return np.take_along_axis(time, best[None], axis=0)[0], allowed[best]
+
+
+def _fixed(
+    phases: Sequence[Phase], scaling: WorkerScaling, billing: Billing, options: Column
+) -> list[Schedule]:
+    """Return every constant count with every constant batch."""
+    steps = np.array([phase.needed_samples(options) / options for phase in phases])
+    if all(phase.noise_batch is None for phase in phases):
+        steps, options = steps[:, :1], options[:1]
+    schedules = []
+    for at, size in enumerate(options):
+        times = steps[:, at, None] * scaling.steps_s(options[[at]])
+        for column, count in enumerate(scaling.workers):
+            workers, sizes = (count,) * len(phases), (float(size),) * len(phases)
+            schedules.append(Schedule.of(workers, sizes, times[:, column].tolist(), billing))
+    return schedules
+
+
+def _schedule(
+    tables: Sequence[tuple[Column, Column]],
+    picks: tuple[int, ...],
+    scaling: WorkerScaling,
+    billing: Billing,
+    resize_s: float,
+) -> Schedule:
+    workers = tuple(scaling.workers[k] for k in picks)
+    lengths = [float(time[k]) for (time, _), k in zip(tables, picks, strict=True)]
+    # A resize is paid on the larger of the two counts: by the phase that has it.
+    for at in range(1, len(picks)):
+        if picks[at] != picks[at - 1]:
+            lengths[at if workers[at] > workers[at - 1] else at - 1] += resize_s
+    batches = [float(best[k]) for (_, best), k in zip(tables, picks, strict=True)]
+    return Schedule.of(workers, batches, lengths, billing)
+
+
+def _undominated(schedules: list[Schedule]) -> list[Schedule]:
+    kept: list[Schedule] = []
+    for schedule in sorted(schedules, key=lambda s: (s.time_s, s.cost_usd)):
+        if not kept or schedule.cost_usd < kept[-1].cost_usd:
+            kept.append(schedule)
+    return kept
+
+
+def _within(
+    schedules: Sequence[Schedule], deadline_s: float | None, budget_usd: float | None
+) -> Schedule | None:
+    """Return the fastest within a budget, else the cheapest within the deadline."""
+    fitting = [
+        s
+        for s in schedules
+        if (deadline_s is None or s.time_s <= deadline_s)
+        and (budget_usd is None or s.cost_usd <= budget_usd)
+    ]
+    if budget_usd is not None and deadline_s is None:
+        return min(fitting, key=lambda s: (s.time_s, s.cost_usd), default=None)
+    return min(fitting, key=lambda s: (s.cost_usd, s.time_s), default=None)
+
+
+def _why_not(front: Sequence[Schedule], deadline_s: float | None, budget_usd: float | None) -> str:
+    fastest, cheapest = front[0], front[-1]
+    limits = []
+    if deadline_s is not None:
+        limits.append(f"{deadline_s / HOUR_S:.2f} h")
+    if budget_usd is not None:
+        limits.append(f"{budget_usd:.2f} USD")
+    return (
+        f"no schedule within {' and '.join(limits)}: the fastest takes "
+        f"{fastest.time_s / HOUR_S:.2f} h for {fastest.cost_usd:.2f} USD, the cheapest "
+        f"{cheapest.time_s / HOUR_S:.2f} h for {cheapest.cost_usd:.2f} USD"
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# Data-parallel workers that join and leave while a job runs (Hydrozoa).
+
+
+# ------------------------------------------------------------------------------------------
+# The gradient noise scale, from squared norms of gradients at two batch sizes.
+#
+# ======================  =========================================================================
+# here                    meaning, unit
+# ======================  =========================================================================
+# :math:`G, S`            true gradient, covariance of one sample's
+# b, B                    batches: of one pass of one rank, and of a whole step. [samples]
+# :math:`m_b, m_B`        means over the sampled steps of :math:`|G_b|^2` and :math:`|G_B|^2`
+# noise scale             :math:`tr(S) / |G|^2`: a batch of so many samples needs twice as many
+#                         samples in all, and twice the fewest steps. [samples]
+# ======================  =========================================================================
+#
+# .. math::
+#     E |G_b|^2 = |G|^2 + tr(S) / b
+#
+# at both batches gives both unknowns. Their ratio is taken of the means, not step by step: a single
+# step's is mostly noise. The interval is of means over drawn blocks of neighbouring steps, as long
+# as the root of their number, since a step's gradient is much like the one before.
+#
+# References
+# ----------
+# .. [1] S. McCandlish et al., "An Empirical Model of Large-Batch Training," arXiv 1812.06162,
+#    appendix A.1.
+
+
+_DRAWS: Final = 400
+_ENDS: Final = (0.05, 0.95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseScale:
+    """The measured noise of a job's gradients.
+
+    Attributes
+    ----------
+    samples : float
+        The noise scale. [samples]
+    low : float
+        Lower end of the interval at 90 %. [samples]
+    high : float or None
+        Upper end; None where it cannot be told from an endless one. [samples]
+    """
+
+    samples: float
+    low: float
+    high: float | None
+    steps: int
+
+    def __post_init__(self) -> None:
+        ends = (self.low, self.samples, np.inf if self.high is None else self.high)
+        if not (0 <= ends[0] <= ends[1] <= ends[2] and 0 < self.samples < np.inf):
+            raise ValueError(f"impossible noise scale: {self}")
+
+    def more_samples(self, batch: float, other: float) -> float:
+        """Return how many times the samples a job needs with another batch.
+
+        Parameters
+        ----------
+        batch, other : float
+            As it is, and instead. [samples]
+
+        Examples
+        --------
+        >>> NoiseScale(samples=100.0, low=90.0, high=110.0, steps=50).more_samples(100, 200)
+        1.5
+        """
+        return (self.samples + other) / (self.samples + batch)
+
+
+def noise_scale(
+    small_batch: float, small_norm2: float, large_batch: float, large_norm2: float
+) -> float:
+    """Return the gradient noise scale [samples] from squared gradient norms at two batch sizes.
+
+    ``E|G_B|^2 = |G|^2 + tr(S) / B``, solved for both unknowns (McCandlish, appendix A.1).
+
+    Raises
+    ------
+    PlanningError
+        If the norms contradict that (too few gradients were averaged).
+
+    Examples
+    --------
+    >>> noise_scale(32, 1.0 + 640 / 32, 256, 1.0 + 640 / 256)
+    640.0
+    """
+    signal = (large_batch * large_norm2 - small_batch * small_norm2) / (large_batch - small_batch)
+    noise = (small_norm2 - large_norm2) / (1.0 / small_batch - 1.0 / large_batch)
+    if not (signal > 0 and noise > 0):
+        raise PlanningError(
+            f"gradient norms {small_norm2:g} and {large_norm2:g} at batches {small_batch:g} and "
+            f"{large_batch:g} give no noise scale",
+            hint="average the squared norms over more steps",
+        )
+    return noise / signal
+
+
+def measured_noise(
+    small_batch: float,
+    small_norm2: Sequence[float],
+    large_batch: float,
+    large_norm2: Sequence[float],
+    *,
+    seed: int = 0,
+) -> NoiseScale:
+    """Return the noise scale of sampled steps, with its interval.
+
+    Parameters
+    ----------
+    small_batch, large_batch : float
+        [samples]
+    small_norm2, large_norm2 : sequence of float
+        Squared norms of both, one of each for every sampled step.
+    seed : int
+        Of the draws of the interval.
+
+    Raises
+    ------
+    PlanningError
+        If the norms give none: the gradients of these steps are all noise, or all alike.
+    """
+    small, large = np.asarray(small_norm2, float), np.asarray(large_norm2, float)
+    if len(small) != len(large) or not len(small) or not 0 < small_batch < large_batch:
+        raise ValueError("a noise scale needs norms at two batches, one of each for every step")
+    scale = noise_scale(small_batch, float(small.mean()), large_batch, float(large.mean()))
+    size = max(1, round(len(small) ** 0.5))
+    starts = np.random.default_rng(seed).integers(
+        0, len(small) - size + 1, (_DRAWS, -(-len(small) // size))
+    )
+    at = (starts[:, :, None] + np.arange(size)).reshape(_DRAWS, -1)
+    drawn = _scales(small_batch, small[at].mean(axis=1), large_batch, large[at].mean(axis=1))
+    low, high = np.quantile(drawn, _ENDS, method="nearest")
+    return NoiseScale(
+        samples=scale,
+        low=float(min(low, scale)),
+        high=float(max(high, scale)) if np.isfinite(high) else None,
+        steps=len(small),
+    )
+
+
+def _scales(
+    small_batch: float, small: NDArray[np.float64], large_batch: float, large: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return ``noise_scale`` of many means; endless where no signal is left, 0 without noise."""
+    signal = large_batch * large - small_batch * small
+    noise = np.maximum((small - large) * small_batch * large_batch, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(signal > 0, noise / np.maximum(signal, 1e-300), np.inf)
+    return np.asarray(found)

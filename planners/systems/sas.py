@@ -1,0 +1,489 @@
+"""Choosing nodes for the workers of one job, all of which wait for the slowest.
+
+==================  ============================================================================
+here                meaning, unit
+==================  ============================================================================
+``futures``    A    possible free shares of nodes (``forecast.futures``). [fraction]
+``work``       W    slots the job would take on whole nodes. [slots]
+``slots``           that it takes on those chosen. [slots]
+==================  ============================================================================
+
+    progress of a slot = min over workers of A_i,     slots = least T with sum of progress >= W
+
+The step of a synchronous job waits for its slowest worker, so a node that is full holds all others
+up: nodes of like shares go together (``groups``), as in SAS. ``choose`` begins with the best nodes
+of the best group, and swaps one node for another as long as the expected completion shortens.
+
+Source: SAS and SAS-RL (Tairin and Shen, ICPP'23): groups of similar nodes, least completion time.
+Their clustering, features and learning were not published: the swaps are ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.links.data_parallel import loss_to_slowest
+
+# ------------------------------------------------------------------------------------------
+# Free shares of nodes: forecasts and possible futures from recorded shares.
+#
+# ==================  ============================================================================
+# here                meaning, unit
+# ==================  ============================================================================
+# ``shares``     A    free share of each node over time. [fraction]
+# ``usual``      m    mean share of a node at that time of the day. [fraction]
+# ``persistence`` p   of a node's departure from it, from one slot to the next. [fraction]
+# ==================  ============================================================================
+#
+#     forecast  F_i(t + h) = m_i(t + h) + p_i^h (A_i(t) - m_i(t))
+#
+# A future is the forecast plus what a past stretch of the record departed from its own forecast, of
+# all nodes at once, cut to [0, 1]: nodes that filled together then fill together in it, and errors
+# that last do last. Nothing is drawn from a curve. Source: SAS (Tairin and Shen, ICPP'23) forecasts
+# amounts with their probabilities per node and slot; how was not published, so this is our own.
+
+
+Shares = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHistory:
+    """Recorded shares and what was learnt from them.
+
+    Attributes
+    ----------
+    shares : ndarray of shape (slots, nodes)
+        [fraction]
+    day_slots : int
+        Slots of a day; the first one of the record is the first of a day.
+    usual : ndarray of shape (day_slots, nodes)
+        [fraction]
+    persistence : ndarray of shape (nodes,)
+    """
+
+    shares: Shares
+    day_slots: int
+    usual: Shares
+    persistence: Shares
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return int(self.shares.shape[1])
+
+    def forecast(self, now: ArrayLike, slot: int, horizon: int) -> Shares:
+        """Return the expected shares of the next slots.
+
+        Parameters
+        ----------
+        now : array-like of shape (nodes,)
+            Shares in this slot. [fraction]
+        slot : int
+            Number of this slot since the beginning of some day.
+
+        Returns
+        -------
+        ndarray of shape (horizon, nodes)
+        """
+        ahead = np.arange(1, horizon + 1)
+        at = self.usual[slot % self.day_slots]
+        faded = self.persistence ** ahead[:, None] * (np.asarray(now, float) - at)
+        return np.asarray(np.clip(self.usual[(slot + ahead) % self.day_slots] + faded, 0.0, 1.0))
+
+
+def learn(shares: ArrayLike, *, day_slots: int) -> NodeHistory:
+    """Return a record with what it tells of each node.
+
+    Parameters
+    ----------
+    shares : array-like of shape (slots, nodes)
+        Free share of each node, one row a slot, from the beginning of a day on. [fraction]
+
+    Raises
+    ------
+    PlanningError
+        If it is shorter than two days, or a share is not between 0 and 1.
+    """
+    seen = np.asarray(shares, float)
+    if seen.ndim != 2 or not np.all((seen >= 0.0) & (seen <= 1.0)):
+        raise PlanningError(
+            "shares of nodes must be between 0 and 1, one row a slot",
+            hint="divide what is free by what there is",
+            exit_code=2,
+        )
+    if day_slots < 1 or len(seen) < 2 * day_slots:
+        raise PlanningError(
+            f"{len(seen)} slots are less than two days of {day_slots}",
+            hint="record the nodes for longer",
+            exit_code=2,
+        )
+    of_day = np.arange(len(seen)) % day_slots
+    usual = np.stack([seen[of_day == k].mean(axis=0) for k in range(day_slots)])
+    apart = seen - usual[of_day]
+    power = (apart[:-1] ** 2).sum(axis=0)
+    along = (apart[:-1] * apart[1:]).sum(axis=0)
+    persistence = np.divide(along, power, out=np.zeros_like(along), where=power > 0)
+    return NodeHistory(
+        shares=seen, day_slots=day_slots, usual=usual, persistence=np.clip(persistence, 0.0, 0.999)
+    )
+
+
+def futures(
+    history: NodeHistory, now: ArrayLike, *, slot: int, horizon: int, draws: int, seed: int
+) -> Shares:
+    """Return possible shares of the next slots, equally likely.
+
+    Parameters
+    ----------
+    now : array-like of shape (nodes,)
+        Shares in this slot. [fraction]
+    slot : int
+        Number of this slot since the beginning of some day.
+    seed : int
+        Of the choice of past stretches.
+
+    Returns
+    -------
+    ndarray of shape (draws, horizon, nodes)
+
+    Raises
+    ------
+    PlanningError
+        If the record is shorter than the horizon.
+    """
+    starts = len(history.shares) - horizon
+    if horizon < 1 or starts < 1:
+        raise PlanningError(
+            f"a forecast of {horizon} slots from a record of {len(history.shares)}",
+            hint="look less far ahead",
+            exit_code=2,
+        )
+    expected = history.forecast(now, slot, horizon)
+    chosen = np.random.default_rng(seed).integers(0, starts, draws)
+    found = np.empty((draws, horizon, history.nodes))
+    for k, start in enumerate(chosen):
+        was = history.forecast(history.shares[start], int(start), horizon)
+        found[k] = expected + history.shares[start + 1 : start + 1 + horizon] - was
+    return np.clip(found, 0.0, 1.0)
+
+
+# A job on a full node still gets on after the horizon: at a hundredth of a node.
+LEAST_SHARE: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Nodes for the workers of a job.
+
+    Attributes
+    ----------
+    slots : float
+        Expected until the job is done. [slots]
+    p95_slots : float
+        Within which 19 of 20 futures end. [slots]
+    straggler_loss : float
+        Share of a step that the median worker waits for the slowest. [fraction]
+    """
+
+    nodes: tuple[int, ...]
+    slots: float
+    p95_slots: float
+    straggler_loss: float
+
+
+def completion_slots(possible: Shares, nodes: Sequence[int], work: float) -> NDArray[np.float64]:
+    """Return how long the job takes on these nodes in each future [slots].
+
+    Beyond the horizon it goes on as it did on average in that future.
+
+    Parameters
+    ----------
+    possible : ndarray of shape (draws, horizon, nodes)
+    work : float
+        [slots]
+    """
+    progress = possible[:, :, list(nodes)].min(axis=2)
+    done = progress.cumsum(axis=1)
+    draws, horizon = progress.shape
+    last = np.minimum((done < work).sum(axis=1), horizon - 1)
+    row = np.arange(draws)
+    before = done[row, last] - progress[row, last]
+    ended = done[row, -1] >= work
+    inside = last + (work - before) / np.where(ended, progress[row, last], 1.0)
+    rate = np.maximum(progress.mean(axis=1), LEAST_SHARE)
+    return np.asarray(np.where(ended, inside, horizon + (work - done[row, -1]) / rate))
+
+
+def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
+    """Return nodes of like mean and spread, in so many groups (Ward's criterion).
+
+    Parameters
+    ----------
+    possible : ndarray of shape (draws, horizon, nodes)
+    """
+    features = np.stack([possible.mean(axis=(0, 1)), possible.std(axis=(0, 1))], axis=1)
+    found: list[tuple[int, ...]] = [(k,) for k in range(len(features))]
+    while len(found) > max(count, 1):
+        pairs = [(i, j) for i in range(len(found)) for j in range(i + 1, len(found))]
+        i, j = min(pairs, key=lambda ij: _ward(features, found[ij[0]], found[ij[1]]))
+        found[i] = tuple(sorted(found[i] + found[j]))
+        del found[j]
+    return found
+
+
+def _ward(features: Shares, one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Return what joining two groups adds to the squares within."""
+    apart = features[list(one)].mean(axis=0) - features[list(other)].mean(axis=0)
+    weight = len(one) * len(other) / (len(one) + len(other))
+    return float(weight * (apart**2).sum())
+
+
+def choose(possible: Shares, *, workers: int, work: float) -> Placement:
+    """Return the nodes on which the job is expected to end first.
+
+    Parameters
+    ----------
+    possible : ndarray of shape (draws, horizon, nodes)
+    work : float
+        Slots the job would take on whole nodes. [slots]
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer nodes than workers, or no work.
+    """
+    nodes = possible.shape[2]
+    if not 1 <= workers <= nodes or not work > 0:
+        raise PlanningError(
+            f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
+            hint="give as many workers as there are nodes, or fewer",
+            exit_code=2,
+        )
+
+    def expected(chosen: tuple[int, ...]) -> float:
+        return float(completion_slots(possible, chosen, work).mean())
+
+    share = possible.mean(axis=(0, 1))
+    starts = [tuple(np.argsort(-share, kind="stable")[:workers].tolist())]
+    for count in range(1, nodes // workers + 1):
+        starts += [
+            tuple(sorted(one, key=lambda k: -share[k])[:workers])
+            for one in groups(possible, count)
+            if len(one) >= workers
+        ]
+    best = min(dict.fromkeys(starts), key=expected)
+    slots = expected(best)
+    while True:
+        swaps = [
+            (*best[:at], node, *best[at + 1 :])
+            for at in range(workers)
+            for node in range(nodes)
+            if node not in best
+        ]
+        better = min(swaps, key=expected, default=best)
+        if expected(better) >= slots * (1.0 - 1e-9):
+            break
+        best, slots = better, expected(better)
+    return placement(possible, best, work)
+
+
+def placement(possible: Shares, nodes: Sequence[int], work: float) -> Placement:
+    """Return what is expected of a job on given nodes."""
+    slots = completion_slots(possible, nodes, work)
+    times = [1.0 / np.maximum(possible[:, 0, k], LEAST_SHARE) for k in nodes]
+    return Placement(
+        nodes=tuple(sorted(int(k) for k in nodes)),
+        slots=float(slots.mean()),
+        p95_slots=float(np.quantile(slots, 0.95)),
+        straggler_loss=loss_to_slowest(times),
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# SAS: which nodes of a shared cluster a job's workers go to, by what will be free on them.
+
+
+# ------------------------------------------------------------------------------------------
+# Ways of choosing nodes, and what each would have brought on days that it had not seen.
+#
+# =========================  =====================================================================
+# way                        nodes
+# =========================  =====================================================================
+# freest now                 most is free of them in this slot
+# freest by forecast         in the mean of the forecast, over four times the job's length
+# freest over futures        in the mean of possible futures, over eight times the job's length
+# groups and swaps           the best of like nodes, and swaps that shorten the expected completion
+# usually freest             in the mean of the record
+# =========================  =====================================================================
+#
+# A job that arrives in a slot starts with the next one, and waits for the slowest of its nodes. What
+# was free then is recorded; only the job is played: it is small beside the cluster. The ways before
+# the last two differ by little, and which is best depends on the cluster and on the job's length: so
+# they are judged on the later half of a record, each with what the earlier half told.
+
+
+DRAWS: Final = 60
+MOST_ARRIVALS: Final = 72
+_MOST_CHOICES: Final = 2000
+_LOOK_AHEAD: Final = 8  # times the work, of futures; half of it of the forecast
+_FREE: Final = 0.05  # of a node that is not full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrival:
+    """A job that arrives, and what is known then.
+
+    Attributes
+    ----------
+    now : ndarray of shape (nodes,)
+        Free shares in the slot of the arrival. [fraction]
+    slot : int
+        Its number since the beginning of some day.
+    work : float
+        Slots the job would take on whole nodes. [slots]
+    possible : ndarray of shape (draws, horizon, nodes)
+        Futures.
+    """
+
+    history: NodeHistory
+    now: Shares
+    slot: int
+    workers: int
+    work: float
+    possible: Shares
+
+    @classmethod
+    def at(
+        cls, history: NodeHistory, now: Shares, *, slot: int, workers: int, work: float,
+        draws: int = DRAWS,
+    ) -> Arrival:  # fmt: skip
+        """Return an arrival with futures drawn for it.
+
+        Raises
+        ------
+        PlanningError
+            If there are fewer nodes than workers, no work, or the record is too short.
+        """
+        if not 1 <= workers <= history.nodes or not 0 < work < np.inf:
+            raise PlanningError(
+                f"{workers} workers on {history.nodes} nodes for {work:g} slots are out of range",
+                hint="give as many workers as there are nodes, or fewer",
+                exit_code=2,
+            )
+        horizon = min(max(int(_LOOK_AHEAD * work), 1), len(history.shares) // 2)
+        possible = futures(history, now, slot=slot, horizon=horizon, draws=draws, seed=slot)
+        return cls(
+            history=history, now=now, slot=slot, workers=workers, work=work, possible=possible
+        )
+
+    def freest(self, shares: Shares) -> tuple[int, ...]:
+        """Return as many nodes as there are workers, those of the largest shares."""
+        order = np.argsort(-np.asarray(shares), kind="stable")
+        return tuple(sorted(int(k) for k in order[: self.workers]))
+
+
+def _by_forecast(one: Arrival) -> tuple[int, ...]:
+    ahead = max(int(_LOOK_AHEAD / 2 * one.work), 1)
+    return one.freest(one.history.forecast(one.now, one.slot, ahead).mean(axis=0))
+
+
+Way = Callable[[Arrival], tuple[int, ...]]
+WAYS: Final[Mapping[str, Way]] = MappingProxyType({
+    "freest now": lambda one: one.freest(one.now),
+    "freest by forecast": _by_forecast,
+    "freest over futures": lambda one: one.freest(one.possible.mean(axis=(0, 1))),
+    "groups and swaps": lambda one: choose(
+        one.possible, workers=one.workers, work=one.work
+    ).nodes,
+    "usually freest": lambda one: one.freest(one.history.shares.mean(axis=0)),
+})  # fmt: skip
+# What is recommended: least over both lengths of jobs on Helios' later half (docs/experiments.md).
+CHOSEN: Final = "freest by forecast"
+RANDOM: Final = "any nodes"
+NOT_FULL: Final = "any nodes not full now"
+BEST: Final = "best of all, known afterwards"
+
+
+def arrivals(
+    history: NodeHistory, later: Shares, *, workers: int, work: float
+) -> Iterator[tuple[Arrival, Shares]]:
+    """Yield jobs that arrive on later days, evenly, each with what was really free then.
+
+    Parameters
+    ----------
+    history : NodeHistory
+        Of the days before: it ends where ``later`` begins.
+    later : ndarray of shape (slots, nodes)
+        Free shares. [fraction]
+    work : float
+        Slots a job would take on whole nodes. [slots]
+
+    Raises
+    ------
+    PlanningError
+        If the later days are too short for the job.
+    """
+    horizon = max(int(_LOOK_AHEAD * work), 4 * history.day_slots)
+    last = len(later) - horizon - 1
+    if last < 1:
+        raise PlanningError(
+            f"{len(later)} slots are too few to judge jobs of {work:g} by",
+            hint="record the nodes for longer, or ask about a shorter job",
+            exit_code=2,
+        )
+    begun = len(history.shares)
+    for at in np.unique(np.linspace(0, last, MOST_ARRIVALS).astype(int)).tolist():
+        one = Arrival.at(history, later[at], slot=begun + at, workers=workers, work=work)
+        yield one, later[at + 1 : at + 1 + horizon]
+
+
+def judge(
+    history: NodeHistory,
+    later: Shares,
+    *,
+    workers: int,
+    work: float,
+    others: Mapping[str, Way] = MappingProxyType({}),
+) -> dict[str, Shares]:
+    """Return how long jobs took that arrived on later days, by way of choosing nodes [slots].
+
+    Returns
+    -------
+    dict of ndarray
+        One value an arrival; of choices at random the mean over all choices of nodes, or over
+        2,000 of them.
+
+    Raises
+    ------
+    PlanningError
+        If the later days are too short for the job.
+    """
+    every = _choices(history.nodes, workers)
+    took: dict[str, list[float]] = {}
+    for one, path in arrivals(history, later, workers=workers, work=work):
+        for name, way in {**WAYS, **others}.items():
+            slots = completion_slots(path[None], way(one), work)
+            took.setdefault(name, []).append(float(slots[0]))
+        of_all = completion_slots(path[:, every].min(axis=2).T[:, :, None], [0], work)
+        free = (one.now[every] > _FREE).all(axis=1)
+        took.setdefault(NOT_FULL, []).append(float(of_all[free if free.any() else ~free].mean()))
+        took.setdefault(RANDOM, []).append(float(of_all.mean()))
+        took.setdefault(BEST, []).append(float(of_all.min()))
+    return {name: np.array(values) for name, values in took.items()}
+
+
+def _choices(nodes: int, workers: int) -> NDArray[np.int64]:
+    """Return choices of nodes, one a row: all of them, or drawn ones where they are many."""
+    if math.comb(nodes, workers) <= _MOST_CHOICES:
+        return np.array(list(itertools.combinations(range(nodes), workers)))
+    draw = np.random.default_rng(0)
+    return np.array([draw.choice(nodes, workers, replace=False) for _ in range(_MOST_CHOICES)])

@@ -1,0 +1,327 @@
+r"""Ways to mend a straggler, and what each costs.
+
+======================  =========================================================================
+here                    meaning, unit
+======================  =========================================================================
+:math:`t_i`             what rank i computes for in a step: b_i samples, c_i whatever b_i. [s]
+x                       what exchanging gradients adds to every step. [s]
+:math:`t_{med}`         median of the ranks
+======================  =========================================================================
+
+**Rebalance** (LB-BSP, Cephalo): all samples are kept; b_i such that all ranks end together, at
+:math:`T = (B + \sum c_i / k_i) / \sum 1 / k_i` with :math:`k_i = (t_i - c_i) / b_i`.
+
+**Drop near-duplicates** (SMS): a rank above (1 + delta) of the median keeps
+:math:`b_i' = \lfloor b_i (t_{med} - c_i) / (t_i - c_i) \rfloor` samples. Choosing them takes time:
+it pays only where **selection < saved**. The gain is at most :math:`1 - t_{med} / t_{max}`, and
+the batch loses (B - B') / B.
+
+**Backup workers** (Chen et al., 2016): the n - d first count, the others' work is thrown away.
+
+**Asynchronous**: no rank waits; gradients are old by as many updates as there are ranks.
+
+SMS's own paper was not found: its rule is as described in public summaries, and its similarity
+measure and gradient-transfer control are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.planners.core.errors import PlanningError, check_not_negative, check_positive
+from advisor.planners.links.data_parallel import expected_maximum
+
+Array = NDArray[np.float64]
+SLOWER: Final = 0.1  # delta: below it nobody is a straggler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mended:
+    """A way of mending.
+
+    Attributes
+    ----------
+    step_s : float
+        Of all ranks, with the exchange. [s]
+    samples_fraction : float
+        Of the samples of an ordinary step, what is learned from.
+    gain : float
+        Samples per second, over those of now, less 1; negative where it does not pay.
+    batches : ndarray of shape (ranks,)
+        Samples of each rank in a step.
+    """
+
+    step_s: float
+    samples_fraction: float
+    gain: float
+    batches: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnlikeRanks:
+    """Ranks that train together and compute unequally fast.
+
+    Attributes
+    ----------
+    own_s : ndarray of shape (steps, ranks)
+        What each computes for. [s]
+    batches : ndarray of shape (ranks,)
+        Samples of each in a step.
+    fixed_s : float
+        Of a rank's step, whatever its samples. [s]
+    """
+
+    own_s: Array
+    batches: Array
+    exchange_s: float = 0.0
+    fixed_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_negative("ranks", exchange_s=self.exchange_s, fixed_s=self.fixed_s)
+        check_positive("ranks", own_s=self.own_s, batches=self.batches)
+        if self.own_s.ndim != 2 or self.own_s.shape[1] != len(self.batches):
+            raise ValueError("ranks: own_s needs a column a rank")
+
+    @property
+    def step_s(self) -> float:
+        """What a synchronous step takes now [s]."""
+        return float(self.own_s.max(axis=1).mean()) + self.exchange_s
+
+    def mended(self, step_s: float, batches: ArrayLike, kept: float = 1.0) -> Mended:
+        """Return what a step of such a length and such batches gains."""
+        held = np.asarray(batches, float)
+        fraction = kept * float(held.sum() / self.batches.sum())
+        return Mended(
+            step_s=step_s,
+            samples_fraction=fraction,
+            gain=fraction * self.step_s / step_s - 1.0,
+            batches=held,
+        )
+
+    def scaled(self, batches: ArrayLike) -> float:
+        """Return the mean step with other batches: computing is fixed and per sample [s]."""
+        share = np.asarray(batches, float) / self.batches
+        fixed = np.minimum(self.fixed_s, self.own_s)
+        return float((fixed + (self.own_s - fixed) * share).max(axis=1).mean()) + self.exchange_s
+
+
+def rebalanced(ranks: UnlikeRanks) -> Mended:
+    """Return the step in which every rank has as many samples as it can do in one time."""
+    mean = ranks.own_s.mean(axis=0)
+    fixed = np.minimum(ranks.fixed_s, 0.999 * mean)
+    each = (mean - fixed) / ranks.batches
+    until = (ranks.batches.sum() + np.sum(fixed / each)) / np.sum(1.0 / each)
+    wanted = np.maximum((until - fixed) / each, 1.0)
+    batches = _whole(wanted * ranks.batches.sum() / wanted.sum(), int(ranks.batches.sum()))
+    return ranks.mended(ranks.scaled(batches), batches)
+
+
+def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
+    """Return the step in which stragglers drop near-duplicates.
+
+    Parameters
+    ----------
+    selection_s : float
+        What choosing the samples takes a straggler in every step; below what is saved, or the
+        gain is negative. [s]
+    """
+    check_not_negative("dropping", selection_s=selection_s)
+    mean = ranks.own_s.mean(axis=0)
+    median = float(np.median(mean))
+    slow = mean > (1.0 + SLOWER) * median
+    fixed = np.minimum(ranks.fixed_s, 0.999 * median)
+    fewer = np.maximum(np.floor(ranks.batches * (median - fixed) / (mean - fixed)), 1.0)
+    batches = np.where(slow, fewer, ranks.batches)
+    extra = selection_s if slow.any() else 0.0
+    return ranks.mended(ranks.scaled(batches) + extra, batches)
+
+
+def backed_up(ranks: UnlikeRanks, backups: int) -> Mended:
+    """Return the step that waits for all but so many ranks, whose work is thrown away.
+
+    Raises
+    ------
+    ValueError
+        If nobody would be waited for.
+    """
+    count = len(ranks.batches)
+    if not 0 <= backups < count:
+        raise ValueError(f"{backups} backups of {count} ranks")
+    order = np.sort(ranks.own_s, axis=1)[:, count - 1 - backups]
+    step_s = float(order.mean()) + ranks.exchange_s
+    return ranks.mended(step_s, ranks.batches, kept=(count - backups) / count)
+
+
+def asynchronous(ranks: UnlikeRanks) -> Mended:
+    """Return ranks that wait for nobody: a step is the time of as many samples as now."""
+    rates = ranks.batches / (ranks.own_s.mean(axis=0) + ranks.exchange_s)
+    return ranks.mended(float(ranks.batches.sum() / rates.sum()), ranks.batches)
+
+
+def _whole(wanted: Array, total: int) -> Array:
+    """Round to whole samples that keep their sum: the largest rests go up."""
+    floors = np.maximum(np.floor(wanted), 1.0)
+    left = total - int(floors.sum())
+    if left > 0:
+        floors[np.argsort(wanted - floors)[::-1][:left]] += 1.0
+    return np.asarray(floors)
+
+
+# ------------------------------------------------------------------------------------------
+# Ranks that compute for longer than the others: how unlike they are, and what mends it.
+
+
+# ------------------------------------------------------------------------------------------
+# The spread of the ranks of one job, and how much of it stays from step to step.
+#
+# ======================  =========================================================================
+# here                    meaning, unit
+# ======================  =========================================================================
+# :math:`t_{is}`          what rank i computes for in step s: waiting for others is not in it. [s]
+# :math:`r_{is}`          that over the mean of all ranks in the step
+# :math:`a_i`             mean of a rank's r over the steps, less 1: what stays with the rank
+# :math:`e_{is}`          what is left: it comes and goes, with correlation rho from step to step
+# :math:`\sigma_a, \sigma_e`  their standard deviations over ranks, and over ranks and steps
+# ======================  =========================================================================
+#
+# Dividing by the mean of n ranks takes 1/n of the variance away, which is given back. Of the
+# variance of the rank means, what passing noise leaves in a mean of S steps is taken off:
+#
+# .. math::
+#     \sigma_a^2 = \frac{1}{n - 1} \sum_i a_i^2 - \frac{\sigma_e^2}{S} \frac{1 + \rho}{1 - \rho}
+#
+# A synchronous step waits for the slowest rank: for K ranks like these it takes
+# :math:`1 + \sqrt{\sigma_a^2 + \sigma_e^2}\, E[\max_K]` of the mean (``links.data_parallel``), since
+# the mean over many draws of ranks does not know which part stays.
+#
+# References
+# ----------
+# .. [1] Alibaba cluster-trace-gpu-v2020, mini-batch times of ten workers a job.
+
+
+FEWEST_STEPS: Final = 30
+# Ranks that the prior's variance between ranks counts as: published jobs lie orders of magnitude
+# apart (medians of .014 to 3.05 over 80 jobs of [1]_): a few ranks of one's own outweigh it.
+PRIOR_RANKS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpread:
+    """The measured spread of the ranks of one job.
+
+    Attributes
+    ----------
+    staying_fraction, passing_fraction : float
+        Standard deviations over the mean: between ranks, and from step to step.
+    lag1 : float
+        Correlation of a rank's passing part with that of its next step.
+    """
+
+    staying_fraction: float
+    passing_fraction: float
+    lag1: float
+    ranks: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        parts = (self.staying_fraction, self.passing_fraction)
+        is_known = all(0 <= one < float("inf") for one in parts) and -1 <= self.lag1 <= 1
+        if not (is_known and self.ranks > 1 and self.steps > 0):
+            raise ValueError(f"impossible spread of ranks: {self}")
+
+    @property
+    def sd_fraction(self) -> float:
+        """Standard deviation over workers of one step's compute, as a fraction of it."""
+        return float(np.hypot(self.staying_fraction, self.passing_fraction))
+
+    def with_prior(self, prior_fraction: float) -> float:
+        """Return the same where what stays, seen on few ranks, is joined with a prior's."""
+        known = self.ranks - 1
+        staying = known * self.staying_fraction**2 + PRIOR_RANKS * prior_fraction**2
+        return float(np.sqrt(self.passing_fraction**2 + staying / (known + PRIOR_RANKS)))
+
+
+def own_times(
+    step_s: Mapping[int, Sequence[float]],
+    wait_s: Mapping[int, Sequence[float]],
+    *,
+    is_wall: bool = False,
+) -> Array:
+    """Return what each rank computes for in each step, of shape (steps, ranks) [s].
+
+    Parameters
+    ----------
+    step_s, wait_s : mapping of int to sequence of float
+        By rank, in order: whole steps, and what of each was spent waiting for the others. Their
+        ends belong to the same step; ranks may have unequal numbers of them. [s]
+    is_wall : bool, default False
+        Count what holds a rank back (a quota, neighbours) as its own too: a step's length is then
+        that of the rank that was held back least, the same for all, for they wait for each other.
+    """
+    ranks = sorted(step_s)
+    count = min((min(len(step_s[r]), len(wait_s.get(r, ()))) for r in ranks), default=0)
+    if not count:
+        return np.zeros((0, len(ranks)))
+    whole = np.array([step_s[r][-count:] for r in ranks]).T
+    waited = np.array([wait_s[r][-count:] for r in ranks]).T
+    if is_wall:
+        whole = whole.max(axis=1, keepdims=True)
+    return np.asarray(np.maximum(whole - waited, 0.0))
+
+
+def measured_spread(own_s: ArrayLike) -> RankSpread:
+    """Return the spread of ranks by the equations above.
+
+    Parameters
+    ----------
+    own_s : array-like of shape (steps, ranks)
+        [s]
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer than two ranks or thirty steps, or a rank never computed.
+    """
+    times = np.asarray(own_s, float)
+    if times.ndim != 2 or times.shape[1] < 2 or times.shape[0] < FEWEST_STEPS:
+        raise PlanningError(
+            f"the spread of ranks needs two of them and {FEWEST_STEPS} steps, got {times.shape}",
+            hint="profile for longer, with --workers 2 or more",
+        )
+    if not np.all(np.isfinite(times)) or np.any(times.mean(axis=0) <= 0):
+        raise PlanningError("a rank that never computes has no spread", hint="profile for longer")
+    steps, ranks = times.shape
+    whole = times.mean(axis=1, keepdims=True)
+    relative = times / np.where(whole > 0, whole, 1.0)
+    mean = relative.mean(axis=0)
+    passing = relative - mean
+    given_back = ranks / (ranks - 1.0)
+    variance = given_back * float(np.mean(passing**2)) * steps / (steps - 1.0)
+    below = float(np.sum(passing[:-1] ** 2))
+    lag1 = float(np.sum(passing[1:] * passing[:-1])) / below if below > 0 else 0.0
+    lag1 = float(np.clip(lag1, -0.99, 0.99))
+    left = variance / steps * (1 + lag1) / (1 - lag1)
+    between = float(np.sum((mean - mean.mean()) ** 2)) / (ranks - 1.0)
+    return RankSpread(
+        staying_fraction=float(np.sqrt(max(0.0, between - left))),
+        passing_fraction=float(np.sqrt(variance)),
+        lag1=lag1,
+        ranks=ranks,
+        steps=steps,
+    )
+
+
+def per_doubling(sd_fraction: float) -> float:
+    """Return the slowdown of the first doubling of the workers: laws that grow by log2 take it.
+
+    Examples
+    --------
+    >>> round(per_doubling(0.031), 4)
+    0.0175
+    """
+    return sd_fraction * float(expected_maximum(2))

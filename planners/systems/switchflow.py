@@ -1,0 +1,363 @@
+"""Jobs that take turns on a device: memory, rounds, preemption, and the shared bill.
+
+==================  ============================================================================
+here                meaning, unit
+==================  ============================================================================
+``input_s``      i  of a step, on the processor: loading and whatever the device waits for. [s]
+``compute_s``    c  of a step, on the device. [s]
+``weight_bytes`` w  that stay on the device between steps: weights and optimizer state. [bytes]
+``transient_bytes`` a  peak of what a step holds besides: activations, workspace. [bytes]
+==================  ============================================================================
+
+    memory, in turns        sum w + max a          memory, at once    sum (w + a)
+    a round of sessions     sum (i + c)            one job's step after the other
+    a round of SwitchFlow   max(sum c, max (i + c))   one on the device, the others load
+    preemption              longest kernel + moving w where the victim leaves the device
+
+Published checks: two ResNet-50 of batch 16 on a V100 share 226 images/s as 116 each; sharing the
+input gains at most i / (i + c); weights moved over PCIe 3 x16 take 27 ms + w / 12.7 GiB/s (least
+squares on the paper's eight models: within 4 % for the two VGGs, 0.73 to 1.66 times the others).
+Source: SwitchFlow (Wu et al.). At most three models on a device, as there: ``MOST_JOBS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.errors import GIB, PlanningError, check_not_negative, check_positive
+
+Sharing = Literal["sessions", "switchflow"]
+
+MOST_JOBS: Final = 3
+MOVE_S: Final = 0.027
+MOVE_BYTES_PER_S: Final = 12.7 * GIB  # PCIe 3 x16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A job that would share a device.
+
+    Attributes
+    ----------
+    input_s, compute_s : float
+        Of one step alone, one after the other. [s]
+
+    Raises
+    ------
+    PlanningError
+        If an amount makes no sense.
+    """
+
+    name: str
+    input_s: float
+    compute_s: float
+    weight_bytes: float = 0.0
+    transient_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(self.name, compute_s=self.compute_s)
+        check_not_negative(
+            self.name,
+            input_s=self.input_s,
+            compute_s=self.compute_s,
+            weight_bytes=self.weight_bytes,
+            transient_bytes=self.transient_bytes,
+        )
+
+    @property
+    def step_s(self) -> float:
+        """A step alone [s]."""
+        return self.input_s + self.compute_s
+
+
+def needed_bytes(tenants: Sequence[Tenant], *, is_in_turns: bool) -> float:
+    """Return the device memory that jobs need together [bytes].
+
+    Parameters
+    ----------
+    is_in_turns : bool
+        One step at a time on the device: their peaks do not meet. Two processes that share a
+        device without that need all of it at once.
+    """
+    weights = sum(one.weight_bytes for one in tenants)
+    transient = [one.transient_bytes for one in tenants]
+    return weights + (max(transient, default=0.0) if is_in_turns else sum(transient))
+
+
+def round_s(tenants: Sequence[Tenant], sharing: Sharing) -> float:
+    """Return the time in which every job makes one step [s].
+
+    Raises
+    ------
+    PlanningError
+        If there is no job, or more than have ever been put on one device.
+    """
+    if not 1 <= len(tenants) <= MOST_JOBS:
+        raise PlanningError(
+            f"{len(tenants)} jobs on one device are out of range",
+            hint=f"share a device between up to {MOST_JOBS}",
+            exit_code=2,
+        )
+    if sharing == "sessions":
+        return sum(one.step_s for one in tenants)
+    return max(sum(one.compute_s for one in tenants), max(one.step_s for one in tenants))
+
+
+def preemption_s(victim: Tenant, *, kernel_s: float, is_moved: bool) -> float:
+    """Return how long a more urgent job waits for the device [s].
+
+    Parameters
+    ----------
+    victim : Tenant
+        Queued kernels are dropped, running ones end.
+    is_moved : bool
+        Whether its weights leave the device first, because both do not fit.
+    """
+    check_not_negative(victim.name, kernel_s=kernel_s)
+    moved_s = MOVE_S + victim.weight_bytes / MOVE_BYTES_PER_S if is_moved else 0.0
+    return kernel_s + moved_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Jobs on one device, against each on a device of its own.
+
+    Attributes
+    ----------
+    finish_s : ndarray of shape (n,)
+        When each job ends; all begin together. [s]
+    device_s, device_s_apart : float
+        That are paid for: until the last one ends; summed over devices of their own. [s]
+    bill_fraction : ndarray of shape (n,)
+        What each pays, over what it paid alone, if those that run share the bill evenly.
+    """
+
+    finish_s: NDArray[np.float64]
+    device_s: float
+    device_s_apart: float
+    bill_fraction: NDArray[np.float64]
+
+    @property
+    def saved_fraction(self) -> float:
+        """Of the device time; negative where sharing costs more [fraction]."""
+        return 1.0 - self.device_s / self.device_s_apart
+
+
+def pair_bill(alone_s: Sequence[float], rates: Sequence[float]) -> Shared:
+    """Return what two jobs pay on one device until both have ended.
+
+    Parameters
+    ----------
+    alone_s : sequence of two floats
+        What each takes on a device of its own. [s]
+    rates : sequence of two floats
+        Of each beside the other, over its rate alone. [fraction]
+
+    Raises
+    ------
+    PlanningError
+        If an amount is no positive number.
+
+    Examples
+    --------
+    Equal jobs that keep 80 % of their rate: half a device, five eighths of the bill.
+
+    >>> pair_bill([3600.0, 3600.0], [0.8, 0.8]).bill_fraction.tolist()
+    [0.625, 0.625]
+    """
+    alone, rate = np.asarray(alone_s, float), np.asarray(rates, float)
+    check_positive("two jobs on a device", alone_s=alone, rates=rate)
+    if alone.shape != (2,) or rate.shape != (2,):
+        raise ValueError(f"two jobs, got {alone.shape} and {rate.shape}")
+    together = alone / rate
+    first = int(np.argmin(together))
+    last = 1 - first
+    both_s = float(together[first])
+    rest_s = float(alone[last] - both_s * rate[last])
+    finish = np.array([both_s, both_s])
+    finish[last] += rest_s
+    paid = np.array([both_s / 2.0, both_s / 2.0])
+    paid[last] += rest_s
+    return Shared(
+        finish_s=finish,
+        device_s=float(finish.max()),
+        device_s_apart=float(alone.sum()),
+        bill_fraction=paid / alone,
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# SwitchFlow and Gavel's pairs: which jobs share a device, and how fast each of them then is.
+
+
+# ------------------------------------------------------------------------------------------
+# The slowdown of jobs beside others whose kernels take turns on the same device.
+#
+# ==================  ============================================================================
+# here                meaning, unit
+# ==================  ============================================================================
+# ``busy_fraction`` u share of a job's step, alone, in which its kernels run. [fraction]
+# ``kernel_s``      L mean time of one of its kernels. [s]
+# ``exposure``      v kernels of a job a second, v = u / L: how often it queues for the device. [1/s]
+# ``pressure``      a kernel time met in the queue, a = u x L: chance to find it times length. [s]
+# ``rate``          r rate beside others over the rate alone. [fraction]
+# ==================  ============================================================================
+#
+#     1 / r_i = 1 + v_i x sum over j != i of a_j
+#
+# Each kernel of i that finds one of j running waits for it, so small kernels lose to large ones, and
+# two equal jobs that each fill the device get half of it. A job of which two numbers are known, from
+# its recording (u and L) or from pairs that were measured (v and a), has a rate beside any other.
+#
+# From measured pairs ln(1/r - 1) = ln v_i + ln a_j is linear: ``fit`` solves it by ridge regression.
+# Sources: Gavel's measured pairs (Narayanan et al., OSDI'20; ``advisor validate colocation``); the
+# law is ours, and SwitchFlow's two ResNet-50s (226 to 116 images/s each) are its case u = 1.
+
+
+# Rates above 1 / (1 + 0.03) cannot be told from no interference at all: what repeats scatter by.
+_LEAST_SLOWDOWN: Final = 0.03
+# In units of one measured pair: a job seen in one pair only is drawn halfway to the mean job.
+_RIDGE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharer:
+    """A job in a device's queue.
+
+    Attributes
+    ----------
+    exposure : float
+        [1/s]
+    pressure : float
+        [s]
+
+    Raises
+    ------
+    PlanningError
+        If one of them is no positive number.
+    """
+
+    exposure: float
+    pressure: float
+
+    def __post_init__(self) -> None:
+        check_positive("job on a shared device", exposure=self.exposure, pressure=self.pressure)
+
+    @property
+    def busy_fraction(self) -> float:
+        """Share of its step alone in which the device works; above 1 where switching costs."""
+        return float(np.sqrt(self.exposure * self.pressure))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPair:
+    """Two jobs measured on one device, as rates beside each other over rates alone.
+
+    Attributes
+    ----------
+    first, second : str
+        Names of the jobs, the device among them where there are several.
+    first_rate, second_rate : float
+        [fraction]
+
+    Raises
+    ------
+    PlanningError
+        If a rate is no positive number.
+    """
+
+    first: str
+    second: str
+    first_rate: float
+    second_rate: float
+
+    def __post_init__(self) -> None:
+        check_positive(
+            f"pair {self.first}, {self.second}",
+            first_rate=self.first_rate,
+            second_rate=self.second_rate,
+        )
+
+
+def sharer(busy_fraction: float, kernel_s: float) -> Sharer:
+    """Return a job by what its recording shows.
+
+    Parameters
+    ----------
+    busy_fraction : float
+        [fraction]
+    kernel_s : float
+        Mean length of a kernel. [s]
+
+    Raises
+    ------
+    PlanningError
+        If the device is busy for less than none or more than all of the step.
+    """
+    check_positive("job on a shared device", busy_fraction=busy_fraction, kernel_s=kernel_s)
+    if busy_fraction > 1.0:
+        raise PlanningError(
+            f"a device busy for {busy_fraction:g} of the time is out of range",
+            hint="give a share between 0 and 1",
+            exit_code=2,
+        )
+    return Sharer(exposure=busy_fraction / kernel_s, pressure=busy_fraction * kernel_s)
+
+
+def shared_rates(jobs: Sequence[Sharer]) -> NDArray[np.float64]:
+    """Return each job's rate beside all the others, over its rate alone [fraction].
+
+    Examples
+    --------
+    Two ResNet-50 that each fill a V100: 226 images/s alone, 116 beside each other (SwitchFlow).
+
+    >>> filling = sharer(1.0, 2e-4)
+    >>> (226 * shared_rates([filling, filling])).tolist()
+    [113.0, 113.0]
+    """
+    exposure = np.array([one.exposure for one in jobs])
+    pressure = np.array([one.pressure for one in jobs])
+    slowdown: NDArray[np.float64] = 1.0 + exposure * (pressure.sum() - pressure)
+    return 1.0 / slowdown
+
+
+def fit(pairs: Sequence[MeasuredPair]) -> Mapping[str, Sharer]:
+    """Return the jobs that measured pairs tell of.
+
+    Only products of one job's exposure and another's pressure are seen, so the second is in a
+    unit that depends on the jobs; among the jobs of one fit it cancels.
+
+    Raises
+    ------
+    PlanningError
+        If there is no pair.
+    """
+    if not pairs:
+        raise PlanningError(
+            "no measured pair of jobs to learn from", hint="measure two jobs together", exit_code=2
+        )
+    names = sorted({name for one in pairs for name in (one.first, one.second)})
+    place = {name: k for k, name in enumerate(names)}
+    seen = [(place[p.first], place[p.second], p.first_rate) for p in pairs]
+    seen += [
+        (place[p.second], place[p.first], p.second_rate) for p in pairs if p.first != p.second
+    ]
+    victim, other, rate = (np.array(column) for column in zip(*seen, strict=True))
+    found = np.log(np.maximum(1.0 / rate - 1.0, _LEAST_SLOWDOWN))
+    rows = np.arange(found.size)
+    design = np.zeros((found.size, 2 * len(names)))
+    design[rows, victim] = 1.0
+    design[rows, len(names) + other] = 1.0
+    mean = float(found.mean())
+    normal = design.T @ design + _RIDGE * np.eye(design.shape[1])
+    solved = np.linalg.solve(normal, design.T @ (found - mean)) + mean / 2.0
+    exposure, pressure = np.exp(solved[: len(names)]), np.exp(solved[len(names) :])
+    return {
+        name: Sharer(exposure=float(exposure[k]), pressure=float(pressure[k]))
+        for name, k in place.items()
+    }

@@ -1,0 +1,612 @@
+"""Pipelines whose stages are unequal groups of GPUs over unequal links (Zorse).
+
+| here                 | Zorse  | meaning                                                         |
+|----------------------|--------|-----------------------------------------------------------------|
+| ``forward_s``        | t_f    | forward of one layer for one micro-batch on a GPU [s]           |
+| ``both_s``           | T      | t_f + t_b: the backward pass recomputes the forward [s]         |
+| ``all_gather_s``     | AG     | gathering one layer's parameters in a group [s]                 |
+| ``reduce_scatter_s`` | RS     | scattering one layer's gradients in a group [s]                 |
+| ``send_receive_s``   | SR     | handing one micro-batch's activations to the next stage [s]     |
+| ``counts``           | n_i    | micro-batches that GPU i of a group processes in a step         |
+| ``degree``           | v      | ministages of a group; stages go round the groups v times       |
+| ``chunks``           | -      | layers of a group's ministages                                  |
+
+Machines are grouped so that slow links fall between groups (``planners.links.link_groups``).
+Inside a
+group: data parallel with sharded state and micro-batches in proportion to speed. Across groups:
+layers in proportion to the groups' speed, cut into ministages, so that a group's memory holds two
+ministages unsharded and not all its layers. All times are seconds: upstream divides modelled
+collective times by 1000 and compares them with milliseconds, which makes them vanish.
+Source: Zorse (MLSys'26); repository benson-guo/zorse, MIT, ``zorse_planner.py`` and
+``zorse_optimizer``; its golden plans are reproduced exactly in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.columns import Floats
+from advisor.planners.core.errors import (
+    GIB,
+    PlanningError,
+    check_counts,
+    check_not_negative,
+    check_positive,
+)
+from advisor.planners.layouts.pipeline import partition
+from advisor.planners.step.units import UnitTimes
+from advisor.planners.systems.cephalo import Worker
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZorseConstants:
+    """Constants of the authors' planner; each names the term that it stands in.
+
+    Attributes
+    ----------
+    parameter_bytes, optimizer_bytes : float
+        Per parameter: the working copy, and what is sharded for the optimizer. [bytes]
+    boundary_activations : float
+        Activations of a micro-batch kept at stage boundaries, as multiples of sequence x hidden.
+    reserve_bytes : float
+        Context and buffers on each GPU. [bytes]
+    """
+
+    parameter_bytes: float = 2.0
+    optimizer_bytes: float = 12.0
+    boundary_activations: float = 3.0
+    reserve_bytes: float = 2.0 * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineGroup:
+    """GPUs that train the same layers data-parallel.
+
+    ``all_gather_s`` and ``reduce_scatter_s`` are per layer. [s]
+    """
+
+    workers: tuple[Worker, ...]
+    all_gather_s: float = 0.0
+    reduce_scatter_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise PlanningError("a group has no GPUs", hint="leave it out", exit_code=2)
+        check_not_negative(
+            "group", all_gather_s=self.all_gather_s, reduce_scatter_s=self.reduce_scatter_s
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineJob:
+    """What is trained: ``layer_parameters`` and ``hidden`` are of one (repeated) layer."""
+
+    global_batch: int
+    layers: int
+    layer_parameters: float
+    sequence: int
+    hidden: int
+
+    def __post_init__(self) -> None:
+        names = ("global_batch", "layers", "sequence", "hidden")
+        check_counts("job", **{name: getattr(self, name) for name in names})
+        check_not_negative("job", layer_parameters=self.layer_parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsymmetricPlan:
+    """A pipeline over groups, in pipeline order.
+
+    Attributes
+    ----------
+    groups : tuple of PipelineGroup
+    micro_batch, degree : int
+    layers : tuple of int
+        Of the stages in pipeline order: ministage j of group g is stage ``j * len(groups) + g``.
+    counts : tuple of tuple of int
+        Micro-batches in a step, by group and GPU.
+    startup_s, core_s, drain_s, step_s : float
+        ``step_s`` is their sum.
+    memory_bytes : tuple of float
+        Per GPU, by group. [bytes]
+    is_offloaded : bool
+        All but two ministages of the parameters, and the optimizer's state, lie in host memory.
+    host_bytes : float
+        Host memory that offloading takes, over all groups. [bytes]
+    """
+
+    groups: tuple[PipelineGroup, ...]
+    micro_batch: int
+    degree: int
+    layers: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
+    startup_s: float
+    core_s: float
+    drain_s: float
+    step_s: float
+    memory_bytes: tuple[float, ...]
+    is_offloaded: bool = False
+    host_bytes: float = 0.0
+
+
+def ring_s(payload_bytes: float, ring_bytes_per_s: Sequence[float], *, factor: float) -> float:
+    """Return the time of a ring all-gather or reduce-scatter over unequal links [s].
+
+    Every one of the n-1 steps waits for the slowest link (section 4.7); ``factor`` is the
+    authors' 1.15, and 2.5 on the one host where their model and their measurement can be
+    compared.
+
+    >>> round(ring_s(4e9, [1e9, 2e9, 2e9, 2e9], factor=1.0), 9)
+    3.0
+    """
+    n = len(ring_bytes_per_s)
+    check_positive("ring", bytes_per_s=ring_bytes_per_s)
+    return 0.0 if n < 2 else (n - 1) * payload_bytes / n / min(ring_bytes_per_s) * factor
+
+
+def share_counts(workers: Sequence[Worker], micro_batch: int, micro_batches: int) -> Ints:
+    """Share micro-batches over a group's GPUs by speed; the fastest takes the remainder."""
+    both = _zorse_both_s(workers, micro_batch)[1]
+    return proportional(1.0 / both, micro_batches)
+
+
+def proportional(speed: Floats, total: int) -> Ints:
+    """Share a whole number out by speed; the fastest takes the remainder."""
+    shares: Ints = np.floor(total * speed / speed.sum() + 1e-9).astype(np.int64)
+    shares[int(np.argmax(speed))] += total - int(shares.sum())
+    return shares
+
+
+def _zorse_both_s(workers: Sequence[Worker], micro_batch: int) -> tuple[Floats, Floats]:
+    times = [w.latency.at(micro_batch) for w in workers]
+    forward = np.array([float(f) for f, _ in times])
+    return forward, forward + np.array([float(b) for _, b in times])
+
+
+def share_layers(group_s: Floats, layers: int, degree: int) -> list[Ints]:
+    """Share layers over groups by speed and cut each share into ``degree`` ministages.
+
+    Parameters
+    ----------
+    group_s : array of shape (groups,)
+        Time of one layer over a group's whole share of the step. [s]
+    layers, degree : int
+
+    Returns
+    -------
+    list of arrays of shape (degree,)
+        Layers of each group's ministages. What the even division leaves over goes, one layer at
+        a time, to the group that would then be fastest.
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer layers than ministages.
+    """
+    if layers < group_s.size * degree:
+        raise PlanningError(
+            f"{layers} layers do not fill {group_s.size} groups x {degree} ministages",
+            hint="use fewer groups or a smaller interleave degree",
+        )
+    even = np.maximum(proportional(1.0 / group_s, layers) // degree, 1)
+    while even.sum() * degree > layers:
+        # At least one layer a ministage may ask for more than there are: the slowest gives.
+        can_give = np.flatnonzero(even > 1)
+        even[can_give[np.argmax((group_s * even)[can_give])]] -= 1
+    chunks = [np.full(degree, int(n)) for n in even]
+    for _ in range(layers - int(even.sum()) * degree):
+        totals = np.array([c.sum() for c in chunks])
+        group = chunks[int(np.argmin(group_s * (totals + 1)))]
+        group[int(np.argmin(group))] += 1
+    return chunks
+
+
+def schedule_s(
+    groups: Sequence[PipelineGroup],
+    counts: Sequence[Ints],
+    chunks: Sequence[Ints],
+    micro_batch: int,
+    send_receive_s: float,
+) -> tuple[float, float, float]:
+    """Return start-up, core and drain of a step (section 3.1, step 5) [s]."""
+    times = [_zorse_both_s(g.workers, micro_batch) for g in groups]
+    forward = [float(f.max()) for f, _ in times]
+    both = [float(t.max()) for _, t in times]
+    stages = [(g, int(c[j])) for j in range(chunks[0].size) for g, c in enumerate(chunks)]
+    edge = min(len(groups) + 1, len(stages))
+    first, last = stages[0], stages[-1]
+    startup = sum(forward[g] * n for g, n in stages[:edge]) + send_receive_s * (edge - 1)
+    startup += max(groups[first[0]].all_gather_s - forward[first[0]], 0.0) * first[1]
+    drain = sum(both[g] * n for g, n in stages[-edge:]) + send_receive_s * (edge - 1)
+    drain += max(groups[last[0]].reduce_scatter_s - both[last[0]], 0.0) * last[1]
+    core = max(
+        _core_s(group, *time, count, chunk, send_receive_s)
+        for group, time, count, chunk in zip(groups, times, counts, chunks, strict=True)
+    )
+    return startup, core, drain
+
+
+def _core_s(
+    group: PipelineGroup, forward: Floats, both: Floats, counts: Ints, chunk: Ints, send_s: float
+) -> float:
+    """Return the steady part of one group: the sum over its ministages [s]."""
+    layers = chunk[:, None]  # (ministages, GPUs)
+    # The first micro-batch of the first ministage belongs to the start-up.
+    started = np.where(np.arange(chunk.size)[:, None] == 0, 1, 0)
+    forward_counts = np.maximum(counts[None, :] - started, 0)
+    up = (np.maximum(forward * layers, send_s) * forward_counts).max(axis=1)
+    down = (np.maximum(both * layers, send_s) * counts[None, :]).max(axis=1)
+    gathered, scattered = group.all_gather_s, group.all_gather_s + group.reduce_scatter_s
+    return float((np.maximum(up, gathered * chunk) + np.maximum(down, scattered * chunk)).sum())
+
+
+def memory_bytes(
+    gpus: int,
+    chunk: Ints,
+    job: PipelineJob,
+    micro_batch: int,
+    fixed: ZorseConstants,
+    *,
+    is_offloaded: bool,
+) -> float:
+    """Return the memory of each GPU of a group (section 3.1, step 6) [bytes]."""
+    pairs = chunk[:-1] + chunk[1:] if chunk.size > 1 else chunk
+    whole, layers = float(pairs.max()), float(chunk.sum())
+    working = whole + (0.0 if is_offloaded else (layers - whole) / gpus)
+    optimizer = 0.0 if is_offloaded else layers / gpus
+    states = working * fixed.parameter_bytes + optimizer * fixed.optimizer_bytes
+    boundary = micro_batch * job.sequence * job.hidden * fixed.parameter_bytes
+    return (
+        states * job.layer_parameters + fixed.boundary_activations * boundary + fixed.reserve_bytes
+    )
+
+
+def best_of_groups(
+    groups: Sequence[PipelineGroup],
+    job: PipelineJob,
+    *,
+    send_receive_s: Callable[[int], float],
+    micro_batches: Sequence[int] | None = None,
+    constants: ZorseConstants | None = None,
+    may_offload: bool = False,
+) -> AsymmetricPlan:
+    """Choose micro-batch and interleave degree for groups in pipeline order.
+
+    Parameters
+    ----------
+    groups : sequence of PipelineGroup
+    job : PipelineJob
+    send_receive_s : function of the micro-batch
+        Time to hand its activations to the next stage. [s]
+    micro_batches : sequence of int, optional
+        To try; default the powers of two that divide the batch.
+    constants : ZorseConstants, optional
+    may_offload : bool, default False
+        Try parameters and optimizer in host memory where a plan does not fit otherwise.
+
+    Raises
+    ------
+    PlanningError
+        If no combination fits into memory.
+    """
+    if not groups:
+        raise PlanningError("a pipeline needs a group", hint="give at least one", exit_code=2)
+    fixed = constants or ZorseConstants()
+    tried = micro_batches or [
+        2**i for i in range(job.global_batch.bit_length()) if job.global_batch % 2**i == 0
+    ]
+    sends_s = {m: send_receive_s(m) for m in tried}
+    check_not_negative("link between groups", send_receive_s=list(sends_s.values()))
+    plans = [
+        p
+        for m, send_s in sends_s.items()
+        for v in range(1, min(job.layers // 2, len(groups)) + 3)
+        for p in _plans(groups, job, m, v, send_s, fixed, may_offload)
+    ]
+    if not plans:
+        raise PlanningError(
+            f"{job.layers} layers cannot be cut over {len(groups)} groups", hint="use fewer groups"
+        )
+    fitting = [p for p in plans if _excess_bytes(p) <= 0]
+    if not fitting:
+        nearest = min(plans, key=_excess_bytes)
+        raise PlanningError(
+            f"no pipeline over these groups fits: the nearest misses by "
+            f"{_excess_bytes(nearest) / GIB:.1f} GiB (micro-batch {nearest.micro_batch}, "
+            f"{nearest.degree} ministages)",
+            hint="add GPUs to the tightest group, or allow offloading to host memory",
+            exit_code=3,
+        )
+    return min(fitting, key=lambda p: p.step_s)
+
+
+def _plans(
+    groups: Sequence[PipelineGroup],
+    job: PipelineJob,
+    micro_batch: int,
+    degree: int,
+    send_receive_s: float,
+    fixed: ZorseConstants,
+    may_offload: bool,
+) -> list[AsymmetricPlan]:
+    if job.layers < len(groups) * degree or job.global_batch % micro_batch:
+        return []
+    total = job.global_batch // micro_batch
+    counts = [share_counts(g.workers, micro_batch, total) for g in groups]
+    both = [_zorse_both_s(g.workers, micro_batch)[1] for g in groups]
+    group_s = np.array([float((t * n).max()) for t, n in zip(both, counts, strict=True)])
+    chunks = share_layers(group_s, job.layers, degree)
+    parts = schedule_s(groups, counts, chunks, micro_batch, send_receive_s)
+    state = fixed.parameter_bytes + fixed.optimizer_bytes
+    return [
+        AsymmetricPlan(
+            groups=tuple(groups),
+            micro_batch=micro_batch,
+            degree=degree,
+            layers=tuple(int(c[j]) for j in range(degree) for c in chunks),
+            counts=tuple(tuple(map(int, n)) for n in counts),
+            startup_s=parts[0],
+            core_s=parts[1],
+            drain_s=parts[2],
+            step_s=sum(parts),
+            memory_bytes=tuple(
+                memory_bytes(len(g.workers), c, job, micro_batch, fixed, is_offloaded=is_offloaded)
+                for g, c in zip(groups, chunks, strict=True)
+            ),
+            is_offloaded=is_offloaded,
+            host_bytes=state * job.layers * job.layer_parameters if is_offloaded else 0.0,
+        )
+        for is_offloaded in ([False, True] if may_offload else [False])
+    ]
+
+
+def _excess_bytes(plan: AsymmetricPlan) -> float:
+    smallest = [min(w.memory_bytes for w in g.workers) for g in plan.groups]
+    return max(m - s for m, s in zip(plan.memory_bytes, smallest, strict=True))
+
+
+def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[int]:
+    """Chain groups: the fastest all-gather first, then always the best-connected next.
+
+    Parameters
+    ----------
+    groups : sequence of PipelineGroup
+    bytes_per_s : array of shape (groups, groups)
+        Average bandwidth between two groups. [bytes/s]
+    """
+    order = [int(np.argmin([g.all_gather_s for g in groups]))]
+    while len(order) < len(groups):
+        left = [i for i in range(len(groups)) if i not in order]
+        order.append(max(left, key=lambda i: (bytes_per_s[order[-1], i], -i)))
+    return order
+
+
+# ------------------------------------------------------------------------------------------
+# Pipelines whose stages are unequal groups of devices (Zorse).
+
+
+# ------------------------------------------------------------------------------------------
+# A pipeline of unlike data-parallel groups over a recorded model's units.
+#
+# | here          | Zorse, Alpa | meaning                                                          |
+# |---------------|-------------|------------------------------------------------------------------|
+# | ``M``         | m           | micro-batches of a step                                          |
+# | ``n_i``       | n_i         | of them those of worker i of its group, by speed                 |
+# | ``t_i``       | T           | forward and backward of one micro-batch of a group's units on i  |
+#
+# Groups are machines between which only the slow links lie (``planners.links.link_groups``); a group
+# shares the micro-batches out by speed, and the units are cut so that the groups need equally long:
+#
+#     core_g = max_i n_i t_i,   step = max_g core_g + sum over the other groups of t + exposed
+#
+# The cut is that of ``stage_partition`` on core_g / M, the steady state. With one worker a group
+# this is its objective: sum of the stages and (M-1) times the slowest. Zorse's planner
+# (``asymmetric_pipeline``) does the same for equal layers with several stages a group; unlike
+# layers (a CNN) are cut here.
+# Sources: Zorse (MLSys'26) for the grouping, Alpa (OSDI'22) for the cut.
+
+
+# Orders of up to so many groups are all tried; beyond, the fastest come first.
+_ALL_ORDERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageGroup:
+    """Machines that train the same stage, data-parallel.
+
+    Attributes
+    ----------
+    name : str
+    workers : tuple of UnitTimes
+        One a device.
+    capacity_bytes : float
+        Usable on its smallest device.
+    """
+
+    name: str
+    workers: tuple[UnitTimes, ...]
+    capacity_bytes: float
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise PlanningError(
+                f"group {self.name} has no devices", hint="leave it out", exit_code=2
+            )
+        check_positive(f"group {self.name}", capacity_bytes=self.capacity_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Memory by unit for one micro-batch size: state, kept activations, and what is always there.
+
+    ``state_bytes`` is a function of the workers that share it. [bytes]
+    """
+
+    state_bytes: Callable[[int], Floats]
+    kept_bytes: Floats
+    base_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedPipeline:
+    """A cut, in pipeline order.
+
+    Attributes
+    ----------
+    order : tuple of int
+        Which of the groups given is each stage.
+    layers : tuple of int
+        Units by stage.
+    counts : tuple of tuple of int
+        Micro-batches of a step by stage and worker.
+    core_s, fill_s : float
+        The slowest group's steady part; what the others add at the start and the end. [s]
+    memory_bytes : tuple of float
+        By stage, of the fullest device.
+    micro_batch : int
+    """
+
+    order: tuple[int, ...]
+    layers: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
+    core_s: float
+    fill_s: float
+    memory_bytes: tuple[float, ...]
+    micro_batch: int
+
+    @property
+    def pipeline_s(self) -> float:
+        """Time without the reductions of the gradients [s]."""
+        return self.core_s + self.fill_s
+
+
+def grouped_pipeline(
+    groups: Sequence[StageGroup],
+    micro_batch: int,
+    micro_batches: int,
+    *,
+    send_s: Floats,
+    memory: StageMemory,
+) -> GroupedPipeline:
+    """Order the groups, share the micro-batches out and cut the units.
+
+    Parameters
+    ----------
+    groups : sequence of StageGroup
+    micro_batch, micro_batches : int
+    send_s : array of shape (n_units,)
+        Over the cut behind each unit, one way. [s]
+    memory : StageMemory
+
+    Raises
+    ------
+    PlanningError
+        If there are fewer units than groups, or nothing fits.
+    """
+    check_counts("pipeline", micro_batch=micro_batch, micro_batches=micro_batches)
+    check_not_negative("pipeline", send_s=send_s)
+    found: GroupedPipeline | None = None
+    problem: PlanningError | None = None
+    for order in _orders(groups):
+        try:
+            one = _cut([groups[i] for i in order], micro_batch, micro_batches, send_s, memory)
+        except PlanningError as error:
+            problem = error
+            continue
+        if found is None or one.pipeline_s < found.pipeline_s:
+            found = GroupedPipeline(
+                order=order,
+                layers=one.layers,
+                counts=one.counts,
+                core_s=one.core_s,
+                fill_s=one.fill_s,
+                memory_bytes=one.memory_bytes,
+                micro_batch=micro_batch,
+            )
+    if found is None:
+        raise problem or PlanningError("a pipeline needs a group")
+    return found
+
+
+def _orders(groups: Sequence[StageGroup]) -> list[tuple[int, ...]]:
+    places = range(len(groups))
+    if len(groups) <= _ALL_ORDERS:
+        return list(permutations(places))
+    return [tuple(sorted(places, key=lambda i: -len(groups[i].workers)))]
+
+
+def _cut(
+    groups: Sequence[StageGroup],
+    micro_batch: int,
+    micro_batches: int,
+    send_s: Floats,
+    memory: StageMemory,
+) -> GroupedPipeline:
+    per_worker = [_both_s(g, micro_batch) for g in groups]  # each (workers, units)
+    counts = [proportional(1.0 / t.sum(axis=1), micro_batches) for t in per_worker]
+    steady = np.stack(
+        [
+            (t * n[:, None]).max(axis=0) / micro_batches
+            for t, n in zip(per_worker, counts, strict=True)
+        ]
+    )
+    sizes = np.array([len(g.workers) for g in groups])
+    # One micro-batch for every worker from here to the end, shared by the stage's workers.
+    ahead = np.minimum(np.cumsum(sizes[::-1])[::-1], micro_batches)
+    flights = np.ceil(ahead / sizes)
+    # The partition has one state for all stages; sharding within a group differs by its size.
+    smallest = int(sizes.min())
+    found = partition(
+        steady,
+        micro_batches,
+        stages=len(groups),
+        send_s=2 * send_s,
+        state_bytes=memory.state_bytes(smallest),
+        activation_bytes=memory.kept_bytes,
+        in_flight=flights,
+        capacity_bytes=np.array([g.capacity_bytes for g in groups]) - memory.base_bytes,
+    )
+    return _described(found.layers, per_worker, counts, send_s, micro_batch, [
+        m + memory.base_bytes for m in found.memory_bytes
+    ])  # fmt: skip
+
+
+def _both_s(group: StageGroup, micro_batch: int) -> Floats:
+    times = [w.at(float(micro_batch)) for w in group.workers]
+    return np.stack([f + b for f, b in times])
+
+
+def _described(
+    layers: tuple[int, ...],
+    per_worker: Sequence[Floats],
+    counts: Sequence[np.ndarray],
+    send_s: Floats,
+    micro_batch: int,
+    memory_bytes: list[float],
+) -> GroupedPipeline:
+    edges = np.concatenate([[0], np.cumsum(layers)])
+    cores, once = [], []
+    for stage, (times, n) in enumerate(zip(per_worker, counts, strict=True)):
+        a, b = edges[stage], edges[stage + 1]
+        sent = 2 * float(send_s[b - 1]) if stage + 1 < len(layers) else 0.0
+        each = times[:, a:b].sum(axis=1) + sent
+        cores.append(float((each * n).max()))
+        once.append(float(each[n > 0].max()))
+    slowest = int(np.argmax(cores))
+    return GroupedPipeline(
+        order=tuple(range(len(layers))),
+        layers=layers,
+        counts=tuple(tuple(map(int, n)) for n in counts),
+        core_s=cores[slowest],
+        fill_s=sum(once) - once[slowest],
+        memory_bytes=tuple(memory_bytes),
+        micro_batch=micro_batch,
+    )
