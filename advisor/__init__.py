@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from advisor.advise.facts import Advice as Advice
-    from advisor.advise.facts import AdviceList as AdviceList
+    from advisor.advice.facts import Advice as Advice
+    from advisor.advice.facts import AdviceList as AdviceList
     from advisor.answer import Candidate as Candidate
     from advisor.answer import Configuration as Configuration
     from advisor.answer import Estimate as Estimate
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from advisor.simulate.own_cluster import compare_with_cluster as compare_with_cluster
 
 _HOME = {
-    "Advice": "advisor.advise.facts",
-    "AdviceList": "advisor.advise.facts",
+    "Advice": "advisor.advice.facts",
+    "AdviceList": "advisor.advice.facts",
     "Candidate": "advisor.answer",
     "Catalogue": "advisor.catalogue",
     "Configuration": "advisor.answer",

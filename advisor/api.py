@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from advisor import advise as advice
-from advisor.advise import experts
-from advisor.advise.asking import facts_here, facts_on
-from advisor.advise.experts import Serving
-from advisor.advise.facts import AdviceList
+from advisor import advice
+from advisor.advice import experts
+from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.experts import Serving
+from advisor.advice.facts import AdviceList
 from advisor.answer import QUANTILES, Answer, Candidate, CompletionWay, Recommendation
 from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question
 from advisor.ask.sources import layout_space

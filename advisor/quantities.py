@@ -277,11 +277,11 @@ class Interval(Protocol):
     """A value with its bounds, e.g. ``advisor.answer.Estimate``."""
 
     @property
-    def value(self) -> float: ...  # noqa: D102
+    def value(self) -> float: ...
     @property
-    def low(self) -> float: ...  # noqa: D102
+    def low(self) -> float: ...
     @property
-    def high(self) -> float: ...  # noqa: D102
+    def high(self) -> float: ...
 
 
 def digits(value: float) -> str:

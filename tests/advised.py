@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.advise.facts import Facts
+from advisor.advice.facts import Facts
 from advisor.collectors.format.recording import Host, Reading, Recording
 from advisor.planners.core.errors import GIB
 

@@ -12,9 +12,9 @@ from conftest import laptop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advise import SOURCES, Advice, Facts, How, advise, feeding, machines, step
-from advisor.advise.asking import facts_on
-from advisor.advise.facts import saved
+from advisor.advice import SOURCES, Advice, Facts, How, advise, feeding, machines, step
+from advisor.advice.asking import facts_on
+from advisor.advice.facts import saved
 from advisor.answer import Estimate
 from advisor.ask import JobSpec
 from advisor.collectors.derive import store

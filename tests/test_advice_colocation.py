@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from advisor import api
-from advisor.advise import Facts, neighbours
-from advisor.advise.asking import facts_on
+from advisor.advice import Facts, neighbours
+from advisor.advice.asking import facts_on
 from advisor.ask import Question
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor

@@ -12,9 +12,9 @@ import pytest
 from advised import recorded
 
 from advisor import api
-from advisor.advise import Facts, experts
-from advisor.advise.asking import facts_on
-from advisor.advise.experts import Serving
+from advisor.advice import Facts, experts
+from advisor.advice.asking import facts_on
+from advisor.advice.experts import Serving
 from advisor.ask import Question
 from advisor.collectors.format.facts import RoutedPass, Routing
 from advisor.errors import UsageError

@@ -10,9 +10,9 @@ from advised import readings, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advise import machines
-from advisor.advise.asking import facts_here, facts_on, family
-from advisor.advise.facts import Facts
+from advisor.advice import machines
+from advisor.advice.asking import facts_here, facts_on, family
+from advisor.advice.facts import Facts
 from advisor.ask import Constraints
 from advisor.collectors.format.recording import Throttling
 from advisor.estimate.predictor import Predictor

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from conftest import laptop
 
-from advisor.advise import Advice, Facts, feeding
-from advisor.advise.asking import facts_here, facts_on
+from advisor.advice import Advice, Facts, feeding
+from advisor.advice.asking import facts_here, facts_on
 from advisor.collectors.watch import host as hosts
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from advised import recorded
 
-from advisor.advise import neighbours
-from advisor.advise.asking import facts_here
-from advisor.advise.facts import Facts
+from advisor.advice import neighbours
+from advisor.advice.asking import facts_here
+from advisor.advice.facts import Facts
 from advisor.answer import Configuration
 from advisor.ask import Constraints
 from advisor.collectors.format.recording import RankSeries

@@ -24,9 +24,9 @@ from advisor.catalogue.download import RawStore
 from advisor.collectors import atomic
 from advisor.jobs.load import read_job, write_job
 from advisor.jobs.runs import Actual, append_actual, read_actuals
-from advisor.lab.minicloud import journal
 from advisor.learned import registry, tasks
 from advisor.learned.linear import Ridge
+from advisor.records import collected as journal
 from advisor.records import read_records, write_records
 
 ROOT = Path(__file__).parents[1]
@@ -309,7 +309,7 @@ OWN_WRITERS = {
     "collectors/derive/store.py": "the empty file that a run begins with",
     "advisor/learned/registry.py": "fills the folder that ``atomic`` gives it",
     "collectors/watch/benchmark.py": "a file to measure the disk with",
-    "lab/minicloud/journal.py": "opens the journal to lock it",
+    "advisor/records/collected.py": "opens the journal to lock it",
     "advisor/catalogue/snapshot.py": "opens a file to lock it",
     "advisor/catalogue/update.py": "unpacks into a temporary folder",
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.lab.minicloud.journal import Journal, unpack
+from advisor.records.collected import Journal, unpack
 
 
 def advisor(*arguments: str) -> subprocess.CompletedProcess[str]:

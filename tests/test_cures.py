@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks.experiments import cures as experiment
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import advisor
-from advisor.advise import Advice, Facts, feeding, machines, step
-from advisor.advise.asking import facts_here
-from advisor.advise.script import SourceScript
+from advisor.advice import Advice, Facts, feeding, machines, step
+from advisor.advice.asking import facts_here
+from advisor.advice.script import SourceScript
 from advisor.answer import Candidate
 from advisor.cli.answers import advise
 from advisor.collectors.derive import store
@@ -29,6 +28,7 @@ from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
+from advisor.lab.experiments import cures as experiment
 from advisor.planners.systems.hydrozoa import NoiseScale
 
 app = typer.Typer()
@@ -318,7 +318,7 @@ def test_the_experiment_goes_on_where_it_was_stopped(
             raise RuntimeError("exit 1")
 
     named_scripts = [SimpleNamespace(path=Path(name)) for name in ("a.py", "b.py", "c.py")]
-    monkeypatch.setattr("benchmarks.experiments.cures.zoo.scripts", lambda: named_scripts)
+    monkeypatch.setattr("advisor.lab.experiments.cures.zoo.scripts", lambda: named_scripts)
     monkeypatch.setattr(experiment, "is_of_torch", lambda _: True)
     monkeypatch.setattr(experiment, "cases", cases)
     kept = tmp_path / "cures.json"

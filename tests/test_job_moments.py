@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks import allocated
 
 from advisor.collectors.derive.deep_step import step_memory_bytes
 from advisor.collectors.format.recording import DeepStep, Loading
 from advisor.jobs.recorded import input_bytes, moments_of
+from advisor.lab.experiments import allocated
 
 DEEP = DeepStep(
     samples=8, micro_batches=1, parameters=1000, trainable_parameters=1000, parameter_bytes=4000,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.lab.minicloud import summary
+from advisor.records import collected
 
 
 def row(key: str, **changes: Any) -> dict[str, Any]:
@@ -59,15 +60,15 @@ def test_the_least_disturbed_attempt_is_kept() -> None:
     noisy = row(f"{FULL}0", is_noisy=True, time_s=1.0)
     corrected = row(f"{FULL}0", correction_fraction=0.2, time_s=2.0)
     calm = row(f"{FULL}0", correction_fraction=0.1, time_s=3.0)
-    (kept,) = summary.least_disturbed([noisy, corrected, calm, corrected], "full")
+    (kept,) = collected.least_disturbed([noisy, corrected, calm, corrected], "full")
     assert kept["time_s"] == 3.0
 
 
 def test_a_run_that_others_kept_from_ending_is_no_label() -> None:
     cut = row(f"{FULL}0", status="censored", is_noisy=True, time_s=25.0)
-    assert summary.least_disturbed([cut], "full") == []
+    assert collected.least_disturbed([cut], "full") == []
     calm = {**cut, "is_noisy": False}
-    assert summary.least_disturbed([cut, calm], "full") == [calm]
+    assert collected.least_disturbed([cut, calm], "full") == [calm]
 
 
 def test_a_card_counts_labels_not_attempts() -> None:

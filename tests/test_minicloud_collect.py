@@ -24,8 +24,8 @@ from advisor.collectors import RecordingError
 from advisor.collectors.watch import network
 from advisor.lab.minicloud import limits
 from advisor.lab.minicloud.collect import _AHEAD, State, collect, is_sensitive
-from advisor.lab.minicloud.journal import Journal, Row
 from advisor.lab.minicloud.plan import DISTRIBUTED, HALF, MiniJob, MiniRun, plan
+from advisor.records.collected import Journal, Row
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="runs are limited by Linux's means"
@@ -148,7 +148,7 @@ def integral(t_s: list[float], rates: list[float]) -> float:
 SHORT_PLAN = """
 import dataclasses, pathlib, sys
 from advisor.lab.minicloud.collect import collect
-from advisor.lab.minicloud.journal import Journal
+from advisor.records.collected import Journal
 from advisor.lab.minicloud.plan import MINUTES
 scale = dataclasses.replace(MINUTES, shortest_s=0.8, longest_s=1.2, partial_cpu_s=0.02, cap_s=60.0)
 def tell(progress):
@@ -313,7 +313,7 @@ def _serve_or_work(rank: int, steps: int, width: int, batch: int, writing: int) 
     import torch.distributed as dist
 
     from advisor.lab.minicloud import node as training
-    from advisor.lab.minicloud.journal import Tape
+    from advisor.lab.minicloud.tape import Tape
     from advisor.lab.workloads import load
 
     torch.set_num_threads(1)

@@ -6,8 +6,9 @@ import pytest
 
 from advisor import data
 from advisor.lab.minicloud import summary
-from advisor.lab.minicloud.journal import Row, unpack
 from advisor.lab.workloads import WORKLOADS
+from advisor.records import collected
+from advisor.records.collected import Row, unpack
 
 FOLDER = data.root("datasets") / "runs"
 
@@ -22,14 +23,14 @@ def test_the_card_is_what_the_rows_say(rows: list[Row]) -> None:
 
 
 def test_all_workloads_and_three_machine_runs_are_there(rows: list[Row]) -> None:
-    full = summary.least_disturbed(rows, "full")
+    full = collected.least_disturbed(rows, "full")
     assert {row["job"]["workload"] for row in full} == set(WORKLOADS)
     assert sum(row["layout"]["nodes"] == 3 for row in full) >= 100
 
 
 def test_every_label_has_its_jobs_anchor(rows: list[Row]) -> None:
     anchors = summary.anchor_rows(rows)
-    for row in summary.least_disturbed(rows, "full"):
+    for row in collected.least_disturbed(rows, "full"):
         anchor = anchors[row["job"]["key"]]
         assert anchor["counts"]["flop"] > 0
         if row["status"] == "ok":

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors import RecordingError
-from advisor.lab.minicloud.journal import Journal, from_line, pack, to_line, unpack
+from advisor.records.collected import Journal, from_line, pack, to_line, unpack
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -14,8 +14,8 @@ import pytest
 from advisor.collectors import RecordingError
 from advisor.collectors.watch import network
 from advisor.lab.minicloud import limits
-from advisor.lab.minicloud.journal import Tape
 from advisor.lab.minicloud.plan import MIB, MiniInstance
+from advisor.lab.minicloud.tape import Tape
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
 

@@ -41,7 +41,7 @@ FORBIDDEN: dict[str, str | None] = {
 }  # fmt: skip
 MODULES = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal")
 # Scripts that stand for a user's own, which the benchmarks record.
-USERS_OWN = ("benchmarks/scripts/",)
+USERS_OWN = ("lab/scripts/",)
 
 
 def unsafe(tree: ast.AST) -> list[str]:
@@ -67,7 +67,7 @@ def unsafe(tree: ast.AST) -> list[str]:
 
 
 def sources() -> list[Path]:
-    folders = ("advisor", "lab", "collectors", "planners", "benchmarks", "examples")
+    folders = ("advisor", "lab", "collectors", "planners", "examples")
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import on_gpu, zoo
 from hypothesis import given
 from hypothesis import strategies as st
+
+from advisor.lab.experiments import zoo
+from advisor.lab.speed import on_gpu
 
 
 def _parts(made: list[str], failing: frozenset[str] = frozenset()) -> list[on_gpu.Part]:
@@ -104,7 +106,7 @@ def test_every_part_is_named_once_and_covers_what_was_asked_for(tmp_path: Path) 
 def test_a_transformer_is_measured_and_said_on_this_machine(tmp_path: Path) -> None:
     """A real run of the smallest part; what it takes is not looked at."""
     command = [
-        sys.executable, "-m", "benchmarks.on_gpu", "--out", str(tmp_path), "--dry",
+        sys.executable, "-m", "advisor.lab.speed.on_gpu", "--out", str(tmp_path), "--dry",
         "--only", "step/1x32/fp32/eager",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=zoo.ROOT, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from advisor.advise.facts import How
+from advisor.advice.facts import How
 from advisor.answer import (
     Answer,
     Candidate,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from benchmarks.experiments import recorded_usage
-from benchmarks.experiments.rightsizing import MOST_UNDER, judged, mean, ours
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor import data
 from advisor.lab import data as measurements
+from advisor.lab.experiments import recorded_usage
+from advisor.lab.experiments.rightsizing import MOST_UNDER, judged, mean, ours
 from advisor.planners.core.errors import GIB, MIB, PlanningError
 from advisor.planners.rightsizing.autoscalers import (
     AUTOPILOT,

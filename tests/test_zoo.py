@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks import zoo
 from hypothesis import given
 from hypothesis import strategies as st
+
+from advisor.lab.experiments import zoo
 
 SCRIPTS = zoo.scripts()
 

@@ -85,7 +85,7 @@ class ProposedChange(Recorded):
     Attributes
     ----------
     name : str
-        ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advise``; ``"device"`` and
+        ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advice``; ``"device"`` and
         ``"ddp"``, which the answer assumes: what holds without.
     time_factor, cost_factor : float
         Of the best value's.

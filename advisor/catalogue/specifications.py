@@ -111,9 +111,9 @@ def _medians(keys: Sequence[Hashable], known: Floats) -> Floats:
     speeds = known.tolist()
     wanted = {key for key, value in zip(keys, speeds, strict=True) if value != value} - {None}
     groups: dict[Hashable, list[float]] = {}
-    for key, value in zip(keys, speeds, strict=True):
-        if key in wanted and value == value:
-            groups.setdefault(key, []).append(value)
+    for one, value in zip(keys, speeds, strict=True):
+        if one in wanted and value == value:
+            groups.setdefault(one, []).append(value)
     medians = {key: _median(values) for key, values in groups.items()}
     return np.array([medians.get(key, np.nan) for key in keys])
 

@@ -113,7 +113,7 @@ def advise(
     nothing satisfies the constraints as the job is now.
     """
     from advisor import api
-    from advisor.advise.experts import Serving
+    from advisor.advice.experts import Serving
     from advisor.catalogue import Catalogue
     from advisor.estimate.predictor import Predictor
     from advisor.words import verdicts as report

@@ -55,7 +55,7 @@ from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import is_known_by_runs, steps_s
 
-__all__ = ["Learned", "Predictor", "STATUSES", "TimeColumns"]
+__all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 
 
 # ------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.advise import Advice, Facts
-from advisor.advise import advise as advise_advise
-from advisor.advise.asking import facts_on
+from advisor.advice import Advice, Facts
+from advisor.advice import advise as cures
+from advisor.advice.asking import facts_on
 from advisor.answer import (
     Candidate,
     Estimate,
@@ -60,7 +60,7 @@ def changes(
     if len(chosen.configuration.parts) != 1:
         return ()
     facts = facts_on(predictor, job, chosen, recording, constraints=request)
-    advice = advise_advise(facts)
+    advice = cures(facts)
     found = [change for one in advice if (change := _proposed(one, facts)) is not None]
     if ask is not None and found:
         found[0] = _repicked(found[0], advice, facts, ask)

@@ -22,10 +22,16 @@ import numpy as np
 
 from advisor.collectors import bounded
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.errors import RunError
-from advisor.lab.minicloud.journal import Journal, unpack
-from advisor.lab.minicloud.plan import MiniPrices, shape_name
-from advisor.lab.minicloud.summary import SCHEMA, least_disturbed
+from advisor.records.collected import (
+    SCHEMA,
+    Journal,
+    least_disturbed,
+    read_prices,
+    shape_name,
+    unpack,
+)
 from advisor.records.nouns import (
     AnchorRun,
     Fact,
@@ -93,7 +99,7 @@ def _reprice(rows: list[Row], path: Path) -> None:
     """Give every row the price of a machine like its own, and the cost by it."""
     if not path.is_file():
         return
-    prices = MiniPrices.read(path).by_shape
+    prices = read_prices(path)
     for row in rows:
         instance, layout = row["instance"], row["layout"]
         shape = shape_name(instance["granted_cores"], layout["rate_bit_per_s"] or 0.0)
@@ -370,3 +376,24 @@ def _anchor(row: Mapping[str, Any]) -> AnchorRun:
         },
         series=(resource_series({"steps_per_s": 1.0 / step_s}, float(np.mean(step_s))),),
     )
+
+
+HOSTS_FILE: Final = "host.json"
+
+
+def host_of(path: Path) -> Host | None:
+    """Return the host of a folder (or file) of collected runs; None where it is not described.
+
+    Raises RunError if the file is there and cannot be read.
+    """
+    file = (path if path.is_dir() else path.parent) / HOSTS_FILE
+    if not file.is_file():
+        return None
+    try:
+        told: dict[str, Any] = bounded.read_json(file)
+        benchmark = HostBenchmark(**told.pop("benchmark"))
+        return Host(**told, gpus=(), benchmark=benchmark)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(
+            f"{file}: does not describe a machine ({error})", hint="see docs/dataset.md"
+        ) from error

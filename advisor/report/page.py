@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor import data, words
-from advisor.advise.facts import AdviceList
+from advisor.advice.facts import AdviceList
 from advisor.answer import Recommendation, from_record
 from advisor.collectors import atomic, bounded
 from advisor.collectors.derive import summary

@@ -13,7 +13,6 @@ from advisor.collectors import bounded
 from advisor.collectors.derive import store
 from advisor.errors import RunError, UsageError
 from advisor.jobs import journal
-from advisor.lab.data.public_runs import host_of
 from advisor.machines import devices
 from advisor.machines.devices import processor
 from advisor.planners.core.nouns import Operator, OperatorKind, Phase, Work
@@ -128,7 +127,7 @@ def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRec
         Of the runs: ``host.json`` beside them describes the machine that they were made on.
         Without it all are returned as they are, and physics is the share of the cores.
     """
-    host = host_of(path)
+    host = minicloud.host_of(path)
     if host is None:
         return list(records)
     constants = devices.device_parameters()

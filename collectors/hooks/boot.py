@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-
 _sessions: list[Any] = []
 
 # Who imports these is going to make steps: the profiler waits for the first of them.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # Limits on the use of the machine, as the script's own process sees them.
 
 
-
 # Variables that the frameworks' thread pools read when they start.
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 

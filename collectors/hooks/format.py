@@ -182,8 +182,6 @@ def may_hold_secrets(text: str) -> bool:
 # The writer of one process's records: steps several at a time, never an exception.
 
 
-
-
 # Steps are kept back for so long, or so many of them, and written as one record (see ``session``).
 # A script that is killed loses those. Slower steps are written as they come.
 HOLD_NS = 20_000_000

@@ -142,8 +142,6 @@ def _field(fd: int, number: int) -> int:
         return 0
 
 
-
-
 class Loader:
     """Counts of one ``DataLoader``, cumulative over its iterators."""
 

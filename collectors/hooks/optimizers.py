@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .format import Writer
 
 
-
 # The longest schedule that is recognised, in steps of all optimizers: Wasserstein GANs train the
 # critic 100 times for a generator step at first. One step seen tells no rhythm: it counts as this.
 _LONGEST = 128

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .state import ProcessState
 
 
-
 # Taking norms may take this share of the time, in time of the main thread's own: neighbours that
 # make it wait for a core are no cost of ours.
 _SHARE = 2.5e-3

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # The parsed arguments that are about devices: ``--no-cuda``, ``--device cpu``.
 
 
-
 _WORDS = ("cuda", "gpu", "cpu", "accel", "device", "platform")
 _LONGEST_VALUE = 40
 

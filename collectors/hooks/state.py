@@ -70,7 +70,6 @@ def tcp_bytes() -> tuple[int, int]:
 # C++ while the backward pass goes on; it times that itself, and is asked for it.
 
 
-
 _COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.collectors import bounded
-from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.errors import RunError
 from advisor.lab.data.hivemind_sites import sites_of, slowest_link_gbit_per_s
 from advisor.records import AnchorRun, Fact, Instances, JobFacts, ResourceSeries, RunRecord
@@ -449,27 +447,6 @@ def _gpu_power_record(row: Row, repeats: Repeats) -> RunRecord:
 
 # ------------------------------------------------------------------------------------------
 # The machine that collected runs were made on: ``host.json`` beside them.
-
-
-HOSTS_FILE: Final = "host.json"
-
-
-def host_of(path: Path) -> Host | None:
-    """Return the host of a folder (or file) of collected runs; None where it is not described.
-
-    Raises RunError if the file is there and cannot be read.
-    """
-    file = (path if path.is_dir() else path.parent) / HOSTS_FILE
-    if not file.is_file():
-        return None
-    try:
-        told: dict[str, Any] = bounded.read_json(file)
-        benchmark = HostBenchmark(**told.pop("benchmark"))
-        return Host(**told, gpus=(), benchmark=benchmark)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError(
-            f"{file}: does not describe a machine ({error})", hint="see docs/dataset.md"
-        ) from error
 
 
 # ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What a recorded script allocates, as the advisor has it, beside what PyTorch allocated.
 
-Every script of ``benchmarks/scripts`` that trains with PyTorch in one process is profiled for a
+Every script of ``lab/scripts`` that trains with PyTorch in one process is profiled for a
 few seconds (``advisor profile``), and its recording is asked for the memory of a step
 (``planners.memory.training_memory``, without context and slack). The same script then runs under
 PyTorch's own profiler (``lab/experiments/allocated.py``). The baseline is what the advisor said before
@@ -25,11 +25,9 @@ from typing import Any, Final
 from advisor.collectors.derive import store
 from advisor.collectors.errors import RecordingError
 from advisor.jobs.recorded import recorded_work
+from advisor.lab.experiments.zoo import Script, advisor, environment_of, scripts
 from advisor.planners.core.nouns import Work
 from advisor.planners.memory.recorded import MemoryParameters, training_memory_bytes
-
-sys.path.insert(0, str(Path(__file__).parent))
-from zoo import Script, advisor, environment_of, scripts
 
 _TRUTH: Final = Path(__file__).with_name("allocated.py")
 _TIMEOUT_S: Final = 300.0

@@ -1,10 +1,10 @@
 """What advice on a script promises on this machine, beside what the changed script gains.
 
-    python -m benchmarks.experiments.cures --json cures.json
-    python -m benchmarks.experiments.cures --json cures.json --again   # more rounds, asked anew
-    python -m benchmarks.experiments.cures --rounds 0    # only whether what is said applies
+    python -m advisor.lab.experiments.cures --json cures.json
+    python -m advisor.lab.experiments.cures --json cures.json --again   # more rounds, asked anew
+    python -m advisor.lab.experiments.cures --rounds 0    # only whether what is said applies
 
-Every script of ``benchmarks/scripts`` that trains with PyTorch in one process is copied, profiled
+Every script of ``lab/scripts`` that trains with PyTorch in one process is copied, profiled
 with one thread (``OMP_NUM_THREADS=1``, so that threads are something to advise) and asked about
 (``advisor advise --on here --json``). Advice that says what to paste as a diff is applied with
 ``patch``, advice that names an environment variable is set. The script as it is and with each cure
@@ -31,9 +31,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import zoo
-
 from advisor.collectors import atomic
+from advisor.lab.experiments import zoo
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # The goal: predicted within this share of the measured gain, in so many cases, nothing slower.

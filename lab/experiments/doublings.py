@@ -1,6 +1,6 @@
 """How much wider a doubling of the devices makes the interval of a job known by one run.
 
-    python -m benchmarks.experiments.doublings [--data shared/data]
+    python -m advisor.lab.experiments.doublings [--data shared/data]
 
 On the pairs of ``advisor validate series-mlperf``: errors in log step time, the deviation that the
 product states where a doubling adds nothing, and what a doubling has to add for the errors to be

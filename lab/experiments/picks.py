@@ -2,7 +2,7 @@
 
     python lab/experiments/picks.py [--runs FOLDER] [--record] [--json FILE]
 
-``--record`` profiles the scripts of ``benchmarks/scripts`` for eight seconds each into FOLDER
+``--record`` profiles the scripts of ``lab/scripts`` for eight seconds each into FOLDER
 first, those that are there already left out. Every second script is asked for a million steps in
 place of its own minute. A pick is sensible where
 
@@ -32,13 +32,11 @@ from typing import Any, Final
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-import zoo
-
 from advisor import recommend
 from advisor.answer import Candidate, Recommendation
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
+from advisor.lab.experiments import zoo
 from advisor.rank.front import TROUBLE_H, best
 from advisor.words.recommendation import SCREEN_LINES, text
 

@@ -1,10 +1,10 @@
 """What the right-sizing room says, beside what is true: published, left out, and real.
 
-    python -m benchmarks.experiments.rightsizing published
-    python -m benchmarks.experiments.rightsizing memory
-    python -m benchmarks.experiments.rightsizing slack
-    python -m benchmarks.experiments.rightsizing pool
-    python -m benchmarks.experiments.rightsizing quota    # root: a CFS quota on its own child
+    python -m advisor.lab.experiments.rightsizing published
+    python -m advisor.lab.experiments.rightsizing memory
+    python -m advisor.lab.experiments.rightsizing slack
+    python -m advisor.lab.experiments.rightsizing pool
+    python -m advisor.lab.experiments.rightsizing quota    # root: a CFS quota on its own child
 
 ``published``: signs of Escra's gains over the authors' load tests, losing cells by name.
 ``memory``: limits after one recorded run, judged on runs of groups that had no say in the
@@ -22,11 +22,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from benchmarks.experiments.recorded_usage import Pair, pairs
-from benchmarks.experiments.under_quota import measured
 
 from advisor import data
 from advisor.lab import data as measurements
+from advisor.lab.experiments.recorded_usage import Pair, pairs
+from advisor.lab.experiments.under_quota import measured
 from advisor.planners.core.errors import GIB, MIB
 from advisor.planners.rightsizing.autoscalers import AUTOPILOT, VPA, Autoscaler, Fixed, Oracle
 from advisor.planners.rightsizing.escra import Escra

@@ -46,7 +46,7 @@ def record(folder: Path) -> Path:
     command = [sys.executable, "-m", "advisor.cli", "profile", "-q", "--for", "5s"]
     subprocess.run(
         [*command, str(script)], check=True, cwd=folder, capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]),
              "ADVISOR_RUNS": str(folder / "runs")},
     )  # fmt: skip
     return latest_run(folder / "runs")

@@ -1,8 +1,8 @@
 """What the stragglers room says, beside what is true: published workers, and two real ranks.
 
-    python -m benchmarks.experiments.stragglers published
-    python -m benchmarks.experiments.stragglers default
-    python -m benchmarks.experiments.stragglers ranks     # root: one of two gloo ranks has a quota
+    python -m advisor.lab.experiments.stragglers published
+    python -m advisor.lab.experiments.stragglers default
+    python -m advisor.lab.experiments.stragglers ranks     # root: one of two gloo ranks has a quota
 
 ``ranks`` profiles two ranks of one script under torchrun (``advisor profile --workers 2``), the
 second with half a core, asks the room for a rebalanced and a thinned batch from that recording,
@@ -24,13 +24,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from benchmarks.zoo import advisor
 
 from advisor import data
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Recording
 from advisor.lab import data as measurements
 from advisor.lab import score
+from advisor.lab.experiments.zoo import advisor
 from advisor.lab.minicloud.limits import cpu_group
 from advisor.lab.score import scaling
 from advisor.planners.links.data_parallel import ScalingParameters

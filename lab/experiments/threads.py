@@ -1,6 +1,6 @@
 """What a second thread gives a training step: the two constants of the device model, fitted.
 
-    python -m benchmarks.experiments.threads
+    python -m advisor.lab.experiments.threads
 
 The jobs of ``datasets/runs`` ran to their ends with one thread and with two, on a core each. What
 two give over one by the device model (``planners.step.device``) stands beside what they gave, with
@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor import data
-from advisor.lab.data.public_runs import host_of
 from advisor.machines.devices import device_parameters, processor
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters
 from advisor.records import RunRecord, minicloud
+from advisor.records.minicloud import host_of
 from advisor.train.labelled import counted_work
 
 GAINS = tuple(1.0 + 0.02 * n for n in range(21))

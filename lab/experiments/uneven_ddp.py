@@ -19,7 +19,7 @@ from advisor.planners.core.columns import LayerLatency
 from advisor.planners.core.errors import GIB
 from advisor.planners.systems.cephalo import CephaloConstants, UnevenJob, Worker, plan
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "uneven_ddp.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "uneven_ddp.py"
 PROFILED = (16, 32, 64, 128)
 
 

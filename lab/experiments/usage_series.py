@@ -17,11 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.zoo import Script, advisor, scripts
-
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Reading
 from advisor.collectors.watch.host import cpu_model, usable_cpus
+from advisor.lab.experiments.zoo import Script, advisor, scripts
 
 MIB = 2**20
 WHOLE = ("--for", "1h", "--steps", str(10**9))

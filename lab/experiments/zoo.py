@@ -1,6 +1,6 @@
 """What the advisor says of scripts as users write them, beside what they do.
 
-Every script of ``benchmarks/scripts`` runs to its end without the advisor, is profiled for a few
+Every script of ``lab/scripts`` runs to its end without the advisor, is profiled for a few
 seconds, asked for on this machine (``advisor predict --on here``), and runs to its end again: on a
 shared host, what is true of one minute is off by a third in the next. Its header says how:
 
@@ -38,8 +38,8 @@ from typing import Any
 
 from advisor.collectors.watch.host import cpu_model, usable_cpus
 
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ROOT / "benchmarks" / "scripts"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "lab" / "scripts"
 # What is called right of a whole job.
 TOLERANCE = 0.10
 _HEADER = re.compile(r"^# zoo:(?P<words>.*)$", re.MULTILINE)

@@ -8,8 +8,8 @@ series, the failures. One partial run of each job on the anchor (one free, pinne
 
 Layers, each using only those before it::
 
-    instances  what a run may use, and its nominal price      journal   append-only records
-    plan       which runs, in which order                     tape      steps, seen from outside
+    instances  what a run may use, and its nominal price      tape      steps, seen from outside
+    plan       which runs, in which order
     duration   how long they take
     limits     cgroup quota, pinned cores, memory             (network is one floor up)
     counting   what one step computes                         sampling  CPU, memory, network series
@@ -21,7 +21,7 @@ Layers, each using only those before it::
 ``docs/dataset.md``.
 """
 
-from advisor.lab.minicloud.journal import Journal
 from advisor.lab.minicloud.plan import MiniInstance, MiniJob, MiniLayout, MiniRun
+from advisor.records.collected import Journal
 
 __all__ = ["Journal", "MiniInstance", "MiniJob", "MiniLayout", "MiniRun"]

@@ -45,8 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     from advisor.collectors.errors import RecordingError, explain
     from advisor.lab.minicloud.collect import CollectionProgress, collect, describe
-    from advisor.lab.minicloud.journal import Journal
     from advisor.lab.minicloud.plan import SCALES, MiniPrices
+    from advisor.records.collected import Journal
 
     def tell(progress: CollectionProgress) -> None:
         sys.stderr.write(describe(progress) + "\n")

@@ -27,7 +27,6 @@ import numpy as np
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.watch import network
 from advisor.lab.minicloud import limits, summary
-from advisor.lab.minicloud.journal import Journal, Row, Tape
 from advisor.lab.minicloud.node import Seat, fork, read_report
 from advisor.lab.minicloud.plan import (
     SECONDS,
@@ -40,6 +39,9 @@ from advisor.lab.minicloud.plan import (
     plan,
     total_steps,
 )
+from advisor.lab.minicloud.tape import Tape
+from advisor.records import collected
+from advisor.records.collected import Journal, Row
 
 # ------------------------------------------------------------------------------------------
 # One run: its nodes are forked, watched from outside, and what was seen is written down.
@@ -168,7 +170,7 @@ def _row(
     own_s = sum(node.report.cpu_s for node in seen if node.report is not None)
     out = summary.label(run, seen, steps, cut_s)
     row: Row = {
-        "schema": summary.SCHEMA,
+        "schema": collected.SCHEMA,
         "key": run.key,
         "kind": run.kind,
         "job": {

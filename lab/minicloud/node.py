@@ -35,8 +35,8 @@ from torch.utils.flop_counter import flop_registry
 
 from advisor.collectors.watch.network import INTERFACE, Nodes
 from advisor.lab.minicloud import limits
-from advisor.lab.minicloud.journal import Tape
 from advisor.lab.minicloud.plan import MiniInstance, MiniRun
+from advisor.lab.minicloud.tape import Tape
 from advisor.lab.workloads import Workload, load
 
 # ------------------------------------------------------------------------------------------

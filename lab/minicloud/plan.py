@@ -19,10 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from advisor.collectors import bounded
-from advisor.collectors.errors import RecordingError
-from advisor.lab.minicloud.journal import Row
 from advisor.lab.workloads import WORKLOADS, load
+from advisor.records.collected import Row, read_prices, shape_name
 
 # ------------------------------------------------------------------------------------------
 # Machines with limits that stand for instance types, at a nominal price.
@@ -117,23 +115,8 @@ class MiniPrices:
 
     @classmethod
     def read(cls, path: Path) -> MiniPrices:
-        """Read the prices of a collection, ``prices.json``.
-
-        Raises
-        ------
-        RecordingError
-            If the file is not of that form.
-        """
-        try:
-            shapes = bounded.read_json(path)["shapes"]
-            return cls(
-                by_shape={k: (float(v["usd_per_h"]), str(v["source"])) for k, v in shapes.items()}
-            )
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise RecordingError(
-                f"{path} holds no prices of a collection: {error}",
-                hint="remove it: advisor collect writes it anew",
-            ) from error
+        """Read the prices of a collection, ``prices.json``."""
+        return cls(by_shape=read_prices(path))
 
     def of(self, instance: MiniInstance, layout: MiniLayout) -> tuple[float, str]:
         """Return the price of one machine [USD/h] and its source; SYNTHETIC where none is."""
@@ -145,17 +128,6 @@ def shape_of(instance: MiniInstance, layout: MiniLayout) -> str:
     """Return what a machine's price goes by: its cores and its link."""
     rate = 0.0 if layout.kind == "single" else layout.rate_bit_per_s or 0.0
     return shape_name(instance.granted_cores, rate)
-
-
-def shape_name(cores: float, rate_bit_per_s: float) -> str:
-    """Return the name of a shape.
-
-    Examples
-    --------
-    >>> shape_name(0.5, 3e8)
-    '0.5 cores, 300 Mbit/s'
-    """
-    return f"{cores:g} cores, {rate_bit_per_s / 1e6:g} Mbit/s"
 
 
 def nominal_price_usd_per_h(instance: MiniInstance, layout: MiniLayout) -> float:

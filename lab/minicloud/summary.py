@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.lab.minicloud import limits
-from advisor.lab.minicloud.journal import Row
 from advisor.lab.minicloud.limits import ReadingSeries
 from advisor.lab.minicloud.node import NodeReport
 from advisor.lab.minicloud.plan import MiniInstance, MiniRun
+from advisor.records.collected import Row, least_disturbed
 
-SCHEMA: Final = "minicloud/1"
 BLOCKS: Final = 48  # points of a run's step series
 NOISY_FRACTION: Final = 0.3  # a run whose wall time needed a larger correction is repeated
 NOISY_CPU_RATIO: Final = 1.35  # and one whose step took more CPU time than this x the anchor's
@@ -85,32 +84,6 @@ def is_noisy(row: Mapping[str, Any], anchor_cpu_s: float | None) -> bool:
     if anchor_cpu_s is None or not is_comparable:
         return False
     return bool(cpu_step_s(row) > NOISY_CPU_RATIO * anchor_cpu_s)
-
-
-def tells_nothing(row: Mapping[str, Any]) -> bool:
-    """Return whether a run was cut short because others held its cores.
-
-    What is cut on a quiet machine bounds the time from below; this bounds nothing.
-    """
-    return bool(row["status"] == "censored" and row["is_noisy"])
-
-
-def least_disturbed(rows: Iterable[Mapping[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return each key's best attempt, by key: not noisy before noisy, then least corrected.
-
-    Attempts that tell nothing are left out.
-    """
-    best: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        if row["kind"] == kind and not tells_nothing(row):
-            known = best.get(row["key"])
-            if known is None or _disturbance(row) < _disturbance(known):
-                best[row["key"]] = dict(row)
-    return [best[key] for key in sorted(best)]
-
-
-def _disturbance(row: Mapping[str, Any]) -> tuple[bool, float]:
-    return bool(row["is_noisy"]), float(row.get("correction_fraction") or 0.0)
 
 
 def take_anchor(anchors: dict[str, dict[str, Any]], row: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COLD = (
     "from advisor.catalogue import Catalogue, OfferFilter\n"
     "offers = Catalogue.load().select(OfferFilter(pricing=['on-demand', 'spot']))\n"

@@ -26,7 +26,7 @@ from pathlib import Path
 from advisor.collectors.format.recording import Recording
 from advisor.collectors.run.runner import profile
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "digits_cnn.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_cnn.py"
 
 # A loader that costs something, epochs that end in validation and a checkpoint.
 LOADING = """

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MOST_S = 300.0
 # What SkyPilot and torchrun are given: a rented row, on a cloud that both know.
 STAGES = {

@@ -33,9 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import zoo
-
 from advisor.collectors.watch.host import cpu_model, usable_cpus
+from advisor.lab.experiments import zoo
 
 STEP: Final = Path(__file__).with_name("gpu_step.py")
 # Of the zoo, with torch and scikit-learn alone, on one device, in the frameworks' own words.

@@ -22,7 +22,7 @@ from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.records import PROFILER_FILE, Appender
 from advisor.collectors.hooks import format as fmt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "run-schema-1"
 TRIES = 5
 

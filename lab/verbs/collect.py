@@ -108,7 +108,7 @@ def _prices(out: Path) -> Path:
 
 def _describe(path: Path) -> None:
     from advisor.lab.minicloud import summary
-    from advisor.lab.minicloud.journal import Journal, unpack
+    from advisor.records.collected import Journal, unpack
 
     journal = path / JOURNAL if path.is_dir() else path
     if not journal.exists():
@@ -118,8 +118,7 @@ def _describe(path: Path) -> None:
 
 
 def _pack(journal: Path, target: Path) -> None:
-    from advisor.lab.minicloud.journal import Journal, pack
-    from advisor.lab.minicloud.summary import tells_nothing
+    from advisor.records.collected import Journal, pack, tells_nothing
 
     if not journal.exists():
         raise UsageError(f"there are no runs at {journal}", hint="make some: advisor collect")

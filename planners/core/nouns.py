@@ -25,8 +25,9 @@ from advisor.planners.core.setup import (
 )
 
 __all__ = [
-    "Cluster",
     "DEFAULT_SETUP",
+    "PRECISION_BYTES",
+    "Cluster",
     "Device",
     "Layer",
     "Layout",
@@ -35,7 +36,6 @@ __all__ = [
     "Node",
     "Operator",
     "OperatorKind",
-    "PRECISION_BYTES",
     "Phase",
     "Precision",
     "Recompute",

@@ -54,7 +54,7 @@ class DeviceParameters:
     split_gain, split_s : float
         How much more than its share of all cores a core does alone, and what a call that is split
         over cores waits for its threads [s]: fitted to steps with one thread and two
-        (``python -m benchmarks.experiments.threads``).
+        (``python -m advisor.lab.experiments.threads``).
     compiled_launch_fraction, compiled_traffic_fraction : float
         What ``torch.compile`` leaves of the launches, and of the traffic of pointwise classes.
     fitted_architectures : frozenset of str

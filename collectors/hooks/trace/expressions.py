@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-
 _ARITHMETIC: dict[type, Any] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,

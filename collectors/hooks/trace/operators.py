@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from .storages import key_of, size_bytes, tensors_in
 
 TYPE_CHECKING = False
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 # N, T       sequences in a batch, time steps: a recurrent layer takes 2 N T numel(W) for each
 #            of its weight matrices W (input and hidden weights of all gates together)
 # =========  ==============================================================================
-
-
 
 
 def _product(shape: Sequence[int]) -> int:

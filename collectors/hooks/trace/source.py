@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # The job's length by the training frameworks' own loops.
 
 
-
-
 def state(frame: FrameType) -> dict[str, Any] | None:
     """Return the framework's word if ``frame`` is its training loop, else None."""
     name = frame.f_code.co_name

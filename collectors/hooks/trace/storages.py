@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-
-
 def tensors_in(value: Any) -> Iterator[Any]:
     """Yield the tensors in an operator's arguments or results, however nested."""
     if value is None or isinstance(value, (int, float, str, bool)):

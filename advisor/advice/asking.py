@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.advise.facts import Facts
+from advisor.advice.facts import Facts
 from advisor.answer import Candidate
 from advisor.ask import Constraints
 from advisor.catalogue import InstanceType, Pricing

@@ -63,7 +63,7 @@ class Advice(Recorded):
     change : str
         What to change, in one sentence.
     source : str
-        The module of ``advisor.advise`` that gives it.
+        The module of ``advisor.advice`` that gives it.
     time_saved_h, cost_saved_usd : Estimate or None
         Over the whole job on the machines it is judged on; negative where it costs. None where
         nothing is known of it, or nothing is saved of that kind. [h], [USD]

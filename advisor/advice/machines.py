@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from advisor.advise.facts import Advice, Facts, How, saved, source
-from advisor.advise.step import MODEL
+from advisor.advice.facts import Advice, Facts, How, saved, source
+from advisor.advice.step import MODEL
 from advisor.answer import Estimate
 from advisor.collectors.format.recording import Recording
 from advisor.jobs.job import Job

@@ -1,4 +1,4 @@
-"""Append-only JSON lines with a checksum each: what was written stays, whatever happens next.
+"""Runs that ``advisor collect`` made, as they lie on disk: append-only lines with a checksum each.
 
 A record is one line of canonical JSON (sorted keys) whose ``crc32`` is that of the line without
 it. A line cut short by a crash, or changed, fails its checksum and is skipped and counted.
@@ -9,20 +9,17 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import mmap
-import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from advisor.collectors import atomic, bounded
 from advisor.collectors.errors import RecordingError
 
 Row = dict[str, Any]
+
+SCHEMA: Final = "minicloud/1"
 
 
 def to_line(row: Mapping[str, Any]) -> str:
@@ -125,57 +122,53 @@ def unpack(path: Path) -> Iterator[Row]:
         raise RecordingError(f"cannot read {path}: {error}", hint="is it a .jsonl.gz?") from error
 
 
-# ------------------------------------------------------------------------------------------
-# A run's steps in shared memory: written by the training process, readable after its death.
+def tells_nothing(row: Mapping[str, Any]) -> bool:
+    """Return whether a run was cut short because others held its cores.
 
-
-_HEAD: Final = struct.Struct("=Qd")  # steps written; time.monotonic() at which the loop began
-_STEP: Final = struct.Struct("=dd")  # seconds since the loop began; run delay since then
-
-
-class Tape:
-    """Time and run delay at the end of every step, in anonymous memory shared over a fork.
-
-    Parameters
-    ----------
-    capacity : int
-        Steps that fit; later ones are counted and not kept.
+    What is cut on a quiet machine bounds the time from below; this bounds nothing.
     """
+    return bool(row["status"] == "censored" and row["is_noisy"])
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._memory = mmap.mmap(-1, _HEAD.size + capacity * _STEP.size)
 
-    def begin(self, now_s: float) -> None:
-        """Say that the training loop begins; ``now_s`` is ``time.monotonic()``."""
-        _HEAD.pack_into(self._memory, 0, 0, now_s)
+def least_disturbed(rows: Iterable[Mapping[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return each key's best attempt, by key: not noisy before noisy, then least corrected.
 
-    def write(self, elapsed_s: float, delay_s: float) -> None:
-        """Add the end of one step."""
-        count, began_s = _HEAD.unpack_from(self._memory, 0)
-        if count < self.capacity:
-            offset = _HEAD.size + count * _STEP.size
-            _STEP.pack_into(self._memory, offset, elapsed_s, delay_s)
-        _HEAD.pack_into(self._memory, 0, count + 1, began_s)
+    Attempts that tell nothing are left out.
+    """
+    best: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["kind"] == kind and not tells_nothing(row):
+            known = best.get(row["key"])
+            if known is None or _disturbance(row) < _disturbance(known):
+                best[row["key"]] = dict(row)
+    return [best[key] for key in sorted(best)]
 
-    @property
-    def steps(self) -> int:
-        """Steps finished so far."""
-        return int(_HEAD.unpack_from(self._memory, 0)[0])
 
-    @property
-    def began_s(self) -> float | None:
-        """When the loop began, on the clock ``time.monotonic()``; None before [s]."""
-        began_s = float(_HEAD.unpack_from(self._memory, 0)[1])
-        return began_s or None
+def _disturbance(row: Mapping[str, Any]) -> tuple[bool, float]:
+    return bool(row["is_noisy"]), float(row.get("correction_fraction") or 0.0)
 
-    def read(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return elapsed and delay at the end of each kept step, both (steps,) [s]."""
-        kept = min(self.steps, self.capacity)
-        data = self._memory[_HEAD.size : _HEAD.size + kept * _STEP.size]
-        pairs = np.frombuffer(data, dtype=np.float64).reshape(kept, 2)
-        return pairs[:, 0], pairs[:, 1]
 
-    def close(self) -> None:
-        """Give the memory back."""
-        self._memory.close()
+def read_prices(path: Path) -> dict[str, tuple[float, str]]:
+    """Read ``prices.json`` of a collection: shape -> price of one machine [USD/h], and its source.
+
+    Raises RecordingError if the file is not of that form.
+    """
+    try:
+        shapes = bounded.read_json(path)["shapes"]
+        return {k: (float(v["usd_per_h"]), str(v["source"])) for k, v in shapes.items()}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise RecordingError(
+            f"{path} holds no prices of a collection: {error}",
+            hint="remove it: advisor collect writes it anew",
+        ) from error
+
+
+def shape_name(cores: float, rate_bit_per_s: float) -> str:
+    """Return the name of a shape.
+
+    Examples
+    --------
+    >>> shape_name(0.5, 3e8)
+    '0.5 cores, 300 Mbit/s'
+    """
+    return f"{cores:g} cores, {rate_bit_per_s / 1e6:g} Mbit/s"

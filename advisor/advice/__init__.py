@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from advisor.advise import feeding, machines, neighbours, step
-from advisor.advise.facts import Advice, Facts, How
+from advisor.advice import feeding, machines, neighbours, step
+from advisor.advice.facts import Advice, Facts, How
 from advisor.jobs.job import Job
 
 __all__ = ["SOURCES", "Advice", "Facts", "How", "advise", "beside"]

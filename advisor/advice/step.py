@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from advisor.advise.facts import Advice, Cut, Facts, How, cut_of, faster_by, saved, source, without
-from advisor.advise.script import SourceScript, argument, has_argument
+from advisor.advice.facts import Advice, Cut, Facts, How, cut_of, faster_by, saved, source, without
+from advisor.advice.script import SourceScript, argument, has_argument
 from advisor.answer import QUANTILES
 from advisor.ask import JobSpec, SetupRequest
 from advisor.collectors.format.recording import OperatorCount

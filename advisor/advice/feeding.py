@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from advisor.advise.facts import Advice, Facts, How, cut_of, faster_by, saved, source, without
-from advisor.advise.script import SourceScript, argument, has_argument, last_name
+from advisor.advice.facts import Advice, Facts, How, cut_of, faster_by, saved, source, without
+from advisor.advice.script import SourceScript, argument, has_argument, last_name
 from advisor.answer import QUANTILES
 from advisor.collectors.format.recording import Recording
 from advisor.estimate.completion import checkpoint_s

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advise.facts import Advice, Facts, How, saved
+from advisor.advice.facts import Advice, Facts, How, saved
 from advisor.answer import QUANTILES, Candidate, Estimate
 from advisor.collectors.format.recording import Recording
 from advisor.errors import UsageError

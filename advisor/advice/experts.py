@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advise.facts import Advice, Facts, How
+from advisor.advice.facts import Advice, Facts, How
 from advisor.catalogue import Catalogue
 from advisor.collectors.format.facts import Routing
 from advisor.errors import UsageError
