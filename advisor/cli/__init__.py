@@ -20,8 +20,8 @@ from typer.core import TyperCommand, TyperGroup
 from advisor import data
 from advisor.collectors.errors import explain  # now: later there may be no memory to do so
 
-# Verb -> (module in advisor.cli, what the overview says). A module holds either ``app`` (a verb
-# with verbs of its own) or a function ``command``. Without a module it is brought by others.
+# Verb -> (where its function or its group of verbs stands, what the overview says). Those without
+# a place are brought by others: a module with ``app`` or ``command`` (``advisor.cli.elsewhere``).
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "profile": ("advisor.cli.profile.profile", "Record a training script for a short while."),
     "recommend": (
@@ -95,17 +95,19 @@ def load_verb(name: str) -> Any:
     """Return a verb's command, imported now."""
     if name in _ON_ONE_THREAD:
         data.use_one()
+    home, _, attribute = VERBS[name][0].rpartition(".")
     module: Any
-    if VERBS[name][0]:
-        module = importlib.import_module(f"advisor.cli.{VERBS[name][0]}")
+    if home:
+        module = importlib.import_module(home)
     else:
         from advisor.cli import elsewhere
 
         module = elsewhere.load(name)
-    verb = getattr(module, "app", None)
-    if verb is None:
-        verb = typer.Typer(add_completion=False, rich_markup_mode=None)
-        verb.command(name, **getattr(module, "settings", {}))(module.command)
+    attribute = attribute or ("app" if hasattr(module, "app") else "command")
+    verb = getattr(module, attribute)
+    if not isinstance(verb, typer.Typer):
+        function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode=None)
+        verb.command(name, **getattr(module, f"{attribute}_settings", {}))(function)
     from advisor.cli.options import in_plain_words
 
     command = in_plain_words(typer.main.get_command(verb))

@@ -128,7 +128,7 @@ def main() -> None:
     asked = parser.parse_args()
     for policy in ("fifo", "las-2d"):
         jobs = drawn(asked.seed)
-        scheduled(jobs, policy)  # type: ignore[arg-type]
+        scheduled(jobs, policy)
         table = JobTable(
             submit_s=np.array([j.submit_s for j in jobs]),
             devices=np.array([j.devices for j in jobs]),
@@ -137,7 +137,7 @@ def main() -> None:
         simulated = simulate_queue(
             table,
             SharedCluster(nodes=1, devices_per_node=SLOTS),
-            policy,  # type: ignore[arg-type]
+            policy,
             parameters=QueueParameters(limits=LIMITS),
         )
         real = np.array([j.end_s - j.submit_s for j in jobs])

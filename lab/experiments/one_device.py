@@ -119,7 +119,7 @@ def played(shapes: list[Shape], way: str, seconds: float) -> list[tuple[float, f
     ]
 
 
-def predicted(alone: list[tuple[float, float, float]], way: str) -> list[float]:
+def predicted(alone: Sequence[tuple[float, ...]], way: str) -> list[float]:
     """Return each job's rate beside the other, over its rate alone."""
     jobs = [
         Tenant(name="job", input_s=max(1.0 / rate - computed, 0.0), compute_s=computed)

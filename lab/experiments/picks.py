@@ -210,12 +210,12 @@ def main() -> None:
     print(f"{len(found)} jobs ({recorded} recorded): {good} with exactly one sensible pick "
           f"({good / len(found):.0%}); at most {max(o.lines for o in found)} lines of "
           f"{max(o.columns for o in found)} columns")  # fmt: skip
-    said = []
+    regret = []
     for name in ("pick", "first"):
         regrets = [getattr(one, f"{name}_regret") for one in found]
-        said.append(f"{np.median(regrets):.0%} (at most {max(regrets):,.0%})")
-    print(f"mean regret in time x cost under errors of 20 %, median job: pick {said[0]}, "
-          f"first row of the whole front {said[1]}")  # fmt: skip
+        regret.append(f"{np.median(regrets):.0%} (at most {max(regrets):,.0%})")
+    print(f"mean regret in time x cost under errors of 20 %, median job: pick {regret[0]}, "
+          f"first row of the whole front {regret[1]}")  # fmt: skip
     if given.json:
         given.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
 

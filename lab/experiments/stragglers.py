@@ -31,6 +31,7 @@ from advisor.collectors.format.recording import Recording
 from advisor.lab import data as measurements
 from advisor.lab import score
 from advisor.lab.experiments.zoo import advisor
+from advisor.lab.fit.scaling import fit_without_each
 from advisor.lab.minicloud.limits import cpu_group
 from advisor.lab.score import scaling
 from advisor.planners.links.data_parallel import ScalingParameters
@@ -81,7 +82,7 @@ def published() -> None:
 
 def default() -> None:
     """Print the errors on clusters left out with other spreads than the fitted one."""
-    fitted = scaling.fit_without_each
+    fitted = fit_without_each
     for spread in (None, 0.0, 0.031, 0.086):
 
         def fit(*asked: Any, spread: float | None = spread) -> dict[str, ScalingParameters]:

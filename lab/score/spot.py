@@ -125,7 +125,7 @@ def read_spot(data: Path) -> Questions:
     return starts_of(halves_of(data))
 
 
-def starts_of(halves: list[Half]) -> Questions:
+def starts_of(halves: Sequence[Half]) -> Questions:
     """Return every start; the truth is nan where the trace ends before the job."""
     names = [h.trace.name for h in halves for _ in h.start_s]
     truth = np.concatenate([replay(h.future, JOB, h.start_s).finish_s for h in halves])

@@ -50,7 +50,7 @@ _AT_ONCE = 10_000
 def records(own: list[RunRecord], count: int, families: int, seed: int) -> list[RunRecord]:
     """Return ``count`` records like ours."""
     rng = np.random.default_rng(seed)
-    made = []
+    made: list[RunRecord] = []
     for i in rng.integers(0, len(own), count):
         run = own[i]
         family = f"program-{rng.integers(families)}"

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     with browser() as started, tempfile.TemporaryDirectory() as folder:
         for name, asked in (("recorded run", RECORDED), ("described pipeline", PIPELINE)):
             path = Path(folder) / f"{name.split()[0]}.html"

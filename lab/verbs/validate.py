@@ -16,7 +16,7 @@ from advisor.errors import UsageError
 from advisor.lab import score
 from advisor.lab.score.scores import Scores, Validation
 
-settings: Final[dict[str, Any]] = {"cls": PlotCommand}
+command_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
 
 def command(
