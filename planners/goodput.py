@@ -368,11 +368,12 @@ def _column(name: str, value: ArrayLike, *, is_positive: bool = False) -> Column
 # ------------------------------------------------------------------------------------------
 # Whole training runs beside their steps: stalls, evaluation, stops, software of its year.
 #
-# Published hours of whole runs exceed the steps, checkpoints and failures that the models count, the
-# more so the larger the run: somebody watches, evaluates, restarts by hand, waits for a file system.
-# The law says that every e-fold of device-hours beyond one machine for one day multiplies the hours
-# by an independent factor of the same mean and spread, like a walk with drift, and that every year
-# by which the software is older than that of the measured step times multiplies them once more::
+# Published hours of whole runs exceed the steps, checkpoints and failures that the models count,
+# the more so the larger the run: somebody watches, evaluates, restarts by hand, waits for a file
+# system. The law says that every e-fold of device-hours beyond one machine for one day multiplies
+# the hours by an independent factor of the same mean and spread, like a walk with drift, and that
+# every year by which the software is older than that of the measured step times multiplies them
+# once more::
 #
 #     x = ln(1 + G / G0)
 #     ln F = growth x + per_year y,        sd(ln F) = s x^(1/2)
@@ -468,9 +469,9 @@ def efolds(device_h: ArrayLike) -> Column:
 # ``nodes``             that write their parts side by side.
 # ====================  ==========================================================================
 #
-# Sources: BigScience (25 to 181 billion parameters, 14 bytes each, saved in 18 to 20 s from 8 to 64
-# nodes: 2.0 to 2.4 GB/s a node on a parallel file system); Parcae's measured restarts (V100,
-# 10 Gb/s, 1 to 32 nodes).
+# Sources: BigScience (25 to 181 billion parameters, 14 bytes each, saved in 18 to 20 s from 8 to
+# 64 nodes: 2.0 to 2.4 GB/s a node on a parallel file system); Parcae's measured restarts (V100, 10
+# Gb/s, 1 to 32 nodes).
 
 
 # Adam in mixed precision: bf16 parameters and fp32 master, first and second moment.

@@ -437,7 +437,8 @@ advise_described: Final = source("described", _other_software)
 # pass reads and writes: weight twice, gradient once, each moment twice.
 _FUSED: Final = {"Adam": 7.0, "AdamW": 7.0, "SGD": 5.0, "Adagrad": 5.0}
 # What a fused update costs beside its pass over memory, and for each tensor: Adam's with 4 to 100
-# tensors of 1,000 numbers, one thread of an AMD EPYC (lab/experiments/eager_calls.py, 2026-11-22). [s]
+# tensors of 1,000 numbers, one thread of an AMD EPYC (lab/experiments/eager_calls.py, 2026-11-22).
+# [s]
 _FUSED_CALL_S: Final = 26e-6
 _FUSED_TENSOR_S: Final = 3.9e-6
 # Numbers changed in place over those copied by the benchmark, whose destination is read first.

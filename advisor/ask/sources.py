@@ -324,8 +324,8 @@ def _placed(runs: str | None, beside: Path) -> str | None:
 # ------------------------------------------------------------------------------------------
 # Answers besides the command line: those of the environment, the project, the user's file.
 #
-# From weak to strong: the user's ``advisor.toml``, the project's (or ``pyproject.toml``), variables
-# ``ADVISOR_MAX_NODES=4``, then what the command line says.
+# From weak to strong: the user's ``advisor.toml``, the project's (or ``pyproject.toml``),
+# variables ``ADVISOR_MAX_NODES=4``, then what the command line says.
 
 
 PREFIX: Final = "ADVISOR_"

@@ -150,8 +150,8 @@ def _stated(path: Path | None) -> Sequence[_Stated]:
 # =================  =============================================================================
 #
 # The quartile and the factor were chosen by leaving out one provider at a time
-# (``lab/experiments/network_assumed.py``): the rule is above the stated network of one accelerated type
-# in nine and of one CPU type in three, while the median of the peers is above half of them.
+# (``lab/experiments/network_assumed.py``): the rule is above the stated network of one accelerated
+# type in nine and of one CPU type in three, while the median of the peers is above half of them.
 
 
 LOW_QUANTILE: Final = 0.25

@@ -234,9 +234,9 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
 # The memory of every accelerator: one table, read by the catalogue and the device sheet alike.
 #
 # ``memory_gib`` is what the driver lets one program allocate on a whole card, as CUDA's
-# ``totalGlobalMem`` and PyTorch's "total capacity" say. A card "of 80 GB" has 80 GiB of chips; error
-# correction on GDDR cards takes a sixteenth, and the driver keeps some for itself. No margin is
-# taken off: the planners keep theirs.
+# ``totalGlobalMem`` and PyTorch's "total capacity" say. A card "of 80 GB" has 80 GiB of chips;
+# error correction on GDDR cards takes a sixteenth, and the driver keeps some for itself. No margin
+# is taken off: the planners keep theirs.
 #
 # ===============  ===============================================================================
 # basis            how ``memory_gib`` follows

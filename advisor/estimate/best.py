@@ -173,8 +173,8 @@ def _least_of_operators(case: StepCase, targets: list[Device]) -> tuple[Floats, 
 # ------------------------------------------------------------------------------------------
 # The ways of training on groups of unlike machines, which ``plan`` and ``recommend`` ask.
 #
-# A new way is one file with a function ``OnGroups -> Choice`` that raises ``PlanningError`` where it
-# does not apply, with what is said of its choices, and one line here.
+# A new way is one file with a function ``OnGroups -> Choice`` that raises ``PlanningError`` where
+# it does not apply, with what is said of its choices, and one line here.
 
 
 @dataclass(frozen=True, slots=True)

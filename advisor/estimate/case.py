@@ -436,7 +436,8 @@ def host_core_speed(job: Job) -> float | None:
 # (``ways.data_parallel``). Three runs of the job on at least two numbers of devices say more: the
 # law of ``planners.links.scaling_law`` is fitted to them, and takes the place of the nominal links
 # on machines with the same device and network, however many. What the device model says of one
-# device stands in as runs of its own error, so that other batches than the measured ones are known.
+# device stands in as runs of its own error, so that other batches than the measured ones are
+# known.
 
 
 LEAST_RUNS: Final = 3
@@ -551,8 +552,9 @@ def fitted_rows(
 # ------------------------------------------------------------------------------------------
 # What the user's own measured steps of transformers say of the layout model's constants.
 #
-# Every run is asked of the same layout problem as the candidates; how far each answer was off moves
-# the constants and the devices' times as far as the evidence goes (``planners.layouts.own_runs``).
+# Every run is asked of the same layout problem as the candidates; how far each answer was off
+# moves the constants and the devices' times as far as the evidence goes
+# (``planners.layouts.own_runs``).
 
 
 # What is known of links between machines is known of a few sites', most with RDMA: fits without

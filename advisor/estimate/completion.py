@@ -450,7 +450,7 @@ def widened(quantiles: Floats, value: Floats, log_sd: Floats, coverage: float) -
 # here                meaning, unit
 # ==================  =============================================================================
 # data in             every machine copies the data onto its own volume before the first step, as
-#                     fast as the slowest of its network, its volume and the place where it lies. [s]
+#                     fast as the slowest of its network, its volume and where it lies. [s]
 # storage             a volume on every machine for the data and two checkpoints (the new one is
 #                     written before the old one goes), while the machines are billed. [USD/h]
 # results out         over the internet, once, at the first tier's price. [USD]

@@ -58,10 +58,10 @@ from advisor.words import units_words
 # ------------------------------------------------------------------------------------------
 # The cost of a job as it was learned from runs, with no time in between: the Nazari thesis's way.
 #
-# What a job is billed follows from its time (``completion``). This is a second opinion beside it: a
-# model whose label was the cost itself, relative to what the partial run's time would cost on the
-# machines asked about. It answers where it has seen such jobs on such machines, and nowhere else;
-# it knows the steps alone, not what a bill has besides (start-up, storage, a shortest bill).
+# What a job is billed follows from its time (``completion``). This is a second opinion beside it:
+# a model whose label was the cost itself, relative to what the partial run's time would cost on
+# the machines asked about. It answers where it has seen such jobs on such machines, and nowhere
+# else; it knows the steps alone, not what a bill has besides (start-up, storage, a shortest bill).
 
 
 def direct_cost(

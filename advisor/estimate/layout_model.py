@@ -194,10 +194,10 @@ def load(file: Path | None = None) -> LayoutModel:
 #   traffic counted from the model's dimensions, constants fitted on published runs of Megatron,
 #   DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on whose
 #   rate of large products was measured, in 16 bits or less (or TF32).
-# - The law of the operators (``planners.step.device``): a roofline over every operator of the step,
-#   with what measured steps say of its errors (``planners.step.residual``). It holds everywhere
-#   else: processors, other makers' accelerators, fp32, and cards of known families whose rate
-#   nobody measured, on which the shapes err by a quarter and the operators by a tenth
+# - The law of the operators (``planners.step.device``): a roofline over every operator of the
+#   step, with what measured steps say of its errors (``planners.step.residual``). It holds
+#   everywhere else: processors, other makers' accelerators, fp32, and cards of known families
+#   whose rate nobody measured, on which the shapes err by a quarter and the operators by a tenth
 #   (``advisor validate described``).
 #
 # On published layouts left out by table, all on measured cards, the first errs less than half as

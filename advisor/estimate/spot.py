@@ -183,8 +183,8 @@ def _replayed(spells: Spells, begin: Column, workers: Workers, job: SpotJob) -> 
 # ------------------------------------------------------------------------------------------
 # A way to complete a job: on spot machines, and on demand while there are none.
 #
-# The same machines in the same region: the job moves to on-demand ones when spot machines are taken
-# away, and back when they have been there again for a while (``planners.spot.alternating``).
+# The same machines in the same region: the job moves to on-demand ones when spot machines are
+# taken away, and back when they have been there again for a while (``planners.spot.alternating``).
 
 
 # A record is long enough if it lasts twice the time on demand: moves at most double that

@@ -139,16 +139,16 @@ def described_job(
 # ------------------------------------------------------------------------------------------
 # Defaults of a described job where its user does not say: batch and sequence.
 #
-# | model                             | samples of a step | source                                  |
-# |-----------------------------------|-------------------|-----------------------------------------|
-# | decoder, trained whole            | 0.5 to 4 M tokens | GPT-3, 2020, table 2.1; Llama 2, 3      |
-# | any, adapters or frozen layers    | 128               | Alpaca (Taori et al., 2023)             |
-# | encoder of text                   | 256               | BERT (Devlin et al., 2019, A.2)         |
-# | encoder of pictures               | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
-# | convolutional network             | 256               | He et al., 2016, section 3.4            |
-# | encoder-decoder of text           | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
-# | encoder-decoder of speech         | 256               | Whisper (Radford et al., 2022, app. F)  |
-# | diffusion U-Net                   | 2,048             | model card of Stable Diffusion 1.5      |
+# | model                          | samples of a step | source                                  |
+# |--------------------------------|-------------------|-----------------------------------------|
+# | decoder, trained whole         | 0.5 to 4 M tokens | GPT-3, 2020, table 2.1; Llama 2, 3      |
+# | any, adapters or frozen layers | 128               | Alpaca (Taori et al., 2023)             |
+# | encoder of text                | 256               | BERT (Devlin et al., 2019, A.2)         |
+# | encoder of pictures            | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
+# | convolutional network          | 256               | He et al., 2016, section 3.4            |
+# | encoder-decoder of text        | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
+# | encoder-decoder of speech      | 256               | Whisper (Radford et al., 2022, app. F)  |
+# | diffusion U-Net                | 2,048             | model card of Stable Diffusion 1.5      |
 
 
 # (parameters below, tokens of a step): GPT-3's sizes up to 13 B, Llama 2's batch above.

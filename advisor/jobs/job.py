@@ -22,8 +22,9 @@ from advisor.planners.systems.stragglers import RankSpread
 from advisor.quantities import count_text, seconds_text
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
-# scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of ``lab/experiments/zoo.py``
-# two hours apart on one shared machine by 10 % each (27 scripts, 2026-11-22).
+# scatter by 8-10 % (repeated Lambda and MLPerf measurements); whole jobs of
+# ``lab/experiments/zoo.py`` two hours apart on one shared machine by 10 % each (27 scripts,
+# 2026-11-22).
 RUN_LOG_SD: Final = 0.1
 
 

@@ -163,8 +163,8 @@ def _from_row(path: Path, number: int, row: dict[str, str]) -> Actual:
 # ------------------------------------------------------------------------------------------
 # Steps that were measured of transformers in known layouts: what calibrates the layout model.
 #
-# ``advisor runs actual --model ... --cluster ...`` adds them to the journal (``jobs.journal``). They
-# need not be of the model that is asked for: machines, network and software are the same.
+# ``advisor runs actual --model ... --cluster ...`` adds them to the journal (``jobs.journal``).
+# They need not be of the model that is asked for: machines, network and software are the same.
 
 
 LAYOUT_RUNS_PART: Final = "layout_run"

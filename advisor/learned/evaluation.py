@@ -270,8 +270,8 @@ def _line(name: str, m: Metrics) -> str:
 #
 # A fitted stack holds every member's answers to rows whose job was left out. The stack's own
 # answers to a job use weights that were fitted without that job; intervals likewise use the errors
-# on other jobs (all others, where there are no more than ``_MOST_FOLDS``). So nothing that is scored
-# has been seen, and no further fit is needed.
+# on other jobs (all others, where there are no more than ``_MOST_FOLDS``). So nothing that is
+# scored has been seen, and no further fit is needed.
 
 
 STACK: Final = "stack"

@@ -34,10 +34,11 @@ from advisor.records.nouns import Role
 # rate        B                                a machine's link, each way [bytes/s]
 #
 # Compute: T_a v_a / (v W). Between accelerators v is the geometric mean of arithmetic rate and
-# memory bandwidth: the two ceilings of a roofline, when the mix of the job is unknown. An anchor of
-# another batch is scaled by operations. Communication of one step: all-reduce in a ring sends
-# 2 (n-1)/n P through every link (Patarasu & Yuan 2009, section 3); a parameter server sends and
-# receives P for each of W workers through its one link, both directions at once: W P. Lower bounds.
+# memory bandwidth: the two ceilings of a roofline, when the mix of the job is unknown. An anchor
+# of another batch is scaled by operations. Communication of one step: all-reduce in a ring sends 2
+# (n-1)/n P through every link (Patarasu & Yuan 2009, section 3); a parameter server sends and
+# receives P for each of W workers through its one link, both directions at once: W P. Lower
+# bounds.
 
 
 UNKNOWN: Final = math.nan
@@ -129,14 +130,14 @@ def _layout(record: RunRecord, name: str, default: float) -> float:
 # ------------------------------------------------------------------------------------------
 # The course of the partial run, as a sequence network takes it: channels of equal length.
 #
-# | channels                                         | of                  | scaled                 |
-# |--------------------------------------------------|---------------------|------------------------|
-# | cores busy                                       | the whole job       | over the anchor's cores|
-# | memory                                           | the whole job       | over its peak          |
-# | network received, sent [bytes/s]                 | the whole job       | ln(1 + kB/s) / 10      |
-# | step, mean of the ranks and the slowest one      | `profile --workers` | over the mean step     |
-# | wait of a step for the others, mean of the ranks | `profile --workers` | over the mean step     |
-# | sent on the wire [bytes/s], the busiest rank     | `profile --workers` | ln(1 + kB/s) / 10      |
+# | channels                                     | of                  | scaled                  |
+# |----------------------------------------------|---------------------|-------------------------|
+# | cores busy                                   | the whole job       | over the anchor's cores |
+# | memory                                       | the whole job       | over its peak           |
+# | network received, sent [bytes/s]             | the whole job       | ln(1 + kB/s) / 10       |
+# | step, mean of the ranks and slowest          | `profile --workers` | over the mean step      |
+# | wait of a step for the others, mean          | `profile --workers` | over the mean step      |
+# | sent on the wire [bytes/s], the busiest rank | `profile --workers` | ln(1 + kB/s) / 10       |
 #
 # The four of the thesis come first, in its order. Those of ranks follow where a record that is
 # fitted has them; a record without is all zeros there.

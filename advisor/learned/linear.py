@@ -139,8 +139,8 @@ class Poisson(RunRegressor):
 # length       l             its length, in root-mean-square distance of the scaled features
 # noise        s_n^2         variance of a single run
 #
-# k(x, x') = s_l^2 x.x'/d + s_f^2 exp(-|x - x'|^2 / (2 d l^2)) + s_n^2 [same row], d features.
-# The four are those that maximise ln p(r) = -r K^-1 r / 2 - ln|K| / 2 - n ln(2 pi) / 2 (Rasmussen &
+# k(x, x') = s_l^2 x.x'/d + s_f^2 exp(-|x - x'|^2 / (2 d l^2)) + s_n^2 [same row], d features. The
+# four are those that maximise ln p(r) = -r K^-1 r / 2 - ln|K| / 2 - n ln(2 pi) / 2 (Rasmussen &
 # Williams 2006, eq. 2.30) plus a weak prior; the mean is k(x, X) K^-1 r (eq. 2.25). More rows than
 # ``most_rows`` are thinned evenly over the groups.
 

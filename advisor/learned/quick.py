@@ -22,8 +22,9 @@ from advisor.learned.intervals import Calibration
 # Importing XGBoost (and scikit-learn with it) takes longer than everything else that one answer
 # needs; a few hundred small trees do not need either.
 #
-# Sources: https://ubjson.org/type-reference/ (markers, big-endian numbers), XGBoost's "Introduction
-# to Model IO" (fields of the trees: a leaf has no children, and its value for a threshold).
+# Sources: https://ubjson.org/type-reference/ (markers, big-endian numbers), XGBoost's
+# "Introduction to Model IO" (fields of the trees: a leaf has no children, and its value for a
+# threshold).
 
 
 Floats = NDArray[np.float64]

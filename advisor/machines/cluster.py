@@ -94,12 +94,12 @@ class NamedCluster:
 # Clusters as text and files.
 #
 # ``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
-# ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``, the
-# link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and the
-# machine's network after an at sign (25 Gbps otherwise; from 100 Gbps on it is taken to bypass the
-# kernel, as InfiniBand and EFA do). ``72xGB200`` is a rack: 18 machines of four whose NVLink joins
-# all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms may be
-# mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
+# ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
+# the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
+# the machine's network after an at sign (25 Gbps otherwise; from 100 Gbps on it is taken to bypass
+# the kernel, as InfiniBand and EFA do). ``72xGB200`` is a rack: 18 machines of four whose NVLink
+# joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
+# may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
 # ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link`` and
 # ``network_gbps``.
 

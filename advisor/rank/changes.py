@@ -43,7 +43,8 @@ LEAST_EFFECT: Final = 0.05
 
 
 def changes(
-    job: Job, request: Constraints, predictor: Predictor, chosen: Candidate, here: Candidate | None,
+    job: Job, request: Constraints, predictor: Predictor, chosen: Candidate,
+    here: Candidate | None,
     front: Sequence[Candidate] = (), *, recording: Recording | None = None,
     ask: AskAgain | None = None,
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
@@ -68,7 +69,8 @@ def changes(
 
 
 def relaxed(
-    request: Constraints, chosen: Candidate, front: Sequence[Candidate], rejected: Mapping[str, int],
+    request: Constraints, chosen: Candidate, front: Sequence[Candidate],
+    rejected: Mapping[str, int],
     ask: Callable[[Constraints], Recommendation],
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what twice the budget and twice the time would buy, where the limits bind.
@@ -177,14 +179,14 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
 # ------------------------------------------------------------------------------------------
 # How far estimates of such jobs were off on such hardware, as it was stored when last measured.
 #
-# ======================================  =================  ========================================
-# how the job is known                    protocol           asked as
-# ======================================  =================  ========================================
-# described, never run                    ``described``      a description, the accelerator left out
-# runs elsewhere were given               ``gpu``            all its other runs, its chip left out
-# one recording on a GPU                  ``instance``       one run on a T4, the GPU never seen
-# one recording on a CPU                  none               no data has such jobs on both
-# ======================================  =================  ========================================
+# ======================================  ================= =======================================
+# how the job is known                    protocol          asked as
+# ======================================  ================= =======================================
+# described, never run                    ``described``     a description, accelerator left out
+# runs elsewhere were given               ``gpu``           all its other runs, its chip left out
+# one recording on a GPU                  ``instance``      one run on a T4, the GPU never seen
+# one recording on a CPU                  none              no data has such jobs on both
+# ======================================  ================= =======================================
 #
 # What no protocol asks as the user does is said to be unmeasured, in words. The figures ship in
 # ``datasets/accuracy``.

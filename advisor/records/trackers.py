@@ -263,9 +263,9 @@ def _closing(state: dict[str, Any]) -> dict[str, Any]:
 # A table of one's own: a CSV file with a run a row.
 #
 # ``time_s`` is needed. Understood besides: ``run`` (a name), ``program`` (runs of one program are
-# siblings), ``machine`` (``"2 x aws:g5.xlarge"``, a type of the catalogue), ``price_usd_per_h`` (of
-# one machine), ``cost_usd`` and ``status`` (ok, failed, oom, censored). Every other column is a
-# setting of the job.
+# siblings), ``machine`` (``"2 x aws:g5.xlarge"``, a type of the catalogue), ``price_usd_per_h``
+# (of one machine), ``cost_usd`` and ``status`` (ok, failed, oom, censored). Every other column is
+# a setting of the job.
 
 
 _OWN: Final = frozenset(
@@ -345,9 +345,10 @@ def _catalogue() -> Catalogue:
 # TensorBoard's event files, read with TensorBoard's own reader: a folder of them is a run.
 #
 # A run began with its first event and took until its last: nothing says whether it was done then.
-# Settings are those that ``add_hparams`` wrote. Steps per second come from the steps of the scalars;
-# the processor's load from a scalar called ``.../cpu_percent`` (percent of all cores, whose number
-# is that of the machine that the user names), as Lightning's ``DeviceStatsMonitor`` writes it.
+# Settings are those that ``add_hparams`` wrote. Steps per second come from the steps of the
+# scalars; the processor's load from a scalar called ``.../cpu_percent`` (percent of all cores,
+# whose number is that of the machine that the user names), as Lightning's ``DeviceStatsMonitor``
+# writes it.
 
 
 _PATTERN: Final = "*tfevents*"
@@ -453,11 +454,11 @@ def _series(
 # Weights & Biases runs: offline runs as they are on disk, or the files that its API exports.
 #
 # An offline run is a folder with ``run-<id>.wandb`` (``wandb_log`` reads it). An exported one is a
-# folder with ``wandb-summary.json``; ``wandb-metadata.json`` tells the machine, ``config.json`` the
-# settings, and ``wandb-events.jsonl`` or ``system_metrics.csv``
-# (``run.history(stream="events").to_csv()``) the readings. Network counters are cumulative since the
-# start, CPU is percent of all cores. A run without an end was killed, or still runs: its time so far
-# is a lower bound (``censored``).
+# folder with ``wandb-summary.json``; ``wandb-metadata.json`` tells the machine, ``config.json``
+# the settings, and ``wandb-events.jsonl`` or ``system_metrics.csv``
+# (``run.history(stream="events").to_csv()``) the readings. Network counters are cumulative since
+# the start, CPU is percent of all cores. A run without an end was killed, or still runs: its time
+# so far is a lower bound (``censored``).
 
 
 LOG: Final = ".wandb"

@@ -148,7 +148,7 @@ def _simulation_table(*columns: str) -> Table:
     return table
 
 
-def _simulation_spread(value: Mapping[str, float | None] | None) -> str:
+def _between(value: Mapping[str, float | None] | None) -> str:
     if value is None:
         return "-"
     low, middle, high = (
@@ -165,8 +165,8 @@ def spot(record: Mapping[str, Any]) -> list[Text | Table]:
         late = way["miss_probability"]
         table.add_row(
             way["name"],
-            _simulation_spread(way["finish_h"]),
-            _simulation_spread(way["cost_usd"]),
+            _between(way["finish_h"]),
+            _between(way["cost_usd"]),
             "" if late is None else f"{100 * late:.0f} %",
         )
     head = (
@@ -189,14 +189,14 @@ def queue(record: Mapping[str, Any]) -> list[Text | Table]:
         f"{cluster['devices_per_node']} devices, {cluster['policy']}",
         f"mean delay of its own jobs: {trace['simulated_mean_delay_h']:.2f} h simulated"
         + ("" if recorded is None else f", {recorded:.2f} h recorded"),
-        f"your job, {record['job']['devices']} devices: waits {_simulation_spread(record['delay_h'])} h, "
-        f"done after {_simulation_spread(record['completion_h'])} h",
+        f"your job, {record['job']['devices']} devices: waits {_between(record['delay_h'])} h, "
+        f"done after {_between(record['completion_h'])} h",
     ]
     if (now := record["submitted_now"]) is not None:
         lines.append(
             f"submitted now, {now['running']} running and {now['waiting']} waiting: starts within "
             f"the hour with {100 * now['within_hour_probability']:.0f} %, waits "
-            f"{_simulation_spread(now['delay_h'])} h"
+            f"{_between(now['delay_h'])} h"
         )
     if record["miss_probability"] is not None:
         lines.append(f"misses the deadline: {100 * record['miss_probability']:.0f} %")

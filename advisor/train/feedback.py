@@ -43,8 +43,8 @@ from advisor.records.profiled import LABEL, profile, record
 # ``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.journal``).
 #
 # Of the latest runs, those outside their interval are counted. With a coverage of 90 % each is
-# outside with probability 0.1; estimates drift where as many as were seen would be outside by chance
-# in fewer than one case of twenty (binomial tail).
+# outside with probability 0.1; estimates drift where as many as were seen would be outside by
+# chance in fewer than one case of twenty (binomial tail).
 
 
 RECENT: Final = 10  # runs looked at: errors of a year ago say little of today's
@@ -339,8 +339,8 @@ def _record(
 # A measured step on machines that are named, beside its prediction.
 #
 # A transformer's in its layout calibrates the layout model for every transformer
-# (``jobs.layout_runs``). A recorded job's is one of its real runs (``jobs.actuals``): with three of
-# them on several numbers of devices, its own law of scaling times it on such machines
+# (``jobs.layout_runs``). A recorded job's is one of its real runs (``jobs.actuals``): with three
+# of them on several numbers of devices, its own law of scaling times it on such machines
 # (``ways.measured_cluster``).
 
 

@@ -105,11 +105,11 @@ def _format(path: Path, fmt: str) -> str:
 # ------------------------------------------------------------------------------------------
 # The physics of ``advisor recommend`` for collected runs with several threads.
 #
-# With one thread such a run takes the anchor's time over the share of a core: any model of a device
-# says so, since both are the same silicon. With several it is not so simple: what a second core
-# adds depends on how much of a step is arithmetic and how much is memory traffic. What is learned
-# must be left over from the very physics that is corrected later, so these runs get the device
-# model's word.
+# With one thread such a run takes the anchor's time over the share of a core: any model of a
+# device says so, since both are the same silicon. With several it is not so simple: what a second
+# core adds depends on how much of a step is arithmetic and how much is memory traffic. What is
+# learned must be left over from the very physics that is corrected later, so these runs get the
+# device model's word.
 
 
 _SOURCE: Final = "minicloud"

@@ -32,8 +32,8 @@ from advisor.collectors.watch import benchmark, host
 #
 # 1. the activated environment (``VIRTUAL_ENV``, ``CONDA_PREFIX``); of two, the one whose programs
 #    come first on ``PATH``, as the shell would take them
-# 2. the interpreter that the script names itself (``#!``), where the script is executable and names
-#    a particular one: ``#!/usr/bin/env python3`` says no more than ``PATH`` does
+# 2. the interpreter that the script names itself (``#!``), where the script is executable and
+#    names a particular one: ``#!/usr/bin/env python3`` says no more than ``PATH`` does
 # 3. the advisor's own, unless pipx or ``uv tool`` installed it apart from everything else
 # 4. ``python3`` or ``python`` on ``PATH``
 # 5. the advisor's own

@@ -203,17 +203,17 @@ def agrees(check: Check, row: Mapping[str, Any]) -> bool:
 #
 #     ln(CoreMark per vCPU) = a + b ln(score) + c ln(sharing)    [or + c if the CPU is Arm]
 #
-# =========  =======================================================================
-# score      single-core score of Geekbench 6 or of PassMark
-# sharing    stress-ng's score with all vCPUs busy over vCPUs times that of one: below one where two
-#            vCPUs are the hyperthreads of one core
-# Arm        stands in for ``sharing`` where it is not known: an Arm vCPU is a whole core
-# =========  =======================================================================
+# ========= =======================================================================
+# score     single-core score of Geekbench 6 or of PassMark
+# sharing   stress-ng's score with all vCPUs busy over vCPUs times that of one: below one where two
+#           vCPUs are the hyperthreads of one core
+# Arm       stands in for ``sharing`` where it is not known: an Arm vCPU is a whole core
+# ========= =======================================================================
 #
 # Whole provider families left out, the scatter of the residual of ln is 0.12 with ``sharing`` (897
-# types), 0.16 and 0.15 without (1,131 and 1,175), the median error 9, 6 and 6 %, the 90th percentile
-# 19, 25 and 24 %; one speed for all errs by 20 and 52 %. ``lab/speed/catalogue_core_speed.py``
-# prints it again (2026-11-21).
+# types), 0.16 and 0.15 without (1,131 and 1,175), the median error 9, 6 and 6 %, the 90th
+# percentile 19, 25 and 24 %; one speed for all errs by 20 and 52 %.
+# ``lab/speed/catalogue_core_speed.py`` prints it again (2026-11-21).
 
 
 Law = tuple[str, ...]

@@ -640,7 +640,8 @@ def _profet_record(
 # ------------------------------------------------------------------------------------------
 # scout: Spark and Hadoop jobs on 69 AWS clusters (oxhead/scout, MIT), failures kept.
 #
-# ``runs.csv``: one run a cell. A run that did not complete is ``failed``: its time is when it died.
+# ``runs.csv``: one run a cell. A run that did not complete is ``failed``: its time is when it
+# died.
 
 
 SCOUT_FILE: Final = "runs.csv"
@@ -690,9 +691,9 @@ def _scout_record(row: Row, prices: Mapping[str, Price]) -> RunRecord:
 # ------------------------------------------------------------------------------------------
 # cloud-hw-trainpred: epoch times of CNNs on GPU instances, with nvidia-smi statistics.
 #
-# ``nvidiasmi_devicequery_all.csv`` (ddps-lab, Apache-2.0/MIT): one row a run. The g5 run of a job is
-# the anchor of its runs on the other instances; runs without one have no anchor. The instance size
-# within a family is not stated: the smallest with one GPU is assumed for the price.
+# ``nvidiasmi_devicequery_all.csv`` (ddps-lab, Apache-2.0/MIT): one row a run. The g5 run of a job
+# is the anchor of its runs on the other instances; runs without one have no anchor. The instance
+# size within a family is not stated: the smallest with one GPU is assumed for the price.
 
 
 TRAINPRED_FILE: Final = "nvidiasmi_devicequery_all.csv"

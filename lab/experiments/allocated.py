@@ -1,6 +1,6 @@
 """Run a script and say what PyTorch allocated in one of its training steps.
 
-python lab/experiments/allocated.py SCRIPT [ARGUMENT ...]
+python -m advisor.lab.experiments.allocated SCRIPT [ARGUMENT ...]
 
 PyTorch's profiler follows every allocation and free of the CPU allocator from the script's first
 line on (``profile_memory``). The step is the third of the optimizer that steps first, from the end

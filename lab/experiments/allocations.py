@@ -3,10 +3,10 @@
 Every script of ``lab/scripts`` that trains with PyTorch in one process is profiled for a
 few seconds (``advisor profile``), and its recording is asked for the memory of a step
 (``planners.memory.training_memory``, without context and slack). The same script then runs under
-PyTorch's own profiler (``lab/experiments/allocated.py``). The baseline is what the advisor said before
-it replayed allocations: weights, gradients, optimizer state and saved activations.
+PyTorch's own profiler (``allocated.py``). The baseline is what the advisor said before it
+replayed allocations: weights, gradients, optimizer state and saved activations.
 
-python lab/experiments/allocations.py [--json allocations.json] [NAME ...]
+python -m advisor.lab.experiments.allocations [--json allocations.json] [NAME ...]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which nodes a job goes to: chosen by rules and by a learned policy, on days held out.
 
     pip install 'cloud-config-advisor[policies]'
-    python lab/experiments/availability.py --json availability.json
+    python -m advisor.lab.experiments.availability --json availability.json
 
 Nodes are the virtual clusters of Helios' Earth (``datasets/measurements/helios``): what is free
 of each, half hour by half hour, in May 2020. The first half of the month is learned from. In the

@@ -1,6 +1,6 @@
 """Write ``datasets/availability/spell_quantiles.csv`` from the recorded spot traces.
 
-    python lab/experiments/availability_facts.py --data ../shared/data
+    python -m advisor.lab.experiments.availability_facts --data ../shared/data
 
 Summary facts only (counts, means, quantiles of spell lengths), no copy of the traces.
 """

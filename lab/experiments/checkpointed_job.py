@@ -1,6 +1,6 @@
 """A small real training job that saves, resumes and runs under torchrun: used by benchmarks here.
 
-    python lab/experiments/checkpointed_job.py --steps 9 --every 3 --checkpoint D/job.pt --events D/log
+    python checkpointed_job.py --steps 9 --every 3 --checkpoint D/job.pt --events D/log
 
 Each event is one line ``time,event,step`` on the clock of ``time.monotonic``, appended at once, so
 that a kill loses none.
@@ -63,7 +63,7 @@ def main() -> None:
         x = torch.randn(share, asked.width)
         loss = nn.functional.cross_entropy(model(x), x[:, :10].argmax(dim=1))
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         time.sleep(max(asked.pace - (time.monotonic() - begin), 0.0))
         note("step", step + 1)

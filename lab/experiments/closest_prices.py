@@ -1,6 +1,6 @@
 """Which machine is cheapest for the jobs of ``datasets/runs``: by a formula, and as sold.
 
-    python lab/experiments/closest_prices.py
+    python -m advisor.lab.experiments.closest_prices
 
 The times are the measured ones. Prices are those of the formula that the rows carry (synthetic),
 then those of the catalogue's closest machines, which the models learn (``prices.json``).

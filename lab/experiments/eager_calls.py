@@ -1,6 +1,6 @@
 """What an eager call of PyTorch takes on the host, and updates: their walk, and fused ones.
 
-    OMP_NUM_THREADS=1 python lab/experiments/eager_calls.py
+    OMP_NUM_THREADS=1 python -m advisor.lab.experiments.eager_calls
 
 Models so small that their arithmetic takes no time make steps on the processor; processor time of
 a step over its operators that are more than views. With ``foreach`` the update runs over lists of

@@ -1,6 +1,6 @@
 """Repeat what a slow loader brought: steps per second and accuracy, predicted and measured.
 
-    python lab/experiments/echo.py --json echo.json
+    python -m advisor.lab.experiments.echo --json echo.json
 
 A perceptron learns scikit-learn's digits from a ``DataLoader`` with one worker process that takes
 40 ms a batch. Loading alone and computing alone are timed around every window; from the two

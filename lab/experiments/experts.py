@@ -1,6 +1,6 @@
 """A mixture of experts served from the disk: hit rates and token latency, predicted and measured.
 
-``python lab/experiments/experts.py --steps 300`` trains the model of examples/stdlib_moe,
+``python -m advisor.lab.experiments.experts --steps 300`` trains the model of examples/stdlib_moe,
 lets it read held-out text, and serves the experts that its routers chose: one token after
 another, each layer's experts in a cache of some size, the others in a file that is read past the
 page cache. The room says the hit rate and the latency from the routes, the time of one load and
@@ -175,7 +175,7 @@ def served(
         for layer, cache in enumerate(caches):
             mixed = torch.zeros_like(x)
             for expert in order[layer][token]:
-                gate, up, down = cache.get(expert, lambda e, at=layer: shelf.load(at, e))  # type: ignore[misc]
+                gate, up, down = cache.get(expert, lambda e, at=layer: shelf.load(at, e))
                 mixed += (torch.nn.functional.silu(gate @ x) * (up @ x)) @ down
             x = x + 1e-3 * mixed
     count = trace.shape[1] - warm

@@ -1,6 +1,6 @@
 """How the error of a job that is known by its runs alone falls with the number of its runs.
 
-    python lab/experiments/few_runs.py --data ../shared/data [--cells 200] [--seed 0]
+    python -m advisor.lab.experiments.few_runs --data ../shared/data [--cells 200] [--seed 0]
 
 Cells of Lambda's suite (GPU, precision, model) are drawn; of each, so many runs of the same job on
 other GPUs are drawn and given (``--runs``), and the step on its GPU is asked of the product, the

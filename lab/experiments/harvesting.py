@@ -1,6 +1,6 @@
 """Memory that a child holds and does not touch is taken from it: what it loses.
 
-``python lab/experiments/harvesting.py`` (root, control groups v1): the child maps a
+``python -m advisor.lab.experiments.harvesting`` (root, control groups v1): the child maps a
 file and reads a hot part of it in every pass, a page after another of a warm part in turns, and
 the rest, the cold part, once. Its touched memory is recorded as ``advisor profile --working-set``
 does; the room says what a limit costs. Then the kernel limits its control group for real, and its

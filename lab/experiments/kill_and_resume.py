@@ -1,6 +1,6 @@
 """Kill a real training job again and again, and compare its wall time with the prediction.
 
-    python lab/experiments/kill_and_resume.py
+    python -m advisor.lab.experiments.kill_and_resume
 
 The job is killed (SIGKILL) at random times and started again from its last checkpoint, at several
 checkpoint intervals. Start-ups, step and save are read from each run's own log, since a shared

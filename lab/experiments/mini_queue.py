@@ -1,6 +1,6 @@
 """A real queue on two slots against the simulator: processes stopped and continued by signals.
 
-    python lab/experiments/mini_queue.py
+    python -m advisor.lab.experiments.mini_queue
 
 Twelve processes that tick (5 ms of computing, 45 ms of sleep) are submitted over half a minute and
 scheduled in user space (SIGSTOP, SIGCONT) under FIFO and 2D-LAS by a few lines of their own below,

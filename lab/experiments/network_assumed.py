@@ -1,8 +1,8 @@
 """Judge the rule for unknown networks by leaving out one provider at a time.
 
-``python lab/experiments/network_assumed.py``: the networks of one provider's types are forgotten and
-assumed from the others' (``advisor.catalogue.networks``), then compared with what they
-are. Also: whether Azure's constrained and promotional sizes have the network of their base size.
+``python -m advisor.lab.experiments.network_assumed``: the networks of one provider's types are
+forgotten and assumed from the others' (``advisor.catalogue.networks``), then compared with what
+they are. Also: whether Azure's constrained and promotional sizes have the network of their base size.
 """
 
 from __future__ import annotations

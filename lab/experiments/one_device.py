@@ -1,6 +1,6 @@
 """Two training jobs, one device: what each keeps of its rate, predicted and measured.
 
-    python lab/experiments/one_device.py --json one_device.json
+    python -m advisor.lab.experiments.one_device --json one_device.json
 
 The device is a core that one kernel at a time may use: a lock that is granted in the order of
 asking. Each job is a process that loads (it sleeps, as storage does) and makes real steps of a
@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.synchronize import Condition
 from pathlib import Path

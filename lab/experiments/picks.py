@@ -1,6 +1,6 @@
 """What is picked for thirty jobs: twenty recorded scripts, ten models that were never run.
 
-    python lab/experiments/picks.py [--runs FOLDER] [--record] [--json FILE]
+    python -m advisor.lab.experiments.picks [--runs FOLDER] [--record] [--json FILE]
 
 ``--record`` profiles the scripts of ``lab/scripts`` for eight seconds each into FOLDER
 first, those that are there already left out. Every second script is asked for a million steps in

@@ -1,6 +1,6 @@
 """A real resize under torchrun, 1 -> 2 workers over a checkpoint, predicted and measured.
 
-    python lab/experiments/resize.py
+    python -m advisor.lab.experiments.resize
 
 Short runs on one and on two workers give step times, start-up and save. From them the total of a
 schedule in two phases is predicted as ``planners.elastic.hydrozoa`` adds it up: phases plus one

@@ -1,6 +1,6 @@
 """What it takes to read a long recording, and to recommend from it.
 
-    python lab/experiments/six_hours.py
+    python -m advisor.lab.experiments.six_hours
 
 A SYNTHETIC recording: it is written in the file format of a recording, by nobody who trained
 anything. A recorded run of the machine lends it everything but the readings and the steps; these

@@ -1,6 +1,6 @@
 """Choose the constants of the spot forecast without a look at any second half.
 
-    python lab/experiments/spot_constants.py [--share 0.5] [--data FOLDER]
+    python -m advisor.lab.experiments.spot_constants [--share 0.5] [--data FOLDER]
 
 Of each trace only its first ``share`` is used and cut in the middle: with 0.5 the first quarter of
 a trace predicts the second one, exactly as ``advisor validate spot`` does with whole traces

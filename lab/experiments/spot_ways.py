@@ -1,6 +1,6 @@
 """Fallback and elastic on recorded traces, against what other traces and the gang law say.
 
-    python lab/experiments/spot_ways.py --data ../shared/data
+    python -m advisor.lab.experiments.spot_ways --data ../shared/data
 
 Fallback: a 10 h job on each SkyPilot trace of four days and more, its finish and bill predicted
 from all other traces (of the same day and zone none). Elastic: the same job on traces of node

@@ -2,7 +2,7 @@
 
     python -m advisor.lab.experiments.stragglers published
     python -m advisor.lab.experiments.stragglers default
-    python -m advisor.lab.experiments.stragglers ranks     # root: one of two gloo ranks has a quota
+    python -m advisor.lab.experiments.stragglers ranks   # root: one of two gloo ranks has a quota
 
 ``ranks`` profiles two ranks of one script under torchrun (``advisor profile --workers 2``), the
 second with half a core, asks the room for a rebalanced and a thinned batch from that recording,

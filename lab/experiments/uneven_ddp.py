@@ -3,7 +3,7 @@
 Profiles two gloo workers, one of which computes everything several times, asks
 ``planners.heterogeneous.cephalo`` for the split, and runs even and uneven batches in turns.
 
-    python lab/experiments/uneven_ddp.py
+    python -m advisor.lab.experiments.uneven_ddp
 """
 
 from __future__ import annotations

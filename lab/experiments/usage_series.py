@@ -1,6 +1,6 @@
 """Record what the zoo's scripts use: a short run and, apart from it, a whole one of each.
 
-    python lab/experiments/usage_series.py --out datasets/usage/zoo.jsonl.gz
+    python -m advisor.lab.experiments.usage_series --out datasets/usage/zoo.jsonl.gz
 
 One line a script: readings of the short run (the first seconds of training, as ``advisor profile``
 takes by default) and of the whole run, from the start of the program. Memory counts what processes

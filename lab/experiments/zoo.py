@@ -12,8 +12,8 @@ and without the advisor, or, where the script makes no process group of its own,
 ``advisor profile`` to its end. What is needed is imported once before the true time is taken:
 files that nobody has read yet would make the first script of all take seconds longer.
 
-python lab/experiments/zoo.py --json quiet.json
-python lab/experiments/zoo.py --burners 2 --truth quiet.json --json busy.json
+python -m advisor.lab.experiments.zoo --json quiet.json
+python -m advisor.lab.experiments.zoo --burners 2 --truth quiet.json --json busy.json
 """
 
 from __future__ import annotations

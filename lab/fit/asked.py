@@ -151,8 +151,8 @@ def _stacked(kind: Any, records: Sequence[Any]) -> Any:
 #
 # Megatron Core with Transformer Engine: kernels fused by hand, fp32 gradients, the distributed
 # optimizer, and no overlap of the gradients' reduction. ``allocated_gib`` is PyTorch's largest
-# allocation on the fullest rank: no context, no fragments. Rows with latent attention (DeepSeek) are
-# left out: no question describes its products.
+# allocation on the fullest rank: no context, no fragments. Rows with latent attention (DeepSeek)
+# are left out: no question describes its products.
 
 
 TABLE: Final = "blackwell"
@@ -223,8 +223,8 @@ def _run(row: dict[Any, Any]) -> AskedRun:
 # ------------------------------------------------------------------------------------------
 # Fine-tuning runs of Hugging Face's trainer (``measurements.FINETUNE``) as questions.
 #
-# IBM's runs (fms-hf-tuning: SFTTrainer, FSDP over the GPUs, bf16). What the table does not state is
-# filled here, each a fact of that stack or marked as a guess:
+# IBM's runs (fms-hf-tuning: SFTTrainer, FSDP over the GPUs, bf16). What the table does not state
+# is filled here, each a fact of that stack or marked as a guess:
 #
 # - Weights, gradients and both moments are bf16: an 8B model trains on one GPU of 80 GB.
 # - Activations are recomputed (``gradient_checkpointing``): throughput grows smoothly from batches

@@ -56,10 +56,10 @@ from advisor.records import reads
 # is filled in by rule, and counted (``Assumption``):
 #
 # - Without a number of accelerators: as many as end within a month at 40 % of the datasheet rate,
-#   a power of two of machines (the published months of the LLaMA runs; no published hours are read).
+#   a power of two of machines (the published months of the LLaMA runs; no hours are read).
 # - Without a batch: GPT-3's table 2.1 by size; LLaMA's 4 million tokens from 6 billion parameters.
-# - The batch is the nearest that the accelerators share evenly, within a tenth: no recipe trains on
-#   479 sequences.
+# - The batch is the nearest that the accelerators share evenly, within a tenth: no recipe trains
+#   on 479 sequences.
 # - Sequences longer than 8,192 are the model's longest context; most tokens were trained at 8,192.
 # - Without a network: that of the accelerator's usual machine (DGX-1, DGX A100, DGX H100).
 # - Software of 2022 and before had no flash attention (arXiv 2205.14135, May 2022).

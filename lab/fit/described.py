@@ -361,10 +361,10 @@ def _layer(row: Mapping[Hashable, object], name: str) -> Transformer:
 # ------------------------------------------------------------------------------------------
 # Measured steps of models that can be described: layers, NeuSight's suite, Lambda's suite.
 #
-# Every row is a described job (``planners.step.describe``) on a device, as columns of operators that
-# the step-time equation of ``planners.step.device`` is evaluated on. Only sizes that the suites
-# state are used; what they leave open (attention written out or fused, precision of fp32 products)
-# is set here for a suite as a whole.
+# Every row is a described job (``planners.step.describe``) on a device, as columns of operators
+# that the step-time equation of ``planners.step.device`` is evaluated on. Only sizes that the
+# suites state are used; what they leave open (attention written out or fused, precision of fp32
+# products) is set here for a suite as a whole.
 
 
 # Published configurations of NeuSight's models: (layers, hidden, heads, vocabulary, is_causal).

@@ -174,8 +174,8 @@ def _link_bytes_per_s(record: RunRecord) -> float:
 # Fit the constants of peers that gather a batch together (``planners.links.peers``).
 #
 # On Hivemind's published recordings (``advisor data fetch hivemind``): constants by trust-region
-# least squares of relative errors with a soft-L1 loss and a weak Gaussian prior; the intervals from
-# the errors on each model while it is left out of the fit.
+# least squares of relative errors with a soft-L1 loss and a weak Gaussian prior; the intervals
+# from the errors on each model while it is left out of the fit.
 
 
 _PULL: Final = 0.1  # a constant one prior deviation off weighs as much as an error of 10 %

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------
 # Read the measured step times by placement of Pollux and Sia: one record a cluster.
 #
-# Of Sia's tables where they are there, else of the part that ships (Pollux's, AWS). Scalability rows
-# that repeat a placement row are left out.
+# Of Sia's tables where they are there, else of the part that ships (Pollux's, AWS). Scalability
+# rows that repeat a placement row are left out.
 
 
 PLACEMENTS: Final = "placements"
@@ -282,8 +282,8 @@ def one_device_s(known: MeasuredPlacements, wanted: Placements) -> Array | None:
 # - Inside a node: launch, step and efficiency from measured NCCL all-reduces on 8 GPUs
 #   (``measurements.COLLECTIVES``). On one number of GPUs launch and steps are known only by
 #   their sum: NCCL's own figures say how it is shared.
-# - Between nodes with RDMA: step and efficiency from achieved over nominal bus bandwidth by message
-#   size on 2 to 128 nodes (SimAI's).
+# - Between nodes with RDMA: step and efficiency from achieved over nominal bus bandwidth by
+#   message size on 2 to 128 nodes (SimAI's).
 # - How far a fit on few nodes errs on more of them: the same table, the larger numbers left out.
 
 

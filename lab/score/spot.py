@@ -115,7 +115,7 @@ def halves_of(data: Path) -> list[Half]:
 class _Starts:
     """The traces of the rows, and how long each trace goes on after each start [s]."""
 
-    halves: list[Half]
+    halves: Sequence[Half]
     elapsed_s: Column
     trace: NDArray[np.str_]
 

@@ -1,6 +1,6 @@
 """How wrong the filled-in speeds of vCPUs are, by the way in which they were filled in.
 
-    ADVISOR_SHARED=/work/shared python lab/speed/catalogue_core_speed.py
+    ADVISOR_SHARED=/work/shared python -m advisor.lab.speed.catalogue_core_speed
 
 Each measured type is predicted from others that it shares nothing with but the rule: for the
 family rule the type is left out, for the others its whole family.

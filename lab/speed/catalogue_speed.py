@@ -1,6 +1,6 @@
 """How fast the catalogue answers: load, filter and sort of the whole table; size of the bundle.
 
-    python lab/speed/catalogue_speed.py [--repeats 7]
+    python -m advisor.lab.speed.catalogue_speed [--repeats 7]
 
 Warm is the second and later load in one process; cold is a fresh process, from the interpreter's
 start to the sorted offers, once with and once without the parsed copy in the cache. Medians of

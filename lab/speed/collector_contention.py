@@ -6,8 +6,8 @@ and how often the corrected one without burners lies in the interval told beside
 ``--cores 1`` the scripts, the burners and the profiler share one core; with ``--threads 2`` the
 scripts compute with a pool, whose threads wait for each other.
 
-python lab/speed/collector_contention.py
-python lab/speed/collector_contention.py --script program --rounds 5
+python -m advisor.lab.speed.collector_contention
+python -m advisor.lab.speed.collector_contention --script program --rounds 5
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ with and without the profiler alternate, and their ratio is printed round by rou
 step, of the mean CPU time of a step, and of all steps from the first on, the traced ones and the
 start-up of the recording included.
 
-python lab/speed/collector_cost.py
+python -m advisor.lab.speed.collector_cost
 """
 
 from __future__ import annotations

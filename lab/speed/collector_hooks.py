@@ -10,7 +10,7 @@ With ``--evict`` every entry into the hooks is timed by itself, each after 4 MB 
 drives them out of the caches as a step's own work does; with and without in turns. That is the
 figure to compare versions by: it hardly depends on what else the machine does.
 
-python lab/speed/collector_hooks.py
+python -m advisor.lab.speed.collector_hooks
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A tree of some processes stands still. Both readers take a reading of it again a
 two readings other memory is copied, as a script's work would drive the reader out of the caches.
 What counts is the CPU time of this thread, the median reading.
 
-python lab/speed/collector_readers.py
+python -m advisor.lab.speed.collector_readers
 """
 
 from __future__ import annotations

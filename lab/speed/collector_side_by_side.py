@@ -4,7 +4,7 @@ Those of resource-tracker, psrecord and codecarbon that are installed are run to
 The target holds memory and burns half a core. Each sampler watches it for some seconds; what it
 costs is read from its own process's CPU clock after its start is over, and from its memory.
 
-python lab/speed/collector_side_by_side.py
+python -m advisor.lab.speed.collector_side_by_side
 """
 
 from __future__ import annotations

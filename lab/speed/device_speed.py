@@ -1,6 +1,6 @@
 """Time 100,000 (job, device, batch) estimates on one core.
 
-PYTHONPATH=. python lab/speed/device_speed.py
+PYTHONPATH=. python -m advisor.lab.speed.device_speed
 """
 
 import time

@@ -1,8 +1,8 @@
 r"""One transformer's training step, or a data loader's rate, measured; a JSON line on stdout.
 
-python lab/speed/gpu_step.py step --layers 12 --hidden 768 --heads 12 --sequence 512 \
+python -m advisor.lab.speed.gpu_step step --layers 12 --hidden 768 --heads 12 --sequence 512 \
     --batch 8 --precision bf16 --compile
-python lab/speed/gpu_step.py loader --workers 4
+python -m advisor.lab.speed.gpu_step loader --workers 4
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long the learned predictors take: features, training, predicting candidates with intervals.
 
-    python lab/speed/models_speed.py [--records 1000 10000] [--candidates 100000] [--jobs 2]
-    python lab/speed/models_speed.py --records 100000 1000000 --model boosting
-    python lab/speed/models_speed.py --records 10000 --verb [--limit-s 120]
+    python -m advisor.lab.speed.models_speed [--records 1000 10000] [--candidates 100000]
+    python -m advisor.lab.speed.models_speed --records 100000 1000000 --model boosting
+    python -m advisor.lab.speed.models_speed --records 10000 --verb [--limit-s 120]
 
 Records are our own runs drawn with replacement, their times scattered by 5 %, and spread over as
 many made-up programs as give each about 80 runs; what is timed does not depend on what they say.
@@ -100,7 +100,7 @@ def columns(
     for seed, start in enumerate(range(0, count, _AT_ONCE)):
         some = records(own, min(_AT_ONCE, count - start), families, seed)
         found: list[Problem] = []
-        spent = spent + timed(lambda some=some, found=found: found.append(problem(some)))  # type: ignore[misc]
+        spent = spent + timed(lambda some=some, found=found: found.append(problem(some)))
         tables.append(found[0].X)
         targets.append(np.log(found[0].truth) - found[0].offset)
     return spent, np.vstack(tables), np.concatenate(targets)
@@ -173,16 +173,16 @@ def main() -> None:
         if asked.model == "boosting":
             to_features, table, target = columns(own, count, families)
             trees = Boosting(rounds=300, calibration_folds=0, n_jobs=asked.jobs)
-            training = timed(lambda t=trees, x=table, y=target: t.fit(x, y))  # type: ignore[misc]
+            training = timed(lambda t=trees, x=table, y=target: t.fit(x, y))
             some = np.resize(table, (asked.candidates, table.shape[1]))
             trees.predict(some[:10])
-            prediction = timed(lambda t=trees, x=some: t.predict(x))  # type: ignore[misc]
+            prediction = timed(lambda t=trees, x=some: t.predict(x))
         else:
             runs = records(own, count, families, 0)
-            to_features = timed(lambda runs=runs: problem(runs))  # type: ignore[misc]
+            to_features = timed(lambda runs=runs: problem(runs))
             found: list[TrainedModel] = []
             training = timed(
-                lambda runs=runs, found=found: found.append(  # type: ignore[misc]
+                lambda runs=runs, found=found: found.append(
                     train(runs, model=asked.model, n_jobs=asked.jobs)[0]
                 )
             )

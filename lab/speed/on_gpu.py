@@ -2,7 +2,7 @@
 
 One command, half an hour at most, stopped and started again at will:
 
-python lab/speed/on_gpu.py --out gpu_runs --minutes 28
+python -m advisor.lab.speed.on_gpu --out gpu_runs --minutes 28
 
 Measured: the device sheet; twelve scripts of the zoo on the GPU and on the machine's processor;
 three transformers in bf16 and fp32, eager and compiled, with the peak of their memory; how fast
@@ -148,7 +148,7 @@ def parts(folder: Path, gpu: str | None, *, seconds: float) -> Iterator[Part]:
                 given = (sizes, precision, kernels, gpu, folder)
                 yield Part(
                     name=f"step/{layers}x{hidden}/{precision}/{kernels}",
-                    run=lambda given=given: step(*given),  # type: ignore[misc]
+                    run=lambda given=given: step(*given),
                 )
     known = {script.path.name: script for script in zoo.scripts()}
     for name in SCRIPTS:
@@ -157,12 +157,12 @@ def parts(folder: Path, gpu: str | None, *, seconds: float) -> Iterator[Part]:
                 name=f"zoo/{name}/{place}",
                 run=lambda given=(known[name], place, gpu, folder / name / place, seconds): script(
                     *given
-                ),  # type: ignore[misc]
+                ),
             )
     for workers in _WORKERS:
         yield Part(
             name=f"loader/{workers}",
-            run=lambda workers=workers: _measured("loader", "--workers", str(workers)),  # type: ignore[misc]
+            run=lambda workers=workers: _measured("loader", "--workers", str(workers)),
         )
 
 

@@ -1,4 +1,4 @@
-"""Time every policy on a large drawn trace: ``python lab/speed/queue_speed.py``.
+"""Time every policy on a large drawn trace: ``python -m advisor.lab.speed.queue_speed``.
 
 100,000 jobs on 1,000 devices by default; sizes and durations as in the Philly trace (93 % of jobs
 on one device, heavy-tailed durations), arrivals Poisson at the asked load.

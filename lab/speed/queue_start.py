@@ -1,6 +1,6 @@
 """Call whether a new job starts within the hour, on clusters with the Philly trace's jobs.
 
-    python lab/speed/queue_start.py --data ../shared/data
+    python -m advisor.lab.speed.queue_start --data ../shared/data
 
 Who ran and waited is not published: each of Philly's three largest virtual clusters is simulated
 as one that its jobs keep busy to 50, 65 and 80 % (``fifo``). Jobs of the second half are asked, 20

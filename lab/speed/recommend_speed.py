@@ -1,6 +1,6 @@
 """CPU time of the whole ``recommend`` over the whole catalogue, once everything is loaded.
 
-    python lab/speed/recommend_speed.py
+    python -m advisor.lab.speed.recommend_speed
 
 A described transformer of 70 billion parameters on up to 64 machines, and a recorded convolutional
 network (synthetic: ``tests/recorded_models.py``) on up to 8, pruned; of the network also what the

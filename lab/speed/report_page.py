@@ -1,6 +1,6 @@
 """Size of the page of ``advisor report``, and how soon it can be used in headless Chromium.
 
-    python lab/speed/report_page.py [--tries N] [--json]
+    python -m advisor.lab.speed.report_page [--tries N] [--json]
 
 Two pages: a recorded run (``tests/golden``), and a described pipeline of 32 layers. From the start
 of the navigation to a file on disk until texts, tables and filters answer, until time against cost

@@ -1,6 +1,6 @@
 """CPU time of ``advisor runs list`` over many runs: the command as a user starts it.
 
-    python lab/speed/runs_list.py [RUNS]
+    python -m advisor.lab.speed.runs_list [RUNS]
 
 The runs are copies of the recording that the tests keep: as today's profiler would have ended it,
 with its line in the last record, and as it is, from an earlier version. What the command takes

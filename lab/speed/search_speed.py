@@ -1,6 +1,6 @@
 """How fast the layout searches are: layouts per CPU-second, and three searches people ask for.
 
-    python lab/speed/search_speed.py
+    python -m advisor.lab.speed.search_speed
 
 Figures of 21 November 2026 on one core of two shared ones stand in docs/planners.md.
 """

@@ -1,6 +1,6 @@
 """How fast the command line answers: start-up, a recommendation, and the first answer of all.
 
-    python lab/speed/speed.py [--skip-first-answer]
+    python -m advisor.lab.speed.speed [--skip-first-answer]
 
 Prints medians over repeated runs: seconds of wall time and peak resident memory of the whole
 command (``wait4``), and ``recommend`` in-process over the whole catalogue. The first answer is a

@@ -410,8 +410,8 @@ def pick(values: Sequence[Column], code: Column) -> Floats:
 # ------------------------------------------------------------------------------------------
 # Records of arrays as tables: some rows of one, one put into another, one behind another.
 #
-# A record is a frozen dataclass whose fields are arrays with one entry a row, tuples or mappings of
-# such arrays, or further records; everything else (names, scalars, None) belongs to all rows.
+# A record is a frozen dataclass whose fields are arrays with one entry a row, tuples or mappings
+# of such arrays, or further records; everything else (names, scalars, None) belongs to all rows.
 
 
 Record = TypeVar("Record")

@@ -28,9 +28,9 @@ class PlanningError(Exception):
 # ------------------------------------------------------------------------------------------
 # Refusing amounts that make no sense, where they enter the planners.
 #
-# A NaN compares as neither more nor less, so that a search takes it for the fastest and a simulation
-# waits for it for ever. The nouns are checked when they are made; what is computed from them need
-# not be checked again.
+# A NaN compares as neither more nor less, so that a search takes it for the fastest and a
+# simulation waits for it for ever. The nouns are checked when they are made; what is computed from
+# them need not be checked again.
 
 
 # Ten times beyond what anybody has trained is a slip of the finger.

@@ -45,9 +45,9 @@ from advisor.planners.step.transformer import head_s, launch_s, layer_times
 # | ``head_s``       | what the last stage does besides [s]                                       |
 # | ``slowest_s``    | the longest stage, to be made as short as possible [s]                     |
 #
-# A stage time is a whole number of layers of its group, the last one's a whole number and the head.
-# The least limit under which all layers find room is one of those: per group it is found by halving,
-# for all columns at once. Columns are (n,), one row a candidate; lists are by group.
+# A stage time is a whole number of layers of its group, the last one's a whole number and the
+# head. The least limit under which all layers find room is one of those: per group it is found by
+# halving, for all columns at once. Columns are (n,), one row a candidate; lists are by group.
 
 
 Ints = NDArray[np.int64]

@@ -299,10 +299,10 @@ def _source(rank: int, step: Pass, stages: int, virtual_stages: int) -> tuple[in
 # | ``slowest_s``    | t_max    | the longest stage: guessed, from the set of possible stages [s] |
 # | ``send_s``       | C        | both ways over the cut behind a layer [s]                       |
 #
-# Objective: sum of the stages + (m-1) x the slowest stage, the step time of a pipeline whose stages
-# block on sending. For a guess of the slowest stage the least sum is a dynamic programme over
-# (stage, layers placed); guesses rise and stop when even the least sum cannot win any more. Exact.
-# Sources: Alpa (OSDI'22, section 5), PipeDream (SOSP'19) for the recurrence.
+# Objective: sum of the stages + (m-1) x the slowest stage, the step time of a pipeline whose
+# stages block on sending. For a guess of the slowest stage the least sum is a dynamic programme
+# over (stage, layers placed); guesses rise and stop when even the least sum cannot win any more.
+# Exact. Sources: Alpa (OSDI'22, section 5), PipeDream (SOSP'19) for the recurrence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,8 +451,8 @@ def _nearest_miss(excess: Floats) -> str:
 # A pipeline's step drawn out: which pass runs on which device from when to when.
 #
 # Stages are even and a backward pass takes twice as long as a forward one, as products do: that is
-# how schedules are drawn in the papers of ``pipeline``. The order of passes and what waits for what
-# are exactly those that step times are computed from.
+# how schedules are drawn in the papers of ``pipeline``. The order of passes and what waits for
+# what are exactly those that step times are computed from.
 
 
 BACKWARD = 2.0  # of a forward pass

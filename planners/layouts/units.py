@@ -47,8 +47,8 @@ from advisor.planners.step.units import TransformerBlocks, UnitTimes
 # ------------------------------------------------------------------------------------------
 # Model and machine that the planners of recorded models start from, and the layout they return.
 #
-# A recorded model is an ordinary script's: its units of layers (``planners.step.model_units``) with
-# their times on a device (``planners.step.unit_times``) and their memory
+# A recorded model is an ordinary script's: its units of layers (``planners.step.model_units``)
+# with their times on a device (``planners.step.unit_times``) and their memory
 # (``planners.memory.unit_memory``), not the dimensions of a transformer.
 
 
@@ -289,8 +289,9 @@ class RecordedCase:
 #
 # Planners of unlike devices cut a model between its units of layers; a recording has them, a
 # description gets them here: embedding, equal blocks, last normalisation and head. What a block
-# keeps is ``planners.memory.training_memory``'s formula, spread over its layers by what they write;
-# the logits are that module's too and are left out. Parameters add up to ``transformer_parameters``.
+# keeps is ``planners.memory.training_memory``'s formula, spread over its layers by what they
+# write; the logits are that module's too and are left out. Parameters add up to
+# ``transformer_parameters``.
 
 
 def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> tuple[Layer, ...]:
@@ -413,10 +414,10 @@ def _attention(model: Transformer, width: int, element: float) -> Layer:
 #
 #     step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
 #
-# with the stages cut by ``planners.layouts.stage_partition`` over the units' times under the memory
-# of the device (1F1B's micro-batches in flight); one stage is plain data parallel, its reductions
-# hidden as ``planners.links.data_parallel`` says. Sources: PipeDream and Alpa for the form, as in
-# ``stage_partition``.
+# with the stages cut by ``planners.layouts.stage_partition`` over the units' times under the
+# memory of the device (1F1B's micro-batches in flight); one stage is plain data parallel, its
+# reductions hidden as ``planners.links.data_parallel`` says. Sources: PipeDream and Alpa for the
+# form, as in ``stage_partition``.
 
 
 def without_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:

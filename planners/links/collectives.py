@@ -381,10 +381,10 @@ def splits(weights: Floats) -> list[list[Part]]:
 #
 # Tensor parallel: 2 all-reduces forward, 2 backward, 2 more where the forward is recomputed;
 # sequence parallel splits each into a reduce-scatter and an all-gather of the same volume. Context
-# parallel passes keys and values round a ring behind the attention. Expert parallel sends each token
-# to its experts and back, 2 all-to-all forward and 2 backward.
-# Sources: Shoeybi et al. (Megatron-LM, 2019), Korthikanti et al. (2022), Liu et al. (Ring Attention,
-# 2023), Lepikhin et al. (GShard, 2020).
+# parallel passes keys and values round a ring behind the attention. Expert parallel sends each
+# token to its experts and back, 2 all-to-all forward and 2 backward. Sources: Shoeybi et al.
+# (Megatron-LM, 2019), Korthikanti et al. (2022), Liu et al. (Ring Attention, 2023), Lepikhin et
+# al. (GShard, 2020).
 
 
 def link_bytes_per_s(machines: Machines, ranks: Column) -> Floats:

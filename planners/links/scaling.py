@@ -48,9 +48,9 @@ from advisor.planners.core.columns import select
 #     step &= comp\, e^{s \log_2 K} + (z + \sqrt{z^2 + (\epsilon C)^2}) / 2
 #
 # with :math:`\log_2^+ x = \max(\log_2 x, 0)`. What four devices can show is not extrapolated
-# beyond four of a node: growth from there on has terms of its own, known by their priors alone until
-# a larger run is seen. The form follows the ring all-reduce (``collectives``) and the overlap of
-# ``data_parallel``; the factors were found on the public measurements of Pollux and Sia
+# beyond four of a node: growth from there on has terms of its own, known by their priors alone
+# until a larger run is seen. The form follows the ring all-reduce (``collectives``) and the
+# overlap of ``data_parallel``; the factors were found on the public measurements of Pollux and Sia
 # (``docs/scaling.md``).
 
 

@@ -41,8 +41,8 @@ from advisor.planners.step.units import Unit
 # micro-batches, or kept from step to step, all of G is there at every moment. Accelerators update
 # parameters in groups, which takes one more copy of what is updated (``torch.optim`` says so of
 # ``foreach``: about the parameters' size more than a loop over them). What PyTorch's caching
-# allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1 MiB
-# and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
+# allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1
+# MiB and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
 # ``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``, ``kLargeBuffer``).
 
 
@@ -308,12 +308,12 @@ def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParamete
 # ------------------------------------------------------------------------------------------
 # Memory of a recorded model's stages, unit by unit: what a partition may add up.
 #
-# | here             | papers | meaning                                                            |
-# |------------------|--------|--------------------------------------------------------------------|
-# | ``state_bytes``  | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage       |
-# | ``kept_bytes``   | -      | activations of a unit that one micro-batch keeps                   |
-# | ``live_bytes``   | -      | of the unit whose activations are computed again, all at once      |
-# | ``base_bytes``   | -      | context, and the micro-batch's own samples                         |
+# | here            | papers | meaning                                                       |
+# |-----------------|--------|---------------------------------------------------------------|
+# | ``state_bytes`` | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage  |
+# | ``kept_bytes``  | -      | activations of a unit that one micro-batch keeps              |
+# | ``live_bytes``  | -      | of the unit whose activations are computed again, all at once |
+# | ``base_bytes``  | -      | context, and the micro-batch's own samples                    |
 #
 # Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
 # section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is

@@ -177,13 +177,13 @@ def device_bytes(
 # they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
 # reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
 # ``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
-# outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a more
-# where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence parallelism
-# divides the outside too; full recomputation keeps 2 h and one live layer. A stage keeps what it
-# sent until that micro-batch's backward pass (DeepSpeed's ``pipe_buffers``, PyTorch's
-# ``fwd_cache``), but in Megatron Core, which frees it (``deallocate_pipeline_outputs``). Either the
-# first stage (most in flight) or the last (logits) is fullest. Sources: Korthikanti et al. (2022,
-# equations 1-6), Rajbhandari et al. (ZeRO, 2020).
+# outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a
+# more where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence
+# parallelism divides the outside too; full recomputation keeps 2 h and one live layer. A stage
+# keeps what it sent until that micro-batch's backward pass (DeepSpeed's ``pipe_buffers``,
+# PyTorch's ``fwd_cache``), but in Megatron Core, which frees it (``deallocate_pipeline_outputs``).
+# Either the first stage (most in flight) or the last (logits) is fullest. Sources: Korthikanti et
+# al. (2022, equations 1-6), Rajbhandari et al. (ZeRO, 2020).
 
 
 # Whose memory is asked for: the device's that has most, or the first stage's.

@@ -229,8 +229,8 @@ class Lines(Engine):
 # change all the time, and are looked at only while somebody waits: where room is left for everyone
 # an event costs a few entries of a heap, as in ``las``.
 #
-# A pass in order of place that skips what does not fit takes the running jobs in stretches, one from
-# each waiting job to the next: a stretch is a cumulative sum.
+# A pass in order of place that skips what does not fit takes the running jobs in stretches, one
+# from each waiting job to the next: a stretch is a cumulative sum.
 
 
 Heap = list[tuple[float, int]]  # (place within the queue, job)

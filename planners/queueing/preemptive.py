@@ -336,10 +336,10 @@ def gittins_index(samples: Column, quantum: float, *, as_published: bool = False
 # ------------------------------------------------------------------------------------------
 # The two policies that never preempt: first in first out, and first that fits.
 #
-# A pass over waiting jobs in order, skipping those that do not fit, takes at each step the earliest
-# whose size still fits: room only shrinks during a pass, so a skipped job never fits later in it.
-# Waiting jobs are therefore kept in one line per size, and a pass costs as many looks as there are
-# sizes.
+# A pass over waiting jobs in order, skipping those that do not fit, takes at each step the
+# earliest whose size still fits: room only shrinks during a pass, so a skipped job never fits
+# later in it. Waiting jobs are therefore kept in one line per size, and a pass costs as many looks
+# as there are sizes.
 
 
 class Waiting(Engine):

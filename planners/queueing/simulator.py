@@ -144,9 +144,9 @@ def outcome(
 #
 # Nobody knows how long the others will go on. Each draw gives every running job a duration from
 # ``S(d) / S(elapsed)`` and every waiting one from ``S(d)``, and lets the cluster run on until the
-# own job starts. Jobs that come later never pass it under ``fifo``; under ``fit-first`` they might,
-# and are left out. Beyond the longest duration seen the tail is exponential with the mean of what
-# was seen. Kaplan and Meier (1958); the forecast is our own.
+# own job starts. Jobs that come later never pass it under ``fifo``; under ``fit-first`` they
+# might, and are left out. Beyond the longest duration seen the tail is exponential with the mean
+# of what was seen. Kaplan and Meier (1958); the forecast is our own.
 
 
 # Policies under which a job that runs is never stopped for another one.
@@ -269,13 +269,13 @@ def drawn_s(ended_s: Column, running_s: Column, since_s: Column, draws: int, see
 # its predicted interval: the simulation runs up to the insertion, is copied, and the copy runs on
 # until the job has ended. So what the job itself changes for the others is part of the answer.
 #
-# ====================  ===========================================================================
-# here                  meaning, unit
-# ====================  ===========================================================================
-# completion            from submission to the end, on the shared cluster. [s]
-# break-even value      what an hour of earlier results must be worth to rent: the rent's extra cost
-#                       by the hours that it saves. [USD/h]
-# ====================  ===========================================================================
+# ==================== ===========================================================================
+# here                 meaning, unit
+# ==================== ===========================================================================
+# completion           from submission to the end, on the shared cluster. [s]
+# break-even value     what an hour of earlier results must be worth to rent: the rent's extra cost
+#                      by the hours that it saves. [USD/h]
+# ==================== ===========================================================================
 
 
 # Arrivals before the window fill the cluster, those after it keep it busy while the job runs.

@@ -42,15 +42,15 @@ from advisor.planners.core.errors import (
 # ------------------------------------------------------------------------------------------
 # Nouns of limited runs: what one used, may use, and what came of it under a policy.
 #
-# ======================  =========================================================================
-# here                    meaning, unit
-# ======================  =========================================================================
-# ``step_s``              length of a reading of the recorded series. [s]
-# ``period_s``            CFS period: a quota is granted anew at its begin. [s]
-# limit                   CPU: what the group may use of each period, in cores; memory: beyond it the
-#                         group is killed. [bytes]
-# slack                   limit less usage, over time. [core-h, GiB-h]
-# ======================  =========================================================================
+# ===============================================================================================
+# here                  meaning, unit
+# ===============================================================================================
+# ``step_s``            length of a reading of the recorded series. [s]
+# ``period_s``          CFS period: a quota is granted anew at its begin. [s]
+# limit                 CPU: what the group may use of each period, in cores; memory: beyond it the
+#                       group is killed. [bytes]
+# slack                 limit less usage, over time. [core-h, GiB-h]
+# ===============================================================================================
 
 
 Array = NDArray[np.float64]

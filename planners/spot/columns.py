@@ -58,9 +58,9 @@ __all__ = [
 # table                      quantiles of log(time / work) on a grid of works.
 # =========================  =====================================================================
 #
-# Works are replayed exactly over every record of a history, from starts spread over it. Of more than
-# ``EXACT_WORKS`` only a grid is, and what lies between two is interpolated in log(time / work) over
-# log(work): then the numbers of a candidate depend a little on those beside it.
+# Works are replayed exactly over every record of a history, from starts spread over it. Of more
+# than ``EXACT_WORKS`` only a grid is, and what lies between two is interpolated in log(time /
+# work) over log(work): then the numbers of a candidate depend a little on those beside it.
 
 
 # The SkyPilot trace of four requested nodes gives 0.16 (a zone runs dry as a whole), Bamboo's p3
@@ -374,9 +374,10 @@ def best_interval_s(history: SpotHistory, nodes: Column, hazard: Column, save: C
 # ------------------------------------------------------------------------------------------
 # Many replays of one job as columns: what a candidate rents, over records of what spot was like.
 #
-# Each record of a history is repeated until the job ends, and the job submitted at ``STARTS`` times
-# spread over the first copy. A candidate's numbers are those of its own replays, whatever stands
-# beside it: nothing is interpolated (``planners.spot.table`` is for thousands of candidates).
+# Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``
+# times spread over the first copy. A candidate's numbers are those of its own replays, whatever
+# stands beside it: nothing is interpolated (``planners.spot.table`` is for thousands of
+# candidates).
 
 
 # Copies of a record behind the one in which the job would end at its mean progress.

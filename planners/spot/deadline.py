@@ -339,10 +339,11 @@ class _Walk:
 #     U(t, p, m) = min( price_m + U(t + 1, p + 1, m),  U(t, p, nothing) )
 #     U(t, p, nothing) = min( U(t + 1, p, nothing),  price_m r + U(t + r, p, m) )
 #
-# with r slots of restart, and m spot or on demand. Slots that are up throughout make a plan that can
-# be carried out: its bill is at least the optimum. Slots that are up in part make one that is at
-# most the optimum, so the two bracket it. Saves count at intervals alone, those before a move are
-# free. The program is our own; it is the yardstick of ``planners.spot.policy`` and no part of it.
+# with r slots of restart, and m spot or on demand. Slots that are up throughout make a plan that
+# can be carried out: its bill is at least the optimum. Slots that are up in part make one that is
+# at most the optimum, so the two bracket it. Saves count at intervals alone, those before a move
+# are free. The program is our own; it is the yardstick of ``planners.spot.policy`` and no part of
+# it.
 
 
 def clairvoyant_usd(

@@ -46,8 +46,8 @@ from advisor.planners.spot.availability import Column, Spells, SpotJob
 # ``own_events``      kappa  events of this zone that weigh as much as all that other zones say.
 # =========================  =====================================================================
 #
-# Spells are heavy-tailed: one that has lasted, lasts on. A hazard that is constant within each of a
-# few bins of age says so, and makes the state a Markov chain: (up or down, bin). Of a zone,
+# Spells are heavy-tailed: one that has lasted, lasts on. A hazard that is constant within each of
+# a few bins of age says so, and makes the state a Markov chain: (up or down, bin). Of a zone,
 #
 #     h_b = (e_b + kappa) / (x_b + kappa / h'_b),
 #

@@ -136,11 +136,11 @@ def _spot_at_submission(spells: Spells, start: Column) -> tuple[Column, NDArray[
 # that come at once. With all machines coming and going together this is plain spot.
 #
 # Records say when all n machines were there. Of fewer they are taken to come earlier and to leave
-# later, by equal shares of what gamma makes their spells longer, at most to the middle of the gap to
-# the next spell. The recorded counts lie between one zone that runs dry as a whole (SkyPilot, four
-# nodes) and nodes that go nearly one by one (Bamboo's p3 pool): see ``GANG_EXPONENT``. Resizing by
-# save, stop and start is Hydrozoa's (Guo et al., MLSys'22); its schedule over phases of training is
-# ``planners.elastic.hydrozoa``.
+# later, by equal shares of what gamma makes their spells longer, at most to the middle of the gap
+# to the next spell. The recorded counts lie between one zone that runs dry as a whole (SkyPilot,
+# four nodes) and nodes that go nearly one by one (Bamboo's p3 pool): see ``GANG_EXPONENT``.
+# Resizing by save, stop and start is Hydrozoa's (Guo et al., MLSys'22); its schedule over phases
+# of training is ``planners.elastic.hydrozoa``.
 
 
 Edges = tuple[Column, Column]  # begins and ends of spells, in order [s]

@@ -269,8 +269,8 @@ def _repeated(operator: Operator, times: float) -> Operator:
 # network that a Hugging Face ``resnet`` configuration describes.
 #
 # Source of the forms: K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
-# table 1, with the stride in the 3 x 3 convolution as torchvision has it; K. Simonyan, A. Zisserman,
-# ICLR 2015, table 1. Held to a traced step by ``tests/test_describe.py``.
+# table 1, with the stride in the 3 x 3 convolution as torchvision has it; K. Simonyan, A.
+# Zisserman, ICLR 2015, table 1. Held to a traced step by ``tests/test_describe.py``.
 
 
 BlockKind = Literal["plain", "basic", "bottleneck"]

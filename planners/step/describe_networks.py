@@ -244,12 +244,12 @@ class _EncoderDecoderLedger(BlockLedger):
 # The work of a training step of a conditional diffusion U-Net described in a few numbers.
 #
 # Levels of residual convolution blocks, each level at half the side of the one before, some with
-# transformer blocks that look at the picture and at a text; the way back up takes in what each block
-# of the way down gave. Stable Diffusion 1.x, 2.x and XL are of this form. The text encoder and the
-# autoencoder are frozen and not counted: their outputs are usually stored.
+# transformer blocks that look at the picture and at a text; the way back up takes in what each
+# block of the way down gave. Stable Diffusion 1.x, 2.x and XL are of this form. The text encoder
+# and the autoencoder are frozen and not counted: their outputs are usually stored.
 #
-# Sources: R. Rombach et al., CVPR 2022; D. Podell et al., SDXL, 2023; the blocks as diffusers' class
-# ``UNet2DConditionModel`` has them. Parameters and operations are held to it by
+# Sources: R. Rombach et al., CVPR 2022; D. Podell et al., SDXL, 2023; the blocks as diffusers'
+# class ``UNet2DConditionModel`` has them. Parameters and operations are held to it by
 # ``tests/test_describe_unet.py``.
 
 

@@ -266,8 +266,9 @@ def _half_peak(device: Device) -> float:
 # ------------------------------------------------------------------------------------------
 # Classes of the device model by the framework's operator names.
 #
-# The names are PyTorch's dispatcher names (``"aten::mm"``), also without the name space and with an
-# overload (``"mm.default"``). What is not known by name is ``"other"``: it counts by its traffic.
+# The names are PyTorch's dispatcher names (``"aten::mm"``), also without the name space and with
+# an overload (``"mm.default"``). What is not known by name is ``"other"``: it counts by its
+# traffic.
 
 
 # First match wins. Views move no data, so that they cost neither traffic nor a launch.

@@ -201,18 +201,18 @@ def is_known_by_runs(work: Work) -> bool:
 #
 # so that all jobs tell of the device, and those whose fitted steps are alike tell the most.
 #
-# | here           | paper  | meaning, unit                                                        |
-# |----------------|--------|----------------------------------------------------------------------|
-# | ``features``   | d of   | ln of products [flop] and traffic [bytes] of a sample, of calls of a |
-# |                |        | step, of its samples on a device, and of these over those of the     |
-# |                |        | runs (geometric mean)                                                |
-# | ``LENGTH``     | l      | of them all [1]                                                      |
-# | ``DEVICE``, ``ALIKE``, ``JOB``, ``RUN`` | a | deviations of ln(seconds)                        |
-# | ``usual``      | m      | what published steps say of the device [1]                           |
+# | here                                    | paper | meaning, unit                              |
+# |-----------------------------------------|-------|--------------------------------------------|
+# | ``features``                            | d of  | ln of a sample's products [flop] and       |
+# |                                         |       | traffic [bytes], of a step's calls, of a   |
+# |                                         |       | device's samples, and over the runs' mean  |
+# | ``LENGTH``                              | l     | of them all [1]                            |
+# | ``DEVICE``, ``ALIKE``, ``JOB``, ``RUN`` | a     | deviations of ln(seconds)                  |
+# | ``usual``                               | m     | what published steps say of the device [1] |
 #
 # Source: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006, eqs.
-# 2.23-2.24. The five constants are round numbers near the most evidence on PROFET's and trainpred's
-# networks, where both agree on them (``validate job``: families of networks left out).
+# 2.23-2.24. The five constants are round numbers near the most evidence on PROFET's and
+# trainpred's networks, where both agree on them (``validate job``: families of networks left out).
 
 
 LENGTH: Final = 2.0

@@ -194,15 +194,15 @@ def activation_bytes(precision: str) -> int:
 # ------------------------------------------------------------------------------------------
 # The optimizer's update of the parameters as one operator a step.
 #
-# | optimizer        | passes over fp32 numbers of a parameter, read off the code named             |
-# |------------------|------------------------------------------------------------------------------|
-# | ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4   |
-# | ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)     |
-# | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                       |
-# | ``sgd``          | 3: one addition                                                              |
-# | ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                    |
-# | ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,       |
-# |                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)      |
+# | optimizer        | passes over fp32 numbers of a parameter, read off the code named           |
+# |------------------|----------------------------------------------------------------------------|
+# | ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4 |
+# | ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)   |
+# | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                     |
+# | ``sgd``          | 3: one addition                                                            |
+# | ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                  |
+# | ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,     |
+# |                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)    |
 #
 # PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
 

@@ -297,16 +297,16 @@ def head_s(case: LayoutCase) -> Floats:
 # ------------------------------------------------------------------------------------------
 # Work that low-rank adapters and quantised weights add to a transformer layer.
 #
-# | here          | papers  | meaning                                                            |
-# |---------------|---------|--------------------------------------------------------------------|
-# | ``rank``      | r       | of the adapter: y = W x + s B (A x), A of r x inner, B of columns x r |
-# | ``inner``, ``columns`` | k, d | of the adapted matrix                                       |
+# | here                   | papers | meaning                                             |
+# |------------------------|--------|-----------------------------------------------------|
+# | ``rank``               | r      | of the adapter: y = W x + s B (A x), A of r x inner |
+# | ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
 #
-# Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much for
-# each of two gradients (of input and of weight). The scaled sum streams over y. A quantised matrix
-# is read and written out in 16 bits whenever a pass needs it: forward, backward, and once more where
-# the forward pass is repeated. Sources: E. Hu et al., "LoRA", 2021, section 4.1; T. Dettmers et al.,
-# "QLoRA", NeurIPS 2023, section 3 (equations 5 and 6).
+# Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
+# for each of two gradients (of input and of weight). The scaled sum streams over y. A quantised
+# matrix is read and written out in 16 bits whenever a pass needs it: forward, backward, and once
+# more where the forward pass is repeated. Sources: E. Hu et al., "LoRA", 2021, section 4.1; T.
+# Dettmers et al., "QLoRA", NeurIPS 2023, section 3 (equations 5 and 6).
 
 
 # Of a 16-bit number. [bytes]
@@ -377,10 +377,10 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
 #
 # .. math:: F = 6 N + 12 l s a w
 #
-# with N the weights of products (output head included, look-up tables not), l layers, s tokens of a
-# sample and a heads of width w. Attention counts in full though a causal mask hides half, as both
-# sources do; recomputation does not count. Weights that are frozen have no gradient of their own,
-# and layers below the first trained one no backward pass.
+# with N the weights of products (output head included, look-up tables not), l layers, s tokens of
+# a sample and a heads of width w. Attention counts in full though a causal mask hides half, as
+# both sources do; recomputation does not count. Weights that are frozen have no gradient of their
+# own, and layers below the first trained one no backward pass.
 #
 # Sources: A. Chowdhery et al., PaLM, 2022, appendix B; D. Narayanan et al., SC'21, section 5.1.
 

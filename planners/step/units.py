@@ -333,12 +333,12 @@ def idle_s_per_sample(
 #
 #     w_u = p_u(device) (m_u / p_u(host))^g,      t_u(b) = t(b) w_u(b) / sum_v w_v(b)
 #
-# | here              | meaning                                                                     |
-# |-------------------|-----------------------------------------------------------------------------|
-# | ``p``             | roofline of the unit's layers: flop, weights and activations moved [s]      |
-# | ``m``             | measured forward or backward of the unit on the host [s]                    |
-# | ``g``             | how far a measured error carries to the device (``step.calibration``)   |
-# | ``t``             | forward or backward of the whole model on the device, calibrated [s]        |
+# | here  | meaning                                                                |
+# |-------|------------------------------------------------------------------------|
+# | ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
+# | ``m`` | measured forward or backward of the unit on the host [s]               |
+# | ``g`` | how far a measured error carries to the device (``step.calibration``)  |
+# | ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
 #
 # So the units always add up to the step that every other planner uses.
 

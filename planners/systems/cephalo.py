@@ -50,8 +50,8 @@ from advisor.planners.core.errors import (
 # | ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
 # | ``fullness``| min_util    | the largest used share: ``shard = max(0, f capacity - in_use)``|
 #
-# Both are water-filling and solved exactly, without iteration.
-# Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
+# Both are water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
+# (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
 
 
 def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
@@ -552,18 +552,19 @@ def _finish(
 # ------------------------------------------------------------------------------------------
 # Plain data parallelism on unlike devices: every kind computes for equally long.
 #
-# | here          | Cephalo | meaning                                                              |
-# |---------------|---------|----------------------------------------------------------------------|
-# | ``batch``     | B       | samples of a step over all devices                                   |
-# | ``b``         | b_i     | samples of one device of a kind                                      |
-# | ``largest``   | m       | largest micro-batch that fits on a device of the kind                |
-# | ``T(b)``      | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s]              |
+# | here        | Cephalo | meaning                                                 |
+# |-------------|---------|---------------------------------------------------------|
+# | ``batch``   | B       | samples of a step over all devices                      |
+# | ``b``       | b_i     | samples of one device of a kind                         |
+# | ``largest`` | m       | largest micro-batch that fits on a device of the kind   |
+# | ``T(b)``    | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s] |
 #
-# Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k) with
-# sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T rises
-# with b, since a micro-batch's time per sample falls with its size: so the least maximum is found by
-# halving. Exact, as ``uneven_split`` is, but without its coupling through shared memory: each device
-# holds the whole state. The gradient is weighted by b_i / B (``examples/uneven_ddp.py``).
+# Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
+# with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
+# rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
+# found by halving. Exact, as ``uneven_split`` is, but without its coupling through shared memory:
+# each device holds the whole state. The gradient is weighted by b_i / B
+# (``examples/uneven_ddp.py``).
 
 
 @dataclass(frozen=True, slots=True)

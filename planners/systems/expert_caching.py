@@ -359,9 +359,9 @@ def _features(used: NDArray[np.float64]) -> NDArray[np.float64]:
 # ``hit_rate``    h   of the accesses of a layer [fraction]
 # ==================  ============================================================================
 #
-#     S of a gated layer   3 x hidden x inner x bytes a weight
-#     token_s              compute + sum over layers  k x loads per access x max(0, S / b - overlap)
-#     memory               dense + layers x C x S
+#     S of a gated layer  3 x hidden x inner x bytes a weight
+#     token_s             compute + sum over layers  k x loads per access x max(0, S / b - overlap)
+#     memory              dense + layers x C x S
 #
 # where loads per access = 1 - h for caches that load on a miss. A load ahead of use (the periodic
 # rule) takes the link as well and is counted like a miss: an upper bound where it is hidden.

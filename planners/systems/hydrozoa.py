@@ -42,8 +42,8 @@ from advisor.planners.links.data_parallel import expected_maximum
 #
 # A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
 # on the same count of workers compete with each other only, since the next resize depends on the
-# count; a label that another one beats in both is dropped. Phase by phase each label is continued on
-# every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
+# count; a label that another one beats in both is dropped. Phase by phase each label is continued
+# on every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
 
 
 Column = NDArray[np.float64]
@@ -442,9 +442,9 @@ def _why_not(front: Sequence[Schedule], deadline_s: float | None, budget_usd: fl
 # .. math::
 #     E |G_b|^2 = |G|^2 + tr(S) / b
 #
-# at both batches gives both unknowns. Their ratio is taken of the means, not step by step: a single
-# step's is mostly noise. The interval is of means over drawn blocks of neighbouring steps, as long
-# as the root of their number, since a step's gradient is much like the one before.
+# at both batches gives both unknowns. Their ratio is taken of the means, not step by step: a
+# single step's is mostly noise. The interval is of means over drawn blocks of neighbouring steps,
+# as long as the root of their number, since a step's gradient is much like the one before.
 #
 # References
 # ----------

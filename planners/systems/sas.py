@@ -46,10 +46,11 @@ from advisor.planners.links.data_parallel import loss_to_slowest
 #
 #     forecast  F_i(t + h) = m_i(t + h) + p_i^h (A_i(t) - m_i(t))
 #
-# A future is the forecast plus what a past stretch of the record departed from its own forecast, of
-# all nodes at once, cut to [0, 1]: nodes that filled together then fill together in it, and errors
-# that last do last. Nothing is drawn from a curve. Source: SAS (Tairin and Shen, ICPP'23) forecasts
-# amounts with their probabilities per node and slot; how was not published, so this is our own.
+# A future is the forecast plus what a past stretch of the record departed from its own forecast,
+# of all nodes at once, cut to [0, 1]: nodes that filled together then fill together in it, and
+# errors that last do last. Nothing is drawn from a curve. Source: SAS (Tairin and Shen, ICPP'23)
+# forecasts amounts with their probabilities per node and slot; how was not published, so this is
+# our own.
 
 
 Shares = NDArray[np.float64]
@@ -325,10 +326,10 @@ def placement(possible: Shares, nodes: Sequence[int], work: float) -> Placement:
 # usually freest             in the mean of the record
 # =========================  =====================================================================
 #
-# A job that arrives in a slot starts with the next one, and waits for the slowest of its nodes. What
-# was free then is recorded; only the job is played: it is small beside the cluster. The ways before
-# the last two differ by little, and which is best depends on the cluster and on the job's length: so
-# they are judged on the later half of a record, each with what the earlier half told.
+# A job that arrives in a slot starts with the next one, and waits for the slowest of its nodes.
+# What was free then is recorded; only the job is played: it is small beside the cluster. The ways
+# before the last two differ by little, and which is best depends on the cluster and on the job's
+# length: so they are judged on the later half of a record, each with what the earlier half told.
 
 
 DRAWS: Final = 60

@@ -198,25 +198,27 @@ def pair_bill(alone_s: Sequence[float], rates: Sequence[float]) -> Shared:
 # ------------------------------------------------------------------------------------------
 # The slowdown of jobs beside others whose kernels take turns on the same device.
 #
-# ==================  ============================================================================
-# here                meaning, unit
-# ==================  ============================================================================
+# ================  ============================================================================
+# here              meaning, unit
+# ================  ============================================================================
 # ``busy_fraction`` u share of a job's step, alone, in which its kernels run. [fraction]
-# ``kernel_s``      L mean time of one of its kernels. [s]
-# ``exposure``      v kernels of a job a second, v = u / L: how often it queues for the device. [1/s]
-# ``pressure``      a kernel time met in the queue, a = u x L: chance to find it times length. [s]
-# ``rate``          r rate beside others over the rate alone. [fraction]
-# ==================  ============================================================================
+# ``kernel_s``    L mean time of one of its kernels. [s]
+# ``exposure``    v kernels of a job a second, v = u / L: how often it queues for the device. [1/s]
+# ``pressure``    a kernel time met in the queue, a = u x L: chance to find it times length. [s]
+# ``rate``        r rate beside others over the rate alone. [fraction]
+# ================  ============================================================================
 #
 #     1 / r_i = 1 + v_i x sum over j != i of a_j
 #
-# Each kernel of i that finds one of j running waits for it, so small kernels lose to large ones, and
-# two equal jobs that each fill the device get half of it. A job of which two numbers are known, from
-# its recording (u and L) or from pairs that were measured (v and a), has a rate beside any other.
+# Each kernel of i that finds one of j running waits for it, so small kernels lose to large ones,
+# and two equal jobs that each fill the device get half of it. A job of which two numbers are
+# known, from its recording (u and L) or from pairs that were measured (v and a), has a rate beside
+# any other.
 #
-# From measured pairs ln(1/r - 1) = ln v_i + ln a_j is linear: ``fit`` solves it by ridge regression.
-# Sources: Gavel's measured pairs (Narayanan et al., OSDI'20; ``advisor validate colocation``); the
-# law is ours, and SwitchFlow's two ResNet-50s (226 to 116 images/s each) are its case u = 1.
+# From measured pairs ln(1/r - 1) = ln v_i + ln a_j is linear: ``fit`` solves it by ridge
+# regression. Sources: Gavel's measured pairs (Narayanan et al., OSDI'20; ``advisor validate
+# colocation``); the law is ours, and SwitchFlow's two ResNet-50s (226 to 116 images/s each) are
+# its case u = 1.
 
 
 # Rates above 1 / (1 + 0.03) cannot be told from no interference at all: what repeats scatter by.

@@ -396,14 +396,15 @@ def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[i
 # ------------------------------------------------------------------------------------------
 # A pipeline of unlike data-parallel groups over a recorded model's units.
 #
-# | here          | Zorse, Alpa | meaning                                                          |
-# |---------------|-------------|------------------------------------------------------------------|
-# | ``M``         | m           | micro-batches of a step                                          |
-# | ``n_i``       | n_i         | of them those of worker i of its group, by speed                 |
-# | ``t_i``       | T           | forward and backward of one micro-batch of a group's units on i  |
+# | here    | Zorse, Alpa | meaning                                                         |
+# |---------|-------------|-----------------------------------------------------------------|
+# | ``M``   | m           | micro-batches of a step                                         |
+# | ``n_i`` | n_i         | of them those of worker i of its group, by speed                |
+# | ``t_i`` | T           | forward and backward of one micro-batch of a group's units on i |
 #
-# Groups are machines between which only the slow links lie (``planners.links.link_groups``); a group
-# shares the micro-batches out by speed, and the units are cut so that the groups need equally long:
+# Groups are machines between which only the slow links lie (``planners.links.link_groups``); a
+# group shares the micro-batches out by speed, and the units are cut so that the groups need
+# equally long:
 #
 #     core_g = max_i n_i t_i,   step = max_g core_g + sum over the other groups of t + exposed
 #

@@ -461,8 +461,8 @@ def _synchronous(plan: SwapPlan) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------
 # Layer swapping as columns: every row of machines that is faster with it, or fits only so (ATOM).
 #
-# Asked for only (``SearchSpace.swaps``): no released framework swaps layers, and peers that average
-# every K steps do local SGD, whose extra steps are not modelled. The step is that of
+# Asked for only (``SearchSpace.swaps``): no released framework swaps layers, and peers that
+# average every K steps do local SGD, whose extra steps are not modelled. The step is that of
 # ``ways.swap_peers``, as ``plan`` shows it of a cluster.
 
 
