@@ -1,10 +1,10 @@
 """Several jobs' gradients added up by one process: how busy it is, and how long each job waits.
 
 ``python -m advisor.lab.experiments.aggregation``: each job is a thread that computes (asleep) for
-a step and then has its gradients, in memory that the aggregator sees, added up and applied by Adam.
-The aggregator is one thread that serves requests in the order in which they come. What it takes
-alone says, by planners/aggregation, how busy it is with several jobs; what a service took by the
-clock says how long each job waits for others.
+a step and then has its gradients, in memory that the aggregator sees, added up and applied by
+Adam. The aggregator is one thread that serves requests in the order in which they come. What it
+takes alone says, by planners/aggregation, how busy it is with several jobs; what a service took by
+the clock says how long each job waits for others.
 """
 
 from __future__ import annotations

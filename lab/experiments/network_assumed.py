@@ -2,7 +2,8 @@
 
 ``python -m advisor.lab.experiments.network_assumed``: the networks of one provider's types are
 forgotten and assumed from the others' (``advisor.catalogue.networks``), then compared with what
-they are. Also: whether Azure's constrained and promotional sizes have the network of their base size.
+they are. Also: whether Azure's constrained and promotional sizes have the network of their base
+size.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A newcomer's path, timed: from a fresh clone to a job that another tool runs.
 
 ``python -m advisor.lab.speed.newcomer`` clones this commit into a new folder (the network's part
-of a clone is not measured) and runs what the README says: the environment of ``make demo``, a recorded
-example, the recommendation, its export to SkyPilot and to torchrun. Each stage is a process of its
-own, its output kept in ``stages.log``. Printed are the seconds of a stage by the clock and of its
-processor time, the load and the day. The goal is 300 s from the first to the last; a busy machine
-shows in the two columns.
+of a clone is not measured) and runs what the README says: the environment of ``make demo``, a
+recorded example, the recommendation, its export to SkyPilot and to torchrun. Each stage is a
+process of its own, its output kept in ``stages.log``. Printed are the seconds of a stage by the
+clock and of its processor time, the load and the day. The goal is 300 s from the first to the
+last; a busy machine shows in the two columns.
 """
 
 from __future__ import annotations
