@@ -49,6 +49,8 @@ def recommend(
 ) -> Recommendation:
     """Rank cloud configurations for a job by training time and cost.
 
+    Raises UsageError if a keyword is unknown, or a value makes no sense.
+
     Parameters
     ----------
     run : Job, Question, str, Path or None
@@ -66,11 +68,6 @@ def recommend(
     -------
     Recommendation
         Its ``front`` is empty where nothing satisfies the constraints.
-
-    Raises
-    ------
-    UsageError
-        If a keyword is unknown, or a value makes no sense.
     """
     job = run if isinstance(run, Job) else None
     return answer(_question(run, asked), job=job, predictor=predictor)
@@ -88,10 +85,10 @@ def advise(
 ) -> AdviceList:
     """Say what would make a job faster or cheaper, before anything is rented.
 
+    Raises UsageError if a keyword is unknown, a value makes no sense, or the job cannot run there.
+
     Parameters
     ----------
-    run, predictor, **asked
-        As of ``recommend``.
     on : str, optional
         The machines the job is judged on: ``"g5.xlarge"``, ``"aws:g5.xlarge"``, or ``"here"``.
         By default those that ``recommend`` would pick.
@@ -104,11 +101,6 @@ def advise(
     -------
     AdviceList
         The strongest first; empty where the recording shows nothing to change.
-
-    Raises
-    ------
-    UsageError
-        If a keyword is unknown, a value makes no sense, or the job cannot run there.
     """
     question = _question(run, asked)
     job = run if isinstance(run, Job) else None
@@ -211,15 +203,10 @@ def answer(
 ) -> Recommendation:
     """Answer a question with a recommendation.
 
-    Parameters
-    ----------
-    job : Job, optional
-        The job meant, changed as the question says; in place of one that the question names.
+    ``job``: the job meant, changed as the question says; in place of one that the question names.
 
-    Raises
-    ------
-    UsageError
-        If the question names no job that can be read, or its values contradict one another.
+    Raises UsageError if the question names no job that can be read, or its values contradict one
+    another.
     """
     known, found, recording = _asked(question, job, predictor)
     return ranked(found, question, predictor=known, recording=recording)
@@ -251,27 +238,17 @@ def report_data(
 ) -> dict[str, Any]:  # fmt: skip
     """Answer a question with all that ``advisor report`` shows, as plain JSON.
 
-    Parameters
-    ----------
-    job : Job, optional
-        As of ``answer``.
-    made : str
-        When; ISO 8601.
-    beside : callable, optional
-        Asked with the job, the answer and the predictor for what is held against the answer: the
-        record ``own_cluster`` of a comparison, or None.
-    with_changes : bool, default True
-        Also what would change the answer, and the advice, each of which asks more questions.
+    ``made``: when; ISO 8601; ``beside``: asked with the job, the answer and the predictor for what
+    is held against the answer: the record ``own_cluster`` of a comparison, or None;
+    ``with_changes``: also what would change the answer, and the advice, each of which asks more
+    questions; True by default.
+
+    Raises UsageError as of ``answer``.
 
     Returns
     -------
     dict
         See ``advisor.report.page.page_data``.
-
-    Raises
-    ------
-    UsageError
-        As of ``answer``.
     """
     from advisor.report.page import page_data
 
@@ -297,17 +274,9 @@ def report_page(
 ) -> str:
     """Return the page of ``advisor report``: one HTML text that loads nothing.
 
-    Parameters
-    ----------
-    run, predictor, **asked
-        As of ``recommend``.
-    made : str
-        When, for the foot of the page; ISO 8601.
+    ``made``: when, for the foot of the page; ISO 8601.
 
-    Raises
-    ------
-    UsageError
-        If a keyword is unknown, or a value makes no sense.
+    Raises UsageError if a keyword is unknown, or a value makes no sense.
     """
     from advisor.report.page import page
 
@@ -329,6 +298,9 @@ def estimate(
 ) -> Answer:
     """Estimate a job on one configuration, with its parts and where each number is from.
 
+    Raises UsageError if not exactly one of ``on`` and ``gpu`` is given, or the job cannot run
+    there.
+
     Parameters
     ----------
     on : str, optional
@@ -337,18 +309,12 @@ def estimate(
         An accelerator in place of a machine.
     count : int, default 1
         Machines, or accelerators of one machine.
-    coverage : float, default 0.9
     layout : LayoutRequest, optional
         What is fixed of the layout; the best otherwise.
     completion : CompletionWay, optional
         What the job runs on until it is done; machines that stay by default.
     known_network : bool, default False
         Refuse machines whose network is assumed rather than known.
-
-    Raises
-    ------
-    UsageError
-        If not exactly one of ``on`` and ``gpu`` is given, or the job cannot run there.
     """
     if (on is None) == (gpu is None):
         raise UsageError("name either --on or --gpu", hint="--on aws:g5.xlarge, or --gpu L4")

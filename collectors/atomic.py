@@ -39,17 +39,14 @@ _RENAME_SWAP: Final = 2  # <sys/stdio.h>
 def writing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Open a file to write; it takes its place when the block ends without an error.
 
+    Raises OSError if it cannot be written; the old file is untouched then.
+
     Parameters
     ----------
     path : Path
         Its folder is made. A link is followed; a device or a pipe is written to directly.
     mode : int or None
         Permissions of the new file; None for those of the old one, or what the umask leaves.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the old file is untouched then.
     """
     path = Path(os.path.realpath(path))
     before = _mode_of(path)
@@ -97,10 +94,7 @@ def append_line(path: Path, line: bytes, *, mode: int = 0o666) -> None:
     A line that a killed writer cut short does not swallow this one, and a full disk leaves none
     of it behind.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written; the file is as before then.
+    Raises OSError if it cannot be written; the file is as before then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
@@ -120,15 +114,9 @@ def append_line(path: Path, line: bytes, *, mode: int = 0o666) -> None:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Give an empty folder to fill; it takes the place of ``folder`` when the block ends.
 
-    Parameters
-    ----------
-    folder : Path
-        Replaced as a whole, files that are not written again included.
+    ``folder``: replaced as a whole, files that are not written again included.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written; the old folder is untouched then.
+    Raises OSError if it cannot be written; the old folder is untouched then.
     """
     with drafting_folder(folder) as made:
         yield made
@@ -184,10 +172,7 @@ def exchange(one: Path, other: Path) -> bool:
 def put_in_place(made: Path, folder: Path) -> None:
     """Let a finished folder take the place of ``folder``; what was there is then in ``made``.
 
-    Raises
-    ------
-    OSError
-        If it cannot; the old folder is untouched then.
+    Raises OSError if it cannot; the old folder is untouched then.
     """
     folder = Path(os.path.realpath(folder))
     _sync_tree(made)

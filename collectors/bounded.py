@@ -31,10 +31,7 @@ MOST_COLUMNS: Final = 10_000
 def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a UTF-8 file.
 
-    Raises
-    ------
-    ValueError
-        If it is larger than ``most_bytes``, or not UTF-8.
+    Raises ValueError if it is larger than ``most_bytes``, or not UTF-8.
     """
     with path.open("rb") as file:
         return read_bytes(file, most_bytes=most_bytes).decode()
@@ -45,10 +42,8 @@ def read_bytes(file: IO[bytes], *, most_bytes: int = MOST_BYTES) -> bytes:
 
     ``file.read(most_bytes)`` would set all of that aside first.
 
-    Raises
-    ------
-    ValueError
-        If there are more than ``most_bytes``: it may be a device, or unpacked as it is read.
+    Raises ValueError if there are more than ``most_bytes``: it may be a device, or unpacked as it
+    is read.
     """
     content = bytearray()
     while block := file.read(_BLOCK):
@@ -66,11 +61,8 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
 def parse_json(text: str | bytes) -> Any:
     """Return a JSON value.
 
-    Raises
-    ------
-    ValueError
-        If it is no JSON, nested deeper than ``MOST_DEPTH``, or holds a number that is not finite
-        or has more than ``MOST_DIGITS`` digits.
+    Raises ValueError if it is no JSON, nested deeper than ``MOST_DEPTH``, or holds a number that
+    is not finite or has more than ``MOST_DIGITS`` digits.
     """
     try:
         value = json.loads(
@@ -114,11 +106,8 @@ def check_numbers(values: Any, *, but: Collection[str] = ()) -> None:
 class csv_rows:  # noqa: N801  (stands where csv.reader stood)
     """Rows of cells as ``csv.reader`` gives them, within bounds.
 
-    Raises
-    ------
-    ValueError
-        If a cell is larger than ``csv.field_size_limit()``, quotes do not match, or there are
-        more rows or columns than the limits.
+    Raises ValueError if a cell is larger than ``csv.field_size_limit()``, quotes do not match, or
+    there are more rows or columns than the limits.
     """
 
     def __init__(self, lines: Iterable[str], **style: Any) -> None:

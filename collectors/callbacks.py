@@ -19,10 +19,7 @@ from advisor.collectors.marker import step
 def lightning_callback() -> Any:
     """Return a Lightning ``Callback`` that marks every optimizer step.
 
-    Raises
-    ------
-    ImportError
-        If neither ``lightning`` nor ``pytorch_lightning`` is installed.
+    Raises ImportError if neither ``lightning`` nor ``pytorch_lightning`` is installed.
     """
     try:
         from lightning.pytorch import Callback
@@ -48,10 +45,7 @@ def lightning_callback() -> Any:
 def hugging_face_callback() -> Any:
     """Return a Hugging Face ``TrainerCallback`` that marks every optimizer step.
 
-    Raises
-    ------
-    ImportError
-        If ``transformers`` is not installed.
+    Raises ImportError if ``transformers`` is not installed.
     """
     from transformers import TrainerCallback
 

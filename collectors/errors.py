@@ -12,10 +12,7 @@ from typing import Any, Final
 class RecordingError(Exception):
     """A command cannot be recorded, or a recording cannot be read.
 
-    Parameters
-    ----------
-    exit_code : int, default 1
-        What the command line returns: 2 for a value that makes no sense.
+    ``exit_code``: what the command line returns: 2 for a value that makes no sense; 1 by default.
     """
 
     def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:

@@ -21,10 +21,7 @@ def step(*, samples: int | None = None, total_steps: int | None = None) -> None:
     While a recording goes on, the first mark makes marks the recording's clock, above whatever
     the hooks see by themselves. Without a recording nothing happens.
 
-    Parameters
-    ----------
-    samples : int, optional
-        Training examples in the step, over this process.
+    ``samples``: training examples in the step, over this process.
     """
     session = _session()
     if session is not None:

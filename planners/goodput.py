@@ -49,17 +49,10 @@ INITIALISATION_POINTS: Final = ((5.0, 22.61), (2048.0, 1047.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """A published count of unexpected interruptions of one long job.
+    """A published count of unexpected interruptions of one long job."""
 
-    Attributes
-    ----------
-    interruptions : int
-        Unexpected ones: they stop the job.
-    network_interruptions : int
-        Those among them that a second path at the edge would hide (switch, cable, NIC).
-    """
-
-    interruptions: int
+    interruptions: int  # unexpected ones: they stop the job
+    # those among them that a second path at the edge would hide (switch, cable, NIC)
     network_interruptions: int
     devices: int
     days: float
@@ -105,23 +98,13 @@ MEAN_BY_P95: Final = 1.0 / math.log(20.0)
 class EdgeFaultTolerance:
     """A second network path at every host (THORN-ML): hides network failures, slows meanwhile.
 
-    Attributes
-    ----------
-    slowdown_fraction : float
-        Mean added step time while a path is down; data parallel's by default.
-    repair_h : float
-        How long a path stays down: StepFun's median repair, 20 h. [h]
-    network_fraction : float
-        Share of the failures that the second path hides; Llama 3's by default.
-
-    Raises
-    ------
-    PlanningError
-        If a figure makes no sense.
+    Raises PlanningError if a figure makes no sense.
     """
 
+    # mean added step time while a path is down; data parallel's by default
     slowdown_fraction: float = EDGE_P95["data-parallel"] * MEAN_BY_P95
-    repair_h: float = 20.0
+    repair_h: float = 20.0  # how long a path stays down: StepFun's median repair, 20 h [h]
+    # share of the failures that the second path hides; Llama 3's by default
     network_fraction: float = LLAMA3.network_fraction
 
     def __post_init__(self) -> None:
@@ -152,31 +135,18 @@ class EdgeFaultTolerance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedCompletion:
-    """Columns of what a job takes with failures, one row a candidate.
+    """Columns of what a job takes with failures, one row a candidate."""
 
-    Attributes
-    ----------
-    expected_s : ndarray of shape (n,)
-        Expected wall time of the job, checkpoints and failures included; inf where the job
-        cannot be expected to end. [s]
-    overhead_fraction : ndarray of shape (n,)
-        ``expected_s / work_s - 1``.
-    checkpoint_interval_s : ndarray of shape (n,)
-        Useful computing between two checkpoints; equals ``work_s`` where saving only at the end is
-        best. [s]
-    checkpoints : ndarray of shape (n,)
-        Checkpoints of the whole job, the final one included.
-    expected_failures : ndarray of shape (n,)
-        Interruptions expected while the job runs.
-    is_negligible : ndarray of bool, shape (n,)
-        Checkpoints and failures together cost less than ``NEGLIGIBLE_FRACTION``.
-    """
-
+    # (n,); expected wall time of the job, checkpoints and failures included; inf where the job
+    # cannot be expected to end [s]
     expected_s: Column
-    overhead_fraction: Column
+    overhead_fraction: Column  # (n,); ``expected_s / work_s - 1``
+    # (n,); useful computing between two checkpoints; equals ``work_s`` where saving only at the
+    # end is best [s]
     checkpoint_interval_s: Column
-    checkpoints: Column
-    expected_failures: Column
+    checkpoints: Column  # (n,); checkpoints of the whole job, the final one included
+    expected_failures: Column  # (n,); interruptions expected while the job runs
+    # (n,); checkpoints and failures together cost less than ``NEGLIGIBLE_FRACTION``
     is_negligible: NDArray[np.bool_]
 
 
@@ -194,6 +164,9 @@ def expected_completion(
     edge: EdgeFaultTolerance | None = None,
 ) -> ExpectedCompletion:
     """Return the expected wall time of a job that fails, restarts and saves checkpoints.
+
+    Raises PlanningError if a time, a rate or a count is negative, or the work or the devices are
+    not positive.
 
     Parameters
     ----------
@@ -216,11 +189,6 @@ def expected_completion(
         What the job does; by default the best interval is taken. [s]
     edge : EdgeFaultTolerance, optional
         With it, network failures slow the job down and do not stop it.
-
-    Raises
-    ------
-    PlanningError
-        If a time, a rate or a count is negative, or the work or the devices are not positive.
 
     Examples
     --------
@@ -402,27 +370,15 @@ MACHINE_DAY_H: Final = 8 * 24.0
 class CampaignLaw:
     """The fitted constants.
 
-    Attributes
-    ----------
-    growth : float
-        Mean of ln F an e-fold of device-hours.
-    per_year : float
-        Mean of ln F a year of older software. [1/year]
-    sd_per_root : float
-        Standard deviation of ln F a root of an e-fold, of a step that was described.
-    sd_per_root_measured : float
-        The same of a step that was measured.
-
-    Raises
-    ------
-    ValueError
-        If a constant is negative or not finite: a whole run is never shorter than its steps.
+    Raises ValueError if a constant is negative or not finite: a whole run is never shorter than
+    its steps.
     """
 
-    growth: float
-    per_year: float
+    growth: float  # mean of ln F an e-fold of device-hours
+    per_year: float  # mean of ln F a year of older software [1/year]
+    # standard deviation of ln F a root of an e-fold, of a step that was described
     sd_per_root: float
-    sd_per_root_measured: float = 0.0
+    sd_per_root_measured: float = 0.0  # the same of a step that was measured
 
     def __post_init__(self) -> None:
         for value in (
@@ -490,6 +446,9 @@ def save_s(
 ) -> Column:
     """Return how long the job stands still for one save, written by all nodes side by side [s].
 
+    Raises PlanningError if the checkpoints do not fit the disk (exit code 3), or a value makes no
+    sense.
+
     Parameters
     ----------
     state_bytes : array-like of shape (n,)
@@ -501,11 +460,6 @@ def save_s(
         Space for checkpoints. [bytes]
     kept : int
         Checkpoints on the disk at once: the new one is written before the old one goes.
-
-    Raises
-    ------
-    PlanningError
-        If the checkpoints do not fit the disk (exit code 3), or a value makes no sense.
 
     Examples
     --------

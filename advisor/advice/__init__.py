@@ -44,12 +44,8 @@ def advise(
 ) -> tuple[Advice, ...]:  # fmt: skip
     """Return what is worth saying of a job, the strongest first.
 
-    Parameters
-    ----------
-    sources : iterable of callable
-        All of them by default.
-    kept : iterable of str
-        Names of advice that is said however weak, or where it does not pay.
+    ``sources``: all of them by default; ``kept``: names of advice that is said however weak, or
+    where it does not pay.
     """
     found = [one for source in sources for one in source(facts)]
     always = _ASKED_FOR | set(kept)

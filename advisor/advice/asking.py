@@ -31,12 +31,8 @@ def facts_here(
 ) -> Facts | None:  # fmt: skip
     """Return what advice on this machine is given from; None where the job cannot run here.
 
-    Parameters
-    ----------
-    recording : Recording, optional
-        What was seen of it.
-    constraints : Constraints, optional
-        What an hour of this machine costs, and the coverage of intervals.
+    ``recording``: what was seen of it; ``constraints``: what an hour of this machine costs, and
+    the coverage of intervals.
     """
     limits = constraints or Constraints()
     look = partial(
@@ -68,17 +64,10 @@ def facts_on(
 ) -> Facts:  # fmt: skip
     """Return what advice on rented machines is given from.
 
-    Parameters
-    ----------
-    chosen : Candidate
-        The job on machines of one type.
-    constraints : Constraints, optional
-        Those that ``chosen`` was found under.
+    ``chosen``: the job on machines of one type; ``constraints``: those that ``chosen`` was found
+    under.
 
-    Raises
-    ------
-    ValueError
-        If the machines are of several types.
+    Raises ValueError if the machines are of several types.
     """
     if len(chosen.configuration.parts) != 1:
         raise ValueError("changed jobs are asked about machines of one type")

@@ -38,20 +38,12 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """A question about serving; None is the default.
+    """A question about serving; None is the default."""
 
-    Attributes
-    ----------
-    token_s : float or None
-        Longest latency of a token; twice that with every expert on the device. [s]
-    memory_bytes : float or None
-        For weights on the device; all that it has. [bytes]
-    link_bytes_per_s : float or None
-        Over which experts come: the card's PCIe, on a processor its disk. [bytes/s]
-    """
-
+    # longest latency of a token; twice that with every expert on the device [s]
     token_s: float | None = None
-    memory_bytes: float | None = None
+    memory_bytes: float | None = None  # for weights on the device; all that it has [bytes]
+    # over which experts come: the card's PCIe, on a processor its disk [bytes/s]
     link_bytes_per_s: float | None = None
 
 
@@ -68,17 +60,10 @@ class _Place:
 def serving(facts: Facts, asked: Serving, catalogue: Catalogue) -> Advice:
     """Return the smallest cache of experts that serves a token in time.
 
-    Parameters
-    ----------
-    facts : Facts
-        Of a recorded job whose routers were seen, on one machine or device.
+    ``facts``: of a recorded job whose routers were seen, on one machine or device.
 
-    Raises
-    ------
-    UsageError
-        If no routing was recorded, or nothing is known of the device or the link.
-    PlanningError
-        If no cache is small and fast enough; exit code 3.
+    Raises UsageError if no routing was recorded, or nothing is known of the device or the link.
+    Raises PlanningError if no cache is small and fast enough; exit code 3.
     """
     routing = None if facts.recording is None else facts.recording.routing
     if routing is None or not routing.passes:

@@ -35,17 +35,10 @@ EVIDENCE: Final[tuple[Evidence, ...]] = get_args(Evidence)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """Text to paste, and where it goes.
-
-    Attributes
-    ----------
-    kind : {"flag", "lines", "yaml"}
-    text : str
-        As it is pasted; lines are separated by newlines.
-    """
+    """Text to paste, and where it goes."""
 
     kind: HowKind
-    text: str
+    text: str  # as it is pasted; lines are separated by newlines
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -54,53 +47,32 @@ class How:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice(Recorded):
-    """A change that the recording shows to apply, and what it saves of the whole job.
-
-    Attributes
-    ----------
-    name : str
-        Of the cure, as words with hyphens: ``"mixed-precision"``.
-    change : str
-        What to change, in one sentence.
-    source : str
-        The module of ``advisor.advice`` that gives it.
-    time_saved_h, cost_saved_usd : Estimate or None
-        Over the whole job on the machines it is judged on; negative where it costs. None where
-        nothing is known of it, or nothing is saved of that kind. [h], [USD]
-    time_factor, cost_factor : float
-        Of the whole job with the change, by that without.
-    evidence : {"measured", "table", "formula"}
-    rests_on : str
-        What was measured, which table, which equation; with figures and source.
-    condition : str
-        When it holds, or does not pay.
-    is_model_kept : bool
-        The same numbers are learned, up to rounding. False where accuracy must be looked at.
-    details : mapping
-        Figures of its own, by name with their unit; empty for most.
-    job : Job or None
-        With the change; None where no change of the job stands for it.
-    then : Candidate or None
-        That job on the machines it is judged on; None where it is held against another than
-        ``now``.
-    """
+    """A change that the recording shows to apply, and what it saves of the whole job."""
 
     renamed: ClassVar[Mapping[str, str]] = {"is_model_kept": "model_kept", "job": "", "then": ""}
 
-    name: str
-    change: str
+    name: str  # of the cure, as words with hyphens: ``"mixed-precision"``
+    change: str  # what to change, in one sentence
+    # time_saved_h, cost_saved_usd: over the whole job on the machines it is judged on; negative
+    # where it costs. None where nothing is known of it, or nothing is saved of that kind. [h],
+    # [USD]
     time_saved_h: Estimate | None
     cost_saved_usd: Estimate | None
+    # time_factor, cost_factor: of the whole job with the change, by that without
     time_factor: float
     cost_factor: float
     evidence: Evidence
-    rests_on: str
-    condition: str
+    rests_on: str  # what was measured, which table, which equation; with figures and source
+    condition: str  # when it holds, or does not pay
     how: How
-    source: str = ""
+    source: str = ""  # the module of ``advisor.advice`` that gives it
+    # the same numbers are learned, up to rounding. False where accuracy must be looked at.
     is_model_kept: bool = True
+    # figures of its own, by name with their unit; empty for most
     details: Mapping[str, Any] = field(default_factory=dict)
+    # with the change; None where no change of the job stands for it
     job: Job | None = field(default=None, repr=False, compare=False)
+    # that job on the machines it is judged on; None where it is held against another than ``now``
     then: Candidate | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -125,23 +97,13 @@ class Advice(Recorded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceList(Recorded):
-    """Advice for a job on some machines, the strongest first.
-
-    Attributes
-    ----------
-    run : str
-        The recorded run, or the name of the job.
-    now : Candidate
-        The job as it is, on the machines it is judged on.
-    meets_constraints : bool
-        Whether the job as it is keeps what was asked for.
-    """
+    """Advice for a job on some machines, the strongest first."""
 
     schema_version: int = SCHEMA_VERSION
-    run: str
-    now: Candidate
+    run: str  # the recorded run, or the name of the job
+    now: Candidate  # the job as it is, on the machines it is judged on
     advice: tuple[Advice, ...]
-    meets_constraints: bool = True
+    meets_constraints: bool = True  # whether the job as it is keeps what was asked for
 
     def __len__(self) -> int:
         """Return how many pieces of advice there are."""
@@ -216,35 +178,20 @@ def _none() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The facts that advice is given from.
+    """The facts that advice is given from."""
 
-    Attributes
-    ----------
-    job : Job
-        As it is now.
-    recording : Recording or None
-        What was seen of it; None for a job that was described and never run.
-    now : Candidate
-        The job as it is on the machines it is judged on: those that would be rented, or
-        this machine.
-    ask : Ask
-        The same estimate of a changed job on the same machines.
-    constraints : Constraints
-        What was asked for.
-    modelled : callable
-        Returns the job as it is, as the model answers where ``now`` is what was recorded there;
-        None where ``now`` is the model's.
-    smaller : callable
-        The job as it is on smaller machines of the same family, where it can run; nothing on a
-        machine that is not rented.
-    """
-
-    job: Job
+    job: Job  # as it is now
+    # what was seen of it; None for a job that was described and never run
     recording: Recording | None
+    # the job as it is on the machines it is judged on: those that would be rented, or this machine
     now: Candidate
-    ask: Ask
-    constraints: Constraints = field(default_factory=Constraints)
+    ask: Ask  # the same estimate of a changed job on the same machines
+    constraints: Constraints = field(default_factory=Constraints)  # what was asked for
+    # returns the job as it is, as the model answers where ``now`` is what was recorded there; None
+    # where ``now`` is the model's
     modelled: Callable[[], Candidate | None] = _none
+    # the job as it is on smaller machines of the same family, where it can run; nothing on a
+    # machine that is not rented
     smaller: Callable[[], Iterable[Candidate]] = tuple
 
     @property
@@ -265,17 +212,10 @@ class Facts:
     ) -> Advice | None:  # fmt: skip
         """Return the advice to make the job this one, priced by the one estimate.
 
-        Parameters
-        ----------
-        effect_log_sd : float, optional
-            One standard deviation of the saved time, as a share of it; from the model's own error
-            by default.
-        pricing : str, optional
-            Of the same machines, where that is the change.
-        space : SearchSpace, optional
-            What a layout may be, where that is the change.
-        devices : int, optional
-            Of this machine, where that is the change.
+        ``effect_log_sd``: one standard deviation of the saved time, as a share of it; from the
+        model's own error by default; ``pricing``: of the same machines, where that is the change;
+        ``space``: what a layout may be, where that is the change; ``devices``: of this machine,
+        where that is the change.
 
         Returns
         -------
@@ -326,14 +266,8 @@ def source(
 def saved(before: Estimate, factor: float, effect_sd: float) -> Estimate:
     """Return what a change saves of a quantity, in its unit.
 
-    Parameters
-    ----------
-    before : Estimate
-        Without the change.
-    factor : float
-        Of the quantity with the change; the errors of both are mostly the same one.
-    effect_sd : float
-        One standard deviation of the error of the saving, as a share of it.
+    ``factor``: of the quantity with the change; the errors of both are mostly the same one;
+    ``effect_sd``: one standard deviation of the error of the saving, as a share of it.
 
     Examples
     --------
@@ -369,16 +303,10 @@ _LEAST_LEFT = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Recorded operators of a step that a cure would take out.
-
-    Attributes
-    ----------
-    seconds : float
-        What they took of the recorded step. [s]
-    """
+    """Recorded operators of a step that a cure would take out."""
 
     operators: tuple[OperatorCount, ...]
-    seconds: float
+    seconds: float  # what they took of the recorded step [s]
     share: float
 
 
@@ -401,12 +329,8 @@ def without(
 ) -> Job:
     """Return the job with other operators in place of those cut out.
 
-    Parameters
-    ----------
-    instead : tuple of Operator
-        What is computed in their place, in one pass over a micro-batch.
-    instead_s : float
-        What that takes on the recorded machine. [s]
+    ``instead``: what is computed in their place, in one pass over a micro-batch; ``instead_s``:
+    what that takes on the recorded machine [s].
     """
     assert job.work is not None
     names = {(one.name, one.phase) for one in cut.operators}

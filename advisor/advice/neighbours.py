@@ -58,10 +58,7 @@ def advise_colocation(facts: Facts) -> Iterable[Advice]:
 def beside_run(facts: Facts, other: Job) -> Iterable[Advice]:
     """Return what sharing a device with another run would save.
 
-    Raises
-    ------
-    UsageError
-        If the two cannot share it.
+    Raises UsageError if the two cannot share it.
     """
     found = beside(facts, other, f"run {other.name}")
     if found is None:
@@ -75,14 +72,8 @@ def beside_run(facts: Facts, other: Job) -> Iterable[Advice]:
 def beside(facts: Facts, other: Job, name: str) -> Advice | None:
     """Return what sharing the device with another job would save this one.
 
-    Parameters
-    ----------
-    facts : Facts
-        Of a job on one accelerator.
-    other : Job
-        Judged on the same machine.
-    name : str
-        What it is called.
+    ``facts``: of a job on one accelerator; ``other``: judged on the same machine; ``name``: what
+    it is called.
 
     Returns
     -------

@@ -64,65 +64,6 @@ class Answer(Recorded):
     """A way to run a job on one group of machines or several, and what it takes.
 
     ``predict``, ``plan`` and ``recommend`` answer with it.
-
-    Attributes
-    ----------
-    job, name : str
-        The job's name, and what the way is called among others on the same machines.
-    way : str
-        How the job is trained: a name of ``ways.columns.WAYS``, or of a way over unlike machines.
-    rank : int
-        Place in the list, from 1.
-    devices : int
-        That compute, in all groups.
-    layout : Layout
-        Of the ranks, or of the first group's.
-    layouts, memory_gib_by_group : mapping
-        By the groups' names where machines were given, each group's layout (none where ranks are
-        not equal) and the fullest device. [GiB]
-    step_time_s, throughput_samples_per_s : Estimate
-        Of one optimizer step over all devices.
-    training_time_h, cost_usd : Estimate or None
-        Of the whole job; None where its length, or a price, is not known.
-    memory_gib, device_memory_gib : float, float or None
-        Needed on the fullest device, and there on one where that is known. [GiB]
-    runs_as : str or None
-        Precision of the large products there, where it was asked for.
-    shares : mapping of str to float
-        Shares of the step by what it waits for (``Bottleneck``, or parts of a way's own).
-    reasons, notes : tuple of str
-        Why it stands here, and what a user should know of the job beside the numbers.
-    is_extrapolating : bool
-        The estimate leaves what its models were fitted on.
-    is_learned : bool
-        A model that was learned from runs has corrected its step.
-    is_network_assumed : bool
-        Nobody states the network between the machines; a low value is assumed.
-    breakdown : mapping of str to Part
-        Where the expected time and cost go; the parts sum to both.
-    late_probability : float or None
-        That the deadline is missed; None where none was given.
-    on_demand_time_h, on_demand_cost_usd : Estimate or None
-        Of the same machines on demand, where the job is on spot ones and they are sold so.
-    cost_direct_usd : Estimate or None
-        The cost of the steps alone as a model predicts it from runs, with no time in between;
-        None where it has not seen such jobs and machines.
-    goodput_fraction : float or None
-        Share of the time that is steps: the rest is checkpoints, failures and restarts.
-    completion : CompletionWay
-        What the job runs on until it is done.
-    bills : tuple of Bill
-        The machines' expected bill by price; empty where nothing is rented.
-    units : TrainingUnits or None
-        None where the job is no transformer.
-    alternatives : tuple of Alternative
-        Machines that the model cannot tell apart from these, nearest first.
-    sources : tuple of Fact
-        The numbers that the estimate rests on, and where each is from, where asked for.
-    commands : tuple of Command
-        How to run it, where asked for; empty where no released framework does.
-    details : mapping
-        What else a way has to say: layers by stage, batches by device, ...
     """
 
     renamed: ClassVar[Mapping[str, str]] = {
@@ -131,41 +72,63 @@ class Answer(Recorded):
         "is_network_assumed": "network_assumed",
     }
 
+    # job, name: the job's name, and what the way is called among others on the same machines
     job: str = ""
     name: str = ""
+    # how the job is trained: a name of ``ways.columns.WAYS``, or of a way over unlike machines
     way: str = ""
-    rank: int = 1
+    rank: int = 1  # place in the list, from 1
     configuration: Configuration
-    completion: CompletionWay = "on-demand"
+    completion: CompletionWay = "on-demand"  # what the job runs on until it is done
+    # the machines' expected bill by price; empty where nothing is rented
     bills: tuple[Bill, ...] = ()
-    devices: int = 1
-    layout: Layout
+    devices: int = 1  # that compute, in all groups
+    layout: Layout  # of the ranks, or of the first group's
+    # layouts, memory_gib_by_group: by the groups' names where machines were given, each group's
+    # layout (none where ranks are not equal) and the fullest device [GiB]
     layouts: Mapping[str, Layout] = field(default_factory=dict)
+    # step_time_s, throughput_samples_per_s: of one optimizer step over all devices
     step_time_s: Estimate
     throughput_samples_per_s: Estimate
-    units: TrainingUnits | None = None
+    units: TrainingUnits | None = None  # none where the job is no transformer
+    # training_time_h, cost_usd: of the whole job; None where its length, or a price, is not known
     training_time_h: Estimate | None = None
     cost_usd: Estimate | None = None
+    # the cost of the steps alone as a model predicts it from runs, with no time in between; None
+    # where it has not seen such jobs and machines
     cost_direct_usd: Estimate | None = None
+    # where the expected time and cost go; the parts sum to both
     breakdown: Mapping[str, Part] = field(default_factory=dict)
+    # share of the time that is steps: the rest is checkpoints, failures and restarts
     goodput_fraction: float | None = None
-    late_probability: float | None = None
+    late_probability: float | None = None  # that the deadline is missed; None where none was given
+    # on_demand_time_h, on_demand_cost_usd: of the same machines on demand, where the job is on
+    # spot ones and they are sold so
     on_demand_time_h: Estimate | None = None
     on_demand_cost_usd: Estimate | None = None
+    # memory_gib, device_memory_gib: needed on the fullest device, and there on one where that is
+    # known [GiB]
     memory_gib: float
     memory_gib_by_group: Mapping[str, float] = field(default_factory=dict)
     device_memory_gib: float | None = None
-    runs_as: str | None = None
+    runs_as: str | None = None  # precision of the large products there, where it was asked for
     bottleneck: Bottleneck | None = None
+    # shares of the step by what it waits for (``Bottleneck``, or parts of a way's own)
     shares: Mapping[str, float] = field(default_factory=dict)
+    # reasons, notes: why it stands here, and what a user should know of the job beside the numbers
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    is_extrapolating: bool = False
-    is_learned: bool = False
+    is_extrapolating: bool = False  # the estimate leaves what its models were fitted on
+    is_learned: bool = False  # a model that was learned from runs has corrected its step
+    # nobody states the network between the machines; a low value is assumed
     is_network_assumed: bool = False
+    # machines that the model cannot tell apart from these, nearest first
     alternatives: tuple[Alternative, ...] = ()
+    # the numbers that the estimate rests on, and where each is from, where asked for
     sources: tuple[Fact, ...] = ()
+    # how to run it, where asked for; empty where no released framework does
     commands: tuple[Command, ...] = ()
+    # what else a way has to say: layers by stage, batches by device,
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property

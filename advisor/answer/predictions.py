@@ -94,17 +94,12 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a job takes what it takes on some configurations.
+    """Why a job takes what it takes on some configurations."""
 
-    Attributes
-    ----------
-    rows : tuple of mapping
-        A mapping a configuration: ``configuration``, ``learned``, ``share_NAME`` of the step by
-        what it waits for, and ``effect_GROUP``: by which factor what is known of the GROUP (job,
-        anchor, series, configuration, layout, physics) moves the learned answer from that of a
-        median run; nan where physics alone answers.
-    """
-
+    # a mapping a configuration: ``configuration``, ``learned``, ``share_NAME`` of the step by what
+    # it waits for, and ``effect_GROUP``: by which factor what is known of the GROUP (job, anchor,
+    # series, configuration, layout, physics) moves the learned answer from that of a median run;
+    # nan where physics alone answers
     rows: tuple[Mapping[str, Any], ...]
 
     def to_frame(self) -> pd.DataFrame:

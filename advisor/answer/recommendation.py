@@ -55,105 +55,65 @@ class ProbeAdvice(Recorded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownError(Recorded):
-    """How far estimates were off on hardware of a family, each accelerator left out of its fit.
-
-    Attributes
-    ----------
-    median_ape_fraction : float
-        Median over its accelerators of their median absolute percentage error.
-    accelerators, rows : int
-        Measured: how many of the family, and how many steps on them.
-    protocol, day : str
-        Of ``advisor validate``, and when its figures were stored.
-    jobs : str
-        What was asked, in words: jobs that are known as the user's is.
-    """
+    """How far estimates were off on hardware of a family, each accelerator left out of its fit."""
 
     family: str
+    # median over its accelerators of their median absolute percentage error
     median_ape_fraction: float
+    # accelerators, rows: measured: how many of the family, and how many steps on them
     accelerators: int
     rows: int
+    # protocol, day: of ``advisor validate``, and when its figures were stored
     protocol: str
     day: str
-    jobs: str = "described jobs"
+    jobs: str = "described jobs"  # what was asked, in words: jobs that are known as the user's is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedChange(Recorded):
-    """What the best value would become if one thing changed.
+    """What the best value would become if one thing changed."""
 
-    Attributes
-    ----------
-    name : str
-        ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advice``; ``"device"`` and
-        ``"ddp"``, which the answer assumes: what holds without.
-    time_factor, cost_factor : float
-        Of the best value's.
-    pick : Candidate or None
-        The best value after the change, where it was asked for and is on other machines.
-    """
-
+    # ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advice``; ``"device"`` and
+    # ``"ddp"``, which the answer assumes: what holds without
     name: str
     do: str
     training_time_h: Estimate
     cost_usd: Estimate
+    # time_factor, cost_factor: of the best value's
     time_factor: float
     cost_factor: float
+    # the best value after the change, where it was asked for and is on other machines
     pick: Candidate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation(Recorded):
-    """What is shown: the Pareto front, and why everything else is not on it.
-
-    Attributes
-    ----------
-    run : str
-        The recorded run, or the name of the job.
-    job : mapping
-        The facts of the job that the numbers rest on, with where each comes from.
-    catalogue : Prices
-        With the priced offers that the request admits.
-    considered : int
-        Candidates looked at: offers times counts.
-    rejected : mapping of str to int
-        Candidates by the first reason that ruled them out.
-    front : tuple of Candidate
-        Fastest first. Of any two, one is faster and the other cheaper, each by at least the gain
-        that was asked for and by more than the model's error in comparing them.
-    here : Candidate or None
-        The same job on this machine, at its own price; None where it cannot run here, or nobody
-        looked.
-    picks : mapping of str to int or "here"
-        What to choose, by the name of what is wanted (``ranking.picks``): a rank of the front.
-    summary : tuple of str
-        The choice in words, most important first.
-    shared_reasons : tuple of str
-        What holds for every candidate of the front.
-    changes : tuple of ProposedChange
-        What would change the best value that is rented.
-    nearest : tuple of Candidate
-        Where ``front`` is empty: what would come closest to the constraints.
-    probes : tuple of ProbeAdvice
-        Where they were asked for: short runs that are worth their price, best first.
-    """
+    """What is shown: the Pareto front, and why everything else is not on it."""
 
     schema_version: int = SCHEMA_VERSION
-    run: str
+    run: str  # the recorded run, or the name of the job
+    # the facts of the job that the numbers rest on, with where each comes from
     job: Mapping[str, Any]
-    catalogue: Prices
+    catalogue: Prices  # with the priced offers that the request admits
     predictor: Named
-    considered: int
-    rejected: Mapping[str, int]
+    considered: int  # candidates looked at: offers times counts
+    rejected: Mapping[str, int]  # candidates by the first reason that ruled them out
+    # what to choose, by the name of what is wanted (``ranking.picks``): a rank of the front
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
-    summary: tuple[str, ...] = ()
-    shared_reasons: tuple[str, ...] = ()
-    changes: tuple[ProposedChange, ...] = ()
+    summary: tuple[str, ...] = ()  # the choice in words, most important first
+    shared_reasons: tuple[str, ...] = ()  # what holds for every candidate of the front
+    changes: tuple[ProposedChange, ...] = ()  # what would change the best value that is rented
     known_error: KnownError | None = None
+    # fastest first. Of any two, one is faster and the other cheaper, each by at least the gain
+    # that was asked for and by more than the model's error in comparing them.
     front: tuple[Candidate, ...]
+    # the same job on this machine, at its own price; None where it cannot run here, or nobody
+    # looked
     here: Candidate | None = None
+    # where ``front`` is empty: what would come closest to the constraints
     nearest: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
+    # where they were asked for: short runs that are worth their price, best first
     probes: tuple[ProbeAdvice, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
@@ -163,10 +123,7 @@ class Recommendation(Recorded):
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw time against cost of the list, or of the nearest misses, with matplotlib.
 
-        Raises
-        ------
-        UsageError
-            If there is nothing to draw.
+        Raises UsageError if there is nothing to draw.
         """
         return notebook.plot(self.to_record(), axes)
 

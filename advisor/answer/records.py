@@ -59,10 +59,7 @@ class Recorded:
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Read the JSON form; fields that are not known here are passed over.
 
-        Raises
-        ------
-        ValueError
-            If a field is missing or makes no sense; the message names it.
+        Raises ValueError if a field is missing or makes no sense; the message names it.
         """
         return from_record(cls, record)
 
@@ -77,17 +74,10 @@ def from_record(
 ) -> T:
     """Make a dataclass from its JSON form, every value checked against its field.
 
-    Parameters
-    ----------
-    where : str
-        Its name in messages.
-    is_strict : bool, default False
-        Refuse fields that are not known.
+    ``where``: its name in messages; ``is_strict``: refuse fields that are not known; False by
+    default.
 
-    Raises
-    ------
-    ValueError
-        If a field is missing or of another type, or the noun refuses its value.
+    Raises ValueError if a field is missing or of another type, or the noun refuses its value.
     """
     from cattrs import BaseValidationError, transform_error
 

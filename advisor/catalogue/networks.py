@@ -76,14 +76,9 @@ def network_columns(
 
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
 
-    Parameters
-    ----------
-    path : Path or None
-        The file of ``files.NETWORKS``; without it the types' sources stand alone.
-    gbps, baseline_gbps : Floats
-        As advertised ("up to") and as sustained, of the types' sources; NaN unknown. [Gbit/s]
-    rdma : Texts
-        Transport, ``""`` where none is known.
+    ``path``: the file of ``files.NETWORKS``; without it the types' sources stand alone; ``gbps``,
+    ``baseline_gbps``: as advertised ("up to") and as sustained, of the types' sources; NaN unknown
+    [Gbit/s]; ``rdma``: transport, ``""`` where none is known.
     """
     sustained = np.where(np.isnan(baseline_gbps), gbps, baseline_gbps)
     burst, transport = gbps.copy(), rdma.astype(object)

@@ -63,10 +63,7 @@ def bills(types: TypeColumns, type_index: NDArray[np.int64]) -> tuple[Floats, Fl
 def charged_h(hours: Floats, shortest_h: Floats | float, step_h: Floats | float) -> Floats:
     """Return the hours that a bill holds for machines rented so long [h].
 
-    Parameters
-    ----------
-    shortest_h, step_h : float or float array
-        As of ``bills``; broadcast.
+    ``shortest_h``, ``step_h``: as of ``bills``; broadcast.
 
     Examples
     --------

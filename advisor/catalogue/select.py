@@ -216,10 +216,7 @@ def matching_types(
 ) -> Bools:
     """Return which types satisfy the filter, prices aside.
 
-    Parameters
-    ----------
-    memory_gb : Floats, shape (types,)
-        Of one accelerator, as sold.
+    ``memory_gb``: (types,); of one accelerator, as sold.
     """
     chosen = np.ones(len(types), dtype=bool)
     if wanted.providers:
@@ -246,11 +243,7 @@ def select(
 
     Equal prices keep the order of the tables (provider, type, region), on-demand before spot.
 
-    Parameters
-    ----------
-    chosen_types : Bools, shape (types,)
-    age_days : Floats, shape (provenances,)
-        NaN where undated.
+    ``chosen_types``: shape (types,); ``age_days``: (provenances,); naN where undated.
     """
     at = np.flatnonzero(_eligible(wanted, chosen_types, prices, age_days))
     found = [_priced(wanted, pricing, at, prices) for pricing in PRICINGS]

@@ -381,14 +381,9 @@ def add(write: Callable[[Path], None], made_at: datetime, *, unlike: Path) -> Pa
 
     Hold the lock: what other writers left half done is removed.
 
-    Parameters
-    ----------
-    write : callable
-        Writes the files into the folder it is given.
-    made_at : datetime
-        In UTC; with a digest of the tables it makes the name.
-    unlike : Path
-        A snapshot; if the new tables are the same, nothing is made and None returned.
+    ``write``: writes the files into the folder it is given; ``made_at``: in UTC; with a digest of
+    the tables it makes the name; ``unlike``: a snapshot; if the new tables are the same, nothing
+    is made and None returned.
     """
     with atomic.drafting_folder(_snapshots() / "new") as partial:
         write(partial)

@@ -71,13 +71,9 @@ def fill(
 ) -> tuple[Floats, Texts]:
     """Return the speed of every type and where it comes from.
 
-    Parameters
-    ----------
-    provider, name, cpu_model : Texts, shape (types,)
-    measured : Floats, shape (types,)
-        CoreMark per vCPU, NaN for a hole.
-    converted : Floats, shape (types,)
-        The same from other benchmarks of the type (``speed_scores``), NaN where none was run.
+    ``provider``, ``name``, ``cpu_model``: shape (types,); ``measured``: (types,); CoreMark per
+    vCPU, NaN for a hole; ``converted``: (types,); the same from other benchmarks of the type
+    (``speed_scores``), NaN where none was run.
 
     Returns
     -------
@@ -135,12 +131,8 @@ def build_types(
 
     Raises CatalogueError if a type has an accelerator that nobody describes.
 
-    Parameters
-    ----------
-    share_alike : Path or None
-        The file of ``files.SHARE_ALIKE_SPECIFICATIONS``; without it those facts stay unknown.
-    networks : Path or None
-        The file of ``files.NETWORKS``, likewise.
+    ``share_alike``: the file of ``files.SHARE_ALIKE_SPECIFICATIONS``; without it those facts stay
+    unknown; ``networks``: the file of ``files.NETWORKS``, likewise.
     """
     provider, name = np.array(texts(table, "provider")), np.array(texts(table, "instance_type"))
     extra = _measured(share_alike, provider, name)
@@ -272,10 +264,7 @@ def device_memory_bytes() -> Mapping[str, float]:
 def memory_bytes(name: str, sold_gb: float) -> float:
     """Return the memory of one accelerator [bytes]: the table's, else what is surely not too much.
 
-    Parameters
-    ----------
-    sold_gb : float
-        As sold; taken as 10^9 bytes each where the table does not have the name.
+    ``sold_gb``: as sold; taken as 10^9 bytes each where the table does not have the name.
     """
     return device_memory_bytes().get(name, sold_gb * GB)
 

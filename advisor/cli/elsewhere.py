@@ -21,10 +21,7 @@ GROUP: Final = "advisor.verbs"
 def load(name: str) -> Any:
     """Return the module that an entry point names.
 
-    Raises
-    ------
-    UsageError
-        If nobody brings it, or something that it needs is not installed.
+    Raises UsageError if nobody brings it, or something that it needs is not installed.
     """
     found = _by_name().get(name)
     if found is None:

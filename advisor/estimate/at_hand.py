@@ -22,11 +22,8 @@ def at_hand(
     Nothing is measured for it: where nobody has (``advisor doctor``), the processor's tables
     answer.
 
-    Parameters
-    ----------
-    is_changed : bool
-        The job is trained otherwise than it was recorded in ways that its record does not show:
-        its measured step is an anchor, not the answer.
+    ``is_changed``: the job is trained otherwise than it was recorded in ways that its record does
+    not show: its measured step is an anchor, not the answer.
     """
     try:
         machine = machine_here(job, measures=False)

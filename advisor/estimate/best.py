@@ -41,10 +41,7 @@ def best_columns(case: StepCase, type_index: Integers, count: Integers) -> TimeC
     else trains data parallel, or cut at its recorded units where that fits or is faster. Where the
     question admits them, the ways beside the layouts take the rows that they do better.
 
-    Parameters
-    ----------
-    case : StepCase
-    type_index, count : integer arrays of shape (n,)
+    ``type_index``, ``count``: shape (n,).
     """
     columns = _best(case, type_index, count)
     for way in BESIDE_WAYS:
@@ -109,13 +106,7 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
     Computing alone, at the best micro-batch, shared evenly and with nothing waited for. For
     deciding which rows need a search (``ranking.pruning``).
 
-    Parameters
-    ----------
-    case : StepCase
-    columns : TimeColumns
-        Of ``first_look``.
-    rows : integer array of shape (n,)
-        Rows of ``columns`` that are ``improvable``.
+    ``rows``: (n,); rows of ``columns`` that are ``improvable``.
     """
     type_index, count = columns.type_index[rows], columns.count[rows]
     least_s = _least_step_s(case, type_index, count)
@@ -213,7 +204,6 @@ def unlike_choices(
     ----------
     model : ModelOn
         ``unit_models.model_on(job, cluster.groups, ...)``.
-    cluster : NamedCluster
     global_batch : int
         Samples of a step over all devices.
     coverage : float

@@ -81,10 +81,7 @@ Record = TypeVar("Record", ScalingParameters, MemoryParameters, CollectiveParame
 def scaling(folder: Path | None = None) -> ScalingParameters:
     """Read the constants of data-parallel scaling; ``folder`` replaces the packaged one.
 
-    Raises
-    ------
-    ModelError
-        If the file is missing, not JSON, of another version, or lacks a constant.
+    Raises ModelError if the file is missing, not JSON, of another version, or lacks a constant.
     """
     path = (folder or data.root("trained_models") / "scaling") / "parameters.json"
     values = _read(path, "advisor train scaling")
@@ -98,10 +95,7 @@ def scaling(folder: Path | None = None) -> ScalingParameters:
 def memory(folder: Path | None = None) -> MemoryParameters:
     """Read the constants of the memory model; ``folder`` replaces the packaged one.
 
-    Raises
-    ------
-    ModelError
-        If the file is missing, not JSON, of another version, or lacks a constant.
+    Raises ModelError if the file is missing, not JSON, of another version, or lacks a constant.
     """
     path = (folder or data.root("trained_models") / "memory") / "parameters.json"
     return _record(MemoryParameters, _read(path, "advisor train memory"), path)
@@ -189,10 +183,7 @@ class Constants:
 def constants() -> Constants:
     """Read the shipped constants.
 
-    Raises
-    ------
-    ModelError
-        If one of them cannot be read.
+    Raises ModelError if one of them cannot be read.
     """
     return Constants(
         device=devices.device_parameters(),
@@ -214,39 +205,24 @@ _ACTUAL_LOG_SD = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchors:
-    """Measured steps beside the model's predictions of them, one entry a measurement.
+    """Measured steps beside the model's predictions of them, one entry a measurement."""
 
-    Attributes
-    ----------
-    core_speed : float or None
-        CoreMark per virtual CPU of the recorded host; None where it was not measured. [1/s]
-    predicted_s, measured_s : tuple of float
-        Step on the device, without waiting for data. [s]
-    measured_log_sd, device_log_sd : tuple of float
-        Errors of their logarithms.
-    devices : tuple of Device
-        Where each was measured.
-    host : Device or None
-        What the recorded job computed on.
-    workers : tuple of int
-        Devices that shared each step, of a job that is known by its runs alone.
-    work : Work or None
-        The job's: what published steps of jobs like it say of GPUs is heard. None for the bare
-        model.
-    others : OtherJobs or None
-        Other jobs' runs, where the job is known by its runs alone.
-    """
-
+    # coreMark per virtual CPU of the recorded host; None where it was not measured [1/s]
     core_speed: float | None
+    # predicted_s, measured_s: step on the device, without waiting for data [s]
     predicted_s: tuple[float, ...] = ()
     measured_s: tuple[float, ...] = ()
+    # measured_log_sd, device_log_sd: errors of their logarithms
     measured_log_sd: tuple[float, ...] = ()
     device_log_sd: tuple[float, ...] = ()
-    devices: tuple[Device, ...] = ()
-    host: Device | None = None
+    devices: tuple[Device, ...] = ()  # where each was measured
+    host: Device | None = None  # what the recorded job computed on
+    # the job's: what published steps of jobs like it say of GPUs is heard. None for the bare
+    # model.
     work: Work | None = None
+    # devices that shared each step, of a job that is known by its runs alone
     workers: tuple[int, ...] = ()
-    others: OtherJobs | None = None
+    others: OtherJobs | None = None  # other jobs' runs, where the job is known by its runs alone
 
     @property
     def are_of_several(self) -> bool:
@@ -275,14 +251,8 @@ class Anchors:
         On GPUs by the process of the device model's errors: published steps of jobs like this
         one, and this job's own steps on other GPUs. On all other devices by the steps measured.
 
-        Parameters
-        ----------
-        targets : sequence of Device
-        log_sd : ndarray of shape (n_targets,)
-            Of the bare law.
-        constants : Constants
-        law : {"operators", "transformer shapes"}
-            Which was asked: published steps say how far the operators' law is off, not the other.
+        ``log_sd``: (n_targets,); of the bare law; ``law``: which was asked: published steps say
+        how far the operators' law is off, not the other.
         """
         factor, left = np.zeros(len(targets)), np.array(log_sd, dtype=float)
         is_heard = np.array([d.kind == "gpu" for d in targets], bool) & (self.work is not None)
@@ -452,27 +422,15 @@ Key = tuple[str, float, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRun:
-    """One measured step of the job.
+    """One measured step of the job."""
 
-    Attributes
-    ----------
-    key : (str, float, bool)
-        Of its machines: ``key_of``.
-    device : Device
-    nodes, per_node : int
-        Machines, and the devices used of each.
-    batch : float
-        Samples of a step on one device.
-    step_s : float
-        [s]
-    """
-
-    key: Key
+    key: Key  # of its machines: ``key_of``
     device: Device
+    # nodes, per_node: machines, and the devices used of each
     nodes: int
     per_node: int
-    batch: float
-    step_s: float
+    batch: float  # samples of a step on one device
+    step_s: float  # [s]
 
     @property
     def workers(self) -> int:
@@ -571,40 +529,23 @@ _ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLayout:
-    """One measured step as the layout model sees it.
+    """One measured step as the layout model sees it."""
 
-    Attributes
-    ----------
-    problem : LayoutProblem
-        The model on the machines of the run, with the constants that are to be calibrated.
-    layout : Layouts
-        Scalar columns.
-    device : Device
-    step_s : float
-        As measured. [s]
-    """
-
+    # the model on the machines of the run, with the constants that are to be calibrated
     problem: LayoutProblem
     layout: Layouts
     device: Device
-    step_s: float
+    step_s: float  # as measured [s]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnLayouts:
-    """The layout model after a user's own runs.
+    """The layout model after a user's own runs."""
 
-    Attributes
-    ----------
-    parameters, before : LayoutParameters
-        The constants after the runs and before.
-    runs : int
-        That they were calibrated on.
-    """
-
+    # parameters, before: the constants after the runs and before
     parameters: LayoutParameters
     before: LayoutParameters
-    runs: int
+    runs: int  # that they were calibrated on
     fit: OwnRunsFit
     devices: tuple[Device, ...]
     calibration: CalibrationParameters
@@ -621,15 +562,8 @@ class OwnLayouts:
         Runs on other devices say less of this one: as much as errors on both are correlated, the
         rest is known as well as without them.
 
-        Parameters
-        ----------
-        problem : LayoutProblem
-            With the calibrated constants.
-        layout : Layouts
-            Scalar columns.
-        device : Device
-        published_log_sd : float
-            Deviation without the runs.
+        ``problem``: with the calibrated constants; ``published_log_sd``: deviation without the
+        runs.
         """
         known = self._correlations(device)
         _, slopes, device_slope = sensitivity(problem, layout)
@@ -653,15 +587,9 @@ def own_layouts(
 ) -> OwnLayouts:
     """Calibrate the constants of the layout model on a user's own runs.
 
-    Parameters
-    ----------
-    runs : sequence of MeasuredLayout
-        At least one; all with the same constants.
-    spread : ndarray of shape (p,)
-        Of the fitted constants, as deviations of their logarithms
-        (``layout_model.LayoutModel.log_spread``).
-    calibration : CalibrationParameters
-        How errors on one device and another are correlated.
+    ``runs``: at least one; all with the same constants; ``spread``: (p,); of the fitted constants,
+    as deviations of their logarithms (``layout_model.LayoutModel.log_spread``); ``calibration``:
+    how errors on one device and another are correlated.
     """
     before = runs[0].problem.parameters
     least = np.where(np.isin(NAMES, _OF_NETWORKS), _NETWORK_LOG_SD, 0.0)
@@ -744,41 +672,22 @@ SPACE: Final = SearchSpace(schedules=("1f1b", "interleaved"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase:
-    """A job with steps, over a fleet of machines.
-
-    Attributes
-    ----------
-    job : Job
-    work : Work
-        The job's.
-    fleet : Fleet
-    anchors : Anchors
-        Measured steps against the model's.
-    constants : Constants
-    accelerators : mapping of str to Accelerator
-        The catalogue's rows by name: kernels' generation and links to the host.
-    space : SearchSpace
-        What a layout may be.
-    known_network : bool
-        Leave machines out whose network is not known.
-    own : OwnLayouts or None
-        What the user's measured layouts say; ``constants`` hold what they say of the constants.
-    clusters : mapping of Key to ScalingFit
-        The job's own law of scaling on machines where enough of it was measured.
-    seen : dict
-        What was found of machines before, by what matters of them; filled by the ways.
-    """
+    """A job with steps, over a fleet of machines."""
 
     job: Job
     work: Work
     fleet: Fleet
-    anchors: Anchors
+    anchors: Anchors  # measured steps against the model's
     constants: Constants
+    # the catalogue's rows by name: kernels' generation and links to the host
     accelerators: Mapping[str, Accelerator] = field(default_factory=dict)
-    space: SearchSpace = SPACE
-    known_network: bool = False
+    space: SearchSpace = SPACE  # what a layout may be
+    known_network: bool = False  # leave machines out whose network is not known
+    # what the user's measured layouts say; ``constants`` hold what they say of the constants
     own: OwnLayouts | None = None
+    # the job's own law of scaling on machines where enough of it was measured
     clusters: Mapping[Key, ScalingFit] = field(default_factory=dict)
+    # what was found of machines before, by what matters of them; filled by the ways
     seen: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def status(self, type_index: Integers, count: Integers) -> Integers:

@@ -46,46 +46,28 @@ WAITS: Final[tuple[Bottleneck, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumns:
-    """One row a (type, count). Times are per optimizer step; nan where ``status`` is not 0.
-
-    Attributes
-    ----------
-    type_index, count : integer arrays
-    status : integer array
-        Index into ``STATUSES``.
-    way : integer array
-        Index into ``WAYS``.
-    step_s, log_sd : float arrays
-        Step time [s] and one standard deviation of the error of its logarithm.
-    shares : mapping of str to float array
-        What the step waits for (``WAITS``); they sum to 1.
-    layouts : Layouts
-        The layout of every row, as integer arrays.
-    memory_bytes, host_bytes : float arrays
-        On the fullest device; of a machine's main memory for what is offloaded.
-    startup_s, data_in_s : float arrays
-        Before the first step: the program's own start, and bringing in its data. [s]
-    is_extrapolating : boolean array
-    is_network_assumed : boolean array
-        Several machines whose network nobody states.
-    is_learned : boolean array or None
-        Corrected by what was learned from runs; None where nothing is.
-    """
+    """One row a (type, count). Times are per optimizer step; nan where ``status`` is not 0."""
 
     type_index: Integers
     count: Integers
     status: Integers
     way: Integers
+    # step_s, log_sd: step time [s] and one standard deviation of the error of its logarithm
     step_s: Floats
     log_sd: Floats
-    shares: dict[Bottleneck, Floats]
-    layouts: Layouts
+    shares: dict[Bottleneck, Floats]  # what the step waits for (``WAITS``); they sum to 1
+    layouts: Layouts  # the layout of every row, as integer arrays
+    # memory_bytes, host_bytes: on the fullest device; of a machine's main memory for what is
+    # offloaded
     memory_bytes: Floats
     host_bytes: Floats
+    # startup_s, data_in_s: before the first step: the program's own start, and bringing in its
+    # data [s]
     startup_s: Floats
     data_in_s: Floats
     is_extrapolating: Booleans
-    is_network_assumed: Booleans
+    is_network_assumed: Booleans  # several machines whose network nobody states
+    # corrected by what was learned from runs; None where nothing is
     is_learned: Booleans | None = None
 
     def select(self, rows: Integers) -> TimeColumns:
@@ -162,14 +144,7 @@ def layout_of(layouts: Layouts, row: int) -> Layout:
 
 
 def integer_layouts(rows: int, **columns: Any) -> Layouts:
-    """Return layouts of one length as integer arrays; what is not given is plain data parallel.
-
-    Parameters
-    ----------
-    rows : int
-    **columns : array-like of int
-        Fields of ``Layouts``.
-    """
+    """Return layouts of one length as integer arrays; what is not given is plain data parallel."""
     dp = np.broadcast_to(np.asarray(columns.get("dp", 1), np.int64), (rows,))
     plain: dict[str, Any] = {
         **dict.fromkeys(("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps"), 1),

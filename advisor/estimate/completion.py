@@ -284,16 +284,10 @@ def on_spot(
 ) -> Completion:  # fmt: skip
     """Return what the job takes on spot machines, one row a row of ``columns`` that is named.
 
-    Parameters
-    ----------
-    rows : integer array of shape (n,)
-        Rows of ``columns``, all with a time.
-    bands : float array of shape (n,)
-        AWS's interruption band, 0 to 4; nan (unknown) is taken as the worst.
-    coverage : float
-        Of the interval: percentiles of the replays, widened by the error of the step time.
-    law : CampaignLaw, optional
-        Of what a whole run adds; the packaged one by default.
+    ``rows``: (n,); rows of ``columns``, all with a time; ``bands``: (n,); AWS's interruption band,
+    0 to 4; nan (unknown) is taken as the worst; ``coverage``: of the interval: percentiles of the
+    replays, widened by the error of the step time; ``law``: of what a whole run adds; the packaged
+    one by default.
     """
     factors, log_sds = whole_run(job, columns, law)
     factor, save_s = factors[rows], save_of_rows_s(job, columns)[rows]
@@ -327,16 +321,10 @@ def replayed(
 ) -> Completion:  # fmt: skip
     """Return what replays say of some rows, joined with the error of the step.
 
-    Parameters
-    ----------
-    finish_s, billed_s : float arrays of shape (n, 3)
-        10th, 50th and 90th percentile over the replays, whole run included. [s]
-    paid_s : float array of shape (n,)
-        Mean of what is billed. [s]
-    factor, error : float arrays of shape (n,)
-        Of the whole run, and deviation of the logarithm of the finish.
-    **kind
-        The columns of ``Completion`` that differ by way, as ``steady_kind`` gives them.
+    ``finish_s``, ``billed_s``: (n, 3); 10th, 50th and 90th percentile over the replays, whole run
+    included [s]; ``paid_s``: (n,); mean of what is billed [s]; ``factor``, ``error``: (n,); of the
+    whole run, and deviation of the logarithm of the finish; ``**kind``: the columns of
+    ``Completion`` that differ by way, as ``steady_kind`` gives them.
     """
     work_s = columns.step_s[rows] * job.paid_steps
     finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S

@@ -100,12 +100,8 @@ def estimate_on_type(
     ``completion`` is what the whole job runs on until it is done, machines that stay by default;
     ``space`` and ``known_network`` are those of ``Predictor.step_columns``.
 
-    Raises
-    ------
-    CatalogueError
-        If the type is unknown.
-    UsageError
-        If the job cannot run there, or the count makes no sense.
+    Raises CatalogueError if the type is unknown. Raises UsageError if the job cannot run there, or
+    the count makes no sense.
     """
     _check_count(count)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
@@ -151,10 +147,7 @@ def estimate_on_gpu(
 ) -> Answer:  # fmt: skip
     """Estimate a job on accelerators of one machine, whoever sells it; the host is no limit.
 
-    Raises
-    ------
-    UsageError
-        If the accelerator is unknown, the job has no steps or cannot run there.
+    Raises UsageError if the accelerator is unknown, the job has no steps or cannot run there.
     """
     _check_count(count)
     if job.work is None:
@@ -178,10 +171,7 @@ def estimate_here(
 
     Otherwise on its GPU where one was measured, on its processor where none was.
 
-    Raises
-    ------
-    UsageError
-        If the job cannot run here.
+    Raises UsageError if the job cannot run here.
     """
     machine = machine_here(job)
     return on_device(
@@ -220,15 +210,10 @@ class MachineHere:
 def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
     """Return what the job would run on here.
 
-    Parameters
-    ----------
-    measures : bool
-        Take the four-second benchmark where nobody has; the processor's tables answer otherwise.
+    ``measures``: take the four-second benchmark where nobody has; the processor's tables answer
+    otherwise.
 
-    Raises
-    ------
-    UsageError
-        If this machine's GPU is not in the device sheet.
+    Raises UsageError if this machine's GPU is not in the device sheet.
     """
     sheets = benchmark.cached_sheets()
     measured = benchmark.cached_or_measured() if measures else benchmark.cached()

@@ -43,11 +43,8 @@ _ONE: Final = Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, sha
 def least_group_step_s(case: StepCase, types: Integers, counts: Integers) -> Floats:
     """Return a bound from below on the step; inf where the state cannot fit [s].
 
-    Parameters
-    ----------
-    case : StepCase
-    types, counts : integer arrays of shape (n, k)
-        Rows of the fleet's accelerated types, and machines of each; 0 where a row has no more.
+    ``types``, ``counts``: (n, k); rows of the fleet's accelerated types, and machines of each; 0
+    where a row has no more.
     """
     fleet = case.fleet
     used = np.unique(types[counts > 0])

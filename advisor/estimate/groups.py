@@ -31,28 +31,14 @@ ALONE: Final[dict[str, Collection[object]]] = dict.fromkeys(("tp", "pp", "cp", "
 
 @dataclass(frozen=True, kw_only=True)
 class OnGroups:
-    """A model on the groups of a cluster.
-
-    Attributes
-    ----------
-    model : ModelOn
-    cluster : NamedCluster
-    global_batch : int
-        Samples of a step over all devices.
-    coverage : float
-        Probability that an interval holds the true value.
-    command : tuple of str
-        The recorded command line; empty for a described model.
-    only_released : bool
-        Leave out what no released framework runs.
-    """
+    """A model on the groups of a cluster."""
 
     model: ModelOn
     cluster: NamedCluster
-    global_batch: int
-    coverage: float = 0.9
-    command: tuple[str, ...] = ()
-    only_released: bool = False
+    global_batch: int  # samples of a step over all devices
+    coverage: float = 0.9  # probability that an interval holds the true value
+    command: tuple[str, ...] = ()  # the recorded command line; empty for a described model
+    only_released: bool = False  # leave out what no released framework runs
 
     @property
     def space(self) -> SearchSpace:
@@ -62,15 +48,10 @@ class OnGroups:
     def refuse(self, **only: Collection[object]) -> None:
         """Refuse a search space that asks for what a way has not.
 
-        Parameters
-        ----------
-        **only : collections
-            What the way can take, by the name of what may be chosen.
+        ``**only``: what the way can take, by the name of what may be chosen.
 
-        Raises
-        ------
-        PlanningError
-            If nothing that may be chosen is among them; the message names the option.
+        Raises PlanningError if nothing that may be chosen is among them; the message names the
+        option.
         """
         space = self.space
         for name, able in only.items():

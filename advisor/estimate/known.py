@@ -90,10 +90,7 @@ def job_of(
     was on a machine that the catalogue does not have; PlanningError if a model cannot be
     described.
 
-    Parameters
-    ----------
-    catalogue : callable
-        Loads what has the machines of ``spec.runs``; called where there are any.
+    ``catalogue``: loads what has the machines of ``spec.runs``; called where there are any.
     """
     if spec.runs is None:
         return load.job_of(spec, setup, job=job)
@@ -118,10 +115,7 @@ def job_from_runs(
 
     Raises UsageError if a machine is unknown, or a run had fewer samples than devices.
 
-    Parameters
-    ----------
-    batch : int, optional
-        Samples of a step; the median of the runs by default.
+    ``batch``: samples of a step; the median of the runs by default.
     """
     runs, usual = with_batches(runs, batch)
     for one in others:
@@ -183,10 +177,7 @@ def place_of(
 ) -> tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]:
     """Return the machines of a run: a fleet, the row of their type in it, and how many.
 
-    Raises
-    ------
-    UsageError, CatalogueError
-        As ``machine_of``.
+    Raises UsageError, CatalogueError as ``machine_of``.
     """
     found = machine_of(actual, catalogue)
     if isinstance(found, ClusterGroup):

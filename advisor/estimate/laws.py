@@ -54,29 +54,15 @@ _OF_LAYERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What the devices of several groups compute together before they reduce gradients.
+    """What the devices of several groups compute together before they reduce gradients."""
 
-    Attributes
-    ----------
-    computed_s : float
-        Forward and backward of all micro-batches, on the slowest device. [s]
-    backward_s : float
-        Backward of one micro-batch there: what a reduction can hide behind. [s]
-    optimizer_s : float
-        Update of the stage's parameters, before any sharding. [s]
-    first, last : int
-        The stage's units, the latter exclusive; all by default.
-    steps : int
-        Micro-batches of a step.
-    zero_stage : int
-    """
-
-    computed_s: float
-    backward_s: float
-    optimizer_s: float
+    computed_s: float  # forward and backward of all micro-batches, on the slowest device [s]
+    backward_s: float  # backward of one micro-batch there: what a reduction can hide behind [s]
+    optimizer_s: float  # update of the stage's parameters, before any sharding [s]
+    # first, last: the stage's units, the latter exclusive; all by default
     first: int = 0
     last: int | None = None
-    steps: int = 1
+    steps: int = 1  # micro-batches of a step
     zero_stage: int = 0
 
     @property
@@ -140,26 +126,14 @@ class UnitLaw(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOn:
-    """A model as units, with what they take on any device.
-
-    Attributes
-    ----------
-    work : Work
-    parts : tuple of Unit
-    table : UnitTable
-        The units as columns.
-    law : UnitLaw
-    constants : Constants
-    places : tuple of Place
-        The groups of machines that it is on.
-    """
+    """A model as units, with what they take on any device."""
 
     work: Work
     parts: tuple[Unit, ...]
-    table: UnitTable
+    table: UnitTable  # the units as columns
     law: UnitLaw
     constants: Constants
-    places: tuple[Place, ...]
+    places: tuple[Place, ...]  # the groups of machines that it is on
 
     @property
     def groups(self) -> tuple[ClusterGroup, ...]:
@@ -260,22 +234,14 @@ _NOTHING_S: Final = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutLaw:
-    """Times by the model that lays a transformer out on equal machines.
-
-    Attributes
-    ----------
-    transformer : Transformer
-    table : UnitTable
-        Its units; the blocks among them take the layers' time, the last one the head's.
-    machines : mapping of str to OnMachine
-        The layout problem on each group's machines, by the group's label.
-    link_log_sd : float
-        Standard deviation of ln(communication time) where a network goes through the kernel.
-    """
+    """Times by the model that lays a transformer out on equal machines."""
 
     transformer: Transformer
+    # its units; the blocks among them take the layers' time, the last one the head's
     table: UnitTable
+    # the layout problem on each group's machines, by the group's label
     machines: Mapping[str, OnMachine]
+    # standard deviation of ln(communication time) where a network goes through the kernel
     link_log_sd: float = 0.0
 
     @property
@@ -466,15 +432,9 @@ def _update_s(on: OnMachine) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorLaw:
-    """Times by the device model, calibrated on what was measured of the job.
+    """Times by the device model, calibrated on what was measured of the job."""
 
-    Attributes
-    ----------
-    units : UnitModel
-        The job's units, timed once a device.
-    """
-
-    units: UnitModel
+    units: UnitModel  # the job's units, timed once a device
 
     @property
     def name(self) -> str:
@@ -581,17 +541,9 @@ def _bypasses_kernel(groups: Sequence[ClusterGroup]) -> bool | None:
 def model_on(case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup]) -> ModelOn:
     """Return a job's model as units, with what they take on the groups' devices.
 
-    Parameters
-    ----------
-    case : StepCase
-        The job, with recorded layers or a described transformer, over the catalogue's fleet.
-    catalogue : Catalogue
-    groups : sequence of ClusterGroup
+    ``case``: the job, with recorded layers or a described transformer, over the catalogue's fleet.
 
-    Raises
-    ------
-    UsageError
-        If there is no time model of an accelerator.
+    Raises UsageError if there is no time model of an accelerator.
     """
     return model_at(case, places(case, catalogue, groups))
 

@@ -48,21 +48,11 @@ class TableErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutModel:
-    """Constants and left-out errors.
-
-    Attributes
-    ----------
-    version : str
-    parameters : LayoutParameters
-        Fitted on all tables.
-    folds : dict of str to LayoutParameters
-        Fitted without the named table.
-    errors : tuple of TableErrors
-    """
+    """Constants and left-out errors."""
 
     version: str
-    parameters: LayoutParameters
-    folds: dict[str, LayoutParameters]
+    parameters: LayoutParameters  # fitted on all tables
+    folds: dict[str, LayoutParameters]  # fitted without the named table
     errors: tuple[TableErrors, ...]
 
     def without(self, table: str) -> LayoutParameters:
@@ -92,14 +82,8 @@ class LayoutModel:
         generation are known, those of all generations are taken, but their mean square is no less
         than that of the generation's own: one table that errs much says more than many of others.
 
-        Parameters
-        ----------
-        generation : int
-            Index into ``planners.core.columns.GENERATIONS``.
-        coverage : float
-            Nominal probability.
-        without : str, optional
-            A table whose errors are not looked at.
+        ``generation``: index into ``planners.core.columns.GENERATIONS``; ``without``: a table
+        whose errors are not looked at.
         """
         others = [e for e in self.errors if e.table != without]
         of_all = _mean_squares(others)
@@ -153,10 +137,7 @@ def path() -> Path:
 def load(file: Path | None = None) -> LayoutModel:
     """Read the packaged model, or another of the same form.
 
-    Raises
-    ------
-    ModelError
-        If the file is missing, not JSON, of another schema or lacks a constant.
+    Raises ModelError if the file is missing, not JSON, of another schema or lacks a constant.
     """
     file = file or path()
     try:
@@ -222,16 +203,8 @@ def shapes_law(
 ) -> tuple[AcceleratorPart, int] | None:
     """Return what the law of the shapes needs of a device, or None where it does not hold.
 
-    Parameters
-    ----------
-    device : Device
-    work : Work
-        Whose precision is asked for.
-    accelerators : mapping of str to Accelerator
-        Of the catalogue.
-    by_operators : collection of str
-        Chip families that the law of the operators was fitted on: it answers for their cards
-        whose rate nobody measured.
+    ``work``: whose precision is asked for; ``by_operators``: chip families that the law of the
+    operators was fitted on: it answers for their cards whose rate nobody measured.
 
     Returns
     -------
@@ -264,14 +237,8 @@ def shapes_law(
 def operator_table(work: Work, columns: StepColumns, log_factor: float = 0.0) -> LayerTable:
     """Return a layer's share of a model's times by the law of the operators.
 
-    Parameters
-    ----------
-    work : Work
-        Of a transformer.
-    columns : StepColumns
-        On one device, at the micro-batches 1, 2, 4, ...
-    log_factor : float
-        What measured steps say of the device (``planners.step.calibration``).
+    ``columns``: on one device, at the micro-batches 1, 2, 4, ; ``log_factor``: what measured steps
+    say of the device (``planners.step.calibration``).
     """
     assert work.transformer is not None
     share = float(np.exp(log_factor)) / work.transformer.layers

@@ -174,10 +174,7 @@ def answer(
 
     Raises UsageError if a quantity makes no sense; ModelError if the model cannot be read.
 
-    Parameters
-    ----------
-    asked : Peers or FirstMinutes
-        Each peer's own rate, or what was seen of them together.
+    ``asked``: each peer's own rate, or what was seen of them together.
     """
     is_minute = isinstance(asked, FirstMinutes)
     peers = asked.peers if isinstance(asked, FirstMinutes) else asked
@@ -213,10 +210,7 @@ def peers_of(
     Raises UsageError if there are fewer than two peers, or a link between two of their sites is
     not given.
 
-    Parameters
-    ----------
-    links : mapping of two sites to float
-        [bytes/s]
+    ``links``: [bytes/s].
     """
     count = sum(group.count for group in groups)
     if count < 2:
@@ -347,12 +341,8 @@ def together(
 ) -> FirstMinutes:  # fmt: skip
     """Return the minutes of peers as one row of what they showed together.
 
-    Parameters
-    ----------
-    link_bytes_per_s : float
-        Slowest link between two of their sites.
-    peers : int, optional
-        Of all, where only some were recorded: those stand for the others.
+    ``link_bytes_per_s``: slowest link between two of their sites; ``peers``: of all, where only
+    some were recorded: those stand for the others.
     """
     count = float(peers or len(minutes))
     share = count / len(minutes)

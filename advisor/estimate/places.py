@@ -25,20 +25,10 @@ from advisor.planners.step.device import step_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Machines of one group, and the fleet of which they are a row.
+    """Machines of one group, and the fleet of which they are a row."""
 
-    Attributes
-    ----------
-    group : ClusterGroup
-        Its links are those of the fleet, so that every verb reads the same ones.
-    case : StepCase
-        The job over that fleet.
-    row : int
-        The group's.
-    """
-
-    group: ClusterGroup
-    case: StepCase
+    group: ClusterGroup  # its links are those of the fleet, so that every verb reads the same ones
+    case: StepCase  # the job over that fleet
     row: int
 
 
@@ -47,17 +37,9 @@ def places(
 ) -> tuple[Place, ...]:
     """Return groups as rows of the catalogue's fleet, or of one made for them.
 
-    Parameters
-    ----------
-    case : StepCase
-        Of the job over the catalogue's fleet.
-    catalogue : Catalogue
-    groups : sequence of ClusterGroup
+    ``case``: of the job over the catalogue's fleet.
 
-    Raises
-    ------
-    UsageError
-        If there is no time model of an accelerator.
+    Raises UsageError if there is no time model of an accelerator.
     """
     found = []
     for group in groups:

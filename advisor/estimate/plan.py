@@ -146,34 +146,23 @@ class GivenGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Recorded):
-    """All ways found, the best first.
-
-    Attributes
-    ----------
-    subject, model : str, mapping
-        What is trained, in words and in numbers.
-    plans : sequence of Answer
-        The first is the answer; those without commands never are.
-    front : sequence of Answer
-        Not dominated in time and cost on fewer machines; empty for mixed clusters.
-    considered, fitting : int
-        Layouts evaluated, and those that fit.
-    left_out : mapping of str to str
-        What could not be planned, and why.
-    """
+    """All ways found, the best first."""
 
     schema_version: int = SCHEMA_VERSION
     objective: Objective
+    # subject, model: what is trained, in words and in numbers
     subject: str
     model: Mapping[str, Any]
     global_batch: int
     cluster: GivenMachines
     predictor: Named
+    # considered, fitting: layouts evaluated, and those that fit
     considered: int = 0
     fitting: int = 0
-    plans: tuple[Answer, ...]
+    plans: tuple[Answer, ...]  # the first is the answer; those without commands never are
+    # not dominated in time and cost on fewer machines; empty for mixed clusters
     front: tuple[Answer, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what could not be planned, and why
 
     @property
     def choices(self) -> Sequence[Answer]:

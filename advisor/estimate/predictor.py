@@ -335,12 +335,8 @@ class Predictor(Physics):
         The one estimate behind every verb: the best layout of every row, by physics, corrected
         where the learned model covers the candidate.
 
-        Parameters
-        ----------
-        type_index, count : integer arrays of shape (n,)
-            Rows of the fleet's types; machines used together.
-        known_network : bool, default False
-            Leave machines out whose network is not known.
+        ``type_index``, ``count``: (n,); rows of the fleet's types; machines used together;
+        ``known_network``: leave machines out whose network is not known; False by default.
         """
         columns = self.physics_columns(
             job, type_index, count, fleet=fleet, space=space, known_network=known_network

@@ -71,18 +71,10 @@ _LARGEST_POWER: Final = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What a job can run on: counts of machines, and the throughput on each.
+    """What a job can run on: counts of machines, and the throughput on each."""
 
-    Attributes
-    ----------
-    counts : ndarray of int, shape (k,)
-        Ascending; the last is all.
-    rate : ndarray of shape (k,)
-        Throughput by that on all machines, ascending to 1.
-    """
-
-    counts: NDArray[np.int64]
-    rate: Column
+    counts: NDArray[np.int64]  # (k,); ascending; the last is all
+    rate: Column  # (k,); throughput by that on all machines, ascending to 1
 
     @classmethod
     def of(cls, counts: Sequence[int], step_s: Sequence[float]) -> Workers | None:
@@ -91,12 +83,8 @@ class Workers:
         A count that is no faster than a smaller one is left out; one that is as fast as all
         machines makes them pointless.
 
-        Parameters
-        ----------
-        counts : sequence of int
-            Ascending; the last is all machines.
-        step_s : sequence of float
-            nan where a count cannot run the job. [s]
+        ``counts``: ascending; the last is all machines; ``step_s``: nan where a count cannot run
+        the job [s].
         """
         rate = step_s[-1] / np.asarray(step_s, float)
         kept: list[int] = []
@@ -138,8 +126,6 @@ def elastic_spot(
     ----------
     work_s : ndarray of shape (n,)
         Useful computing on all machines. [s]
-    workers : sequence of Workers
-        One a candidate.
     history : SpotHistory
         Records of what spot was like, equally likely.
     checkpoint_s : ndarray of shape (n,)
@@ -241,16 +227,10 @@ def on_spot_with_fallback(
 ) -> Completion:  # fmt: skip
     """Return what the job takes on spot machines, on demand while there are none.
 
-    Parameters
-    ----------
-    rows : integer array of shape (n,)
-        Rows of ``columns``, all with a time.
-    bands : float array of shape (n,)
-        AWS's interruption band, 0 to 4; nan (unknown) is taken as the worst.
-    price_ratio : float array of shape (n,)
-        Of a spot hour to an on-demand hour, with what is paid by the hour besides.
-    coverage : float
-        Of the interval, as in ``completion.on_spot``.
+    ``rows``: (n,); rows of ``columns``, all with a time; ``bands``: (n,); AWS's interruption band,
+    0 to 4; nan (unknown) is taken as the worst; ``price_ratio``: (n,); of a spot hour to an
+    on-demand hour, with what is paid by the hour besides; ``coverage``: of the interval, as in
+    ``completion.on_spot``.
     """
     work_s = columns.step_s[rows] * job.paid_steps
     rentals = spot_with_fallback(
@@ -298,10 +278,7 @@ def elastic_workers(
 
     Only for plain data parallelism: any number of machines then runs the same program.
 
-    Parameters
-    ----------
-    columns : TimeColumns
-        Counts that are missing here are asked for.
+    ``columns``: counts that are missing here are asked for.
     """
     known = _steps_s(columns)
     wanted = [
@@ -379,12 +356,8 @@ _STARTS = 16  # in each record, as many as the simulator takes
 def planned_jobs(job: Job, columns: TimeColumns, rows: Integers, bands: Floats) -> list[SpotJob]:
     """Return the job of each row as the plan sees it: work with what a whole run adds, and saves.
 
-    Parameters
-    ----------
-    rows : integer array of shape (n,)
-        Rows of ``columns``, all with a time.
-    bands : float array of shape (n,)
-        AWS's interruption band, 0 to 4; nan (unknown) is taken as the worst.
+    ``rows``: (n,); rows of ``columns``, all with a time; ``bands``: (n,); AWS's interruption band,
+    0 to 4; nan (unknown) is taken as the worst.
     """
     return _planned(job, columns, rows, bands, whole_run(job, columns, None)[0][rows])
 
@@ -429,14 +402,10 @@ def on_spot_by_deadline(
 ) -> Completion:  # fmt: skip
     """Return what the job takes by the plan that costs least and keeps the deadline.
 
-    Parameters
-    ----------
-    job, columns, rows, bands
-        As for ``planned_jobs``; each row can keep the deadline on demand.
-    usd_per_h : pair of float arrays of shape (n,)
-        Spot and on-demand price of all machines, with what is paid by the hour besides. [USD/h]
-    coverage : float
-        Of the interval; no job that can keep the deadline ends behind it.
+    ``job``, ``columns``, ``rows``, ``bands``: as for ``planned_jobs``; each row can keep the
+    deadline on demand; ``usd_per_h``: (n,); spot and on-demand price of all machines, with what is
+    paid by the hour besides [USD/h]; ``coverage``: of the interval; no job that can keep the
+    deadline ends behind it.
     """
     factors, added = whole_run(job, columns, None)
     jobs = _planned(job, columns, rows, bands, factors[rows])

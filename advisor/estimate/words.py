@@ -21,15 +21,8 @@ def reasons(
 ) -> tuple[str, ...]:
     """Return why ``layout`` was chosen on ``count`` machines of a type.
 
-    Parameters
-    ----------
-    case : StepCase
-    row, count : int
-        Of the fleet's types; machines.
-    layout : Layout
-        The fastest that fits.
-    step_s : float
-        Its step. [s]
+    ``row``, ``count``: of the fleet's types; machines; ``layout``: the fastest that fits;
+    ``step_s``: its step [s].
     """
     if not is_laid_out_by_shape(case, np.array([row])).all():
         return _of_plain(case, row, count, layout, step_s)

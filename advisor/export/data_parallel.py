@@ -26,15 +26,9 @@ def on_framework(pick: Pick, launch: Launch, *wanted: Framework) -> Launch:
     ``plan`` prints the simplest framework of all; a target may know only some. A recorded script,
     or a job of which no dimensions are known, is started as it was.
 
-    Parameters
-    ----------
-    wanted : {"trainer", "deepspeed"}
-        In the order of preference.
+    ``wanted``: in the order of preference.
 
-    Raises
-    ------
-    NotRunnableError
-        If none of them runs the layout.
+    Raises NotRunnableError if none of them runs the layout.
     """
     work = launch.work
     if not launch.is_placeholder or work is None or work.transformer is None:

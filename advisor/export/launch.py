@@ -38,42 +38,25 @@ class NotRunnableError(AdvisorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a job is started on every machine of a pick.
+    """How a job is started on every machine of a pick."""
 
-    Attributes
-    ----------
-    text : str
-        One shell command. With several machines it reads ``MASTER_ADDR``, the first machine's
-        address.
-    words : tuple of str
-        The script and its arguments, as they stand in ``text``.
-    folder : str
-        The folder that ``words`` are said from, ``""`` where nobody recorded one: the machines
-        need a copy of it.
-    files : mapping of str to str
-        What the command needs beside the script, by name.
-    nodes, per_node : int
-        Machines, and processes on each.
-    is_placeholder : bool
-        The script's name is made up: nothing was recorded.
-    notes : tuple of str
-        What is left to do by hand.
-    framework : str
-        What pip installs where the folder has no requirements.txt, as the recording saw it;
-        ``""`` for a program without one.
-    work : Work or None
-        What a step computes; None where the job is not known.
-    """
-
+    # one shell command. With several machines it reads ``MASTER_ADDR``, the first machine's
+    # address.
     text: str
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # the script and its arguments, as they stand in ``text``
+    # the folder that ``words`` are said from, ``""`` where nobody recorded one: the machines need
+    # a copy of it
     folder: str = ""
+    # what the command needs beside the script, by name
     files: Mapping[str, str] = field(default_factory=dict)
+    # nodes, per_node: machines, and processes on each
     nodes: int = 1
     per_node: int = 1
-    is_placeholder: bool = False
-    notes: tuple[str, ...] = ()
-    work: Work | None = None
+    is_placeholder: bool = False  # the script's name is made up: nothing was recorded
+    notes: tuple[str, ...] = ()  # what is left to do by hand
+    work: Work | None = None  # what a step computes; None where the job is not known
+    # what pip installs where the folder has no requirements.txt, as the recording saw it; ``""``
+    # for a program without one
     framework: str = "torch"
 
     @property
@@ -90,10 +73,7 @@ class Launch:
     def shell(self, master: str) -> str:
         """Return what every machine runs: its settings' files, the first machine, the command.
 
-        Parameters
-        ----------
-        master : str
-            The first machine's address, as a word of a shell.
+        ``master``: the first machine's address, as a word of a shell.
         """
         lines = ["set -e"]
         lines += [f"export MASTER_ADDR={master}"] if self.nodes > 1 else []
@@ -110,10 +90,7 @@ class Launch:
     def started_by(self, launcher: str, *dropped: str) -> str:
         """Return the command with another launcher in place of torchrun, or of plain Python.
 
-        Parameters
-        ----------
-        dropped : str
-            Arguments that the launcher's own settings stand for.
+        ``dropped``: arguments that the launcher's own settings stand for.
         """
         own = torchrun(self.nodes, self.per_node)
         before, found, behind = self.text.partition(own)
@@ -134,19 +111,10 @@ def launch_of(
 ) -> Launch:
     """Return how the job is started on the machines of a pick.
 
-    Parameters
-    ----------
-    job : Job, optional
-        Where None, the layout's own arguments are left out.
-    recording : Recording, optional
-        Of the job: its script, arguments and folder.
-    space : SearchSpace
-        In which the pick's layout was found.
+    ``job``: where None, the layout's own arguments are left out; ``recording``: of the job: its
+    script, arguments and folder; ``space``: in which the pick's layout was found.
 
-    Raises
-    ------
-    NotRunnableError
-        If no released framework runs the layout.
+    Raises NotRunnableError if no released framework runs the layout.
     """
     words, folder, notes = _script(job, recording)
     is_placeholder = recording is None

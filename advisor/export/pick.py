@@ -82,17 +82,10 @@ class Pick(Candidate):
 def read_pick(record: Any, rank: int | None = None) -> Pick:
     """Return a row of the record of ``advisor recommend --json``.
 
-    Parameters
-    ----------
-    rank : int, optional
-        The row; the best value by default, which may be the machine at hand.
+    ``rank``: the row; the best value by default, which may be the machine at hand.
 
-    Raises
-    ------
-    UsageError
-        If there is no such row, or the record is none of a recommendation.
-    NothingToExportError
-        If nothing satisfied the constraints.
+    Raises UsageError if there is no such row, or the record is none of a recommendation. Raises
+    NothingToExportError if nothing satisfied the constraints.
     """
     try:
         return _read(record, rank)

@@ -17,22 +17,12 @@ class NotExportableError(AdvisorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported(Recorded):
-    """What a tool takes, and how it is handed over.
-
-    Attributes
-    ----------
-    files : mapping of str to str
-        Text by name; the first is the one that ``run`` names.
-    run : str
-        The command to type, in the folder of the files.
-    notes : tuple of str
-        What the format cannot say, and what is left to fill in.
-    """
+    """What a tool takes, and how it is handed over."""
 
     target: str
-    files: Mapping[str, str]
-    run: str
-    notes: tuple[str, ...] = ()
+    files: Mapping[str, str]  # text by name; the first is the one that ``run`` names
+    run: str  # the command to type, in the folder of the files
+    notes: tuple[str, ...] = ()  # what the format cannot say, and what is left to fill in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,30 +41,15 @@ Write = Callable[[Pick, Launch, Mapping[str, str]], Exported]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A tool that runs a recommendation.
+    """A tool that runs a recommendation."""
 
-    Attributes
-    ----------
-    name : str
-        As ``--to`` takes it.
-    write : callable
-        From pick, launch and the blanks' values to what is written.
-    blanks : mapping of str to Blank
-        By their name in ``--set NAME=VALUE``.
-    providers : frozenset of str or None
-        Of the catalogue; None: whoever owns the machines.
-    runs_here : bool
-        The machine at hand will do.
-    mixes : bool
-        Machines of several types can train together.
-    """
-
-    name: str
-    write: Write
+    name: str  # as ``--to`` takes it
+    write: Write  # from pick, launch and the blanks' values to what is written
+    # by their name in ``--set NAME=VALUE``
     blanks: Mapping[str, Blank] = field(default_factory=dict)
-    providers: frozenset[str] | None = None
-    runs_here: bool = False
-    mixes: bool = False
+    providers: frozenset[str] | None = None  # of the catalogue; None: whoever owns the machines
+    runs_here: bool = False  # the machine at hand will do
+    mixes: bool = False  # machines of several types can train together
 
     def check(self, pick: Pick) -> None:
         """Refuse machines that the target cannot rent."""
@@ -100,10 +75,7 @@ class Target:
     def filled(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return every blank's value: what was given, or its example.
 
-        Raises
-        ------
-        UsageError
-            If a name is none of the target's.
+        Raises UsageError if a name is none of the target's.
         """
         for name in given:
             if name not in self.blanks:

@@ -51,10 +51,7 @@ TARGETS: Final[Mapping[str, Target]] = {
 def target_of(name: str) -> Target:
     """Return a target by its name.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    Raises UsageError if there is none.
     """
     if name not in TARGETS:
         raise UsageError(f"cannot export to {name!r}", hint=f"one of: {', '.join(TARGETS)}")
@@ -74,6 +71,10 @@ def export_to(
 ) -> Exported:
     """Return one row of an answer in the words of a tool that runs it.
 
+    Raises UsageError if there is no such target, row or value. Raises NothingToExportError,
+    NotRunnableError, NotExportableError if nothing satisfies the constraints, no framework runs
+    the layout, or the target does not rent these machines.
+
     Parameters
     ----------
     answer : Recommendation or mapping
@@ -89,14 +90,6 @@ def export_to(
         where it is on this machine.
     values : mapping of str to str, optional
         What only the user knows, as ``--set``.
-
-    Raises
-    ------
-    UsageError
-        If there is no such target, row or value.
-    NothingToExportError, NotRunnableError, NotExportableError
-        If nothing satisfies the constraints, no framework runs the layout, or the target does not
-        rent these machines.
     """
     target = target_of(to)
     record = answer.to_record() if isinstance(answer, Recommendation) else answer

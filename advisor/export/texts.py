@@ -70,10 +70,7 @@ def commented(lines: Sequence[str]) -> str:
 def yaml_text(document: Mapping[str, Any] | Sequence[Mapping[str, Any]], pick: Pick) -> str:
     """Return one YAML document, or several, under what was answered.
 
-    Parameters
-    ----------
-    document : mapping, or sequence of mapping
-        In the order in which the keys are written.
+    ``document``: in the order in which the keys are written.
     """
     import yaml
 

@@ -56,29 +56,16 @@ LIMITS: Final = ("budget_usd", "deadline_h", "max_hourly_usd", "confidence")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedMachines:
-    """Machines of the catalogue that a submission would rent.
+    """Machines of the catalogue that a submission would rent."""
 
-    Attributes
-    ----------
-    instance_type : str
-        As ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
-    provider, region : str or None
-        None leaves it open: the cheapest.
-    completion : CompletionWay
-        What the job runs on until it is done.
-    time_limit_h : float or None
-        When the submission is ended, done or not. [h]
-    note : str
-        How the submission was understood, where it left the machine open.
-    """
-
-    instance_type: str
+    instance_type: str  # as ``"g5.xlarge"`` or ``"aws:g5.xlarge"``
     count: int = 1
+    # provider, region: none leaves it open: the cheapest
     provider: str | None = None
     region: str | None = None
-    completion: CompletionWay = "on-demand"
-    time_limit_h: float | None = None
-    note: str = ""
+    completion: CompletionWay = "on-demand"  # what the job runs on until it is done
+    time_limit_h: float | None = None  # when the submission is ended, done or not [h]
+    note: str = ""  # how the submission was understood, where it left the machine open
 
     @property
     def pricing(self) -> Pricing:
@@ -97,25 +84,14 @@ class AskedMachines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDevices:
-    """Devices of a cluster that is there already.
+    """Devices of a cluster that is there already."""
 
-    Attributes
-    ----------
-    machine : str
-        One machine, as ``--cluster`` takes it: ``"8xA100-80GB:nvlink@200Gbps"``.
-    devices, nodes : int
-        Asked for: the devices of all machines, spread over them evenly.
-    price_usd_per_device_h : float
-        [USD/h]
-    time_limit_h : float or None
-        When the submission is ended, done or not. [h]
-    """
-
-    machine: str
+    machine: str  # one machine, as ``--cluster`` takes it: ``"8xA100-80GB:nvlink@200Gbps"``
+    # devices, nodes: asked for: the devices of all machines, spread over them evenly
     devices: int
     nodes: int = 1
-    price_usd_per_device_h: float = 0.0
-    time_limit_h: float | None = None
+    price_usd_per_device_h: float = 0.0  # [USD/h]
+    time_limit_h: float | None = None  # when the submission is ended, done or not [h]
 
     @property
     def label(self) -> str:
@@ -137,17 +113,10 @@ Asked = AskedMachines | OwnDevices | Unclear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What was submitted.
+    """What was submitted."""
 
-    Attributes
-    ----------
-    asked : tuple of Asked
-        One, or several of which the scheduler may take any.
-    said : mapping of str to object
-        What the submission says of its job and its own limits, by the names of a question.
-    """
-
-    asked: tuple[Asked, ...]
+    asked: tuple[Asked, ...]  # one, or several of which the scheduler may take any
+    # what the submission says of its job and its own limits, by the names of a question
     said: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -196,15 +165,10 @@ class Judged(Recorded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy(Recorded):
-    """What would pass in place of a refused submission, or come nearest to it.
+    """What would pass in place of a refused submission, or come nearest to it."""
 
-    Attributes
-    ----------
-    kind : {"same_machines", "recommended", "nearest"}
-        More or fewer of the same machines; what ``recommend`` picks under the limits; what comes
-        nearest to them, where nothing keeps them.
-    """
-
+    # more or fewer of the same machines; what ``recommend`` picks under the limits; what comes
+    # nearest to them, where nothing keeps them
     kind: Literal["same_machines", "recommended", "nearest"]
     label: str
     training_time_h: Estimate | None
@@ -214,22 +178,15 @@ class Remedy(Recorded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateVerdict(Recorded):
-    """What the gate says.
-
-    Attributes
-    ----------
-    run : str
-        The job; empty where the submission names none.
-    limits : mapping of str to float or None
-        By the names of ``LIMITS``.
-    """
+    """What the gate says."""
 
     renamed: ClassVar[Mapping[str, str]] = {"judged": "submission"}
     written: ClassVar[tuple[str, ...]] = ("passes",)
 
     schema_version: int = SCHEMA_VERSION
-    run: str
+    run: str  # the job; empty where the submission names none
     judged: tuple[Judged, ...]
+    # by the names of ``LIMITS``
     limits: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(LIMITS))
     remedies: tuple[Remedy, ...] = ()
     catalogue: Prices = field(default_factory=lambda: Prices(as_of=""))
@@ -330,22 +287,13 @@ def decide(
 ) -> GateVerdict:  # fmt: skip
     """Judge a submission by the limits of a question.
 
-    Parameters
-    ----------
-    question : Question
-        Its constraints are the limits; its layout is kept to.
-    recording : Recording, optional
-        What was seen of the job, for the recommendation.
-    is_strict : bool, default True
-        Raise what keeps a submission from being judged (an unknown machine, no price); False
-        notes it and lets the submission pass.
+    ``question``: its constraints are the limits; its layout is kept to; ``recording``: what was
+    seen of the job, for the recommendation; ``is_strict``: raise what keeps a submission from
+    being judged (an unknown machine, no price); False notes it and lets the submission pass; True
+    by default.
 
-    Raises
-    ------
-    UsageError
-        If a budget or a deadline is set and the length of the job is not known.
-    AdvisorError
-        If ``is_strict`` and a machine is unknown, or has no price.
+    Raises UsageError if a budget or a deadline is set and the length of the job is not known.
+    Raises AdvisorError if ``is_strict`` and a machine is unknown, or has no price.
     """
     limits = question.constraints
     _check_length(job, limits)
@@ -533,17 +481,9 @@ def judge(
 ) -> GateVerdict:
     """Judge what is read, about the job that it or the question names; the latest run otherwise.
 
-    Parameters
-    ----------
-    read : callable
-        From the catalogue to the submission.
-    is_strict : bool, default True
-        As of ``decide``.
+    ``read``: from the catalogue to the submission.
 
-    Raises
-    ------
-    AdvisorError
-        If the job or the submission cannot be read; as ``decide`` otherwise.
+    Raises AdvisorError if the job or the submission cannot be read; as ``decide`` otherwise.
     """
     known = predictor or Predictor(
         Catalogue.load(question.catalogue, overrides=question.overrides)
@@ -564,12 +504,7 @@ def judge_submission(
 
     A job has to be named by the submission or the question: the latest run is not meant.
 
-    Parameters
-    ----------
-    read, question, predictor
-        As of ``judge``.
-    is_strict : bool, default False
-        Refuse what cannot be judged.
+    ``is_strict``: refuse what cannot be judged; False by default.
     """
 
     def named(catalogue: Catalogue) -> Submission:

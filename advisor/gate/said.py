@@ -24,10 +24,7 @@ _LINE: Final = re.compile(r"#\s?ADVISOR\s+(?P<words>\S.*)")
 def from_environment(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return what variables ``ADVISOR_NAME`` of a submission say; the others are not its own.
 
-    Raises
-    ------
-    UsageError
-        If a value makes no sense.
+    Raises UsageError if a value makes no sense.
 
     Examples
     --------
@@ -44,10 +41,7 @@ def from_environment(variables: Mapping[str, Any]) -> dict[str, Any]:
 def from_script(text: str) -> dict[str, Any]:
     r"""Return what the lines ``#ADVISOR run=NAME budget=50`` of a script say.
 
-    Raises
-    ------
-    UsageError
-        If a line has no ``name=value``, or names what a submission cannot say.
+    Raises UsageError if a line has no ``name=value``, or names what a submission cannot say.
 
     Examples
     --------
@@ -85,10 +79,7 @@ def _words(text: str) -> list[str]:
 def joined(question: Question, said: Mapping[str, Any]) -> Question:
     """Return the question about the submission's job, under the narrower limits of both.
 
-    Parameters
-    ----------
-    said : mapping of str to object
-        By the names of ``SAID``.
+    ``said``: by the names of ``SAID``.
     """
     job = {name: value for name, value in said.items() if name not in _LIMITS}
     asked = Question.read(merged(question.to_record(), job))

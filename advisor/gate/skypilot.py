@@ -33,10 +33,7 @@ class AdvisorPolicy(sky.AdminPolicy):  # type: ignore[misc] # SkyPilot is not in
     def validate_and_mutate(cls, user_request: Any) -> Any:
         """Return the request with the resources that pass.
 
-        Raises
-        ------
-        UserRequestRejectedByPolicy
-            If none does: SkyPilot shows the message to the user.
+        Raises UserRequestRejectedByPolicy if none does: SkyPilot shows the message to the user.
         """
         task = user_request.task
         if str(user_request.request_name).endswith("controller"):  # SkyPilot's own machine

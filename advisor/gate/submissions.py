@@ -49,15 +49,12 @@ _TIME: Final = re.compile(
 def parse_partitions(texts: Sequence[str]) -> dict[str, str]:
     """Return what one machine is, by partition; the first is the default partition.
 
+    Raises UsageError if a text has no name or no machine.
+
     Examples
     --------
     >>> parse_partitions(["gpu=8xA100-80GB:nvlink@200Gbps", "cloud=p4d.24xlarge"])
     {'gpu': '8xA100-80GB:nvlink@200Gbps', 'cloud': 'p4d.24xlarge'}
-
-    Raises
-    ------
-    UsageError
-        If a text has no name or no machine.
     """
     found = {}
     for text in texts:
@@ -76,10 +73,7 @@ def read_command(
 ) -> dict[str, Any]:
     """Return the options that ``sbatch ARGUMENTS`` asks for, as Slurm names them.
 
-    Parameters
-    ----------
-    folder : Path
-        In which the script is looked for.
+    ``folder``: in which the script is looked for.
     """
     given, rest = read_options(arguments)
     said = {
@@ -154,6 +148,8 @@ def read_submission(
 ) -> Submission:  # fmt: skip
     """Return what Slurm's options ask for.
 
+    Raises UsageError if an option makes no sense.
+
     Parameters
     ----------
     options : mapping of str to object
@@ -166,11 +162,6 @@ def read_submission(
         What the cluster charges. [USD/h]
     folder : Path
         In which the script is looked for.
-
-    Raises
-    ------
-    UsageError
-        If an option makes no sense.
     """
     argv = options.get("argv") or []
     script = read_script(str(folder / str(argv[0]))) if argv else ""
@@ -302,17 +293,14 @@ _MEMORY: Final = re.compile(r"-\d+GB$", re.IGNORECASE)
 def read_task(text: str, catalogue: Catalogue) -> Submission:
     """Return the submission that a task's YAML is.
 
+    Raises UsageError if the text is no task, or a value in it makes no sense.
+
     Parameters
     ----------
     text : str
         One document. Resources may be a choice: ``any_of``, ``ordered``, several accelerators.
     catalogue : Catalogue
         Where the machine is looked up that a task leaves open: SkyPilot takes the cheapest.
-
-    Raises
-    ------
-    UsageError
-        If the text is no task, or a value in it makes no sense.
     """
     task = _task(text)
     envs = task.get("envs") or {}

@@ -63,10 +63,7 @@ def regret(
 ) -> Regret | None:
     """Return the regret of choosing by predicted price; None where no job leaves a choice.
 
-    Parameters
-    ----------
-    predicted : array-like of shape (n,)
-        Predicted times of the runs [s], in any common unit; nan is never chosen.
+    ``predicted``: (n,); predicted times of the runs [s], in any common unit; nan is never chosen.
     """
     jobs, cells = _cells(records)
     prices, guesses = _matrices(records, np.asarray(predicted, float), jobs, cells, is_cost)
@@ -205,10 +202,7 @@ class Runs:
 def scores(runs: Runs, job: int, others: Indices, penalty: float | None) -> Floats:
     """Return a score of each configuration for a job: the less, the sooner it is tried.
 
-    Parameters
-    ----------
-    runs : Runs
-        Of the job one run that completed is looked at: the best by the constant answer.
+    ``runs``: of the job one run that completed is looked at: the best by the constant answer.
     """
     found = None if penalty is None else _regressed(runs, job, others, penalty)
     return constant_answer(runs.ratios[others]) if found is None else found
@@ -231,12 +225,8 @@ def penalty_for(runs: Runs, others: Indices) -> float | None:
 def in_order(answer: Floats, is_small: Flags, failed: Flags) -> Indices:
     """Return configurations in the order of trying, after some of them failed.
 
-    Parameters
-    ----------
-    answer : array of shape (configurations,)
-        As ``scores``.
-    is_small : array of shape (configurations,) of bool
-        What comes after all that is larger (``too_small``).
+    ``answer``: (configurations,); as ``scores``; ``is_small``: (configurations,); what comes after
+    all that is larger (``too_small``).
     """
     order: Indices = np.lexsort((answer, is_small, failed))
     return order
@@ -263,10 +253,7 @@ def walked_ratio(
 ) -> float:
     """Return the same where failures can be chosen: they are paid, and the next is tried.
 
-    Parameters
-    ----------
-    spent : array of shape (jobs, configurations)
-        What a run cost up to its end or failure.
+    ``spent``: (jobs, configurations); what a run cost up to its end or failure.
     """
     paid, failed = 0.0, np.zeros(answer.shape, bool)
     absent = ~runs.has_run[job]

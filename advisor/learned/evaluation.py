@@ -95,16 +95,10 @@ def evaluate(
 
     Raises ModelError if there is nothing that can be left out, or nothing to fit on then.
 
-    Parameters
-    ----------
-    n_jobs : int or None
-        Folds at once, through joblib: a Dask or Ray backend runs them on its cluster.
-    has_intervals : bool
-        Calibrate intervals in every fold (slower).
-    most_folds : int or None
-        Of more folds as many are scored, evenly spread: ``both`` has one a pair.
-    tested, fitted : array of bool of shape (n,), optional
-        The runs that may be scored, and those that may be fitted; all by default.
+    ``n_jobs``: folds at once, through joblib: a Dask or Ray backend runs them on its cluster;
+    ``has_intervals``: calibrate intervals in every fold (slower); ``most_folds``: of more folds as
+    many are scored, evenly spread: ``both`` has one a pair; ``tested``, ``fitted``: (n,); the runs
+    that may be scored, and those that may be fitted; all by default.
     """
     every = np.ones(len(problem.records), bool)
     may_fit, may_test = (every if one is None else one for one in (fitted, tested))

@@ -164,10 +164,7 @@ def channels_of(records: Sequence[RunRecord]) -> int:
 def sequences(records: Sequence[RunRecord], channels: int | None = None) -> Floats:
     """Return the partial runs' series, resampled to one length and scaled to order one.
 
-    Parameters
-    ----------
-    channels : int, optional
-        As many as the model was fitted on; those that the records have by default.
+    ``channels``: as many as the model was fitted on; those that the records have by default.
 
     Returns
     -------
@@ -357,10 +354,7 @@ _IS_LOG: Final = np.array([feature.is_log for feature in FEATURES])
 def require_same(about: Mapping[str, Any], where: str) -> None:
     """Refuse a model's ``features.json`` that lists other features than this version's.
 
-    Raises
-    ------
-    ModelError
-        Naming ``where`` and some of the features that differ.
+    Raises ModelError naming ``where`` and some of the features that differ.
     """
     names = tuple(about.get("names", ()))
     if about.get("schema_version") == SCHEMA_VERSION and names == NAMES:

@@ -128,10 +128,7 @@ def calibrate(
 ) -> Calibration:
     """Return the calibration of some left-out errors.
 
-    Parameters
-    ----------
-    is_adaptive : bool
-        Let the width follow what the features say of the error.
+    ``is_adaptive``: let the width follow what the features say of the error.
     """
     labels, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
     weights = 1.0 / counts[codes]
@@ -203,11 +200,7 @@ def group_folds(groups: ArrayLike, folds: int, seed: int = 0) -> Iterator[tuple[
 
     Raises ModelError if there is only one group: nothing can be left out.
 
-    Parameters
-    ----------
-    groups : array-like of shape (n,)
-    seed : int
-        Breaks ties between groups of one size.
+    ``groups``: shape (n,); ``seed``: breaks ties between groups of one size.
     """
     labels, codes, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     if labels.size < 2:

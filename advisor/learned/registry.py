@@ -65,10 +65,7 @@ def save(
 ) -> None:
     """Write a fitted model as a folder, replacing an older one in one step.
 
-    Parameters
-    ----------
-    card : str
-        ``card.md``: what it was fitted on, how wrong it is, where it fails.
+    ``card``: ``card.md``: what it was fitted on, how wrong it is, where it fails.
     """
     arrays: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}

@@ -44,10 +44,7 @@ _WATCHED: ContextVar[_Supervision | None] = ContextVar("watched", default=None)
 def supervised(tell: Tell, folder: Path | None = None) -> Iterator[None]:
     """Tell of the progress of every ``run`` in the block, and keep what is finished.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Answers of finished parts (``.npy``) are written there, and found there again.
+    ``folder``: answers of finished parts (``.npy``) are written there, and found there again.
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

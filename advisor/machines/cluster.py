@@ -252,10 +252,7 @@ def _count(digits: str, item: str) -> int:
 def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGroup:
     """Return machines of a type of the catalogue, without a price.
 
-    Raises
-    ------
-    CatalogueError
-        If the type has no whole accelerator.
+    Raises CatalogueError if the type has no whole accelerator.
     """
     row = catalogue.accelerators.get(found.accelerator)
     devices = int(found.accelerator_count)

@@ -50,13 +50,9 @@ def changes(
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would make the chosen machines faster or cheaper, the largest gain first.
 
-    Parameters
-    ----------
-    recording : Recording, optional
-        What was seen of the job: more cures can be shown to apply.
-    ask : callable, optional
-        The same question of another job: the strongest change then says which machines are the
-        best value after it.
+    ``recording``: what was seen of the job: more cures can be shown to apply; ``ask``: the same
+    question of another job: the strongest change then says which machines are the best value after
+    it.
     """
     if len(chosen.configuration.parts) != 1:
         return ()
@@ -75,10 +71,7 @@ def relaxed(
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what twice the budget and twice the time would buy, where the limits bind.
 
-    Parameters
-    ----------
-    rejected : mapping of str to int
-        Candidates by what ruled them out.
+    ``rejected``: candidates by what ruled them out.
     """
     found = []
     if request.budget_usd is not None and rejected.get("over_budget"):
@@ -218,10 +211,7 @@ def stored_errors(protocol: str) -> tuple[Mapping[str, Any], str]:
 def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | None:
     """Return the error of such jobs on accelerators of the candidate's family; None unmeasured.
 
-    Parameters
-    ----------
-    one : Candidate
-        Its first part's accelerators count.
+    ``one``: its first part's accelerators count.
     """
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
     own = None if name is None else catalogue.accelerators.get(name)

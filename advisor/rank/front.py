@@ -74,14 +74,8 @@ def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: f
     Errors are those of ``learned.probing``: rows of one job share half of their variance, rows of
     one instance type all of it.
 
-    Parameters
-    ----------
-    first_sd, second_sd : array-like
-        Standard deviations of the errors of ln(time).
-    is_same : array-like of bool
-        Whether both run on machines of one type.
-    gain : float
-        Least gain, as a share.
+    ``first_sd``, ``second_sd``: standard deviations of the errors of ln(time); ``is_same``:
+    whether both run on machines of one type; ``gain``: least gain, as a share.
 
     Examples
     --------
@@ -100,12 +94,8 @@ def distinct(
 ) -> Integers:
     """Return the rows of a front that are worth a line, in their order.
 
-    Parameters
-    ----------
-    least : float array of shape (n, n)
-        e_ij of ``apart``.
-    worst : array-like
-        By which time and cost of each row are multiplied where products are compared.
+    ``least``: (n, n); e_ij of ``apart``; ``worst``: by which time and cost of each row are
+    multiplied where products are compared.
 
     Examples
     --------
@@ -142,10 +132,7 @@ def picks(
 ) -> dict[str, Pick]:  # fmt: skip
     """Return what to choose, by the name of what is wanted: a rank of ``front``, or ``"here"``.
 
-    Parameters
-    ----------
-    here : Candidate or None
-        This machine, where it keeps the constraints.
+    ``here``: this machine, where it keeps the constraints.
     """
     found: dict[str, Pick] = {}
     if front:
@@ -208,23 +195,15 @@ _MACHINES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beliefs:
-    """What is believed of rows, those of mixed clusters behind those of equal machines.
+    """What is believed of rows, those of mixed clusters behind those of equal machines."""
 
-    Attributes
-    ----------
-    time_h, cost_usd, log_sd : float arrays of shape (n,)
-        Of the whole job; standard deviation of the error of ln(time). [h], [USD]
-    kind : integer array of shape (n,)
-        The instance type; negative, and each its own, for mixed clusters.
-    is_extrapolating : boolean array of shape (n,)
-        Outside what the models were fitted on.
-    """
-
+    # time_h, cost_usd, log_sd: (n,); of the whole job; standard deviation of the error of
+    # ln(time). [h], [USD]
     time_h: Floats
     cost_usd: Floats
     log_sd: Floats
-    kind: Integers
-    is_extrapolating: NDArray[np.bool_]
+    kind: Integers  # (n,); the instance type; negative, and each its own, for mixed clusters
+    is_extrapolating: NDArray[np.bool_]  # (n,); outside what the models were fitted on
 
     @property
     def worst(self) -> Floats:
@@ -288,12 +267,8 @@ def alternatives(
 ) -> tuple[Alternative, ...]:  # fmt: skip
     """Return what could be rented in place of ``row``, the best product of time and cost first.
 
-    Parameters
-    ----------
-    feasible : integer array
-        Rows that keep the constraints; those of mixed clusters are passed over.
-    gain : float
-        As of ``picks.apart``; 0 admits only what is as good.
+    ``feasible``: rows that keep the constraints; those of mixed clusters are passed over;
+    ``gain``: as of ``picks.apart``; 0 admits only what is as good.
     """
     near = feasible[feasible < len(rows.offer)]
     near = near[(near != row) & (rows.is_spot[near] == rows.is_spot[row])]

@@ -56,25 +56,15 @@ __all__ = ["FAMILIES", "PlanQuestion", "plan"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanQuestion:
-    """What ``advisor plan`` is asked.
-
-    Attributes
-    ----------
-    objective : {"time", "cost"}
-    coverage : float
-        Probability that an interval holds the true value.
-    swap : bool or None
-        Compare layer swapping; None: on consumer cards.
-    average_every : int or None
-        Steps between two averages of the weights of swapping peers; None: every eighth step.
-    """
+    """What ``advisor plan`` is asked."""
 
     job: Job
     cluster: NamedCluster
     objective: Objective = "time"
     space: SearchSpace = SPACE
-    coverage: float = 0.9
-    swap: bool | None = None
+    coverage: float = 0.9  # probability that an interval holds the true value
+    swap: bool | None = None  # compare layer swapping; None: on consumer cards
+    # steps between two averages of the weights of swapping peers; None: every eighth step
     average_every: int | None = None
     command: tuple[str, ...] = ()
     predictor: Predictor = field(default_factory=Predictor)
@@ -124,12 +114,8 @@ def whole_job(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the fields of a ``Choice`` about the whole job; nothing where its length is unknown.
 
-    Parameters
-    ----------
-    price_usd_per_h : float or None
-        Of all machines. [USD/h]
-    machines : mapping of str to int
-        How many of each group, by its label.
+    ``price_usd_per_h``: of all machines [USD/h]; ``machines``: how many of each group, by its
+    label.
     """
     if question.job.total_source == NO_LENGTH:
         return {}
@@ -208,10 +194,7 @@ class OnGroup:
     def refusal(self, columns: TimeColumns, count: int) -> PlanningError:
         """Return why nothing runs on so many machines: the nearest miss, or what contradicts.
 
-        Parameters
-        ----------
-        columns : TimeColumns
-            Whose last row is of ``count`` machines, and has no estimate.
+        ``columns``: whose last row is of ``count`` machines, and has no estimate.
         """
         if not self.is_by_shape:
             return self._refusal_of_units(STATUSES[int(columns.status[-1])], count)
@@ -245,10 +228,7 @@ class OnGroup:
     def choice(self, columns: TimeColumns, row: int, space: SearchSpace) -> Choice:
         """Return one row as a choice.
 
-        Parameters
-        ----------
-        space : SearchSpace
-            In which the row's layout was found.
+        ``space``: in which the row's layout was found.
         """
         question, group = self.question, self.group
         layout, nodes = columns.layout(row), int(columns.count[row])
@@ -308,12 +288,8 @@ def plan(question: PlanQuestion) -> Plan:
     ``choices`` use all machines (or, of unlike ones, all of a type); ``front`` holds what equal
     machines do on fewer of them.
 
-    Raises
-    ------
-    UsageError
-        If constraints or objective make no sense for the cluster.
-    PlanningError
-        If no way fits; the message names the nearest miss.
+    Raises UsageError if constraints or objective make no sense for the cluster. Raises
+    PlanningError if no way fits; the message names the nearest miss.
     """
     left_out: dict[str, str] = {}
     front: tuple[Choice, ...] = ()

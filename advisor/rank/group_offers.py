@@ -42,23 +42,15 @@ _MOST_OFFERS: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedOffers:
-    """Mixed clusters as offers with counts, one row a cluster.
+    """Mixed clusters as offers with counts, one row a cluster."""
 
-    Attributes
-    ----------
-    offers, counts : integer arrays of shape (n, k)
-        By rising type.
-    usd_per_h, once_usd : arrays of shape (n,)
-        Of all machines with their storage; paid whatever the time.
-    considered : int
-        Clusters before anything was left out.
-    """
-
+    # offers, counts: (n, k); by rising type
     offers: Integers
     counts: Integers
+    # usd_per_h, once_usd: (n,); of all machines with their storage; paid whatever the time
     usd_per_h: Floats
     once_usd: Floats
-    considered: int
+    considered: int  # clusters before anything was left out
 
     def of(self, column: NDArray[np.generic]) -> Floats:
         """Return a column of the offers by group, nan where a row has fewer groups, (n, k)."""
@@ -77,20 +69,9 @@ def mixed_offers(
 ) -> MixedOffers:
     """Return the clusters of several types that may be rented together.
 
-    Parameters
-    ----------
-    case : StepCase
-    offers : OfferColumns
-    side : SideCosts
-        One row an offer.
-    types : TypeColumns
-        Of the catalogue.
-    counts : tuple of int
-        Numbers of machines of a type that are looked at.
-    most : int
-        Machines together.
-    is_pruned : bool, default True
-        Leave out what rules 1 and 2 allow to; the tests compare with all.
+    ``side``: one row an offer; ``counts``: numbers of machines of a type that are looked at;
+    ``is_pruned``: leave out what rules 1 and 2 allow to; the tests compare with all; True by
+    default.
     """
     hourly = offers.price_usd_per_h + np.nan_to_num(side.storage_usd_per_h)
     first, second, number = _pairs(case, offers, hourly, types, is_pruned=is_pruned)

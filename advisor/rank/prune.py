@@ -52,21 +52,11 @@ _UNKNOWN: Final = 9.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedRow:
-    """A mixed cluster with what it takes, in one row of columns.
-
-    Attributes
-    ----------
-    time_h, cost_usd : float
-    parts : tuple of (int, int)
-        Rows of the offers, and machines of each.
-    choice : Choice
-    columns : TimeColumns
-    completion : Completion
-    """
+    """A mixed cluster with what it takes, in one row of columns."""
 
     time_h: float
     cost_usd: float
-    parts: tuple[tuple[int, int], ...]
+    parts: tuple[tuple[int, int], ...]  # rows of the offers, and machines of each
     choice: Choice
     columns: TimeColumns
     completion: Completion
@@ -84,19 +74,11 @@ class MixedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedRows:
-    """Mixed clusters that keep the constraints, and how many others there are.
-
-    Attributes
-    ----------
-    rows : tuple of MixedRow
-    considered : int
-        Mixed clusters in all, those left out by bounds among them.
-    rejected : Counter of str
-        By the first reason; ``"dominated"`` holds what was left out by bounds.
-    """
+    """Mixed clusters that keep the constraints, and how many others there are."""
 
     rows: tuple[MixedRow, ...]
-    considered: int
+    considered: int  # mixed clusters in all, those left out by bounds among them
+    # by the first reason; ``"dominated"`` holds what was left out by bounds
     rejected: Counter[str]
 
     @property
@@ -122,18 +104,9 @@ def mixed_rows(
 ) -> MixedRows | None:
     """Evaluate the mixed clusters that could be on the front.
 
-    Parameters
-    ----------
-    job : Job
-    request : Request
-    predictor : Predictor
-    offers : OfferColumns
-    side : SideCosts
-        One row an offer.
-    beaten_by : pair of arrays
-        Time [h] and cost [USD] of the clusters of equal machines that satisfy the constraints.
-    is_pruned : bool, default True
-        Leave out what bounds allow to.
+    ``side``: one row an offer; ``beaten_by``: time [h] and cost [USD] of the clusters of equal
+    machines that satisfy the constraints; ``is_pruned``: leave out what bounds allow to; True by
+    default.
 
     Returns
     -------
@@ -357,17 +330,13 @@ _BESIDE: Final = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRows:
-    """What is asked of a catalogue: the offers admitted and the numbers of machines.
-
-    Attributes
-    ----------
-    types, counts : integer arrays of shape (n_types,), (n_counts,)
-        Rows of the catalogue's types that have an offer, rising; machines together.
-    """
+    """What is asked of a catalogue: the offers admitted and the numbers of machines."""
 
     job: Job
     request: Constraints
     offers: OfferColumns
+    # types, counts: (n_types,); rows of the catalogue's types that have an offer, rising; machines
+    # together
     types: Integers
     counts: Integers
 
@@ -400,10 +369,7 @@ def promising_columns(
 ) -> TimeColumns:
     """Estimate the rows that may be on the front; the others say what beat them unseen.
 
-    Parameters
-    ----------
-    prunes : bool, default True
-        False searches every row.
+    ``prunes``: false searches every row; True by default.
 
     Returns
     -------

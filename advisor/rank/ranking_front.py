@@ -46,10 +46,7 @@ def bar_of(
 ) -> NDArray[np.float64]:
     """Return the cost that each time has to stay below: the least of a front that is no slower.
 
-    Parameters
-    ----------
-    front_time, front_cost : float arrays of shape (k,)
-        By rising time and falling cost.
+    ``front_time``, ``front_cost``: (k,); by rising time and falling cost.
 
     Returns
     -------
@@ -68,14 +65,8 @@ def spread_out(
     The next row chosen is always the one farthest from all chosen so far, in logarithms, since a
     user weighs factors ("twice as fast"), not differences.
 
-    Parameters
-    ----------
-    time, cost : array-like of shape (n,)
-        Positive, in the order of the front.
-    size : int
-        At least 1.
-    first : sequence of int
-        Rows to choose before both ends; no more than ``size``.
+    ``time``, ``cost``: (n,); positive, in the order of the front; ``size``: at least 1; ``first``:
+    rows to choose before both ends; no more than ``size``.
 
     Returns
     -------

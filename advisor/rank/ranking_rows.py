@@ -23,32 +23,23 @@ Booleans = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """One row a (offer, count).
+    """One row a (offer, count)."""
 
-    Attributes
-    ----------
-    offer, column : integer arrays of shape (n,)
-        Row of the offers and of the time columns.
-    time_h, cost_usd : float arrays of shape (n,)
-        Expected; nan where the row cannot run. [h], [USD]
-    is_hopeless : boolean array of shape (n,)
-        Spot rows that on-demand ones beat even if nothing is ever taken away, and those of the
-        same machines at a higher price; they are not replayed.
-    completions : tuple of Completion
-        The first has one row a row of the time columns: the machines that stay. The others have
-        the rows of spot offers, by the way to complete the job.
-    completed_by, completed_at : integer arrays of shape (n,)
-        Which of them has the row, and where.
-    """
-
+    # offer, column: (n,); row of the offers and of the time columns
     offer: Integers
     column: Integers
+    # time_h, cost_usd: (n,); expected; nan where the row cannot run. [h], [USD]
     time_h: Floats
     cost_usd: Floats
     is_spot: Booleans
     is_in_quota: Booleans
+    # (n,); spot rows that on-demand ones beat even if nothing is ever taken away, and those of the
+    # same machines at a higher price; they are not replayed
     is_hopeless: Booleans
+    # the first has one row a row of the time columns: the machines that stay. The others have the
+    # rows of spot offers, by the way to complete the job.
     completions: tuple[Completion, ...]
+    # completed_by, completed_at: (n,); which of them has the row, and where
     completed_by: Integers
     completed_at: Integers
 
@@ -145,19 +136,11 @@ def kept_factor(bounds: Floats, confidence: float | None, coverage: float) -> Fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Further:
-    """Another way to complete the job on some rows.
-
-    Attributes
-    ----------
-    like : integer array of shape (n,)
-        Rows with the same offer and count.
-    cost_usd : float array of shape (n,)
-        [USD]
-    """
+    """Another way to complete the job on some rows."""
 
     completion: Completion
-    like: Integers
-    cost_usd: Floats
+    like: Integers  # (n,); rows with the same offer and count
+    cost_usd: Floats  # (n,); [USD]
 
 
 def price_rows(

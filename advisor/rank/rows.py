@@ -56,10 +56,7 @@ def with_spot_ways(
 ) -> Rows:  # fmt: skip
     """Return the rows with those of the ways that change machines on the way, where they may pay.
 
-    Parameters
-    ----------
-    rows : Rows
-        Of machines that stay and of plain spot, as ``price_rows`` makes them.
+    ``rows``: of machines that stay and of plain spot, as ``price_rows`` makes them.
     """
     spot = np.flatnonzero(rows.is_spot & rows.is_in_quota)
     spot = spot[columns.status[rows.column[spot]] == 0]

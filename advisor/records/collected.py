@@ -25,10 +25,7 @@ SCHEMA: Final = "minicloud/1"
 def to_line(row: Mapping[str, Any]) -> str:
     """Return the record as one checked line, newline included.
 
-    Raises
-    ------
-    ValueError
-        A number is not finite: JSON has no word for it.
+    Raises ValueError: a number is not finite: JSON has no word for it.
     """
     body = _canonical(row)
     return f'{body[:-1]},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'
@@ -103,10 +100,7 @@ def pack(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
 def unpack(path: Path) -> Iterator[Row]:
     """Yield the records of a ``*.jsonl.gz`` file.
 
-    Raises
-    ------
-    RecordingError
-        The file cannot be read, or a record fails its checksum.
+    Raises RecordingError: the file cannot be read, or a record fails its checksum.
     """
     try:
         with gzip.open(path, "rt", encoding="utf-8") as lines:

@@ -132,10 +132,7 @@ def _in_slots(path: Path, series: Mapping[str, Series], slot_s: float) -> NodeSh
 def published_node_shares() -> NodeShares:
     """Return the packaged record: Helios' virtual clusters of Earth, May 2020.
 
-    Raises
-    ------
-    AbsentDataError
-        If it does not come with this installation.
+    Raises AbsentDataError if it does not come with this installation.
     """
     import pandas as pd
 

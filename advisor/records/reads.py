@@ -41,8 +41,6 @@ def note(name: str, lines: Iterable[str]) -> None:
 
     Parameters
     ----------
-    name : str
-        Of the table.
     lines : iterable of str
         Its header and rows. They are looked at only where somebody collects.
     """

@@ -72,10 +72,7 @@ def page(
 ) -> str:
     """Return the page as HTML; see the module for what the parts are.
 
-    Raises
-    ------
-    AdvisorError
-        If Plotly's script is not where Plotly keeps it.
+    Raises AdvisorError if Plotly's script is not where Plotly keeps it.
     """
     bundle, packed = plotly()
     parts = [*(asset(name) for name in _SCRIPTS), *scripts]
@@ -121,10 +118,7 @@ def asset(name: str) -> str:
 def plotly() -> tuple[str, str]:
     """Return Plotly's script, and the same packed: gzip, then base64.
 
-    Raises
-    ------
-    AdvisorError
-        If it is not where Plotly keeps it.
+    Raises AdvisorError if it is not where Plotly keeps it.
     """
     place = resources.files("plotly") / "package_data" / "plotly.min.js"
     try:
@@ -362,16 +356,9 @@ def page_data(
 ) -> dict[str, Any]:
     """Return what the page shows.
 
-    Parameters
-    ----------
-    recording : Recording, optional
-        Of the job, where it was recorded.
-    own_cluster : mapping, optional
-        Of the record of ``advisor recommend --json`` with the user's own cluster.
-    asked : mapping, optional
-        The question: options and their values, as a project file has them.
-    made : str
-        When: ISO 8601.
+    ``recording``: of the job, where it was recorded; ``own_cluster``: of the record of ``advisor
+    recommend --json`` with the user's own cluster; ``asked``: the question: options and their
+    values, as a project file has them; ``made``: when: ISO 8601.
 
     Returns
     -------

@@ -45,28 +45,20 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One curve.
-
-    Attributes
-    ----------
-    x, y : sequence of float
-        Points that are not finite are left out.
-    shape : {"line", "steps", "area", "vertical", "points"}
-        ``steps`` holds each value until the next x; ``area`` fills steps down to 0; ``vertical``
-        draws a line across the chart at the first x; ``points`` draws a mark at each, with its
-        label and its bounds.
-    is_minor : bool
-        Drawn faintly, and without its bounds where there is little room.
-    """
+    """One curve."""
 
     name: str
+    # x, y: points that are not finite are left out
     x: Sequence[float]
     y: Sequence[float] = ()
+    # ``steps`` holds each value until the next x; ``area`` fills steps down to 0; ``vertical``
+    # draws a line across the chart at the first x; ``points`` draws a mark at each, with its label
+    # and its bounds
     shape: Shape = "line"
     labels: Sequence[str] = ()
     x_bounds: Sequence[tuple[float, float]] = ()
     y_bounds: Sequence[tuple[float, float]] = ()
-    is_minor: bool = False
+    is_minor: bool = False  # drawn faintly, and without its bounds where there is little room
 
     def points(self) -> Iterator[Point]:
         """Yield what can be drawn at a place: the finite ones."""
@@ -212,10 +204,7 @@ def scored_charts(
 ) -> list[Chart]:
     """Return the chart of scored rows; none where only their scores are known.
 
-    Parameters
-    ----------
-    predicted, measured : sequence of float
-        In one unit, positive.
+    ``predicted``, ``measured``: in one unit, positive.
     """
     if not len(measured):
         return []
@@ -263,12 +252,9 @@ _OTHERS: Final = "other candidates"
 def front_chart(record: Mapping[str, Any], *, names: bool = False) -> list[Chart]:
     """Return time against cost, a numbered point a row of an answer; nothing without rows.
 
-    Parameters
-    ----------
-    record : mapping
-        Of ``advisor recommend --json``; each of its picks has a colour of its own.
-    names : bool, default False
-        Write what computes beside the numbers at the points; else it stands in a note.
+    ``record``: of ``advisor recommend --json``; each of its picks has a colour of its own;
+    ``names``: write what computes beside the numbers at the points; else it stands in a note;
+    False by default.
     """
     shown = record["front"] or record["nearest"]
     if not shown:

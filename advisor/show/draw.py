@@ -40,19 +40,11 @@ _ASCII: Final = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|+++++++++"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """What a terminal can show.
-
-    Attributes
-    ----------
-    is_coloured : bool
-        Write escape sequences; without, curves differ by their marks.
-    is_unicode : bool
-        Draw with Braille and box characters; without, with ASCII alone.
-    """
+    """What a terminal can show."""
 
     width: int = 80
-    is_coloured: bool = False
-    is_unicode: bool = True
+    is_coloured: bool = False  # write escape sequences; without, curves differ by their marks
+    is_unicode: bool = True  # draw with Braille and box characters; without, with ASCII alone
 
 
 def text(charts: Sequence[Chart], style: Style) -> str:
@@ -318,13 +310,7 @@ def figure(charts: Sequence[Chart]) -> Figure:
 
 
 def write(charts: Sequence[Chart], file: Path | io.BytesIO, suffix: str) -> None:
-    """Write the charts as one picture.
-
-    Parameters
-    ----------
-    suffix : str
-        One of ``SUFFIXES``.
-    """
+    """Write the charts as one picture."""
     from matplotlib import rc_context
 
     no_day = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

@@ -60,15 +60,9 @@ def headline(record: Mapping[str, Any]) -> str:
 def plot(record: Mapping[str, Any], axes: Axes | None = None) -> Axes:
     """Draw time against cost with matplotlib; return the axes.
 
-    Parameters
-    ----------
-    record : mapping
-        Of ``advisor recommend --json``.
+    ``record``: of ``advisor recommend --json``.
 
-    Raises
-    ------
-    UsageError
-        If there is nothing to draw.
+    Raises UsageError if there is nothing to draw.
     """
     charts = front_chart(record, names=True)
     if not charts:

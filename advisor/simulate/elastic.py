@@ -98,19 +98,12 @@ def question_of(
 ) -> ElasticQuestion:
     """Return equal phases whose noise scale grows geometrically from first to last.
 
-    Parameters
-    ----------
-    samples : float or None
-        Of a phase at a very small batch; a recording's by default, which are those of its own
-        batch. [samples]
-    sample_s : float or None
-        The recording's steps on each number of workers by default; otherwise communication grows
-        by ``sync_per_doubling_s`` with each doubling of them. [s]
-    noise : (float, float), optional
-        That of the recorded gradients in every phase by default.
-    spread_fraction : float, optional
-        Of the workers' compute, over its mean; by default that of the recorded ranks, or of the
-        clusters that the constants were fitted to.
+    ``samples``: of a phase at a very small batch; a recording's by default, which are those of its
+    own batch [samples]; ``sample_s``: the recording's steps on each number of workers by default;
+    otherwise communication grows by ``sync_per_doubling_s`` with each doubling of them [s];
+    ``noise``: that of the recorded gradients in every phase by default; ``spread_fraction``: of
+    the workers' compute, over its mean; by default that of the recorded ranks, or of the clusters
+    that the constants were fitted to.
     """
     measured = None if known is None or noise is not None else known.noise
     ends = noise if measured is None else (measured.samples, measured.samples)
@@ -155,31 +148,17 @@ def question_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """Figures of a job for a plan of elastic workers: as the one estimate says them.
+    """Figures of a job for a plan of elastic workers: as the one estimate says them."""
 
-    Attributes
-    ----------
-    samples : float
-        Of a phase. [samples]
-    phases : int
-        Epochs, where the dataset is known; one otherwise.
-    batch : float
-        Global batch. [samples]
-    price_usd_per_h, startup_s : float
-        Of a worker. [USD/h], [s]
-    source : str
-        Job and machine, in words.
-    noise : NoiseScale or None
-        Of the recorded gradients; None where a step had one gradient norm only.
-    """
-
-    samples: float
-    phases: int
-    batch: float
+    samples: float  # of a phase [samples]
+    phases: int  # epochs, where the dataset is known; one otherwise
+    batch: float  # global batch [samples]
     scaling: WorkerScaling
+    # price_usd_per_h, startup_s: of a worker. [USD/h], [s]
     price_usd_per_h: float
     startup_s: float
-    source: str
+    source: str  # job and machine, in words
+    # of the recorded gradients; None where a step had one gradient norm only
     noise: NoiseScale | None = None
 
 
@@ -191,10 +170,7 @@ def figures_of(
     The step on one worker at two batches gives what does not depend on the batch and what a
     sample takes; what more workers add beyond their share and the slowest one's is their exchange.
 
-    Raises
-    ------
-    UsageError
-        If the job has no steps, or the type cannot run it or is not sold on demand.
+    Raises UsageError if the job has no steps, or the type cannot run it or is not sold on demand.
     """
     provider, _, name = instance_type.rpartition(":")
     row = predictor.catalogue.instance_type(name, provider=provider or None)
@@ -249,10 +225,7 @@ def figures_of(
 def elastic_answer(question: ElasticQuestion) -> ElasticAnswer:
     """Plan a schedule and draw it.
 
-    Raises
-    ------
-    PlanningError
-        If nothing meets the limit.
+    Raises PlanningError if nothing meets the limit.
     """
     plan = elastic_plan(
         question.phases,

@@ -32,26 +32,15 @@ from advisor.simulate.queue import OwnCluster, QueueAnswer, queue_answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWay:
-    """The job on so many devices of the own cluster.
+    """The job on so many devices of the own cluster."""
 
-    Attributes
-    ----------
-    devices, nodes : int
-        Asked for, and the machines that they are spread over evenly.
-    queue : QueueAnswer
-        Its computing time, what it waits, when it is done.
-    cost_usd : float
-        What using the own cluster costs. [USD]
-    rents : tuple of RentOrWait
-        Against each candidate of the list, in its order.
-    """
-
+    # devices, nodes: asked for, and the machines that they are spread over evenly
     devices: int
     nodes: int
     step_time_s: Estimate
-    queue: QueueAnswer
-    cost_usd: float
-    rents: tuple[RentOrWait, ...]
+    queue: QueueAnswer  # its computing time, what it waits, when it is done
+    cost_usd: float  # what using the own cluster costs [USD]
+    rents: tuple[RentOrWait, ...]  # against each candidate of the list, in its order
 
     def to_record(self, rented: Sequence[Candidate]) -> dict[str, Any]:
         """Return the JSON form; candidates are named by their rank."""
@@ -71,22 +60,13 @@ class OwnWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterComparison:
-    """A recommendation and the same job on the user's own cluster.
-
-    Attributes
-    ----------
-    accelerator : str
-        Of the own cluster.
-    ways : tuple of OwnWay
-        One a number of devices.
-    meets_constraints : bool
-        One of the ways stays within the budget and ends before the deadline in more than half of
-        the insertions.
-    """
+    """A recommendation and the same job on the user's own cluster."""
 
     recommendation: Recommendation
-    accelerator: str
-    ways: tuple[OwnWay, ...]
+    accelerator: str  # of the own cluster
+    ways: tuple[OwnWay, ...]  # one a number of devices
+    # one of the ways stays within the budget and ends before the deadline in more than half of the
+    # insertions
     meets_constraints: bool
 
     def to_record(self) -> dict[str, Any]:
@@ -118,6 +98,10 @@ def compare_with_cluster(
 ) -> ClusterComparison:
     """Put the user's own shared cluster beside what could be rented.
 
+    Raises UsageError, CatalogueError if the cluster, the policy or a number makes no sense. Raises
+    TraceError if the trace cannot be read. Raises PlanningError if the cluster cannot hold the job
+    (exit code 3) or its own past.
+
     Parameters
     ----------
     job : Job
@@ -140,15 +124,6 @@ def compare_with_cluster(
         Random times of submission.
     predictor : Predictor, optional
         That of the recommendation, to keep its catalogue.
-
-    Raises
-    ------
-    UsageError, CatalogueError
-        If the cluster, the policy or a number makes no sense.
-    TraceError
-        If the trace cannot be read.
-    PlanningError
-        If the cluster cannot hold the job (exit code 3) or its own past.
     """
     predictor = predictor or Predictor()
     known = _policy(policy)
@@ -254,19 +229,10 @@ def on_own_devices(
 
     The data is taken to lie on the cluster.
 
-    Parameters
-    ----------
-    group : ClusterGroup
-        What one of the machines is.
-    devices : int
-        Of all machines together.
-    nodes : int, optional
-        Machines that the devices are spread over evenly; as few as hold them by default.
+    ``group``: what one of the machines is; ``devices``: of all machines together; ``nodes``:
+    machines that the devices are spread over evenly; as few as hold them by default.
 
-    Raises
-    ------
-    PlanningError
-        If the job cannot run there (exit code 3).
+    Raises PlanningError if the job cannot run there (exit code 3).
     """
     job = replace(job, transfers=replace(job.transfers, data_bytes=None, boot_s=None))
     nodes = nodes or -(-devices // group.node.devices)

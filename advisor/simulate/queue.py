@@ -51,20 +51,12 @@ class OwnCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartNow:
-    """A job that is submitted now, among those that run and wait.
-
-    Attributes
-    ----------
-    within_hour_probability : float
-        That it starts within the hour.
-    delay_h : dict of str to float
-        10th, 50th and 90th percentile of the wait. [h]
-    """
+    """A job that is submitted now, among those that run and wait."""
 
     running: int
     waiting: int
-    within_hour_probability: float
-    delay_h: dict[str, float]
+    within_hour_probability: float  # that it starts within the hour
+    delay_h: dict[str, float]  # 10th, 50th and 90th percentile of the wait [h]
 
 
 def start_now(own: OwnCluster, devices: int) -> StartNow | None:
@@ -72,10 +64,7 @@ def start_now(own: OwnCluster, devices: int) -> StartNow | None:
 
     None where the trace does not say who runs and waits, or the policy stops running jobs.
 
-    Raises
-    ------
-    PlanningError
-        If the cluster has fewer devices than the job, or than one that waits.
+    Raises PlanningError if the cluster has fewer devices than the job, or than one that waits.
     """
     open_jobs = own.trace.open_jobs
     if not open_jobs.devices.size or own.policy not in POLICIES_OF_START:
@@ -101,30 +90,21 @@ def start_now(own: OwnCluster, devices: int) -> StartNow | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOutcome:
-    """The trace's own jobs under a policy.
-
-    Attributes
-    ----------
-    mean_completion_h, mean_delay_h, p90_delay_h : float
-        Submission to end; of it what is not computing. [h]
-    completion_factor : float
-        Mean completion, by that of the cluster's own policy.
-    """
+    """The trace's own jobs under a policy."""
 
     policy: Policy
+    # mean_completion_h, mean_delay_h, p90_delay_h: submission to end; of it what is not computing
+    # [h]
     mean_completion_h: float
     mean_delay_h: float
     p90_delay_h: float
-    completion_factor: float
+    completion_factor: float  # mean completion, by that of the cluster's own policy
 
 
 def side_by_side(own: OwnCluster, parameters: QueueParameters) -> tuple[PolicyOutcome, ...]:
     """Return every policy on the same jobs, the shortest mean completion first.
 
-    Parameters
-    ----------
-    own : OwnCluster
-        Its own policy is what the others are held against.
+    ``own``: its own policy is what the others are held against.
     """
     outcomes = {
         policy: simulate_queue(
@@ -151,39 +131,27 @@ SAMPLES = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueAnswer:
-    """One job on the shared cluster; times are hours from submission.
-
-    Attributes
-    ----------
-    delay_h, completion_h : tuple of float
-        10th, 50th and 90th percentile. [h]
-    miss_probability : float or None
-        None without a deadline.
-    simulated_delay_h, recorded_delay_h : float
-        Mean delay of the trace's own jobs, simulated and as recorded (None where the file does
-        not say): how far the simulation can be trusted. [h]
-    now : StartNow or None
-        Submitted at the time of the export; None where it does not say who runs and waits, or the
-        policy stops running jobs.
-    rent : RentOrWait or None
-        None where no rented alternative was given.
-    policies : tuple of PolicyOutcome
-        The trace's own jobs under every policy, where they were asked for.
-    """
+    """One job on the shared cluster; times are hours from submission."""
 
     cluster: OwnCluster
     devices: int
     duration_h: Estimate
+    # delay_h, completion_h: 10th, 50th and 90th percentile [h]
     delay_h: tuple[float, ...]
     completion_h: tuple[float, ...]
-    miss_probability: float | None
+    miss_probability: float | None  # none without a deadline
     load: float
     beyond_trace_fraction: float
+    # simulated_delay_h, recorded_delay_h: mean delay of the trace's own jobs, simulated and as
+    # recorded (None where the file does not say): how far the simulation can be trusted [h]
     simulated_delay_h: float
     recorded_delay_h: float | None
+    # submitted at the time of the export; None where it does not say who runs and waits, or the
+    # policy stops running jobs
     now: StartNow | None
-    rent: RentOrWait | None
+    rent: RentOrWait | None  # none where no rented alternative was given
     wait: Wait = field(repr=False)
+    # the trace's own jobs under every policy, where they were asked for
     policies: tuple[PolicyOutcome, ...] = ()
     charts: Sequence[Chart] = field(repr=False, default=())
 
@@ -240,19 +208,12 @@ def queue_answer(
 ) -> QueueAnswer:
     """Insert a job into the recorded cluster at random times.
 
-    Parameters
-    ----------
-    duration_h : Estimate
-        Computing time on the own cluster's devices. [h]
-    rent_completion_h : Estimate, optional
-        Completion on rented machines, start-up included. [h]
-    with_policies : bool, default False
-        Also simulate the trace's own jobs under every policy.
+    ``duration_h``: computing time on the own cluster's devices [h]; ``rent_completion_h``:
+    completion on rented machines, start-up included [h]; ``with_policies``: also simulate the
+    trace's own jobs under every policy; False by default.
 
-    Raises
-    ------
-    PlanningError
-        If the deadline lies in the past, or the cluster cannot hold the job or the trace.
+    Raises PlanningError if the deadline lies in the past, or the cluster cannot hold the job or
+    the trace.
     """
     if deadline_h is not None and deadline_h <= 0:
         raise PlanningError(

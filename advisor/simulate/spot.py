@@ -194,12 +194,8 @@ def plan_on_trace(
 ) -> tuple[Column, Column]:  # fmt: skip
     """Replay the plan that a zone's last fortnight and other zones suggest.
 
-    Parameters
-    ----------
-    repeated : SpotTrace
-        The same record several times, for jobs that outlast it.
-    start_s : ndarray of shape (n,)
-        Submissions. [s]
+    ``repeated``: the same record several times, for jobs that outlast it; ``start_s``: (n,);
+    submissions [s].
 
     Returns
     -------
@@ -253,18 +249,11 @@ def spot_answer(
 ) -> SpotAnswer:
     """Replay a job on a trace in every way, from starts spread over it.
 
-    Parameters
-    ----------
-    trace : SpotTrace
-        Of the zone where the job would run.
-    others : sequence of SpotTrace
-        Of other zones: they take part in the forecast from now on.
+    ``trace``: of the zone where the job would run; ``others``: of other zones: they take part in
+    the forecast from now on.
 
-    Raises
-    ------
-    PlanningError
-        If the job saves no checkpoints, the trace never has its nodes, or no plan meets the
-        deadline.
+    Raises PlanningError if the job saves no checkpoints, the trace never has its nodes, or no plan
+    meets the deadline.
     """
     spells = trace.spells(question.nodes)
     if int(trace.available.max()) < question.least_nodes or (
@@ -314,10 +303,7 @@ def spot_answer(
 def packaged_answer(question: SpotQuestion) -> SpotAnswer:
     """Answer from the packaged traces where the user has none: the interval spans zones.
 
-    Raises
-    ------
-    PlanningError
-        If the job saves no checkpoints, or no plan meets the deadline.
+    Raises PlanningError if the job saves no checkpoints, or no plan meets the deadline.
     """
     history = packaged_spot_history()
     job = question.job

@@ -66,26 +66,17 @@ class PastJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesAnswer:
-    """Nodes for the workers of a job.
-
-    Attributes
-    ----------
-    chosen : str
-        The way whose nodes are recommended.
-    placements : mapping of way to Placement
-        What each way would choose now; slots are those of the record.
-    past : mapping of name to PastJobs
-        By way, and of choices at random; empty where the record is too short.
-    like_nodes : tuple of (names, mean free share, its standard deviation)
-        Groups of nodes of like forecasts, the freest first.
-    """
+    """Nodes for the workers of a job."""
 
     record: NodeShares
     workers: int
     work_h: float
-    chosen: str
+    chosen: str  # the way whose nodes are recommended
+    # what each way would choose now; slots are those of the record
     placements: Mapping[str, Placement]
+    # by way, and of choices at random; empty where the record is too short
     past: Mapping[str, PastJobs]
+    # groups of nodes of like forecasts, the freest first
     like_nodes: tuple[tuple[tuple[str, ...], float, float], ...]
 
     @property
@@ -129,10 +120,8 @@ def nodes_answer(record: NodeShares, *, workers: int, work_h: float) -> NodesAns
     By its forecast; the other ways of choosing stand beside it, each with what it brought on the
     later half of the record by what the earlier half told.
 
-    Raises
-    ------
-    PlanningError
-        If the record is shorter than two days, or there are fewer nodes than workers.
+    Raises PlanningError if the record is shorter than two days, or there are fewer nodes than
+    workers.
     """
     day_slots = max(1, round(_DAY_S / record.slot_s))
     work = work_h * HOUR_S / record.slot_s
@@ -182,26 +171,16 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedAggregation:
-    """Jobs on shared aggregators.
-
-    Attributes
-    ----------
-    exchanges : tuple of Exchange
-        What a step of each exchanges, in three ways.
-    workers : int
-        Machines of each job.
-    link_bytes_per_s, core_bytes_per_s : float
-        Of a machine's network, and of a core's memory. [bytes/s]
-    most_saved_fraction : float
-        Of the cores, if all jobs asked as much as the mean and waited for nobody [fraction].
-    """
+    """Jobs on shared aggregators."""
 
     jobs: tuple[AggregatedJob, ...]
     packing: Packing
-    exchanges: tuple[Exchange, ...]
-    workers: int
+    exchanges: tuple[Exchange, ...]  # what a step of each exchanges, in three ways
+    workers: int  # machines of each job
+    # link_bytes_per_s, core_bytes_per_s: of a machine's network, and of a core's memory [bytes/s]
     link_bytes_per_s: float
     core_bytes_per_s: float
+    # of the cores, if all jobs asked as much as the mean and waited for nobody [fraction]
     most_saved_fraction: float
 
     def to_record(self) -> dict[str, Any]:
@@ -238,6 +217,9 @@ def shared_aggregation(
 ) -> SharedAggregation:  # fmt: skip
     """Return what the jobs' aggregation takes on shared cores.
 
+    Raises UsageError if a job's step or gradients are not known, or a core was not measured.
+    Raises PlanningError if an amount makes no sense.
+
     Parameters
     ----------
     jobs : sequence of Job
@@ -251,13 +233,6 @@ def shared_aggregation(
     core_bytes_per_s : float, optional
         Traffic of one aggregating core; as measured of the machine that the job ran on by
         default. [bytes/s]
-
-    Raises
-    ------
-    UsageError
-        If a job's step or gradients are not known, or a core was not measured.
-    PlanningError
-        If an amount makes no sense.
     """
     rates = [core_bytes_per_s or _core_bytes_per_s(job) for job in jobs]
     tenants = tuple(_tenant(job, workers, rate) for job, rate in zip(jobs, rates, strict=True))
@@ -383,10 +358,7 @@ class FailureAnswer:
 def failures_answer(question: FailureQuestion) -> FailureAnswer:
     """Expect the job's time at its own number of devices and at powers of eight.
 
-    Raises
-    ------
-    PlanningError
-        If a time or a rate makes no sense.
+    Raises PlanningError if a time or a rate makes no sense.
     """
     devices = tuple(sorted({*SCALES, question.devices}))
     rate = question.failures_per_device_h

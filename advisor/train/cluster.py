@@ -82,10 +82,7 @@ def train_on_dask(
 
     Raises ModelError if no program is left to judge the model by, or none to learn from.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Files that every worker can read, each of a size that one worker can hold.
+    ``paths``: files that every worker can read, each of a size that one worker can hold.
     """
     array: Any = importlib.import_module("dask.array")
     dask: Any = importlib.import_module("dask")
@@ -232,11 +229,8 @@ def workers(backend: str = "loky", address: str | None = None) -> Iterator[None]
     Raises UsageError if there is no such backend, or it is not installed; ModelError if the
     cluster cannot be reached or went away: nothing was saved yet, run it again.
 
-    Parameters
-    ----------
-    address : str, optional
-        Of the Dask scheduler (``tcp://host:8786``) or the Ray head (``host:6379``); without one
-        a local cluster is started and stopped again.
+    ``address``: of the Dask scheduler (``tcp://host:8786``) or the Ray head (``host:6379``);
+    without one a local cluster is started and stopped again.
     """
     if backend not in BACKENDS:
         raise UsageError(f"no backend named {backend!r}", hint=f"one of: {', '.join(BACKENDS)}")

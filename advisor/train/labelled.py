@@ -37,10 +37,7 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     Raises UsageError if there are none; RunError if a row makes no sense, or two files have a run
     of the same ``record_id``.
 
-    Parameters
-    ----------
-    paths : sequence of Path or None
-        Files or folders; None takes ``default_paths()``.
+    ``paths``: files or folders; None takes ``default_paths()``.
     """
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}

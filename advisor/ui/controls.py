@@ -111,16 +111,10 @@ def changeable(question: Question) -> dict[str, Any]:
 def changed(base: Question, posted: Any) -> Question:
     """Return the command line's question with everything the page can change as it says.
 
-    Parameters
-    ----------
-    posted : object
-        From JSON: names of ``NAMES`` and their values; what is absent or None is left open,
-        whatever ``base`` says of it.
+    ``posted``: from JSON: names of ``NAMES`` and their values; what is absent or None is left
+    open, whatever ``base`` says of it.
 
-    Raises
-    ------
-    UsageError
-        If a name does not apply, or a value cannot be read.
+    Raises UsageError if a name does not apply, or a value cannot be read.
     """
     if not isinstance(posted, dict):
         raise UsageError("the question is not an object", hint="post names and their values")

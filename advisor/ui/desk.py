@@ -48,17 +48,10 @@ class Desk:
     async def ask(self, slot: str, question: Question, *, is_whole: bool) -> dict[str, Any]:
         """Return the answer.
 
-        Parameters
-        ----------
-        slot : str
-            Where the answer is shown; a newer question of it replaces this one.
-        is_whole : bool
-            Whether everything is wanted that takes longer.
+        ``slot``: where the answer is shown; a newer question of it replaces this one;
+        ``is_whole``: whether everything is wanted that takes longer.
 
-        Raises
-        ------
-        SupersededError
-            If a newer question came first.
+        Raises SupersededError if a newer question came first.
         """
         ticket = object()
         _put(self._newest, slot, ticket, _SLOTS)
@@ -77,10 +70,7 @@ class Desk:
     async def turn(self, call: Callable[[], T]) -> T:
         """Return what ``call`` returns, once whatever is being answered is.
 
-        Raises
-        ------
-        Exception
-            What ``call`` raises.
+        Raises Exception: what ``call`` raises.
         """
         async with self._turn:
             return await in_thread(call)
@@ -96,10 +86,7 @@ def _put(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
 async def in_thread(call: Callable[[], T]) -> T:
     """Return what ``call`` returns, run in a thread that the end of the program does not wait for.
 
-    Raises
-    ------
-    Exception
-        What ``call`` raises.
+    Raises Exception: what ``call`` raises.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

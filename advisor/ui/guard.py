@@ -48,18 +48,12 @@ _OPEN: Final = "open the address that `advisor ui` printed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """What a server lets in.
+    """What a server lets in."""
 
-    Attributes
-    ----------
-    prefix : str
-        Below which all its paths lie, with slashes around it.
-    cookie : str
-        Value of the cookie that replaces the token.
-    """
-
+    # below which all its paths lie, with slashes around it
     prefix: str = field(default_factory=lambda: f"/{secrets.token_urlsafe(6)}/")
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    # value of the cookie that replaces the token
     cookie: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
     def address(self, port: int) -> str:
@@ -70,10 +64,7 @@ class Keys:
 class Guard:
     """Lets through to an application what may ask it, and puts security headers on every reply.
 
-    Parameters
-    ----------
-    app : ASGI application
-        Its paths begin after the prefix.
+    ``app``: its paths begin after the prefix.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:

@@ -37,28 +37,17 @@ _STYLES: Final = ("ui.css",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """Which candidate is exported, and to what.
-
-    Attributes
-    ----------
-    rank : int or None
-        The row; None is the best value.
-    values : dict of str to str
-        What only the user knows, as ``--set``.
-    """
+    """Which candidate is exported, and to what."""
 
     to: str
-    rank: int | None = None
-    values: dict[str, str] = field(default_factory=dict)
+    rank: int | None = None  # the row; None is the best value
+    values: dict[str, str] = field(default_factory=dict)  # what only the user knows, as ``--set``
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> ExportRequest:
         """Return the request that a browser posts.
 
-        Raises
-        ------
-        UsageError
-            If a value is of another kind.
+        Raises UsageError if a value is of another kind.
         """
         to, rank, values = body.get("to"), body.get("rank"), body.get("values", {})
         is_values = isinstance(values, dict) and all(
@@ -76,16 +65,10 @@ class ExportRequest:
 class LiveReport:
     """A question that was asked, and the answers to its changes.
 
-    Parameters
-    ----------
-    beside : callable, optional
-        From question, job, answer and predictor to the comparison with the user's own cluster;
-        None where the question names none.
+    ``beside``: from question, job, answer and predictor to the comparison with the user's own
+    cluster; None where the question names none.
 
-    Raises
-    ------
-    AdvisorError
-        If the catalogue or the job cannot be read.
+    Raises AdvisorError if the catalogue or the job cannot be read.
 
     Attributes
     ----------
@@ -117,16 +100,10 @@ class LiveReport:
     def answer(self, question: Question, is_whole: bool) -> dict[str, Any]:
         """Return the answer to a question, as JSON can hold it.
 
-        Parameters
-        ----------
-        is_whole : bool
-            False leaves out what would change the answer and what to change in the job, each of
-            which asks more questions.
+        ``is_whole``: false leaves out what would change the answer and what to change in the job,
+        each of which asks more questions.
 
-        Raises
-        ------
-        AdvisorError, PlanningError
-            As ``advisor recommend``.
+        Raises AdvisorError, PlanningError as ``advisor recommend``.
         """
         own: ClusterComparison | None = None
 
@@ -151,15 +128,12 @@ class LiveReport:
     ) -> dict[str, Any]:
         """Return a candidate in the words of a tool that runs it.
 
+        Raises AdvisorError as ``advisor export``.
+
         Returns
         -------
         dict
             ``command``, which does the same, and the record of ``export.Exported``.
-
-        Raises
-        ------
-        AdvisorError
-            As ``advisor export``.
         """
         made = export_to(
             record, asked.to, rank=asked.rank, values=asked.values, predictor=self.predictor,

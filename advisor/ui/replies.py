@@ -52,10 +52,7 @@ class UnreadableError(Exception):
 async def read_object(request: Request) -> dict[str, Any]:
     """Return the JSON object of a request's body.
 
-    Raises
-    ------
-    UnreadableError
-        If the body is longer than ``LONGEST_BODY``, or no JSON object.
+    Raises UnreadableError if the body is longer than ``LONGEST_BODY``, or no JSON object.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -28,15 +28,9 @@ _MOST_CONNECTIONS: Final = 64
 def listening(port: int) -> Iterator[socket.socket]:
     """Listen on loopback for as long as the block lasts.
 
-    Parameters
-    ----------
-    port : int
-        0 takes a free one.
+    ``port``: 0 takes a free one.
 
-    Raises
-    ------
-    AdvisorError
-        If the port is in use, or may not be used.
+    Raises AdvisorError if the port is in use, or may not be used.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         # A port that was just left can be taken again; on Windows this would share it.
@@ -57,15 +51,7 @@ def listening(port: int) -> Iterator[socket.socket]:
 class Server:
     """The web application on a port that is listened to.
 
-    Parameters
-    ----------
-    beside : callable, optional
-        As of ``LiveReport``.
-
-    Raises
-    ------
-    AdvisorError
-        If the job or the catalogue cannot be read.
+    Raises AdvisorError if the job or the catalogue cannot be read.
     """
 
     def __init__(
@@ -79,10 +65,7 @@ class Server:
     def run(self, *, is_opened: bool) -> None:
         """Serve until Ctrl-C, which is how it ends: no error.
 
-        Parameters
-        ----------
-        is_opened : bool
-            Open the page in a browser; connections wait until the server runs.
+        ``is_opened``: open the page in a browser; connections wait until the server runs.
         """
         if is_opened:
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()

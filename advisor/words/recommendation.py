@@ -97,10 +97,7 @@ def alternatives_words(one: Record, most: int = 2) -> str:
 def explained_text(record: Record, rank: int, *, width: int = 80) -> str:
     """Return everything that is known of one row of the record of ``advisor recommend --json``.
 
-    Raises
-    ------
-    UsageError
-        If there is no such row.
+    Raises UsageError if there is no such row.
     """
     rows = record["front"] or record["nearest"]
     one = next((row for row in rows if row["rank"] == rank), None)

@@ -26,10 +26,7 @@ _KINDS = {
 def text(record: Mapping[str, Any]) -> str:
     """Return the verdict, a line a machine, what is against it, and what would do.
 
-    Parameters
-    ----------
-    record : mapping
-        Of ``advisor gate --json``.
+    ``record``: of ``advisor gate --json``.
     """
     lines = []
     for one in record["submission"]:
@@ -99,10 +96,7 @@ def advice_text(record: Record, *, width: int = 80, most: int | None = SCREEN_LI
 def explained(record: Record, number: int, *, width: int = 80) -> list[str]:
     """Return everything that is known of one piece of advice.
 
-    Raises
-    ------
-    UsageError
-        If there is no such advice.
+    Raises UsageError if there is no such advice.
     """
     found = record["advice"]
     if not 1 <= number <= len(found):
@@ -199,10 +193,7 @@ _WIDTH: Final = 10
 def cache_table(details: Mapping[str, Any]) -> list[str]:
     """Return the hit rate of each size and policy, and the latency of the best that serves.
 
-    Parameters
-    ----------
-    details : mapping
-        Of the advice ``expert-cache``.
+    ``details``: of the advice ``expert-cache``.
     """
     by_size: dict[int, dict[str, Mapping[str, Any]]] = {}
     for one in details["sizes"]:

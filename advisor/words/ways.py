@@ -23,12 +23,7 @@ _WORTH_SAYING: Final = 0.02
 def show(record: Record, *, width: int | None = None) -> str:
     """Return the answer, what else was found, and what to run.
 
-    Parameters
-    ----------
-    record : mapping
-        Of ``advisor plan --json``.
-    width : int, optional
-        Columns; the terminal's otherwise.
+    ``record``: of ``advisor plan --json``; ``width``: columns; the terminal's otherwise.
     """
     columns = width or shutil.get_terminal_size().columns
     best, *others = record["plans"]

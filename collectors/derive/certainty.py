@@ -73,10 +73,7 @@ def widest_fraction() -> float:
 def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, str] | None:
     """Return what is not known well enough and what to do about it; None where all is.
 
-    Parameters
-    ----------
-    is_length_given : bool, default False
-        The user says how long the job is, whatever was found.
+    ``is_length_given``: the user says how long the job is, whatever was found; False by default.
     """
     step, work = seen.step_time, seen.total_work
     if step is None:
@@ -122,23 +119,13 @@ SETTLED = "the step time has settled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
-    """The thresholds.
-
-    Attributes
-    ----------
-    half_width_fraction : float
-        Of the mean; 0.05, or 0.02 with ``--precise``.
-    agreement_fraction : float
-        Between the means of the last two fifths of the time.
-    short_epoch_s : float
-        An epoch expected to be shorter than this is waited for. [s]
-    """
+    """The thresholds."""
 
     least_steps: int = 30
     least_s: float = 10.0
-    half_width_fraction: float = 0.05
-    agreement_fraction: float = 0.05
-    short_epoch_s: float = 30.0
+    half_width_fraction: float = 0.05  # of the mean; 0.05, or 0.02 with ``--precise``
+    agreement_fraction: float = 0.05  # between the means of the last two fifths of the time
+    short_epoch_s: float = 30.0  # an epoch expected to be shorter than this is waited for [s]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,8 @@ def deep_step(
 ) -> DeepStep | None:
     """Return the deep step that ``facts`` describe, or None without any.
 
-    Parameters
-    ----------
-    step_s : float or None
-        What the operators add up to: the corrected step without its loader; None leaves them as
-        measured. [s]
+    ``step_s``: what the operators add up to: the corrected step without its loader; None leaves
+    them as measured [s].
     """
     if not facts:
         return None
@@ -158,11 +155,8 @@ def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 
     earlier versions looked seldom for what is shared, and not in their first seconds: there the
     resident memory counts by the share of it that was proportional when it was looked.
 
-    Parameters
-    ----------
-    largest_process_bytes : int
-        Largest resident memory of any single process; proportional memory is divided by strangers
-        as well, hence the result is no less than this. [bytes]
+    ``largest_process_bytes``: largest resident memory of any single process; proportional memory
+    is divided by strangers as well, hence the result is no less than this [bytes].
     """
     if readings and readings[0].pss_bytes is not None:
         peak = max(reading.pss_bytes or 0 for reading in readings)
@@ -195,10 +189,7 @@ def step_memory_bytes(deep: DeepStep, samples: float) -> float:
     max over the moments of the traced step of fixed + growing samples / traced samples: with the
     batch the peak moves from the optimizer over the end of the backward pass to its beginning.
 
-    Raises
-    ------
-    ValueError
-        If the memory of the step was not followed.
+    Raises ValueError if the memory of the step was not followed.
     """
     if not deep.memory_frontier:
         raise ValueError("the step's memory was not followed")

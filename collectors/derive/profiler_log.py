@@ -56,10 +56,7 @@ class ProfilerLog:
 def read_profiler_log(path: Path) -> ProfilerLog:
     """Read the profiler's file.
 
-    Raises
-    ------
-    RecordingError
-        If it is missing, holds nothing, or was written by a later version.
+    Raises RecordingError if it is missing, holds nothing, or was written by a later version.
     """
     try:
         data = path.read_bytes()

@@ -45,10 +45,7 @@ class _Share:
 def ranks_of(processes: Sequence[Events], trainer: Events) -> tuple[RankSeries, ...]:
     """Return the series of every rank, by rank; of a program of one process, rank 0 alone.
 
-    Parameters
-    ----------
-    trainer : Events
-        The one whose steps count where no process has joined a group.
+    ``trainer``: the one whose steps count where no process has joined a group.
     """
     together = _by_rank(processes)
     if not together:
@@ -185,10 +182,7 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     Waiting for a core while gradients are on their way delays nothing and is not taken out. No
     more is taken out than ranks have waited for a core: on an idle machine nothing is.
 
-    Parameters
-    ----------
-    step : StepTime
-        Of the trainer, its own waiting for a core taken out.
+    ``step``: of the trainer, its own waiting for a core taken out.
     """
     ranks = _by_rank(processes)
     if len(ranks) < 2:

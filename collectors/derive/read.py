@@ -76,10 +76,8 @@ def read_events(path: Path) -> Events:
 def recording(run: Path) -> Recording:
     """Derive the recording of the run in folder ``run``.
 
-    Raises
-    ------
-    RecordingError
-        If there is none, or it is empty, unreadable, or says what no recording can say.
+    Raises RecordingError if there is none, or it is empty, unreadable, or says what no recording
+    can say.
     """
     try:
         return _derive(run)

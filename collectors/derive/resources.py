@@ -22,33 +22,22 @@ _MOST_STEPS: Final = 240  # readings of a series by step: as many as of one by t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Rates of the whole process tree while it trained.
-
-    Attributes
-    ----------
-    channels : mapping of str to tuple of float
-        ``cpu_cores`` (cores busy), ``memory_bytes``, ``network_received_bytes_per_s``,
-        ``network_sent_bytes_per_s``; all of one length, which is 0 where the recording ended
-        before its second reading.
-    busy_cores : float or None
-        Processor time over time; None without readings. [cores]
-    cpu_s_per_step : float or None
-        Processor time of all processes and threads; None also without steps. [s]
-    rank_mean, rank_max : mapping of str to tuple of float
-        Where several ranks trained together, the mean over them and the largest, of equal parts of
-        their steps: ``step_s`` and ``wait_s`` (blocked in communication) of a step,
-        ``network_sent_bytes_per_s`` and ``network_received_bytes_per_s`` on the wire.
-    rank_interval_s : float
-        Of such a part; 1 without. [s]
-    """
+    """Rates of the whole process tree while it trained."""
 
     interval_s: float
+    # ``cpu_cores`` (cores busy), ``memory_bytes``, ``network_received_bytes_per_s``,
+    # ``network_sent_bytes_per_s``; all of one length, which is 0 where the recording ended before
+    # its second reading
     channels: Mapping[str, tuple[float, ...]]
-    busy_cores: float | None
+    busy_cores: float | None  # processor time over time; None without readings [cores]
+    # processor time of all processes and threads; None also without steps [s]
     cpu_s_per_step: float | None
+    # rank_mean, rank_max: where several ranks trained together, the mean over them and the
+    # largest, of equal parts of their steps: ``step_s`` and ``wait_s`` (blocked in communication)
+    # of a step, ``network_sent_bytes_per_s`` and ``network_received_bytes_per_s`` on the wire
     rank_mean: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     rank_max: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    rank_interval_s: float = 1.0
+    rank_interval_s: float = 1.0  # of such a part; 1 without [s]
 
 
 _COUNTERS: Final[Mapping[str, Callable[[Reading], float]]] = {

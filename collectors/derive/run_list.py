@@ -32,21 +32,12 @@ _TAIL_BYTES: Final = 8192  # holds the last record, unless the command is very l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
-    """What a listing shows of a run.
-
-    Attributes
-    ----------
-    status : str
-        As in ``Recording``, or ``"unreadable: "`` and why, in one line.
-    started_at : str or None
-        ISO 8601, UTC; None where unreadable, as all that follows.
-    duration_s, step_s : float or None
-        Of the recording, and of a step, corrected. [s]
-    """
+    """What a listing shows of a run."""
 
     run: str
-    status: str
-    started_at: str | None = None
+    status: str  # as in ``Recording``, or ``"unreadable: "`` and why, in one line
+    started_at: str | None = None  # ISO 8601, UTC; None where unreadable, as all that follows
+    # duration_s, step_s: of the recording, and of a step, corrected [s]
     duration_s: float | None = None
     step_s: float | None = None
     command: tuple[str, ...] = ()

@@ -164,10 +164,7 @@ def latest_run(root: Root | None = None) -> Path:
 def find_run(name: str, root: Root | None = None) -> Path:
     """Return the run that ``name`` means: a path, a run id, or the unique part of one.
 
-    Raises
-    ------
-    RecordingError
-        If there is none, or more than one.
+    Raises RecordingError if there is none, or more than one.
     """
     path = Path(name)
     if (path / PROFILER_FILE).exists():
@@ -209,10 +206,7 @@ def read_recording(path: Path | str) -> Recording:
 
     A run whose profiler was killed reads as ``"killed"``: what was written until then is there.
 
-    Raises
-    ------
-    RecordingError
-        If there is no run, or it is empty, unreadable or of a later version.
+    Raises RecordingError if there is no run, or it is empty, unreadable or of a later version.
     """
     from advisor.collectors.derive.read import recording
 
@@ -225,10 +219,7 @@ def read_recording(path: Path | str) -> Recording:
 def recover(path: Path | str) -> Recording:
     """Close a run whose profiler was killed, and return it.
 
-    Raises
-    ------
-    RecordingError
-        If it is still being recorded, or not readable, or the disk is full.
+    Raises RecordingError if it is still being recorded, or not readable, or the disk is full.
     """
     from advisor.collectors.derive.profiler_log import read_profiler_log
     from advisor.collectors.derive.read import recording
@@ -271,10 +262,7 @@ def _unwritable(run: Path, why: str | None) -> RecordingError:
 def remove(path: Path | str) -> None:
     """Delete a run: the files that a recording consists of, then its folder.
 
-    Raises
-    ------
-    RecordingError
-        If it is still being recorded, or something else lies in the folder.
+    Raises RecordingError if it is still being recorded, or something else lies in the folder.
     """
     run = Path(path)
     if profiler_lives(run):

@@ -130,16 +130,11 @@ def _machine_curve(times: list[int], readings: Sequence[Reading], end: Mapping[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """The times of a recording; None where there was nothing to time.
-
-    Attributes
-    ----------
-    boundary : Corrected or None
-        What a step with an epoch's begin in it takes beyond an ordinary one without neighbours.
-    """
+    """The times of a recording; None where there was nothing to time."""
 
     step: Mean | None
     startup: Corrected | None
+    # what a step with an epoch's begin in it takes beyond an ordinary one without neighbours
     boundary: Corrected | None
     whole: Corrected
     tail: Corrected | None = None
@@ -148,14 +143,10 @@ class Times:
 def times(trainer: Events, tree: Tree, *, profiler_pid: int, world_size: int) -> Times:
     """Correct all times of a recording.
 
-    Parameters
-    ----------
-    trainer : Events
-        Of the process that trains; its steps take over what the tree knows of the waiting's cause.
-    profiler_pid : int
-        A trainer that is its child has waited for a core since the start.
-    world_size : int
-        Processes that train together would each have a machine: no waiting is their own.
+    ``trainer``: of the process that trains; its steps take over what the tree knows of the
+    waiting's cause; ``profiler_pid``: a trainer that is its child has waited for a core since the
+    start; ``world_size``: processes that train together would each have a machine: no waiting is
+    their own.
     """
     steps = trainer.steps
     if not steps.first_ns:

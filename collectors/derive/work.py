@@ -95,10 +95,7 @@ def _spread(events: Events, step: StepTime) -> float:
 def count_rounds(events: Events, *, is_finished: bool) -> TotalWork | None:
     """Return the rounds of the whole job; None where its fits do not say.
 
-    Parameters
-    ----------
-    is_finished : bool
-        Whether the script ran to its own end, with hooks: then all rounds were seen.
+    ``is_finished``: whether the script ran to its own end, with hooks: then all rounds were seen.
     """
     if not has_rounds(events):
         return None
@@ -221,10 +218,7 @@ def of_loops(
 ) -> Length | None:
     """Multiply the loops around a step; divide by the innermost one's turns in a step.
 
-    Parameters
-    ----------
-    found : list of dict
-        All that was seen of the work, in order, ``loops`` last.
+    ``found``: all that was seen of the work, in order, ``loops`` last.
 
     Returns
     -------
@@ -441,10 +435,7 @@ def total_work(
 ) -> TotalWork | None:
     """Return the job's length, or None where nobody says.
 
-    Parameters
-    ----------
-    samples_per_step : float
-        Over all processes; 0 where unknown.
+    ``samples_per_step``: over all processes; 0 where unknown.
     """
     if given.total_steps is not None:
         return TotalWork.of(given.total_steps, None, "--total-steps", "given")

@@ -152,22 +152,15 @@ NOTHING: Final = Stretch(wall_ns=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """A time as it was and as it would be without neighbours.
+    """A time as it was and as it would be without neighbours."""
 
-    Attributes
-    ----------
-    raw_s, raw_wait_s : float
-        Wall time, and the part of it in the data loader. [s]
-    corrected_s, wait_s : float
-        The same without the waiting for a core. [s]
-    half_width_s : float
-        How far the corrected time may be off, since waiting was taken out of it. [s]
-    """
-
+    # raw_s, raw_wait_s: wall time, and the part of it in the data loader [s]
     raw_s: float
+    # corrected_s, wait_s: the same without the waiting for a core [s]
     corrected_s: float
     raw_wait_s: float
     wait_s: float
+    # how far the corrected time may be off, since waiting was taken out of it [s]
     half_width_s: float
 
     def per(self, count: float) -> Corrected:
@@ -246,16 +239,9 @@ def own_share(
     While one of the tree's threads waits because of a neighbour, that neighbour runs. On each core
     that a neighbour holds no more of the tree's threads wait than there are to a core.
 
-    Parameters
-    ----------
-    foreign_cpu, own_cpu : float
-        Processor time of everybody else and of the tree. [s]
-    own_delay : float
-        What all processes of the tree waited for a core. [s]
-    elapsed : float
-        Wall time. [s]
-    cores : float
-        What the tree may use. [cores]
+    ``foreign_cpu``, ``own_cpu``: processor time of everybody else and of the tree [s];
+    ``own_delay``: what all processes of the tree waited for a core [s]; ``elapsed``: wall time
+    [s]; ``cores``: what the tree may use [cores].
 
     Examples
     --------

@@ -76,20 +76,14 @@ _CLOSED = _Interval()
 
 @dataclass(slots=True)
 class Events:
-    """What one process recorded.
-
-    Attributes
-    ----------
-    clock : int
-        The one of the highest rank that ticked; -1 for none.
-    backwards, batches, samples : int
-        Sums over the ``intervals``: complete steps without an epoch's begin in them.
-    """
+    """What one process recorded."""
 
     header: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    clock: int = -1
+    clock: int = -1  # the one of the highest rank that ticked; -1 for none
     steps: Steps = field(default_factory=Steps)
+    # backwards, batches, samples: sums over the ``intervals``: complete steps without an epoch's
+    # begin in them
     backwards: int = 0
     batches: int = 0
     samples: int = 0
@@ -143,10 +137,7 @@ class Events:
     def take_ticks(self, columns: Sequence[Sequence[int]]) -> None:
         """Take in many ticks, as ``take`` would one by one.
 
-        Parameters
-        ----------
-        columns : sequence of sequences of int
-            The fields of ``hooks.format.STEP_PAYLOAD``, one or more ticks.
+        ``columns``: the fields of ``hooks.format.STEP_PAYLOAD``, one or more ticks.
         """
         clock, plain = self.clock, fmt.FLAG_COMPLETES
         kinds = zip(columns[3], columns[4], strict=True)

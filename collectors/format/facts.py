@@ -22,24 +22,14 @@ _CALL: Final = "torch.set_num_threads"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits that a script ran under; None where there was none.
+    """Limits that a script ran under; None where there was none."""
 
-    Attributes
-    ----------
-    threads : int or None
-        Threads that one process computes with, where the script or its environment set them.
-    threads_source : str
-        Who set them: ``"torch.set_num_threads"``, ``"OMP_NUM_THREADS"``.
-    cores : float or None
-        Cores that all processes together may use, where the machine has more. [cores]
-    cores_source : str
-        Who took the others away: ``"its CPU affinity"``, ``"a CPU quota"``.
-    """
-
+    # threads that one process computes with, where the script or its environment set them
     threads: int | None = None
-    threads_source: str = ""
+    threads_source: str = ""  # who set them: ``"torch.set_num_threads"``, ``"OMP_NUM_THREADS"``
+    # cores that all processes together may use, where the machine has more [cores]
     cores: float | None = None
-    cores_source: str = ""
+    cores_source: str = ""  # who took the others away: ``"its CPU affinity"``, ``"a CPU quota"``
 
     def compute_threads(self, processes: int = 1) -> float | None:
         """Return the cores that so many processes can compute with; None without a limit.
@@ -74,10 +64,7 @@ class Limits:
 def limits_of(fact: Mapping[str, Any], logical_cpus: int, cpu_limit: float) -> Limits:
     """Return the limits by what the hooks saw in the script's process.
 
-    Parameters
-    ----------
-    cpu_limit : float
-        What the profiler itself may use: affinity and quota. [cores]
+    ``cpu_limit``: what the profiler itself may use: affinity and quota [cores].
     """
     threads, source = _threads(fact)
     affinity = fact.get("affinity", logical_cpus)
@@ -117,17 +104,12 @@ class GradientNorms:
     """Norms of mean gradients at two batch sizes, step by step.
 
     A loss scale is in both: their ratio is what they tell.
-
-    Attributes
-    ----------
-    small_batch, large_batch : float
-        Of one pass of one rank, and of a step over all of them. [samples]
-    small_norm2, large_norm2 : tuple of float
-        |G|^2 of each sampled step, one of each.
     """
 
+    # small_batch, large_batch: of one pass of one rank, and of a step over all of them [samples]
     small_batch: float
     large_batch: float
+    # small_norm2, large_norm2: |G|^2 of each sampled step, one of each
     small_norm2: tuple[float, ...]
     large_norm2: tuple[float, ...]
 
@@ -137,11 +119,8 @@ def gradient_norms(
 ) -> GradientNorms | None:
     """Return the norms that the hooks took; None where a step has one gradient norm only.
 
-    Parameters
-    ----------
-    passes : int
-        Micro-batches of a step of one rank, as loader and backward passes say together: passes
-        for several losses of one batch are no parts of one gradient.
+    ``passes``: micro-batches of a step of one rank, as loader and backward passes say together:
+    passes for several losses of one batch are no parts of one gradient.
     """
     if not samples or passes * ranks < 2:
         return None
@@ -171,41 +150,25 @@ def _is_norm(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedPass:
-    """The first tokens of one forward pass.
-
-    Attributes
-    ----------
-    is_training : bool
-        Whether the routers were in training mode, in which some add noise.
-    experts : tuple of tuple of int
-        By layer, the experts of one token after the other.
-    """
+    """The first tokens of one forward pass."""
 
     step: int
-    is_training: bool
-    experts: tuple[tuple[int, ...], ...]
+    is_training: bool  # whether the routers were in training mode, in which some add noise
+    experts: tuple[tuple[int, ...], ...]  # by layer, the experts of one token after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """The layers of a model that route, and where tokens went.
-
-    Attributes
-    ----------
-    experts, top : int
-        Experts of a layer, and how many each token uses.
-    expert_bytes, dense_bytes : int
-        Weights of one expert, and of all that is no expert. [bytes]
-    passes : tuple of RoutedPass
-        In time; empty if none was seen whole.
-    """
+    """The layers of a model that route, and where tokens went."""
 
     layers: tuple[str, ...]
+    # experts, top: experts of a layer, and how many each token uses
     experts: int
     top: int
+    # expert_bytes, dense_bytes: weights of one expert, and of all that is no expert [bytes]
     expert_bytes: int
     dense_bytes: int
-    passes: tuple[RoutedPass, ...]
+    passes: tuple[RoutedPass, ...]  # in time; empty if none was seen whole
 
 
 def routing_of(routers: Mapping[str, Any], routes: Sequence[Mapping[str, Any]]) -> Routing | None:
@@ -245,23 +208,14 @@ _ALIKE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saves:
-    """The checkpoints that were seen.
-
-    Attributes
-    ----------
-    seconds, raw_seconds : float
-        Median standstill of one, without neighbours and by the clock. [s]
-    size_bytes : int or None
-        Of the largest; None where files could not be measured. [bytes]
-    half_width_s : float
-        How far the correction may be off. [s]
-    """
+    """The checkpoints that were seen."""
 
     count: int
+    # seconds, raw_seconds: median standstill of one, without neighbours and by the clock [s]
     seconds: float
-    size_bytes: int | None
+    size_bytes: int | None  # of the largest; None where files could not be measured [bytes]
     raw_seconds: float = 0.0
-    half_width_s: float = 0.0
+    half_width_s: float = 0.0  # how far the correction may be off [s]
 
 
 def saves_of(facts: Sequence[Mapping[str, Any]], kept_share: float = 0.0) -> Saves | None:
@@ -310,22 +264,15 @@ _CHOICE: Final = re.compile(r".*(device|accelerator|platform).*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a script was told of devices.
+    """What a script was told of devices."""
 
-    Attributes
-    ----------
-    reason : str
-        Why it used no accelerator, in words; empty where it uses one if there is one.
-    edits : tuple of (words, words)
-        The part of it on the command line: words in a row, and what stands in their place.
-    spreads : tuple of str
-        Names in its source of what trains on several devices; empty where none was seen.
-    """
-
+    # why it used no accelerator, in words; empty where it uses one if there is one
     reason: str = ""
     change: str = ""
+    # the part of it on the command line: words in a row, and what stands in their place
     edits: tuple[Edit, ...] = ()
     by_hand: str = ""
+    # names in its source of what trains on several devices; empty where none was seen
     spreads: tuple[str, ...] = ()
 
 
@@ -334,10 +281,7 @@ def told_of(
 ) -> Told | None:
     """Return what the training process was told, or None where nothing is known of it.
 
-    Parameters
-    ----------
-    device : str or None
-        That it trained on, ``"cpu"`` or ``"cuda"``; None where no step was traced.
+    ``device``: that it trained on, ``"cpu"`` or ``"cuda"``; None where no step was traced.
     """
     fact = trainer.fact("told")
     if not fact or device is None:

@@ -25,28 +25,21 @@ _STEADY: Final = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSeries:
-    """One of the processes that train together; rank 0 of a program of one process.
-
-    Attributes
-    ----------
-    step_s : tuple of float
-        Ordinary steps in order, the rank's own waiting for a core taken out. [s]
-    wait_s : tuple of float
-        Time of each step blocked in communication, after the first twelve (warm-up, traced
-        steps); the mean of the steps between two records, at most 20 ms apart or one step.
-        Empty for a program of one process. [s]
-    sent_bytes_per_step, received_bytes_per_step : float or None
-        On the wire, by its TCP sockets; None where the system does not tell. [bytes]
-    payload_bytes_per_step : float or None
-        Handed to collectives called from Python; DDP's gradients are not among them. [bytes]
-    """
+    """One of the processes that train together; rank 0 of a program of one process."""
 
     rank: int
     pid: int
+    # ordinary steps in order, the rank's own waiting for a core taken out [s]
     step_s: tuple[float, ...]
+    # time of each step blocked in communication, after the first twelve (warm-up, traced steps);
+    # the mean of the steps between two records, at most 20 ms apart or one step. Empty for a
+    # program of one process [s]
     wait_s: tuple[float, ...]
+    # sent_bytes_per_step, received_bytes_per_step: on the wire, by its TCP sockets; None where the
+    # system does not tell [bytes]
     sent_bytes_per_step: float | None
     received_bytes_per_step: float | None
+    # handed to collectives called from Python; DDP's gradients are not among them [bytes]
     payload_bytes_per_step: float | None
 
 
@@ -76,22 +69,16 @@ class Throttling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedReading:
-    """Memory that the processes touched in one window (``profile --working-set``).
-
-    Attributes
-    ----------
-    touched_bytes, resident_bytes : int
-        Touched in it, and held at its end; pages that processes share count once for each. [bytes]
-    held_bytes : int
-        Held at its begin: what came meanwhile was touched because it came. [bytes]
-    """
+    """Memory that the processes touched in one window (``profile --working-set``)."""
 
     t_s: float
     window_s: float
+    # touched_bytes, resident_bytes: touched in it, and held at its end; pages that processes share
+    # count once for each [bytes]
     touched_bytes: int
     resident_bytes: int
     processes: int
-    held_bytes: int
+    held_bytes: int  # held at its begin: what came meanwhile was touched because it came [bytes]
 
     @property
     def is_steady(self) -> bool:
@@ -105,23 +92,18 @@ StepClock = Literal["optimizer", "backward", "loader", "marker", "fit", "round"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostBenchmark:
-    """Micro-benchmarks of the host, measured once and cached (``advisor doctor``).
+    """Micro-benchmarks of the host, measured once and cached (``advisor doctor``)."""
 
-    Attributes
-    ----------
-    matmul_flop_per_s, matmul_one_core_flop_per_s : float
-        Large fp32 product on every usable core at once, and on one alone. [flop/s]
-    copy_bytes_per_s, copy_one_core_bytes_per_s : float
-        Memory traffic (read plus write) of a large copy. [bytes/s]
-    scalar_score : float
-        Interpreter-free integer work of one core while all are busy, in CoreMark-like
-        iterations; see ``benchmark_kernels`` for how it was tied to CoreMark. [1/s]
-    """
-
+    # matmul_flop_per_s, matmul_one_core_flop_per_s: large fp32 product on every usable core at
+    # once, and on one alone [flop/s]
     matmul_flop_per_s: float
     matmul_one_core_flop_per_s: float
+    # copy_bytes_per_s, copy_one_core_bytes_per_s: memory traffic (read plus write) of a large copy
+    # [bytes/s]
     copy_bytes_per_s: float
     copy_one_core_bytes_per_s: float
+    # interpreter-free integer work of one core while all are busy, in CoreMark-like iterations;
+    # see ``benchmark_kernels`` for how it was tied to CoreMark [1/s]
     scalar_score: float
     disk_read_bytes_per_s: float | None
     measured_at: str
@@ -133,30 +115,23 @@ class DeviceSheet:
 
     Attributes
     ----------
-    name : str
-        As the processor or the driver names itself.
     fp32_flop_per_s, ..., fp8_flop_per_s : float or None
         Large products by precision, on all threads; None where the device has none. [flop/s]
-    copy_bytes_per_s : float
-        Traffic, read plus written, of a large copy. [bytes/s]
-    call_s : float
-        One small call from Python, many issued in a row. [s]
-    threads : tuple of int
-        Processors: the numbers of threads of the three lists below; empty for GPUs.
-    flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads : tuple of float
-        Large fp32 products [flop/s], copy [bytes/s], a small training step [s].
     """
 
     device: Literal["cpu", "cuda"]
-    name: str
+    name: str  # as the processor or the driver names itself
     fp32_flop_per_s: float
     tf32_flop_per_s: float | None
     bf16_flop_per_s: float | None
     fp16_flop_per_s: float | None
     fp8_flop_per_s: float | None
-    copy_bytes_per_s: float
-    call_s: float
+    copy_bytes_per_s: float  # traffic, read plus written, of a large copy [bytes/s]
+    call_s: float  # one small call from Python, many issued in a row [s]
+    # processors: the numbers of threads of the three lists below; empty for GPUs
     threads: tuple[int, ...] = ()
+    # flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads: large fp32 products
+    # [flop/s], copy [bytes/s], a small training step [s]
     flop_per_s_by_threads: tuple[float, ...] = ()
     bytes_per_s_by_threads: tuple[float, ...] = ()
     step_s_by_threads: tuple[float, ...] = ()
@@ -233,33 +208,21 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """The settled time of one optimizer step, contention taken out.
+    """The settled time of one optimizer step, contention taken out."""
 
-    Attributes
-    ----------
-    corrected_s, raw_s : float
-        Mean step after warm-up, without and with the waiting for a core. [s]
-    low_s, high_s : float
-        90 % interval of the corrected mean by batch means. [s]
-    steps, warmup_steps : int
-        Steps used, and steps dropped before them.
-    delay_fraction : float
-        Share of the raw time spent waiting for a core: the machine's noise.
-    is_settled : bool
-        The stop rule was satisfied before the recording ended.
-    contention_half_width_s : float
-        How far the correction may be off: part of the interval. [s]
-    """
-
+    # corrected_s, raw_s: mean step after warm-up, without and with the waiting for a core [s]
     corrected_s: float
     raw_s: float
+    # low_s, high_s: 90 % interval of the corrected mean by batch means [s]
     low_s: float
     high_s: float
+    # steps, warmup_steps: steps used, and steps dropped before them
     steps: int
     warmup_steps: int
-    delay_fraction: float
+    delay_fraction: float  # share of the raw time spent waiting for a core: the machine's noise
     clock: StepClock
-    is_settled: bool
+    is_settled: bool  # the stop rule was satisfied before the recording ended
+    # how far the correction may be off: part of the interval [s]
     contention_half_width_s: float = 0.0
 
 
@@ -304,68 +267,44 @@ class LayerCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepStep:
-    """One real step traced inside the user's own loop.
+    """One real step traced inside the user's own loop."""
 
-    Attributes
-    ----------
-    samples : int
-        Samples that went through it (all micro-batches of the step).
-    micro_batches : int
-        Backward passes in it (gradient accumulation).
-    saved_bytes : int
-        Kept for the backward pass at its peak. [bytes]
-    peak_bytes : int or None
-        Peak of tensor memory in the step, where it could be followed. [bytes]
-    precision : str
-        Autocast or parameter type: ``"fp32"``, ``"bf16"``, ...
-    memory_frontier : tuple of (int, int, int)
-        Fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
-        that are its peak for some batch; see ``memory.step_memory_bytes``. [bytes]
-    contention : float
-        Share of the time that the calmest trace waited for a core: how rough the operators' shares
-        are.
-    update_s : float or None
-        What the optimizers' updates take of an ordinary step, with the Python between their
-        operators, which the trace does not see. [s]
-    """
-
-    samples: int
-    micro_batches: int
+    samples: int  # samples that went through it (all micro-batches of the step)
+    micro_batches: int  # backward passes in it (gradient accumulation)
     parameters: int
     trainable_parameters: int
     parameter_bytes: int
     optimizer_state_bytes: int
-    saved_bytes: int
-    peak_bytes: int | None
-    precision: str
+    saved_bytes: int  # kept for the backward pass at its peak [bytes]
+    peak_bytes: int | None  # peak of tensor memory in the step, where it could be followed [bytes]
+    precision: str  # autocast or parameter type: ``"fp32"``, ``"bf16"``,
     device: str
     is_compiled: bool
     operators: tuple[OperatorCount, ...]
     layers: tuple[LayerCost, ...]
     flags: tuple[str, ...]
     gradient_bytes: int = 0
+    # fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
+    # that are its peak for some batch; see ``memory.step_memory_bytes`` [bytes]
     memory_frontier: tuple[tuple[int, int, int], ...] = ()
+    # share of the time that the calmest trace waited for a core: how rough the operators' shares
+    # are
     contention: float = 0.0
+    # what the optimizers' updates take of an ordinary step, with the Python between their
+    # operators, which the trace does not see [s]
     update_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """The training loader: what feeds the job.
-
-    Attributes
-    ----------
-    workers : int
-        Loader processes; 0 loads inside the loop.
-    wait_s, raw_wait_s : float
-        Mean time per step that the loop spends in the loader, without neighbours and by the clock;
-        the first is part of the corrected step. [s]
-    """
+    """The training loader: what feeds the job."""
 
     batch: int | None
     dataset_samples: int | None
     batches_per_epoch: int | None
-    workers: int
+    workers: int  # loader processes; 0 loads inside the loop
+    # wait_s, raw_wait_s: mean time per step that the loop spends in the loader, without neighbours
+    # and by the clock; the first is part of the corrected step [s]
     wait_s: float
     cpu_s_per_sample: float | None
     sample_bytes: float | None
@@ -398,28 +337,16 @@ class TotalWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """Rounds as the steps of a recording.
+    """Rounds as the steps of a recording."""
 
-    Attributes
-    ----------
-    kind : str
-        The framework, e.g. ``"LightGBM"``.
-    unit : str
-        What a round is: ``"round"``, ``"tree"``, ``"batch"``, ``"fit"``, ...
-    cores : float or None
-        As many as the script lets it use; None for all there are. [cores]
-    compile_s : float or None
-        What the first round took beyond an ordinary one: compilation, binning. [s]
-    spread_fraction : float
-        How far the mean of the rounds to come may be from that of the rounds seen.
-    """
-
-    kind: str
-    unit: str
+    kind: str  # the framework, e.g. ``"LightGBM"``.
+    unit: str  # what a round is: ``"round"``, ``"tree"``, ``"batch"``, ``"fit"``,
     device: str
-    cores: float | None
+    cores: float | None  # as many as the script lets it use; None for all there are [cores]
     busy_cores: float | None
+    # what the first round took beyond an ordinary one: compilation, binning [s]
     compile_s: float | None
+    # how far the mean of the rounds to come may be from that of the rounds seen
     spread_fraction: float
 
 

@@ -198,12 +198,8 @@ def identity(data: bytes) -> dict[str, Any]:
 def is_alive(found: dict[str, Any], silent_s: float) -> bool:
     """Whether the profiler that left this ``identity`` lives.
 
-    Parameters
-    ----------
-    found : dict
-        Empty for a run of an earlier version that was killed before it wrote anything.
-    silent_s : float
-        Since it last wrote. [s]
+    ``found``: empty for a run of an earlier version that was killed before it wrote anything;
+    ``silent_s``: since it last wrote [s].
     """
     if found.get("machine", machine()) != machine():
         return silent_s < _SILENT_S

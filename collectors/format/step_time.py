@@ -37,21 +37,14 @@ _LONGEST_WARMUP = 50
 
 @dataclass(slots=True)
 class Others:
-    """Whom the main thread waits for, and what they waited for a core themselves.
+    """Whom the main thread waits for, and what they waited for a core themselves."""
 
-    Attributes
-    ----------
-    pool : Curve
-        What the slowest other thread of the pool waited for a core. [ns]
-    blocked : Curve
-        What the main thread neither computed nor waited for a core. [ns]
-    workers, active, chain : Curve
-        What one loader worker waited, and what it computed or waited, the mean of them; what all
-        threads of all workers waited. [ns]
-    """
-
+    # what the slowest other thread of the pool waited for a core [ns]
     pool: Curve = field(default_factory=Curve)
+    # what the main thread neither computed nor waited for a core [ns]
     blocked: Curve = field(default_factory=Curve)
+    # workers, active, chain: what one loader worker waited, and what it computed or waited, the
+    # mean of them; what all threads of all workers waited [ns]
     workers: Curve = field(default_factory=Curve)
     active: Curve = field(default_factory=Curve)
     chain: Curve = field(default_factory=Curve)
@@ -68,13 +61,9 @@ class Others:
     ) -> None:
         """Take in what threads of the pool have waited so far.
 
-        Parameters
-        ----------
-        slowest_ns, main_ns, others_ns : int
-            Of the slowest thread in each interval, of the main one, and of the slowest but it;
-            None in recordings of earlier versions.
-        cpu_ns : int
-            Processor time of the main thread; 0 where it was not read: its sleep is unknown.
+        ``slowest_ns``, ``main_ns``, ``others_ns``: of the slowest thread in each interval, of the
+        main one, and of the slowest but it; None in recordings of earlier versions; ``cpu_ns``:
+        processor time of the main thread; 0 where it was not read: its sleep is unknown.
         """
         if others_ns is None:
             for curve in (self.pool, self.blocked):
@@ -124,44 +113,35 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Steps:
-    """Ordinary steps as running sums, so that any stretch costs two look-ups.
+    """Ordinary steps as running sums, so that any stretch costs two look-ups."""
 
-    Attributes
-    ----------
-    wall_ns, corrected_ns : list of int
-        Running sums over the steps, both beginning with 0; corrected by the main thread's waiting.
-    wait_ns, wait_delay_ns : list of int
-        The same of the time inside the loader, and of the main thread's waiting for a core there.
-    first_ns, first_delay_ns : int
-        The first tick, and what the main thread had waited by then since it began.
-    others : Others
-        Shared with the clocks that this one took over from.
-    kept_share : float
-        Share of the waiting that is the job's own; see ``contention.own_share``.
-    throttled : Curve
-        What a quota took: the machine's own too. [ns]
-    slowest : Curve
-        What whoever of the tree waited most waited for a core, where the main thread waits for
-        the others. [ns]
-    least : Curve
-        The tree's processor time, spread over all its cores. [ns]
-    """
-
+    # wall_ns, corrected_ns: running sums over the steps, both beginning with 0; corrected by the
+    # main thread's waiting
     wall_ns: list[int] = field(default_factory=lambda: [0])
     corrected_ns: list[int] = field(default_factory=lambda: [0])
+    # wait_ns, wait_delay_ns: the same of the time inside the loader, and of the main thread's
+    # waiting for a core there
     wait_ns: list[int] = field(default_factory=lambda: [0])
     wait_delay_ns: list[int] = field(default_factory=lambda: [0])
     end_ns: list[int] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+    # first_ns, first_delay_ns: the first tick, and what the main thread had waited by then since
+    # it began
     first_ns: int = 0
     first_delay_ns: int = 0
     last_ns: int = 0
     last_delay_ns: int = 0
     ticks: int = 0
+    # shared with the clocks that this one took over from
     others: Others = field(default_factory=Others)
+    # share of the waiting that is the job's own; see ``contention.own_share``
     kept_share: float = 0.0
+    # what a quota took: the machine's own too [ns]
     throttled: Curve = field(default_factory=Curve)
+    # what whoever of the tree waited most waited for a core, where the main thread waits for the
+    # others [ns]
     slowest: Curve = field(default_factory=Curve)
+    # the tree's processor time, spread over all its cores [ns]
     least: Curve = field(default_factory=Curve)
 
     def add(
@@ -169,12 +149,9 @@ class Steps:
     ) -> None:
         """Take in a tick.
 
-        Parameters
-        ----------
-        delay_ns : int
-            What the main thread has waited for a core since it began.
-        wait_ns, wait_delay_ns : int
-            Time inside the loader since the tick before, and the waiting for a core in there.
+        ``delay_ns``: what the main thread has waited for a core since it began; ``wait_ns``,
+        ``wait_delay_ns``: time inside the loader since the tick before, and the waiting for a core
+        in there.
         """
         self.ticks += 1
         if self.last_ns == 0:
@@ -305,16 +282,10 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """A mean step with its 90 % interval [s].
-
-    Attributes
-    ----------
-    half_width_s : float
-        By batch means: how far chance may have put the mean off. [s]
-    """
+    """A mean step with its 90 % interval [s]."""
 
     time: Corrected
-    half_width_s: float
+    half_width_s: float  # by batch means: how far chance may have put the mean off [s]
     steps: int
     warmup_steps: int
 

@@ -34,10 +34,7 @@ _INFO_BYTES = ACKED_OFFSET + COUNTERS.size
 def tcp_bytes() -> tuple[int, int]:
     """Return the bytes sent (and acknowledged) and received by the sockets now open.
 
-    Raises
-    ------
-    OSError, AttributeError
-        Where the system does not tell.
+    Raises OSError, AttributeError where the system does not tell.
     """
     import socket
 

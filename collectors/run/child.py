@@ -39,12 +39,8 @@ NOT_STARTED: Final = 126  # a shell's exit code for a command that is there and 
 class Child:
     """A command, or an attached process that belongs to somebody else.
 
-    Parameters
-    ----------
-    attached : int, optional
-        The process that is watched, where none is started.
-    is_beside_others : bool, default False
-        Others compute on this machine already: threads are told to sleep sooner.
+    ``attached``: the process that is watched, where none is started; ``is_beside_others``: others
+    compute on this machine already: threads are told to sleep sooner; False by default.
 
     Attributes
     ----------
@@ -189,32 +185,21 @@ def become_subreaper() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """One recording to make; the fields are the settings of ``runner.plan``.
-
-    Attributes
-    ----------
-    command : tuple of str
-        Empty when attached.
-    limit_s : float
-        From the first step; from the start where no step can come.
-    options, host : dict
-        Kept in the recording: what was asked for, and the machine.
-    progress_fd : int
-        Where progress goes as JSON lines, -1 for nowhere.
-    """
+    """One recording to make; the fields are the settings of ``runner.plan``."""
 
     run: str
     command: tuple[str, ...]
     attached: int | None = None
-    limit_s: float = 120.0
+    limit_s: float = 120.0  # from the first step; from the start where no step can come
     limit_steps: int | None = None
     interval_s: float = 0.2
     continues: bool = False
+    # options, host: kept in the recording: what was asked for, and the machine
     options: dict[str, Any] = field(default_factory=dict)
     host: dict[str, Any] = field(default_factory=dict)
     started_at: str = ""
     progress_s: float = 5.0
-    progress_fd: int = -1
+    progress_fd: int = -1  # where progress goes as JSON lines, -1 for nowhere
     patience_s: float = 5.0
     summary: Literal["none", "text", "json"] = "none"
     workers: int = 1
@@ -229,10 +214,7 @@ class RecordingPlan:
     def open_copy(self) -> int:
         """Return a descriptor, inherited by whoever is executed, that ``from_file`` reads.
 
-        Raises
-        ------
-        OSError
-            If there is no memory for it.
+        Raises OSError if there is no memory for it.
         """
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("advisor-plan", 0)
@@ -287,10 +269,7 @@ _LAUNCHER_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch")
 def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | None) -> None:
     """Refuse what cannot be run as ranks on this machine.
 
-    Raises
-    ------
-    RecordingError
-        If the command starts ranks itself, or a link cannot be limited here.
+    Raises RecordingError if the command starts ranks itself, or a link cannot be limited here.
     """
     if workers < 2:
         if bandwidth_bit_per_s is not None:
@@ -472,16 +451,10 @@ _SI_KERNEL: Final = 0x80  # a signal from the terminal: the whole foreground gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A signal that came.
-
-    Attributes
-    ----------
-    is_shared : bool
-        It came from the terminal: the whole foreground group has it.
-    """
+    """A signal that came."""
 
     number: int
-    is_shared: bool = False
+    is_shared: bool = False  # it came from the terminal: the whole foreground group has it
 
 
 class SignalWait:

@@ -185,6 +185,9 @@ def plan(
 ) -> RecordingPlan:
     """Make a run's folder and say what is to be recorded in it.
 
+    Raises RecordingError if this is Windows, the run's folder cannot be made, or a link cannot be
+    limited.
+
     Parameters
     ----------
     interpreter : Interpreter, optional
@@ -219,11 +222,6 @@ def plan(
         How processes are read; by default through ``/proc`` where this is Linux.
     working_set : bool
         Record how much memory is touched, too; see ``touched``.
-
-    Raises
-    ------
-    RecordingError
-        If this is Windows, the run's folder cannot be made, or a link cannot be limited.
     """
     if not _IS_POSIX:
         raise RecordingError(
@@ -273,12 +271,7 @@ def profile(
 ) -> Recording:
     """Record a command and return the recording.
 
-    Parameters
-    ----------
-    on_progress : callable, optional
-        Called with a line of text every few seconds.
-    **settings
-        As for ``plan``.
+    ``on_progress``: called with a line of text every few seconds.
     """
     wanted = plan(command, **settings)
     run(wanted, on_progress=on_progress)

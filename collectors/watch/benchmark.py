@@ -434,10 +434,7 @@ def cached_sheets() -> tuple[DeviceSheet, ...]:
 def measure_sheets() -> tuple[DeviceSheet, ...]:
     """Measure every device that PyTorch sees, in a process of its own, and remember the sheets.
 
-    Raises
-    ------
-    RecordingError
-        If PyTorch is not there, or the measurement fails.
+    Raises RecordingError if PyTorch is not there, or the measurement fails.
     """
     try:
         printed = run_apart(print_devices, _SHEET_PATIENCE_S)

@@ -61,20 +61,13 @@ _NO_LIMIT_BYTES = 2**60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The control groups of one process.
+    """The control groups of one process."""
 
-    Attributes
-    ----------
-    cpu, memory : tuple of Path
-        Folders from the process's own group up to the root of what is mounted; version 1 has
-        them in different hierarchies.
-    version : int
-        1 or 2; 0 where there are no control groups.
-    """
-
+    # cpu, memory: folders from the process's own group up to the root of what is mounted; version
+    # 1 has them in different hierarchies
     cpu: tuple[Path, ...] = ()
     memory: tuple[Path, ...] = ()
-    version: int = 0
+    version: int = 0  # 1 or 2; 0 where there are no control groups
     _stat: list[KeptFile] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -191,10 +184,8 @@ def describe(
 ) -> Host:
     """Return this machine's description.
 
-    Parameters
-    ----------
-    python_version, torch_version
-        The recorded script's; by default this interpreter's, and unknown.
+    ``python_version``, ``torch_version``: the recorded script's; by default this interpreter's,
+    and unknown.
     """
     groups = Groups.of()
     logical = os.cpu_count() or 1

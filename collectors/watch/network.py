@@ -30,10 +30,7 @@ _CLONE_NEWNET: Final = 0x40000000
 class Nodes:
     """Namespaces of a small cluster; node ``i`` has address ``10.77.0.<i + 1>``.
 
-    Parameters
-    ----------
-    label : str
-        At most 11 characters, unique on the machine: begins every name.
+    ``label``: at most 11 characters, unique on the machine: begins every name.
     """
 
     def __init__(self, label: str, count: int) -> None:
@@ -111,10 +108,7 @@ class Nodes:
 def cluster(count: int) -> Iterator[Nodes]:
     """Make namespaces, links and a bridge for the length of a block.
 
-    Raises
-    ------
-    RecordingError
-        ``ip`` or ``tc`` is missing, or it is not allowed.
+    Raises RecordingError: ``ip`` or ``tc`` is missing, or it is not allowed.
     """
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:

@@ -20,10 +20,7 @@ _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
 class PortableProcess(OneProcess):
     """One living process, by psutil; ticks are hundredths of a second.
 
-    Raises
-    ------
-    psutil.Error
-        If there is no such process.
+    Raises psutil.Error if there is no such process.
     """
 
     def __init__(self, pid: int) -> None:
@@ -75,10 +72,7 @@ class PortableProcess(OneProcess):
 class PortableTree(Processes):
     """All descendants of this process, or an attached process and its descendants.
 
-    Parameters
-    ----------
-    attached : int or None
-        The pid to attach to; None follows this process's own children.
+    ``attached``: the pid to attach to; None follows this process's own children.
     """
 
     def __init__(self, attached: int | None = None) -> None:

@@ -197,11 +197,8 @@ class Processes(ABC):
 class ProcessTree(Processes):
     """All descendants of this process, or an attached process and its descendants.
 
-    Parameters
-    ----------
-    attached : int or None
-        The pid to attach to; None follows this process's own children, among them every orphan
-        if this process is a subreaper.
+    ``attached``: the pid to attach to; None follows this process's own children, among them every
+    orphan if this process is a subreaper.
     """
 
     def __init__(self, attached: int | None = None, *, proc: Path = Path("/proc")) -> None:

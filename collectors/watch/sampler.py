@@ -58,10 +58,7 @@ _FIRST_AGAIN_NS, _LAST_AGAIN_NS = _SECOND_NS, 16 * _SECOND_NS
 class Proportional:
     """Follows the memory that processes use together.
 
-    Parameters
-    ----------
-    spent : callable
-        CPU time of the walks, of this thread [ns]; injected by tests.
+    ``spent``: CPU time of the walks, of this thread [ns]; injected by tests.
     """
 
     def __init__(self, now_ns: int, *, spent: Callable[[], int] = time.thread_time_ns) -> None:
@@ -368,10 +365,7 @@ class TouchedMemory:
     def look(self, pids: Iterable[int], *, is_running: bool = False) -> bytes | None:
         """Return a payload where a window has ended, and begin the next.
 
-        Parameters
-        ----------
-        is_running : bool
-            The first step is over: with it the windows begin anew, the shortest first.
+        ``is_running``: the first step is over: with it the windows begin anew, the shortest first.
         """
         now_ns = self._clock()
         begins = is_running and not self._is_running

@@ -227,10 +227,7 @@ LAWS: Final[tuple[Law, ...]] = (
 def converted(source: Path, types: DataFrame) -> dict[tuple[str, str], float]:
     """Return CoreMark per vCPU for the types without it that ran others, by (provider, name).
 
-    Parameters
-    ----------
-    types : DataFrame
-        Columns provider, instance_type, vcpus, cpu_arch, coremark_per_vcpu.
+    ``types``: columns provider, instance_type, vcpus, cpu_arch, coremark_per_vcpu.
     """
     scores = _scores(source, types)
     coremark = scores["coremark"].to_numpy(float)

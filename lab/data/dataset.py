@@ -74,37 +74,25 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable(StoredTable):
-    """A table of a data set.
+    """A table of a data set."""
 
-    Attributes
-    ----------
-    columns : mapping of str to str
-        Our column -> the published one. Empty where the table has a reader and a writer of its
-        own, which know both forms.
-    form : tuple of str
-        Our columns after ``tidy``, where they are not those of ``columns``.
-    optional : frozenset of str
-        Published columns that a table may lack: ours is empty then.
-    divisors : mapping of str to float
-        Our column -> the published units in one of ours.
-    tidy : callable
-        What else is done to the frame of our columns: labels changed, rows left out.
-    collect : callable or None
-        Makes our form of a folder, where the published form is not one CSV file.
-    selection : callable
-        Of our form: the rows whose licence lets them ship.
-    tell : frozenset of str
-        Published columns that tell a user's table from those of other suites; empty where
-        ``advisor validate TABLE`` does not take this table.
-    """
-
+    # our column -> the published one. Empty where the table has a reader and a writer of its own,
+    # which know both forms.
     columns: Mapping[str, str]
+    # our columns after ``tidy``, where they are not those of ``columns``
     form: tuple[str, ...] = ()
+    # published columns that a table may lack: ours is empty then
     optional: frozenset[str] = frozenset()
+    # our column -> the published units in one of ours
     divisors: Mapping[str, float] = field(default_factory=dict)
+    # what else is done to the frame of our columns: labels changed, rows left out
     tidy: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+    # makes our form of a folder, where the published form is not one CSV file
     collect: Callable[[Path], pd.DataFrame] | None = None
+    # of our form: the rows whose licence lets them ship
     selection: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+    # published columns that tell a user's table from those of other suites; empty where ``advisor
+    # validate TABLE`` does not take this table
     tell: frozenset[str] = frozenset()
 
     @property
@@ -115,10 +103,7 @@ class PublishedTable(StoredTable):
     def normalise(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         """Return our form of a frame, which may be of either form.
 
-        Raises
-        ------
-        ModelError
-            If a column is missing in both, or a column of numbers holds a text.
+        Raises ModelError if a column is missing in both, or a column of numbers holds a text.
         """
         form = list(self.ours)
         if set(form) <= set(frame.columns):
@@ -144,10 +129,7 @@ class PublishedTable(StoredTable):
     def read_under(self, root: Path) -> pd.DataFrame | None:
         """Read what there is of this table under a folder, None where there is nothing.
 
-        Raises
-        ------
-        ModelError
-            If it cannot be read, or as ``normalise``.
+        Raises ModelError if it cannot be read, or as ``normalise``.
         """
         path = self.path_under(root)
         if path is None:
@@ -159,10 +141,7 @@ class PublishedTable(StoredTable):
     def read_file(self, path: Path) -> pd.DataFrame:
         """Read a file of either form; returns ours.
 
-        Raises
-        ------
-        ModelError
-            If it cannot be read, or as ``normalise``.
+        Raises ModelError if it cannot be read, or as ``normalise``.
         """
         return self.normalise(read_frame(path), path)
 
@@ -177,10 +156,7 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
 def read_frame(path: Path) -> pd.DataFrame:
     """Read a CSV or parquet file, numbers exactly as they are written.
 
-    Raises
-    ------
-    ModelError
-        If it cannot be read.
+    Raises ModelError if it cannot be read.
     """
     import pandas as pd
 
@@ -209,10 +185,7 @@ class Collection(StoredTable):
     def read_under(self, root: Path) -> list[RunRecord] | None:
         """Read what there is of them under a folder, None where there is nothing.
 
-        Raises
-        ------
-        RunError
-            If a row makes no sense.
+        Raises RunError if a row makes no sense.
         """
         path = self.path_under(root)
         if path is None:
@@ -253,10 +226,7 @@ class Dataset:
     def read(self, table: str, folder: Path) -> pd.DataFrame:
         """Read a table in our form from a folder of measurements, or from one file, of any form.
 
-        Raises
-        ------
-        AbsentDataError
-            If it is not there, or cannot be read.
+        Raises AbsentDataError if it is not there, or cannot be read.
         """
         found = self.tables[table].read_file(folder) if folder.is_file() else None
         for root in roots(folder):
@@ -270,12 +240,7 @@ class Dataset:
     def read_runs(self, runs: str, folder: Path) -> list[RunRecord]:
         """Read labelled runs from a folder of measurements, in either form.
 
-        Raises
-        ------
-        AbsentDataError
-            If they are not there.
-        RunError
-            If a row makes no sense.
+        Raises AbsentDataError if they are not there. Raises RunError if a row makes no sense.
         """
         for root in roots(folder):
             found = self.runs[runs].read_under(root)
@@ -287,10 +252,7 @@ class Dataset:
     def path(self, name: str, folder: Path) -> Path:
         """Return where a file is that keeps its form, or a table that has a reader of its own.
 
-        Raises
-        ------
-        AbsentDataError
-            If it is nowhere.
+        Raises AbsentDataError if it is nowhere.
         """
         place = self.files[name] if name in self.files else self.tables[name]
         for root in roots(folder):

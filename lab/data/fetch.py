@@ -53,21 +53,11 @@ class Download:
     def get(self, url: str, target: Path, sha256: str | None) -> str:
         """Download a file, unless it is there with its checksum; returns its SHA-256.
 
-        Parameters
-        ----------
-        url : str
-            ``http://`` or ``https://``.
-        target : Path
-            Its folder is made.
-        sha256 : str or None
-            What the file must have; None where nobody has seen it yet.
+        ``url``: ``http://`` or ``https://``; ``target``: its folder is made; ``sha256``: what the
+        file must have; None where nobody has seen it yet.
 
-        Raises
-        ------
-        ModelError
-            If it cannot be had, or is not the expected file.
-        OSError
-            If it cannot be written.
+        Raises ModelError if it cannot be had, or is not the expected file. Raises OSError if it
+        cannot be written.
         """
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ModelError(f"{url} is not a web address", hint="name a folder, or http(s)://...")
@@ -172,10 +162,7 @@ def _digest(path: Path) -> str:
 def build(source: Path, out: Path) -> dict[str, int]:
     """Write every table that ships; returns file -> rows.
 
-    Raises
-    ------
-    AdvisorError
-        If a published table is missing or cannot be read.
+    Raises AdvisorError if a published table is missing or cannot be read.
     """
     return {
         file: rows
@@ -188,10 +175,7 @@ def build(source: Path, out: Path) -> dict[str, int]:
 def normalise(dataset: Dataset, source: Path, out: Path) -> dict[str, int]:
     """Write the tables of one data set in our form; returns file -> rows.
 
-    Raises
-    ------
-    AdvisorError
-        If a published table is missing or cannot be read.
+    Raises AdvisorError if a published table is missing or cannot be read.
     """
     written: dict[str, int] = {}
     for table in dataset.tables.values():
@@ -290,10 +274,7 @@ def _sia_pairs() -> Iterator[tuple[str, str]]:
 def assemble_sia(folder: Path) -> dict[str, pd.DataFrame]:
     """Make Sia's two tables of upstream's files, Pollux's rows of AWS first.
 
-    Raises
-    ------
-    ModelError
-        If a file lacks a column.
+    Raises ModelError if a file lacks a column.
     """
     import pandas as pd
 
@@ -335,10 +316,7 @@ def assemble_spot(folder: Path) -> dict[str, pd.DataFrame]:
 
     A trace is a number of nodes that are up, every ``gap_seconds``.
 
-    Raises
-    ------
-    ModelError
-        If a file is none of them.
+    Raises ModelError if a file is none of them.
     """
     import pandas as pd
 
@@ -416,14 +394,9 @@ class Fetch:
     def bring(self, name: str) -> dict[str, int]:
         """Bring a data set; returns file -> rows (bytes of a file that keeps its form).
 
-        Raises
-        ------
-        UsageError
-            If there is no such data set, it ships, or it has to be taken from a copy.
-        ModelError
-            If a file cannot be had, or is another one than was expected.
-        OSError
-            If the disk is full or the folder cannot be written.
+        Raises UsageError if there is no such data set, it ships, or it has to be taken from a
+        copy. Raises ModelError if a file cannot be had, or is another one than was expected.
+        Raises OSError if the disk is full or the folder cannot be written.
         """
         dataset = _fetchable(name)
         if self.source:

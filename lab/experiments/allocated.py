@@ -74,12 +74,8 @@ def _model_storages() -> set[int]:
 def peak_bytes(events: list[tuple[int, int]], model: set[int]) -> int:
     """Return the most that was allocated between the last two marks, data sets left out.
 
-    Parameters
-    ----------
-    events : list of (int, int)
-        Address and bytes of every allocation, in order; negative where it is freed.
-    model : set of int
-        Addresses that count though they were there before training began.
+    ``events``: address and bytes of every allocation, in order; negative where it is freed;
+    ``model``: addresses that count though they were there before training began.
     """
     marks = [i for i, (_, size) in enumerate(events) if size == _MARK]
     if len(marks) < 3:

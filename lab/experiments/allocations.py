@@ -40,20 +40,13 @@ _TENSORS: Final = MemoryParameters(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A script: the peak of a step's allocations as said and as measured [bytes].
-
-    Attributes
-    ----------
-    said_bytes, without_replay_bytes, measured_bytes : float or None
-    why : str
-        What is missing, where something is.
-    """
+    """A script: the peak of a step's allocations as said and as measured [bytes]."""
 
     name: str
     said_bytes: float | None = None
     without_replay_bytes: float | None = None
     measured_bytes: float | None = None
-    why: str = ""
+    why: str = ""  # what is missing, where something is
 
     @property
     def error(self) -> float | None:
@@ -103,10 +96,7 @@ def said(script: Script, folder: Path, seconds: float) -> Row:
 def measured(script: Script, folder: Path) -> float:
     """Return what PyTorch allocated in a step of the script [bytes].
 
-    Raises
-    ------
-    RuntimeError
-        If the script fails or trains too few steps.
+    Raises RuntimeError if the script fails or trains too few steps.
     """
     done = subprocess.run(
         [sys.executable, str(_TRUTH), str(script.path), *script.args], cwd=folder,

@@ -45,31 +45,17 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One cure on one script.
-
-    Attributes
-    ----------
-    script, cure : str
-    how : {"patch", "environment", "by hand"}
-        As it was applied; not at all by hand.
-    predicted : float
-        Share of the whole job's time that is saved.
-    measured : float or None
-        The same, of medians over the rounds.
-    before_s, after_s : tuple of float
-        Whole runs in turns. [s]
-    load : float
-        Of the machine, while the last was run.
-    """
+    """One cure on one script."""
 
     script: str
     cure: str
-    how: str
-    predicted: float
-    measured: float | None = None
+    how: str  # as it was applied; not at all by hand
+    predicted: float  # share of the whole job's time that is saved
+    measured: float | None = None  # the same, of medians over the rounds
+    # before_s, after_s: whole runs in turns [s]
     before_s: tuple[float, ...] = ()
     after_s: tuple[float, ...] = ()
-    load: float = 0.0
+    load: float = 0.0  # of the machine, while the last was run
 
     @property
     def is_near(self) -> bool:
@@ -175,10 +161,7 @@ def cases(script: zoo.Script, folder: Path, rounds: int, limit_s: float) -> Iter
 def apply(text: str, script: Path, name: str) -> tuple[str, Path, dict[str, str]] | None:
     """Return how advice is applied, the script to run and its variables; None by hand alone.
 
-    Raises
-    ------
-    RuntimeError
-        If the patch does not apply.
+    Raises RuntimeError if the patch does not apply.
     """
     if _VARIABLE.fullmatch(text):
         variable, _, value = text.partition("=")
@@ -212,10 +195,7 @@ def in_turns(
 def run_s(script: Path, args: Sequence[str], variables: dict[str, str]) -> float:
     """Run a script to its end; return how long that took [s].
 
-    Raises
-    ------
-    RuntimeError
-        If it fails.
+    Raises RuntimeError if it fails.
     """
     begin = time.monotonic()
     done = subprocess.run(

@@ -29,19 +29,12 @@ NOTHING = RecordedUsage(step_s=1.0, cores=np.ones(1), memory_bytes=np.ones(1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way of limiting the child.
-
-    Attributes
-    ----------
-    wall_s : float
-    slack_core_s : float
-        Quota less usage over the run: the kernel lets nobody have more in the end. [core-s]
-    t_s, cpu_s : tuple of float
-        Readings of its CPU time. [s]
-    """
+    """One way of limiting the child."""
 
     wall_s: float
+    # quota less usage over the run: the kernel lets nobody have more in the end [core-s]
     slack_core_s: float
+    # t_s, cpu_s: readings of its CPU time [s]
     t_s: tuple[float, ...]
     cpu_s: tuple[float, ...]
 

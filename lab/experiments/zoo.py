@@ -89,10 +89,7 @@ class Script:
 def header(path: Path) -> Script | None:
     """Read a script's header; None where it has none.
 
-    Raises
-    ------
-    ValueError
-        If it says what is not known, or not how many steps there are.
+    Raises ValueError if it says what is not known, or not how many steps there are.
     """
     found = _HEADER.search(path.read_text(encoding="utf-8"))
     if found is None:
@@ -120,40 +117,27 @@ def scripts(folder: Path = SCRIPTS) -> list[Script]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One script: what it did (``true_``), and what was said of it.
-
-    Attributes
-    ----------
-    true_steps, true_s : int, float or None
-        Of the whole job, without the advisor: the mean of before and after; None where that was
-        not run. [s]
-    true_spread : float
-        The longer of the two over the shorter; 1 where it ran once.
-    steps, step_s : int or None, float or None
-        As profiled. [s]
-    is_length_asked : bool
-        The length was not found, said so, and was given with ``--total-steps``.
-    low_s, value_s, high_s : float or None
-        The whole job here. [s]
-    exit_codes : tuple of int
-        Of ``profile`` and ``predict``.
-    said : str
-        The error of ``predict``, where it had no answer; or why the script was left out.
-    """
+    """One script: what it did (``true_``), and what was said of it."""
 
     name: str
+    # true_steps, true_s: of the whole job, without the advisor: the mean of before and after; None
+    # where that was not run [s]
     true_steps: int
     true_s: float | None = None
-    true_spread: float = 1.0
+    true_spread: float = 1.0  # the longer of the two over the shorter; 1 where it ran once
+    # steps, step_s: as profiled [s]
     steps: int | None = None
     confidence: str = ""
     step_s: float | None = None
     delay_fraction: float | None = None
+    # the length was not found, said so, and was given with ``--total-steps``
     is_length_asked: bool = False
+    # low_s, value_s, high_s: the whole job here [s]
     low_s: float | None = None
     value_s: float | None = None
     high_s: float | None = None
-    exit_codes: tuple[int, ...] = ()
+    exit_codes: tuple[int, ...] = ()  # of ``profile`` and ``predict``
+    # the error of ``predict``, where it had no answer; or why the script was left out
     said: str = ""
 
     @property
@@ -182,10 +166,7 @@ class Row:
 def run_whole(script: Script, folder: Path) -> tuple[float, int]:
     """Run a script to its end without the advisor; return seconds and its own count of steps.
 
-    Raises
-    ------
-    RuntimeError
-        If it fails, or counts other steps than its header says.
+    Raises RuntimeError if it fails, or counts other steps than its header says.
     """
     command, environment = script.command, {**os.environ, "ZOO": "1", "PATH": script_path()}
     if script.is_wrapped:

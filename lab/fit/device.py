@@ -111,10 +111,7 @@ def processor_residuals(cells: pd.DataFrame, parameters: DeviceParameters) -> ND
 def processor_log_sd(residuals: NDArray[np.float64], known_log_sd: float) -> float | None:
     """Return what a processor adds to an error, in squares; None where nothing was measured.
 
-    Parameters
-    ----------
-    known_log_sd : float
-        What a GPU's estimate has already, its rate not measured.
+    ``known_log_sd``: what a GPU's estimate has already, its rate not measured.
     """
     if not residuals.size:
         return None

@@ -179,10 +179,8 @@ def variance_components(
     never seen is a draw among clusters, and of these there are few. Raises ModelError if no
     application can be asked on several devices.
 
-    Parameters
-    ----------
-    constants : mapping of str to ScalingParameters
-        By cluster: the constants that answer for it, fitted without it where there are others.
+    ``constants``: by cluster: the constants that answer for it, fitted without it where there are
+    others.
     """
     from scipy.optimize import minimize
 

@@ -62,12 +62,8 @@ def execute(
 ) -> Row:
     """Make one run and return its record.
 
-    Parameters
-    ----------
-    steps : int or None
-        Steps of the loop on each worker; None for the anchor's partial run.
-    nodes : Nodes or None
-        The small cluster; without it a single process runs in the machine's own network.
+    ``steps``: steps of the loop on each worker; None for the anchor's partial run; ``nodes``: the
+    small cluster; without it a single process runs in the machine's own network.
     """
     if nodes is not None:
         nodes.shape(run.layout.rate_bit_per_s)
@@ -278,21 +274,13 @@ def collect(
 ) -> int:
     """Make the plan's runs that the journal lacks, noisy ones again at the end.
 
-    Parameters
-    ----------
-    only : sequence of str
-        Patterns for run keys, as a shell matches file names; one must match.
-    cap_s : float, optional
-        A run that takes longer is cut short; the plan's own by default. [s]
-    attempts : int
-        How often a run is made at most where it stays noisy.
-    tell : callable
-        Is given what there is to do before the first run, and the progress after each.
+    ``only``: patterns for run keys, as a shell matches file names; one must match; ``cap_s``: a
+    run that takes longer is cut short; the plan's own by default [s]; ``attempts``: how often a
+    run is made at most where it stays noisy; ``tell``: is given what there is to do before the
+    first run, and the progress after each.
 
-    Raises
-    ------
-    RecordingError
-        No planned run matches ``only``, the journal is of another plan, or this is not Linux.
+    Raises RecordingError: no planned run matches ``only``, the journal is of another plan, or this
+    is not Linux.
     """
     if sys.platform != "linux":
         raise RecordingError("runs are limited by Linux's means", hint="collect on Linux")

@@ -80,10 +80,7 @@ def can_limit_cpu() -> bool:
 def cpu_group(name: str, *, quota: float | None) -> Iterator[CpuGroup]:
     """Make a CPU cgroup for the length of a block.
 
-    Raises
-    ------
-    RecordingError
-        There is no CPU controller here.
+    Raises RecordingError: there is no CPU controller here.
     """
     home = _home()
     for stale in home.glob("advisor-*-*"):  # of a collector that was killed
@@ -188,10 +185,7 @@ class ReadingSeries:
 class ProcessSampler:
     """Readings of one process of a run.
 
-    Parameters
-    ----------
-    has_network : bool
-        The process has a network namespace of its own to read.
+    ``has_network``: the process has a network namespace of its own to read.
     """
 
     def __init__(self, pid: int, *, has_network: bool) -> None:

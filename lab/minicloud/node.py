@@ -371,16 +371,11 @@ _OUT_OF_MEMORY = ("memory", "bad_alloc", "primitive")  # torch, C++, oneDNN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A node's place in a run.
-
-    Attributes
-    ----------
-    group : CpuGroup or None
-        None where cgroups are refused and the instance type needs none.
-    """
+    """A node's place in a run."""
 
     rank: int
     cores: tuple[int, ...]
+    # none where cgroups are refused and the instance type needs none
     group: limits.CpuGroup | None
     network: Nodes | None
     port: int

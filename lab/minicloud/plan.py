@@ -40,20 +40,14 @@ LayoutKind = Literal["single", "parameter-server", "allreduce"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniInstance:
-    """A limited share of this machine, named for its limit.
-
-    Attributes
-    ----------
-    quota : float or None
-        Cores' worth of time that the cgroup grants; None: all of the pinned cores. [cores]
-    memory_headroom_bytes : int or None
-        Data memory it may add to the freshly started process; None: no limit. [bytes]
-    """
+    """A limited share of this machine, named for its limit."""
 
     name: str
     cores: int = 1
+    # cores' worth of time that the cgroup grants; None: all of the pinned cores [cores]
     quota: float | None = None
     threads: int = 1
+    # data memory it may add to the freshly started process; None: no limit [bytes]
     memory_headroom_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -68,19 +62,13 @@ class MiniInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniLayout:
-    """How a job is spread over machines.
+    """How a job is spread over machines."""
 
-    Attributes
-    ----------
-    kind : LayoutKind
-        ``"parameter-server"``: a master that holds the parameters, and workers that compute;
-        ``"allreduce"``: workers only, DistributedDataParallel, the first is the chief.
-    rate_bit_per_s : float or None
-        Every machine's link, each way; None where there is none. [bit/s]
-    """
-
+    # ``"parameter-server"``: a master that holds the parameters, and workers that compute;
+    # ``"allreduce"``: workers only, DistributedDataParallel, the first is the chief
     kind: LayoutKind = "single"
     workers: int = 1
+    # every machine's link, each way; None where there is none [bit/s]
     rate_bit_per_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -103,14 +91,9 @@ class MiniLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniPrices:
-    """What machines that look like a limited share cost: given from outside, by shape.
+    """What machines that look like a limited share cost: given from outside, by shape."""
 
-    Attributes
-    ----------
-    by_shape : mapping of str to (float, str)
-        ``shape_of`` -> price of one machine [USD/h], and whose price it is.
-    """
-
+    # ``shape_of`` -> price of one machine [USD/h], and whose price it is
     by_shape: Mapping[str, tuple[float, str]]
 
     @classmethod
@@ -175,24 +158,15 @@ DISTRIBUTED: Final[tuple[tuple[MiniInstance, MiniLayout], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How long the jobs of a plan are, and how closely they are watched.
-
-    Attributes
-    ----------
-    shortest_s, longest_s : float
-        Of a whole job on the anchor. [s]
-    least_ratio : int
-        Steps of the whole job over those of its partial run.
-    cap_s : float
-        A run that takes longer is cut short. [s]
-    """
+    """How long the jobs of a plan are, and how closely they are watched."""
 
     name: str
+    # shortest_s, longest_s: of a whole job on the anchor [s]
     shortest_s: float
     longest_s: float
-    least_ratio: int
+    least_ratio: int  # steps of the whole job over those of its partial run
     partial_cpu_s: float
-    cap_s: float
+    cap_s: float  # a run that takes longer is cut short [s]
     partial_interval_s: float
     full_interval_s: float
     nodes: int
@@ -282,10 +256,7 @@ def total_steps(
 ) -> int:
     """Return the steps that the job declares as its whole on one worker.
 
-    Parameters
-    ----------
-    anchor_step_s : float
-        Corrected median step of its partial run. [s]
+    ``anchor_step_s``: corrected median step of its partial run [s].
     """
     return max(scale.least_ratio * partial_steps, math.ceil(wanted_s(job, scale) / anchor_step_s))
 

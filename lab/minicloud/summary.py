@@ -108,10 +108,7 @@ def cpu_step_s(row: Mapping[str, Any]) -> float:
 def blocks(ends: NDArray[np.float64], count: int = BLOCKS) -> list[float]:
     """Return the mean step time of up to ``count`` equal blocks [ms].
 
-    Parameters
-    ----------
-    ends : array, (steps,)
-        End of each step since the loop began. [s]
+    ``ends``: end of each step since the loop began [s].
     """
     if not len(ends):
         return []
@@ -125,14 +122,8 @@ def label(
 ) -> dict[str, Any]:
     """Return status, times and noise of a run.
 
-    Parameters
-    ----------
-    seen : sequence of Seen
-        Rank 0 first: its loop is the run's.
-    steps : int or None
-        What was declared; None for a partial run.
-    cut_s : float or None
-        When it was cut short; None where it ended by itself. [s]
+    ``seen``: rank 0 first: its loop is the run's; ``steps``: what was declared; None for a partial
+    run; ``cut_s``: when it was cut short; None where it ended by itself [s].
     """
     reports = [node.report for node in seen if node.report is not None]
     bad = next((r for r in reports if r.status != "ok"), None)

@@ -16,10 +16,7 @@ _STEP: Final = struct.Struct("=dd")  # seconds since the loop began; run delay s
 class Tape:
     """Time and run delay at the end of every step, in anonymous memory shared over a fork.
 
-    Parameters
-    ----------
-    capacity : int
-        Steps that fit; later ones are counted and not kept.
+    ``capacity``: steps that fit; later ones are counted and not kept.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -90,10 +90,7 @@ ON_OUR_RUNS: Final = ("own", "minutes", "thesis", "campaigns")
 def load(name: str) -> Protocol:
     """Return a protocol.
 
-    Raises
-    ------
-    KeyError
-        If there is none of that name.
+    Raises KeyError if there is none of that name.
     """
     module, _, attribute = PROTOCOLS[name][0].partition(":")
     found: Protocol = getattr(importlib.import_module(f"advisor.lab.score.{module}"), attribute)
@@ -106,10 +103,7 @@ def run(protocol: str, data: Path, *, is_blind: bool = False) -> Validation:
     ``is_blind`` also fits and chooses again without the scored group whatever the protocol does
     not leave it out of (``Validation.blind``).
 
-    Raises
-    ------
-    KeyError
-        If there is no such protocol.
+    Raises KeyError if there is no such protocol.
     """
     from advisor.lab.score import harness
 

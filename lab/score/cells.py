@@ -62,15 +62,9 @@ class CellTable:
 def cell_table(frame: pd.DataFrame) -> CellTable:
     """Join measured cells with the specifications of their devices.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns gpu, precision, model, throughput, batch, count.
+    ``frame``: columns gpu, precision, model, throughput, batch, count.
 
-    Raises
-    ------
-    ModelError
-        If no row has a known device, or a throughput is not positive.
+    Raises ModelError if no row has a known device, or a throughput is not positive.
     """
     bad = frame[~(frame["throughput"] > 0)]
     if len(bad):

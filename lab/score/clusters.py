@@ -91,10 +91,7 @@ class _Queue:
 def read_queue(data: Path) -> Questions:
     """Return every job of every output.
 
-    Raises
-    ------
-    ModelError
-        If there is no output to compare with.
+    Raises ModelError if there is no output to compare with.
     """
     samples: tuple[float, ...] = ()
     if TIRESIAS.has("service_samples", data):
@@ -251,10 +248,7 @@ def read_availability(data: Path) -> Questions:
 
     The time that a job took is that on the nodes which the product's own choice named.
 
-    Raises
-    ------
-    AbsentDataError
-        If the table is not there.
+    Raises AbsentDataError if the table is not there.
     """
     shares = helios_shares(HELIOS.read("shares", data)).shares
     half, quarter = (len(shares) // k // DAY * DAY for k in (2, 4))
@@ -330,12 +324,8 @@ _SOURCE: Final = "oracle_motivation"
 def read_colocation(data: Path) -> Questions:
     """Return what each job keeps of its rate in every pair; facts are the pairs by device.
 
-    Raises
-    ------
-    AbsentDataError
-        If the table is not there.
-    ModelError
-        If it has no pair to leave out.
+    Raises AbsentDataError if the table is not there. Raises ModelError if it has no pair to leave
+    out.
     """
     frame = GAVEL.read("pairs", data)
     frame = frame[(frame["source"] == _SOURCE) & (frame["fits"] == 1)]
@@ -489,10 +479,7 @@ class _Standstills:
 def read_failures(data: Path) -> Questions:
     """Return standstills in seconds: restarts on more than eight nodes, saves, one fault.
 
-    Raises
-    ------
-    ModelError
-        If the tables are not there.
+    Raises ModelError if the tables are not there.
     """
     table = PARCAE.read("restarts", data)
     kinds = {

@@ -325,10 +325,7 @@ DESCRIBED: Final = Protocol(
 def read_layers(path: Path, data: Path | None = None) -> Questions:
     """Return the profiles of a folder or of a table, known the suites under ``data`` besides.
 
-    Raises
-    ------
-    ModelError
-        If the table cannot be read or a row is implausible.
+    Raises ModelError if the table cannot be read or a row is implausible.
     """
     scored = list(layer_steps(layer_frame(path)))
     if path.is_dir():
@@ -415,10 +412,7 @@ class _SuiteFacts(KnownSteps):
 def read_neusight(data: Path) -> Questions:
     """Return NeuSight's training rows that can be described.
 
-    Raises
-    ------
-    ModelError
-        If the table is not there or none of its rows can be described.
+    Raises ModelError if the table is not there or none of its rows can be described.
     """
     known = read_steps(data)
     ours = columns(known).suite == "neusight"
@@ -556,10 +550,8 @@ class _AnchoredFacts:
 def read_instance(data: Path) -> Questions:
     """Return PROFET's described networks on GPUs other than the T4.
 
-    Raises
-    ------
-    ModelError
-        If the table cannot be read, or no network was run on a T4 and on another GPU.
+    Raises ModelError if the table cannot be read, or no network was run on a T4 and on another
+    GPU.
     """
     steps = list(profet_rows(data, is_whole=True))
     anchors = {_job(s): s for s in steps if s.device.name == ANCHOR}

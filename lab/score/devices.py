@@ -217,10 +217,7 @@ GPU_MLPERF: Final = Protocol(
 def job_cells(data: Path) -> pd.DataFrame:
     """Return samples/s by GPU, job and batch of PROFET and trainpred: means of the repeats.
 
-    Raises
-    ------
-    ModelError
-        If neither collection is there.
+    Raises ModelError if neither collection is there.
     """
     found = []
     if PROFET.has("jobs", data):
@@ -311,10 +308,7 @@ def table_of_cells(
     A reference table of the same suite is known beside it; whatever either says of the device
     itself is left out. Columns are those of ``cell_table``.
 
-    Raises
-    ------
-    ModelError
-        If no row has a known device.
+    Raises ModelError if no row has a known device.
     """
     joined = cell_table(_joined(table, reference))
     is_scored = joined.frame["is_scored"].to_numpy(bool)
@@ -326,10 +320,8 @@ def table_of_cells(
 def _table_answers(rows: Questions) -> Answers:
     """Answer the table's cells.
 
-    Raises
-    ------
-    ModelError
-        If nothing can be predicted, or a throughput is impossible; the error shows the row.
+    Raises ModelError if nothing can be predicted, or a throughput is impossible; the error shows
+    the row.
     """
     table: CellTable = rows.facts
     is_scored = np.isfinite(rows.truth)

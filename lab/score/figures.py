@@ -304,10 +304,7 @@ def hardware_table(stored: Mapping[str, Stored]) -> str:
 def between_markers(page: str, content: str) -> str:
     """Return a page with its generated part replaced.
 
-    Raises
-    ------
-    ValueError
-        If the page has no markers, or more than one pair.
+    Raises ValueError if the page has no markers, or more than one pair.
     """
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
         raise ValueError(f"the page needs {BEGIN} and {END} once, in this order")

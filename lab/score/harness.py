@@ -109,41 +109,25 @@ Figures = Callable[[Questions, Answers], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One kind of question, as data.
-
-    Attributes
-    ----------
-    scores : str
-        What is scored: the product's own answer, or a model that no verb asks.
-    seen : sequence of str
-        What had the scored rows in sight all the same: forms, priors, hyper-parameters.
-    puts_in : str
-        What the product is told here that no flag says; empty where it is asked by flags alone.
-    rows : callable
-        Reads the rows of a folder of measurements.
-    answer : callable
-        The product's answers.
-    baselines : mapping of str to callable
-        Simpler rules of ``baselines``.
-    by_group : bool
-        Whether baselines are scored a group, too.
-    scorer : callable
-        Scores answers where errors and coverage are not plain means over rows.
-    """
+    """One kind of question, as data."""
 
     name: str
     description: str
-    rows: Callable[[Path], Questions]
-    answer: Callable[[Questions], Answers]
+    rows: Callable[[Path], Questions]  # reads the rows of a folder of measurements
+    answer: Callable[[Questions], Answers]  # the product's answers
     form: Form = SEEN_FORM
+    # what is scored: the product's own answer, or a model that no verb asks
     scores: str | Callable[[Questions], str] = THE_PRODUCT
+    # what had the scored rows in sight all the same: forms, priors, hyper-parameters
     seen: Sequence[str] = ()
+    # what the product is told here that no flag says; empty where it is asked by flags alone
     puts_in: str = ""
-    baselines: Mapping[str, Rule] = field(default_factory=dict)
-    by_group: bool = False
+    baselines: Mapping[str, Rule] = field(default_factory=dict)  # simpler rules of ``baselines``
+    by_group: bool = False  # whether baselines are scored a group, too
     figures: Figures | None = None
     notes: Sequence[str] = ()
     blind: Callable[[Questions], Blinded] | None = None
+    # scores answers where errors and coverage are not plain means over rows
     scorer: Callable[[Questions, Answers, Bools], Scores] | None = None
 
     def scored(self, rows: Questions, answers: Answers, among: Bools | None = None) -> Scores:
@@ -157,10 +141,7 @@ class Protocol:
 def run(protocol: Protocol, data: Path, *, is_blind: bool = False) -> Validation:
     """Ask the product for a protocol's rows, and score what it says.
 
-    Raises
-    ------
-    AdvisorError
-        If measurements are not there, cannot be read, or hold nothing to ask.
+    Raises AdvisorError if measurements are not there, cannot be read, or hold nothing to ask.
     """
     rows = protocol.rows(data)
     found = evaluate(protocol, rows, protocol.answer(rows))
@@ -282,12 +263,8 @@ def write_questions(rows: Questions, path: Path) -> int:
 def read_answers(path: Path, rows: Questions) -> Answers:
     """Read another predictor's answers: CSV of row, value and perhaps low and high.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read or lacks a column.
-    ModelError
-        If an answer is of no row, or none is there.
+    Raises UsageError if the file cannot be read or lacks a column. Raises ModelError if an answer
+    is of no row, or none is there.
     """
     import pandas as pd
 

@@ -559,12 +559,8 @@ class Campaigns:
 def read_published(path: Path, *, is_own: bool = True) -> Questions:
     """Return published runs; a table of one's own is predicted from the packaged ones.
 
-    Raises
-    ------
-    UsageError
-        If the table is not there.
-    ModelError
-        If a number in it is none, or no run can be asked about.
+    Raises UsageError if the table is not there. Raises ModelError if a number in it is none, or no
+    run can be asked about.
     """
     asking = Predictor()
     found, left_out = answers(read_campaigns(path, _families()), asking)

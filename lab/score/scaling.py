@@ -197,10 +197,7 @@ def _means(rows: Questions, said: Mapping[str, Floats]) -> dict[str, float]:
 def read_scaling(data: Path) -> Questions:
     """Return described applications on more than four GPUs, their runs on at most four known.
 
-    Raises
-    ------
-    ModelError
-        If the tables are not there, or nothing in them can be asked.
+    Raises ModelError if the tables are not there, or nothing in them can be asked.
     """
     found: list[Application] = []
     left_out: list[str] = []
@@ -354,10 +351,7 @@ class Nominal(Application):
 def read_nominal(data: Path) -> Questions:
     """Return applications with a step on one GPU and known gradients, on more than four.
 
-    Raises
-    ------
-    ModelError
-        If the tables are not there, or nothing in them can be asked.
+    Raises ModelError if the tables are not there, or nothing in them can be asked.
     """
     clusters = {n: r for n, r in read_clusters(data).items() if n in KNOWN_CLUSTERS}
     if len(clusters) < 2 and not SIA.is_in(data):
@@ -510,10 +504,7 @@ def ask(pair: Pair) -> tuple[float, float]:
 def read_mlperf_series(data: Path) -> Questions:
     """Return the larger systems of the entries.
 
-    Raises
-    ------
-    ModelError
-        If the table is missing, lacks a column or holds no series.
+    Raises ModelError if the table is missing, lacks a column or holds no series.
     """
     pairs = list(read_pairs(MLPERF.read("entries", data)))
     if not pairs:

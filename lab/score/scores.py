@@ -69,33 +69,23 @@ class Blind:
 class Validation:
     """One protocol's result: overall, per left-out group, and the baselines of its row.
 
-    Attributes
-    ----------
-    form : str
-        How the form and hyper-parameters of what is scored were chosen: with these rows in sight,
-        by nested groups, or there was nothing to choose.
-    scores, seen, puts_in : str
-        As of ``harness.Protocol``.
-    beside : mapping of name to Scores
-        Our scores on the rows of a baseline that has no answer for all of them.
-    figures : mapping of name to float
-        What does not fit the common metrics (e.g. top-1 regret).
-
-    Raises
-    ------
-    ValueError
-        If a baseline is scored on other rows than we are.
+    Raises ValueError if a baseline is scored on other rows than we are.
     """
 
     protocol: str
     description: str
     overall: Scores
     groups: Sequence[Group] = ()
+    # how the form and hyper-parameters of what is scored were chosen: with these rows in sight, by
+    # nested groups, or there was nothing to choose
     form: Form
+    # scores, seen, puts_in: as of ``harness.Protocol``
     scores: str
     seen: Sequence[str] = ()
     baselines: Mapping[str, Scores] = field(default_factory=dict)
+    # our scores on the rows of a baseline that has no answer for all of them
     beside: Mapping[str, Scores] = field(default_factory=dict)
+    # what does not fit the common metrics (e.g. top-1 regret).
     figures: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
     puts_in: str = ""
@@ -188,17 +178,10 @@ def score(
 ) -> Scores:
     """Score predictions of positive quantities.
 
-    Parameters
-    ----------
-    predicted, measured : array-like of shape (n,)
-        In the same unit, positive.
-    low, high : array-like of shape (n,), optional
-        Bounds of the prediction intervals.
+    ``predicted``, ``measured``: (n,); in the same unit, positive; ``low``, ``high``: (n,); bounds
+    of the prediction intervals.
 
-    Raises
-    ------
-    ValueError
-        If there is nothing to score or the shapes differ.
+    Raises ValueError if there is nothing to score or the shapes differ.
 
     Examples
     --------

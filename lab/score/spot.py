@@ -91,10 +91,7 @@ class Half:
 def halves_of(data: Path) -> list[Half]:
     """Return every trace that is long enough, cut in the middle.
 
-    Raises
-    ------
-    UsageError
-        If the table holds no trace of four days with nodes in both halves.
+    Raises UsageError if the table holds no trace of four days with nodes in both halves.
     """
     path = SPOT.path("intervals", data)
     traces = read_spot_traces(path, left_out=[])

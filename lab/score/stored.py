@@ -59,10 +59,7 @@ def path(protocol: str, within: Path | None = None) -> Path:
 def read(protocol: str, within: Path | None = None) -> Stored:
     """Read the stored figures of a protocol.
 
-    Raises
-    ------
-    ModelError
-        If there are none, or the file is not of this form.
+    Raises ModelError if there are none, or the file is not of this form.
     """
     file = path(protocol, within)
     try:
@@ -78,10 +75,7 @@ def read(protocol: str, within: Path | None = None) -> Stored:
 def parsed(record: Any) -> Stored:
     """Return what the JSON of a file says.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If it is not of this form.
+    Raises ValueError, KeyError, TypeError if it is not of this form.
     """
     if record["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema version {record['schema_version']}, not {SCHEMA_VERSION}")
@@ -100,10 +94,7 @@ def read_all(within: Path | None = None) -> dict[str, Stored]:
 def text(stored: Stored) -> str:
     """Return the file's content: numbers to ``DECIMALS`` decimals, the record last.
 
-    Raises
-    ------
-    UsageError
-        If there is no reason.
+    Raises UsageError if there is no reason.
     """
     if not stored.reason.strip():
         raise UsageError(

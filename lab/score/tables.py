@@ -104,12 +104,8 @@ def asked_table(path: Path, data: Path | None) -> tuple[Protocol, Questions]:
 
     Without ``data``, published measurements laid out like ``shared/data``, the table stands alone.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or its columns are of no known suite.
-    ModelError
-        If a row is impossible, or nothing can be scored.
+    Raises UsageError if the file cannot be read, or its columns are of no known suite. Raises
+    ModelError if a row is impossible, or nothing can be scored.
     """
     rows = _read(path)
     suite = _suite(path, rows)
@@ -132,10 +128,7 @@ def asked_table(path: Path, data: Path | None) -> tuple[Protocol, Questions]:
 def score_table(path: Path, data: Path | None) -> Validation:
     """Score the product on a table.
 
-    Raises
-    ------
-    UsageError, ModelError
-        As ``asked_table``.
+    Raises UsageError, ModelError as ``asked_table``.
     """
     protocol, rows = asked_table(path, data)
     return evaluate(protocol, rows, protocol.answer(rows))

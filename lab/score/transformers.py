@@ -251,10 +251,7 @@ Halves = Mapping[str, tuple["pd.DataFrame", "pd.DataFrame"]]
 def halves(frame: pd.DataFrame) -> Halves:
     """Return the runs on at most ``MOST_GPUS`` and on more of each model that can be described.
 
-    Raises
-    ------
-    ModelError
-        If none has both.
+    Raises ModelError if none has both.
     """
     found = {}
     for name, rows in frame.groupby("model"):
@@ -376,10 +373,7 @@ COVERAGE: Final = 0.9
 def read_oom(data: Path) -> Questions:
     """Return every run whose memory is printed or that ran out of it; truth is what was read.
 
-    Raises
-    ------
-    ModelError
-        If the table is missing or prints no memory.
+    Raises ModelError if the table is missing or prints no memory.
     """
     known = read_memory(data)
     if not known.is_reading.any():

@@ -61,12 +61,7 @@ class Part:
 
 
 class Record:
-    """What was measured so far: a JSON line a part, kept as soon as it is there.
-
-    Parameters
-    ----------
-    path : Path
-    """
+    """What was measured so far: a JSON line a part, kept as soon as it is there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,14 +124,8 @@ def measure(
 def parts(folder: Path, gpu: str | None, *, seconds: float) -> Iterator[Part]:
     """Yield everything to measure, what others need first.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the advisor's recordings are kept meanwhile.
-    gpu : str or None
-        The GPU as the driver names it; None to try on the processor.
-    seconds : float
-        To profile a script for. [s]
+    ``folder``: where the advisor's recordings are kept meanwhile; ``gpu``: the GPU as the driver
+    names it; None to try on the processor; ``seconds``: to profile a script for [s].
     """
     yield Part(name="machine", run=lambda: machine(gpu))
     yield Part(name="device sheet", run=lambda: _said(folder, "doctor", "--device-sheet"))

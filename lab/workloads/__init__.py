@@ -29,19 +29,7 @@ WORKLOADS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One family of training jobs.
-
-    Attributes
-    ----------
-    build : callable
-        ``width -> module``, freshly initialised from torch's global seed.
-    samples : callable
-        ``() -> map-style dataset``, the same one each time.
-    loss : callable
-        ``(module, batch) -> scalar tensor``.
-    optimizer : callable
-        ``parameters -> optimizer``.
-    """
+    """One family of training jobs."""
 
     name: str
     description: str
@@ -49,9 +37,11 @@ class Workload:
     is_synthetic: bool = False
     widths: tuple[int, ...]
     batches: tuple[int, ...]
+    # ``width -> module``, freshly initialised from torch's global seed
     build: Callable[[int], torch.nn.Module]
+    # ``() -> map-style dataset``, the same one each time
     samples: Callable[[], torch.utils.data.Dataset[Any]]
-    loss: Callable[[torch.nn.Module, Any], torch.Tensor]
+    loss: Callable[[torch.nn.Module, Any], torch.Tensor]  # ``(module, batch) -> scalar tensor``
     optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 

@@ -39,21 +39,14 @@ Line = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerLatency:
-    """Forward and backward time of one layer on one device, by micro-batch.
+    """Forward and backward time of one layer on one device, by micro-batch."""
 
-    Attributes
-    ----------
-    micro_batches : tuple of int
-        Measured micro-batches, rising; empty where only the lines are known.
-    forward_s, backward_s : tuple of float
-        Times at ``micro_batches``. [s]
-    forward_line, backward_line : tuple of float
-        (slope [s/sample], intercept [s]) outside the measured range.
-    """
-
+    # measured micro-batches, rising; empty where only the lines are known
     micro_batches: tuple[int, ...] = ()
+    # forward_s, backward_s: times at ``micro_batches`` [s]
     forward_s: tuple[float, ...] = ()
     backward_s: tuple[float, ...] = ()
+    # forward_line, backward_line: (slope [s/sample], intercept [s]) outside the measured range
     forward_line: Line
     backward_line: Line
 
@@ -154,171 +147,106 @@ OFFLOADS: Final[tuple[Offload, ...]] = ("optimizer", "parameters", "activations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Transformers, symbols as in ``nouns.Transformer``.
+    """Transformers, symbols as in ``nouns.Transformer``."""
 
-    Attributes
-    ----------
-    layers, hidden, heads, kv_heads, ffn, sequence, vocabulary : Column
-        [l, h, a, -, f, s, V]
-    matrices : Column
-        Feed-forward matrices: 2, or 3 where gated.
-    trained_share : Column
-        Share of the parameters that is trained: 0 where only low-rank adapters are, so that no
-        weight gradients are computed, reduced or kept.
-    passed_share : Column
-        Share of the layers that have a backward pass: the others are frozen, from the input on.
-    tables : Column
-        Embedding and head matrices of the whole model: 2, or 1 where they are tied or it has no
-        head. Of several stages the first and the last hold one each.
-    """
-
+    # layers, hidden, heads, kv_heads, ffn, sequence, vocabulary: [l, h, a, -, f, s, V]
     layers: Column
     hidden: Column
     heads: Column
     kv_heads: Column
     ffn: Column
-    matrices: Column
+    matrices: Column  # feed-forward matrices: 2, or 3 where gated
     sequence: Column
     vocabulary: Column
     experts: Column = 1
     experts_per_token: Column = 1
+    # share of the parameters that is trained: 0 where only low-rank adapters are, so that no
+    # weight gradients are computed, reduced or kept
     trained_share: Column = 1.0
+    # share of the layers that have a backward pass: the others are frozen, from the input on
     passed_share: Column = 1.0
+    # embedding and head matrices of the whole model: 2, or 1 where they are tied or it has no
+    # head. Of several stages the first and the last hold one each.
     tables: Column = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """Devices and links.
+    """Devices and links."""
 
-    Attributes
-    ----------
-    flop_per_s : Column
-        Measured rate of large 16-bit matrix products on one device. [flop/s]
-    intra_bytes_per_s : Column
-        Between devices of a node, per device and direction.
-    network_bytes_per_s : Column
-        Network interface of a node, per direction.
-    domain_machines : Column
-        Nodes among which the intra-node link joins all devices: 1, or 18 in an NVL72 rack.
-    host_bytes_per_s : Column
-        Between a device and host memory, per direction.
-    kept_free_bytes : Column
-        Of one device's memory, what a layout may not fill.
-    generation : Column
-        Index into ``GENERATIONS``: which tuned kernels there are.
-    precision : Column
-        Index into ``PRECISIONS``: what the large products run in.
-    """
-
-    flop_per_s: Column
+    flop_per_s: Column  # measured rate of large 16-bit matrix products on one device [flop/s]
     memory_bytes_per_s: Column
     memory_bytes: Column
-    intra_bytes_per_s: Column
-    network_bytes_per_s: Column
+    intra_bytes_per_s: Column  # between devices of a node, per device and direction
+    network_bytes_per_s: Column  # network interface of a node, per direction
     devices_per_node: Column
+    # nodes among which the intra-node link joins all devices: 1, or 18 in an NVL72 rack
     domain_machines: Column = 1
-    host_bytes_per_s: Column = 12e9
+    host_bytes_per_s: Column = 12e9  # between a device and host memory, per direction
     host_memory_bytes: Column = np.inf
-    kept_free_bytes: Column = 0.0
-    generation: Column = 1
-    precision: Column = 0
+    kept_free_bytes: Column = 0.0  # of one device's memory, what a layout may not fill
+    generation: Column = 1  # index into ``GENERATIONS``: which tuned kernels there are
+    precision: Column = 0  # index into ``PRECISIONS``: what the large products run in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What the training framework does; facts read from its release, not fitted.
+    """What the training framework does; facts read from its release, not fitted."""
 
-    Attributes
-    ----------
-    fusion : Column
-        Index into ``FUSIONS``: how elementwise operators are run.
-    attention : Column
-        Index into ``ATTENTIONS``.
-    is_launch_heavy : Column
-        1 for the Python-heavy Megatron-DeepSpeed stacks of 2020-2022.
-    is_trainer : Column
-        1 where Hugging Face's Trainer runs eager kernels: hooks around every layer, and updates,
-        norms and logs that Python starts tensor by tensor.
-    is_untuned : Column
-        1 where kernels were not yet tuned for a new GPU (Hopper in early 2023).
-    overlaps_tp, overlaps_pp, overlaps_dp : Column
-        1 where that communication runs behind computing.
-    gradient_bytes : Column
-        Per parameter in the gradient's reduction: 2 or 4. [bytes]
-    weight_bytes, optimizer_state_bytes : Column
-        Per parameter as products read it, and per trained parameter of the optimizer, master copy
-        included. [bytes]
-    logit_scale : Column
-        What the loss keeps of the logits over what Megatron's does (``LOGIT_SCALES``).
-    activation_scale : Column
-        Activations kept over those that the formula counts: what a recording showed.
-    gradient_shard_bytes, reduce_bucket_elements : Column
-        What DeepSpeed's ZeRO 1 keeps besides: an fp32 gradient that is sharded with the optimizer
-        [bytes/parameter], and a bucket of fp32 elements that gradients are reduced through.
-    is_ring_balanced : Column
-        1 where context parallel ranks take equal shares of causal attention (zigzag order).
-    stops_early : Column
-        1 where recomputation ends with the last tensor that backward needs, so that a layer's last
-        product is not repeated (PyTorch's non-reentrant checkpoint).
-    selective_gemm : Column
-        Share of the matrix products that "selective" recomputes: 0 for Megatron (attention only),
-        0.5 for torchtitan's every second product.
-    adapter_flop, adapter_product_bytes, adapter_sum_bytes : Column
-        Of a layer's adapters for a token, forward (``step.adapters``); 0 without.
-        [flop/token], [bytes/token]
-    dequantised_bytes : Column
-        Moved for every quantised parameter in every pass; 0 without. [bytes]
-    """
-
-    fusion: Column = 1
+    fusion: Column = 1  # index into ``FUSIONS``: how elementwise operators are run
     attention: Column = 2
-    is_launch_heavy: Column = 0
+    is_launch_heavy: Column = 0  # 1 for the Python-heavy Megatron-DeepSpeed stacks of 2020-2022
+    # 1 where Hugging Face's Trainer runs eager kernels: hooks around every layer, and updates,
+    # norms and logs that Python starts tensor by tensor
     is_trainer: Column = 0
+    # 1 where kernels were not yet tuned for a new GPU (Hopper in early 2023)
     is_untuned: Column = 0
+    # overlaps_tp, overlaps_pp, overlaps_dp: 1 where that communication runs behind computing
     overlaps_tp: Column = 0
     overlaps_pp: Column = 0
     overlaps_dp: Column = 1
-    gradient_bytes: Column = 4
+    gradient_bytes: Column = 4  # per parameter in the gradient's reduction: 2 or 4 [bytes]
+    # weight_bytes, optimizer_state_bytes: per parameter as products read it, and per trained
+    # parameter of the optimizer, master copy included [bytes]
     weight_bytes: Column = 2.0
     optimizer_state_bytes: Column = 12.0
+    # what the loss keeps of the logits over what Megatron's does (``LOGIT_SCALES``)
     logit_scale: Column = 1.0
+    # activations kept over those that the formula counts: what a recording showed
     activation_scale: Column = 1.0
+    # gradient_shard_bytes, reduce_bucket_elements: what DeepSpeed's ZeRO 1 keeps besides: an fp32
+    # gradient that is sharded with the optimizer [bytes/parameter], and a bucket of fp32 elements
+    # that gradients are reduced through
     gradient_shard_bytes: Column = 0.0
     reduce_bucket_elements: Column = 0.0
+    # 1 where context parallel ranks take equal shares of causal attention (zigzag order)
     is_ring_balanced: Column = 1
+    # 1 where recomputation ends with the last tensor that backward needs, so that a layer's last
+    # product is not repeated (PyTorch's non-reentrant checkpoint)
     stops_early: Column = 0
+    # share of the matrix products that "selective" recomputes: 0 for Megatron (attention only),
+    # 0.5 for torchtitan's every second product
     selective_gemm: Column = 0.0
+    # adapter_flop, adapter_product_bytes, adapter_sum_bytes: of a layer's adapters for a token,
+    # forward (``step.adapters``); 0 without. [flop/token], [bytes/token]
     adapter_flop: Column = 0.0
     adapter_product_bytes: Column = 0.0
     adapter_sum_bytes: Column = 0.0
+    # moved for every quantised parameter in every pass; 0 without [bytes]
     dequantised_bytes: Column = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Layouts, fields as in ``nouns.Layout``.
-
-    Attributes
-    ----------
-    recompute : Column
-        Index into ``RECOMPUTES``.
-    shard_group : Column
-        Data-parallel ranks that share one copy of the sharded state: dp, or fewer where ZeRO is
-        hierarchical.
-    reshards : Column
-        1 where ZeRO-3 frees gathered parameters after the forward pass.
-    holds_all : Column
-        1 for GPipe: every micro-batch in flight.
-    average_every : Column
-        Steps between two averagings of the data-parallel ranks: 1 is synchronous SGD.
-    """
+    """Layouts, fields as in ``nouns.Layout``."""
 
     dp: Column
     tp: Column
     pp: Column
     micro_batch: Column
     accumulation_steps: Column
+    # data-parallel ranks that share one copy of the sharded state: dp, or fewer where ZeRO is
+    # hierarchical
     shard_group: Column
     cp: Column = 1
     ep: Column = 1
@@ -326,11 +254,12 @@ class Layouts:
     zero_stage: Column = 0
     recompute: Column = 0
     is_sequence_parallel: Column = 0
-    reshards: Column = 1
-    holds_all: Column = 0
+    reshards: Column = 1  # 1 where ZeRO-3 frees gathered parameters after the forward pass
+    holds_all: Column = 0  # 1 for GPipe: every micro-batch in flight
     offloads_optimizer: Column = 0
     offloads_parameters: Column = 0
     offloads_activations: Column = 0
+    # steps between two averagings of the data-parallel ranks: 1 is synchronous SGD
     average_every: Column = 1
 
 
@@ -420,11 +349,8 @@ Record = TypeVar("Record")
 def select(record: Record, rows: NDArray[Any] | tuple[slice | NDArray[Any] | None, ...]) -> Record:
     """Return some rows of a record.
 
-    Parameters
-    ----------
-    record : dataclass of arrays of shape (n, ...)
-    rows : integer or boolean array
-        Places among the n, in the order wanted; or any other index of an array.
+    ``record``: shape (n, ...); ``rows``: places among the n, in the order wanted; or any other
+    index of an array.
     """
     some: Record = _mapped(lambda parts: parts[0][rows], [record])
     return some
@@ -433,10 +359,7 @@ def select(record: Record, rows: NDArray[Any] | tuple[slice | NDArray[Any] | Non
 def put(record: Record, rows: NDArray[Any], part: Record) -> Record:
     """Return a record with ``part`` in place of the rows at ``rows``.
 
-    Raises
-    ------
-    ValueError
-        If ``part`` has not one row for each of ``rows``.
+    Raises ValueError if ``part`` has not one row for each of ``rows``.
     """
 
     def placed(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -451,10 +374,7 @@ def put(record: Record, rows: NDArray[Any], part: Record) -> Record:
 def concatenate(records: Sequence[Record]) -> Record:
     """Return the rows of all records, one record behind the other.
 
-    Raises
-    ------
-    ValueError
-        If there is no record.
+    Raises ValueError if there is no record.
     """
     if not records:
         raise ValueError("nothing to concatenate")

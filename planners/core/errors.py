@@ -12,11 +12,8 @@ from numpy.typing import ArrayLike
 class PlanningError(Exception):
     """The job, the cluster or the constraints make no plan possible.
 
-    Parameters
-    ----------
-    exit_code : int, default 1
-        What the command line returns: 2 for a value that makes no sense, 3 where nothing
-        satisfies the constraints.
+    ``exit_code``: what the command line returns: 2 for a value that makes no sense, 3 where
+    nothing satisfies the constraints; 1 by default.
     """
 
     def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
@@ -41,17 +38,10 @@ MOST_REPEATED: Final = 10_000  # layers and blocks
 def check_positive(subject: str, **amounts: ArrayLike | None) -> None:
     """Refuse amounts that are not above zero; infinite ones are no limit at all.
 
-    Parameters
-    ----------
-    subject : str
-        What they belong to, as it is called in the message.
-    **amounts : array-like or None
-        None is unknown, and not checked.
+    ``subject``: what they belong to, as it is called in the message; ``**amounts``: none is
+    unknown, and not checked.
 
-    Raises
-    ------
-    PlanningError
-        Naming the first such amount, with exit code 2.
+    Raises PlanningError naming the first such amount, with exit code 2.
 
     Examples
     --------
@@ -69,10 +59,7 @@ def check_positive(subject: str, **amounts: ArrayLike | None) -> None:
 def check_not_negative(subject: str, **amounts: ArrayLike | None) -> None:
     """Refuse amounts below zero, and those that are no finite number.
 
-    Raises
-    ------
-    PlanningError
-        Naming the first such amount, with exit code 2.
+    Raises PlanningError naming the first such amount, with exit code 2.
     """
     for name, amount in amounts.items():
         if amount is None or (isinstance(amount, int | float) and 0 <= amount < np.inf):
@@ -84,10 +71,7 @@ def check_not_negative(subject: str, **amounts: ArrayLike | None) -> None:
 def check_counts(subject: str, **counts: float | None) -> None:
     """Refuse counts below one, and those that are no whole number.
 
-    Raises
-    ------
-    PlanningError
-        Naming the first such count, with exit code 2.
+    Raises PlanningError naming the first such count, with exit code 2.
     """
     for name, count in counts.items():
         if count is None:
@@ -99,15 +83,9 @@ def check_counts(subject: str, **counts: float | None) -> None:
 def check_dimensions(dimensions: Mapping[str, float]) -> None:
     """Refuse a model's dimensions that are not positive, or larger than anybody has trained.
 
-    Parameters
-    ----------
-    dimensions : mapping of str to float
-        By name; counts of layers and blocks have a limit of their own.
+    ``dimensions``: by name; counts of layers and blocks have a limit of their own.
 
-    Raises
-    ------
-    PlanningError
-        Naming the first such dimension, with exit code 2.
+    Raises PlanningError naming the first such dimension, with exit code 2.
     """
     for name, value in dimensions.items():
         if not value > 0:

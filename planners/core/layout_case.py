@@ -17,130 +17,99 @@ from advisor.planners.core.columns import Column, Floats, Layouts, Machines, Sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutParameters:
-    """Constants of ``planners.layouts.layout_time``; dimensionless unless a unit is in the name.
+    """Constants of ``planners.layouts.layout_time``; dimensionless unless a unit is named."""
 
-    Attributes
-    ----------
-    gemm_efficiency : float
-        Matrix products of a layer against one large product.
-    gemm_volta, gemm_hopper, gemm_blackwell, gemm_untuned : float
-        The same relative to Ampere, and for software older than its GPU.
-    fp8_gain, fp4_gain, tf32_gain : float
-        Rate of products against 16-bit.
-    low_blackwell : float
-        What fp8 and fp4 gain more on Blackwell, where power bounds 16-bit products in training
-        (measured bursts of 1,745 Tflop/s are not kept up). Set with B200 and GB200 runs in sight.
-    low_width : float
-        Products in fp8 and fp4 lose 1 + low_width tp/h besides.
-    cast_bytes : float
-        Traffic per operand entry cast to fp8 or fp4. [bytes]
-    saturation_tokens, saturation_tp : float
-        Products lose 1 + tokens/T and 1 + saturation_tp tp/h.
-    misaligned_gemm : float
-        Slowdown where h/tp is no multiple of 64.
-    wave_exponent : float
-        How much of a product's unfilled tiles and waves is lost: 0 nothing, 1 all of it.
-    unfused_efficiency, misaligned_heads : float
-        Unfused attention: rate of its products, slowdown where the head's width is no multiple of
-        8.
-    score_bytes, eager_score_bytes : float
-        Its memory traffic per attention score: one kernel for scale, mask and softmax, or one
-        each. Counted. [bytes]
-    flash1_ampere, flash1_hopper, flash2_ampere, flash2_hopper, flash3_hopper : float
-        Share of the measured product rate that (causal) flash attention reaches.
-    eager_bytes, lean_bytes, fused_bytes, compiled_bytes : float
-        Elementwise traffic of a layer's forward, per token and hidden unit; eager as counted for
-        transformers' Llama: two norms in fp32 (72), rotation (25), residuals (12). [bytes]
-    activation_bytes : float
-        The same per token and inner unit of the feed-forward block. [bytes]
-    elementwise_backward : float
-        Backward over forward traffic.
-    logit_bytes, head_share : float
-        Traffic per token and vocabulary entry [bytes]; share of the head that counts where a
-        pipeline's last stage has it.
-    launch_heavy_s, launch_tp_s, launch_light_s, launch_eager_s : float
-        Host time per layer and pass: base and what 8-way tensor parallelism adds; stacks of
-        today; Hugging Face's Trainer with eager kernels (about 45 forward in its Llama, at the
-        10-20 us that PyTorch takes for one, and hooks around each layer). [s]
-    launch_send_s : float
-        Host time of a send and receive between stages in the heavy stacks. [s]
-    tp_efficiency, tp_latency_s, tp_exposed : float
-        Share of the intra-node link that an all-reduce reaches; per doubling of the ranks [s];
-        what is left of it in stacks that overlap.
-    pp_efficiency, pp_latency_s, pp_exposed : float
-        Constants of sends between stages.
-    dp_intra_efficiency, dp_network_efficiency, dp_overlap, fsdp_overlap, fsdp_exposed : float
-        Rings over NVLink and over the network; how much of a backward pass hides the reduction;
-        how much computing hides gathering; what of it is never hidden.
-    dp_latency_s : float
-        Of a step of a ring between nodes: NCCL on 2 to 128 of them
-        (``collective_busbw_ratio.csv``, as fitted in ``links.collectives``). [s]
-    cp_exposed : float
-        Share of the ring attention's exchange that is not hidden.
-    optimizer_bytes, step_s, step_eager_s : float
-        Traffic per parameter updated [bytes]; fixed per step, and the same where every tensor's
-        update, norm and logging is started from Python (Hugging Face's trainer). [s]
-    straggler : float
-        Slowdown per doubling of the nodes.
-    offload_overlap, host_update_bytes_per_s : float
-        Hidden share of what moves to the host; rate at which host CPUs update the optimizer's
-        bytes.
-    """
-
-    gemm_efficiency: float = 0.90
+    gemm_efficiency: float = 0.90  # matrix products of a layer against one large product
+    # gemm_volta, gemm_hopper, gemm_blackwell, gemm_untuned: the same relative to Ampere, and for
+    # software older than its GPU
     gemm_volta: float = 0.95
     gemm_hopper: float = 0.97
     gemm_blackwell: float = 0.80
     gemm_untuned: float = 0.92
+    # fp8_gain, fp4_gain, tf32_gain: rate of products against 16-bit
     fp8_gain: float = 1.9
     fp4_gain: float = 2.6
     tf32_gain: float = 0.5
+    # what fp8 and fp4 gain more on Blackwell, where power bounds 16-bit products in training
+    # (measured bursts of 1,745 Tflop/s are not kept up). Set with B200 and GB200 runs in sight.
     low_blackwell: float = 1.30
-    low_width: float = 150.0
-    cast_bytes: float = 2.0
+    low_width: float = 150.0  # products in fp8 and fp4 lose 1 + low_width tp/h besides
+    cast_bytes: float = 2.0  # traffic per operand entry cast to fp8 or fp4 [bytes]
+    # saturation_tokens, saturation_tp: products lose 1 + tokens/T and 1 + saturation_tp tp/h
     saturation_tokens: float = 55.0
     saturation_tp: float = 45.0
-    misaligned_gemm: float = 1.29
+    misaligned_gemm: float = 1.29  # slowdown where h/tp is no multiple of 64
+    # how much of a product's unfilled tiles and waves is lost: 0 nothing, 1 all of it
     wave_exponent: float = 0.2
+    # unfused_efficiency, misaligned_heads: unfused attention: rate of its products, slowdown where
+    # the head's width is no multiple of 8
     unfused_efficiency: float = 0.76
     misaligned_heads: float = 3.65
+    # score_bytes, eager_score_bytes: its memory traffic per attention score: one kernel for scale,
+    # mask and softmax, or one each. Counted [bytes]
     score_bytes: float = 11.0
     eager_score_bytes: float = 21.0
+    # flash1_ampere, flash1_hopper, flash2_ampere, flash2_hopper, flash3_hopper: share of the
+    # measured product rate that (causal) flash attention reaches
     flash1_ampere: float = 0.36
     flash1_hopper: float = 0.28
     flash2_ampere: float = 0.62
     flash2_hopper: float = 0.45
     flash3_hopper: float = 0.66
+    # eager_bytes, lean_bytes, fused_bytes, compiled_bytes: elementwise traffic of a layer's
+    # forward, per token and hidden unit; eager as counted for transformers' Llama: two norms in
+    # fp32 (72), rotation (25), residuals (12) [bytes]
     eager_bytes: float = 109.0
     lean_bytes: float = 32.0
     fused_bytes: float = 17.0
     compiled_bytes: float = 14.0
+    # the same per token and inner unit of the feed-forward block [bytes]
     activation_bytes: float = 9.3
-    elementwise_backward: float = 1.7
+    elementwise_backward: float = 1.7  # backward over forward traffic
+    # logit_bytes, head_share: traffic per token and vocabulary entry [bytes]; share of the head
+    # that counts where a pipeline's last stage has it
     logit_bytes: float = 16.5
     head_share: float = 0.46
+    # launch_heavy_s, launch_tp_s, launch_light_s, launch_eager_s: host time per layer and pass:
+    # base and what 8-way tensor parallelism adds; stacks of today; Hugging Face's Trainer with
+    # eager kernels (about 45 forward in its Llama, at the 10-20 us that PyTorch takes for one, and
+    # hooks around each layer) [s]
     launch_heavy_s: float = 0.87e-3
     launch_tp_s: float = 0.275e-3
     launch_light_s: float = 0.30e-3
     launch_eager_s: float = 0.80e-3
+    # host time of a send and receive between stages in the heavy stacks [s]
     launch_send_s: float = 0.3e-3
+    # tp_efficiency, tp_latency_s, tp_exposed: share of the intra-node link that an all-reduce
+    # reaches; per doubling of the ranks [s]; what is left of it in stacks that overlap
     tp_efficiency: float = 0.74
     tp_latency_s: float = 23e-6
     tp_exposed: float = 0.55
+    # pp_efficiency, pp_latency_s, pp_exposed: constants of sends between stages
     pp_efficiency: float = 1.0
     pp_latency_s: float = 48e-6
     pp_exposed: float = 0.47
+    # dp_intra_efficiency, dp_network_efficiency, dp_overlap, fsdp_overlap, fsdp_exposed: rings
+    # over NVLink and over the network; how much of a backward pass hides the reduction; how much
+    # computing hides gathering; what of it is never hidden
     dp_intra_efficiency: float = 0.70
     dp_network_efficiency: float = 0.78
+    # of a step of a ring between nodes: NCCL on 2 to 128 of them (``collective_busbw_ratio.csv``,
+    # as fitted in ``links.collectives``) [s]
     dp_latency_s: float = 9.3e-6
     dp_overlap: float = 0.73
     fsdp_overlap: float = 0.80
     fsdp_exposed: float = 0.4
-    cp_exposed: float = 0.2
+    cp_exposed: float = 0.2  # share of the ring attention's exchange that is not hidden
+    # optimizer_bytes, step_s, step_eager_s: traffic per parameter updated [bytes]; fixed per step,
+    # and the same where every tensor's update, norm and logging is started from Python (Hugging
+    # Face's trainer) [s]
     optimizer_bytes: float = 23.0
     step_s: float = 0.010
     step_eager_s: float = 0.060
-    straggler: float = 0.0076
+    straggler: float = 0.0076  # slowdown per doubling of the nodes
+    # offload_overlap, host_update_bytes_per_s: hidden share of what moves to the host; rate at
+    # which host CPUs update the optimizer's bytes
     offload_overlap: float = 0.5
     host_update_bytes_per_s: float = 20e9
 
@@ -151,21 +120,13 @@ class LayoutParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTable:
-    """Forward and backward of one layer at some micro-batches.
+    """Forward and backward of one layer at some micro-batches."""
 
-    Attributes
-    ----------
-    micro_batches : array of shape (n,)
-        They rise. [samples]
-    forward_s, backward_s : arrays of shape (n,)
-        Of one micro-batch, starting kernels included. [s]
-    launch_s : pair of float
-        The part of each that starting kernels takes; it does not grow with the batch. [s]
-    """
-
-    micro_batches: Floats
+    micro_batches: Floats  # (n,); they rise [samples]
+    # forward_s, backward_s: (n,); of one micro-batch, starting kernels included [s]
     forward_s: Floats
     backward_s: Floats
+    # the part of each that starting kernels takes; it does not grow with the batch [s]
     launch_s: tuple[float, float]
 
     def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats, tuple[float, float]]:
@@ -197,20 +158,14 @@ STREAM_SHARE: Final = 0.856
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutConditions:
-    """Machines, the software on them, and the constants of the layout model.
-
-    Attributes
-    ----------
-    layer_table : LayerTable or None
-        Times of a layer by micro-batch, where another law than that of the shapes gives them.
-    device_factor : Column
-        What measured steps of the job say of the model's times on the device: a factor.
-    """
+    """Machines, the software on them, and the constants of the layout model."""
 
     machines: Machines
     software: Software = field(default_factory=Software)
     parameters: LayoutParameters = field(default_factory=LayoutParameters)
+    # times of a layer by micro-batch, where another law than that of the shapes gives them
     layer_table: LayerTable | None = None
+    # what measured steps of the job say of the model's times on the device: a factor
     device_factor: Column = 1.0
 
 

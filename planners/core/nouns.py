@@ -55,27 +55,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One moment that is the step's peak for some size of the micro-batch.
+    """One moment that is the step's peak for some size of the micro-batch."""
 
-    Attributes
-    ----------
-    gradient_bytes : float
-        Of the parameters' gradients that were there. [bytes]
-    temporary_bytes : float
-        What else does not grow with the micro-batch: what an optimizer computes with, a
-        micro-batch's gradient before it is added. [bytes]
-    growing_bytes_per_sample : float
-        Activations, their gradients, logits. [bytes/sample]
-    blocks : int
-        Storages that lived; 0 where nobody counted.
-    is_update : bool
-        The temporaries are what an accelerator's optimizer updates parameters in groups with.
-    """
-
-    gradient_bytes: float
+    gradient_bytes: float  # of the parameters' gradients that were there [bytes]
+    # what else does not grow with the micro-batch: what an optimizer computes with, a
+    # micro-batch's gradient before it is added [bytes]
     temporary_bytes: float
-    growing_bytes_per_sample: float
-    blocks: int = 0
+    growing_bytes_per_sample: float  # activations, their gradients, logits [bytes/sample]
+    blocks: int = 0  # storages that lived; 0 where nobody counted
+    # the temporaries are what an accelerator's optimizer updates parameters in groups with
     is_update: bool = False
 
     def __post_init__(self) -> None:
@@ -105,34 +93,19 @@ _RATES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """All calls of one operator with the same sizes in one step.
+    """All calls of one operator with the same sizes in one step."""
 
-    Attributes
-    ----------
-    name : str
-        The framework's name, e.g. ``"aten::mm"``.
-    phase : Phase
-        Forward and backward grow with the micro-batch; the optimizer's share does not.
-    flop : float
-        Floating-point operations of all calls together. [flop]
-    bytes : float
-        Memory traffic of all calls together: operands read plus results written. [bytes]
-    fixed_bytes : float
-        The part of ``bytes`` that does not grow with the batch (parameters, gradients). [bytes]
-    dtype : str
-        Element type of the main operand as a precision name, e.g. ``"fp32"``.
-    listed : float or None
-        Calls on accelerators, where the framework runs it over lists of tensors; None: ``count``.
-    """
-
-    name: str
+    name: str  # the framework's name, e.g. ``"aten::mm"``.
     kind: OperatorKind
-    phase: Phase
+    phase: Phase  # forward and backward grow with the micro-batch; the optimizer's share does not
     count: float
-    flop: float
+    flop: float  # floating-point operations of all calls together [flop]
+    # memory traffic of all calls together: operands read plus results written [bytes]
     bytes: float
+    # the part of ``bytes`` that does not grow with the batch (parameters, gradients) [bytes]
     fixed_bytes: float = 0.0
-    dtype: str = "fp32"
+    dtype: str = "fp32"  # element type of the main operand as a precision name, e.g. ``"fp32"``.
+    # calls on accelerators, where the framework runs it over lists of tensors; None: ``count``
     listed: float | None = None
 
     @property
@@ -149,26 +122,21 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer in forward order: what a pipeline planner cuts.
-
-    Attributes
-    ----------
-    output_bytes_per_sample, saved_bytes_per_sample : float
-        Activation handed to the next layer, and activations kept for the backward pass. [bytes]
-    forward_s, backward_s : float or None
-        Measured at the recorded micro-batch on the host; None where not measured. [s]
-    kind : str
-        The module's class as the framework names it, e.g. ``"Conv2d"``; empty where unknown.
-    """
+    """One layer in forward order: what a pipeline planner cuts."""
 
     name: str
     parameters: int
     forward_flop_per_sample: float = 0.0
     backward_flop_per_sample: float = 0.0
+    # output_bytes_per_sample, saved_bytes_per_sample: activation handed to the next layer, and
+    # activations kept for the backward pass [bytes]
     output_bytes_per_sample: float = 0.0
     saved_bytes_per_sample: float = 0.0
+    # forward_s, backward_s: measured at the recorded micro-batch on the host; None where not
+    # measured [s]
     forward_s: float | None = None
     backward_s: float | None = None
+    # the module's class as the framework names it, e.g. ``"Conv2d"``; empty where unknown.
     kind: str = ""
 
     def __post_init__(self) -> None:
@@ -189,42 +157,27 @@ class Work:
     """What one training step computes on one device.
 
     The operators describe one optimizer step over ``micro_batch`` samples without accumulation.
-
-    Attributes
-    ----------
-    micro_batch : int
-        Samples that the operators processed.
-    parameter_bytes, optimizer_state_bytes : float
-        Sizes as the job stores them.
-    saved_bytes_per_sample : float
-        Activations kept for the backward pass. [bytes/sample]
-    layers : tuple of Layer
-        In forward order; empty where unknown.
-    precision : Precision
-        What the job asks for in its large products (autocast or parameter type).
-    setup : TrainingSetup
-        What the training software does: kernels, attention, optimizer, stored weights, adapters.
-    transformer : Transformer or None
-        Where the job is known to be one: tensor, context and expert parallel layouts need it.
-    moments : tuple of Moment
-        Of a recorded step, those that are its peak of memory for some micro-batch.
-    call_s : float or None
-        What the host takes to start a call on an accelerator; None: as the device model says. [s]
     """
 
     operators: tuple[Operator, ...]
-    micro_batch: int
+    micro_batch: int  # samples that the operators processed
     parameters: int
     trainable_parameters: int
+    # parameter_bytes, optimizer_state_bytes: sizes as the job stores them
     parameter_bytes: float
     optimizer_state_bytes: float
-    saved_bytes_per_sample: float
+    saved_bytes_per_sample: float  # activations kept for the backward pass [bytes/sample]
     input_bytes_per_sample: float = 0.0
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[Layer, ...] = ()  # in forward order; empty where unknown
+    # what the job asks for in its large products (autocast or parameter type)
     precision: Precision = "fp32"
+    # what the training software does: kernels, attention, optimizer, stored weights, adapters
     setup: TrainingSetup = DEFAULT_SETUP
+    # where the job is known to be one: tensor, context and expert parallel layouts need it
     transformer: Transformer | None = None
+    # of a recorded step, those that are its peak of memory for some micro-batch
     moments: tuple[Moment, ...] = ()
+    # what the host takes to start a call on an accelerator; None: as the device model says [s]
     call_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -259,23 +212,8 @@ class Device:
 
     Attributes
     ----------
-    kind : {"gpu", "tpu", "accelerator", "cpu"}
     fp32_flop_per_s, ..., fp8_flop_per_s : float or None
         Dense peaks of the datasheet.
-    sustained_fp32_flop_per_s, sustained_fp16_flop_per_s : float or None
-        Measured rates; fp16 stands for bf16 too.
-    best_fp16_flop_per_s : float or None
-        The fastest product that anybody measured, over all sizes: none of a job's runs faster, and
-        most run slower. [flop/s]
-    cores : int or None
-        CPUs: virtual CPUs of the machine.
-    core_speed : float or None
-        CPUs: CoreMark per virtual CPU. [1/s]
-    release_year : float or None
-        Of the first card of its chip family: what a joule buys is the process's, so that an H200
-        computes as an H100 of the same power does.
-    call_s : float or None
-        What a call takes on the host, measured there; None: as devices of its kind. [s]
     """
 
     name: str
@@ -289,13 +227,20 @@ class Device:
     bf16_flop_per_s: float | None = None
     fp16_flop_per_s: float | None = None
     fp8_flop_per_s: float | None = None
+    # sustained_fp32_flop_per_s, sustained_fp16_flop_per_s: measured rates; fp16 stands for bf16
+    # too
     sustained_fp32_flop_per_s: float | None = None
     sustained_fp16_flop_per_s: float | None = None
+    # the fastest product that anybody measured, over all sizes: none of a job's runs faster, and
+    # most run slower [flop/s]
     best_fp16_flop_per_s: float | None = None
-    cores: int | None = None
-    core_speed: float | None = None
+    cores: int | None = None  # CPUs: virtual CPUs of the machine
+    core_speed: float | None = None  # CPUs: CoreMark per virtual CPU [1/s]
     tdp_w: float | None = None
+    # of the first card of its chip family: what a joule buys is the process's, so that an H200
+    # computes as an H100 of the same power does
     release_year: float | None = None
+    # what a call takes on the host, measured there; None: as devices of its kind [s]
     call_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -311,22 +256,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A connection: alpha-beta, per direction.
+    """A connection: alpha-beta, per direction."""
 
-    Attributes
-    ----------
-    name : str
-        e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``; ``"rdma"`` and ``"tcp"`` where it is known
-        whether messages bypass the kernel.
-    bytes_per_s : float
-        Nominal bandwidth per direction. [bytes/s]
-    latency_s : float
-        Time of an empty message. [s]
-    """
-
+    # e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``; ``"rdma"`` and ``"tcp"`` where it is known
+    # whether messages bypass the kernel.
     name: str
-    bytes_per_s: float
-    latency_s: float = 0.0
+    bytes_per_s: float  # nominal bandwidth per direction [bytes/s]
+    latency_s: float = 0.0  # time of an empty message [s]
 
     def __post_init__(self) -> None:
         check_positive(f"link {self.name}", bytes_per_s=self.bytes_per_s)
@@ -340,31 +276,19 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine of a cluster.
-
-    Attributes
-    ----------
-    intra : Link
-        Between two devices of the machine.
-    network : Link
-        The machine's network interface, shared by its devices.
-    host : Link or None
-        Between host memory and one device; None for CPUs.
-    core_speed : float or None
-        CoreMark per virtual CPU: feeds the input-pipeline limit. [1/s]
-    domain_machines : int
-        Machines among which ``intra`` joins all devices: 1, or 18 in an NVL72 rack.
-    """
+    """One machine of a cluster."""
 
     name: str
     device: Device
     devices: int
-    intra: Link
-    network: Link
-    host: Link | None = None
+    intra: Link  # between two devices of the machine
+    network: Link  # the machine's network interface, shared by its devices
+    host: Link | None = None  # between host memory and one device; None for CPUs
     vcpus: int
+    # coreMark per virtual CPU: feeds the input-pipeline limit [1/s]
     core_speed: float | None = None
     memory_bytes: float
+    # machines among which ``intra`` joins all devices: 1, or 18 in an NVL72 rack
     domain_machines: int = 1
 
     def __post_init__(self) -> None:

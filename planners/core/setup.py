@@ -27,40 +27,26 @@ from advisor.planners.core.errors import PlanningError, check_counts, check_not_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
-    """A transformer in a few numbers (symbols of Narayanan et al., SC'21, in brackets).
+    """A transformer in a few numbers (symbols of Narayanan et al., SC'21, in brackets)."""
 
-    Attributes
-    ----------
-    layers, hidden, heads, sequence, vocabulary : int
-        [l, h, a, s, V]
-    kv_heads : int or None
-        Key/value heads of grouped-query attention; None means ``heads``.
-    ffn : int or None
-        Inner width of the feed-forward block; None means 4 h.
-    is_gated : bool
-        Three feed-forward matrices (SwiGLU) instead of two.
-    experts, experts_per_token : int
-        Mixture of experts; 1 and 1 for a dense model.
-    head_width : int or None
-        Width of one attention head; None means ``hidden / heads``, as the layout planner takes it.
-    has_head : bool
-        Every token is projected onto the vocabulary; ``vocabulary`` 0 has no embedding either.
-    """
-
+    # layers, hidden, heads, sequence, vocabulary: [l, h, a, s, V]
     layers: int
     hidden: int
     heads: int
     sequence: int
     vocabulary: int
-    kv_heads: int | None = None
-    ffn: int | None = None
-    is_gated: bool = False
+    kv_heads: int | None = None  # key/value heads of grouped-query attention; None means ``heads``
+    ffn: int | None = None  # inner width of the feed-forward block; None means 4 h
+    is_gated: bool = False  # three feed-forward matrices (SwiGLU) instead of two
     is_causal: bool = True
     has_flash_attention: bool = True
     has_tied_embeddings: bool = True
+    # experts, experts_per_token: mixture of experts; 1 and 1 for a dense model
     experts: int = 1
     experts_per_token: int = 1
+    # width of one attention head; None means ``hidden / heads``, as the layout planner takes it
     head_width: int | None = None
+    # every token is projected onto the vocabulary; ``vocabulary`` 0 has no embedding either
     has_head: bool = True
 
     def __post_init__(self) -> None:
@@ -161,44 +147,25 @@ _TARGETS: Final[dict[str, frozenset[str]]] = {
 class TrainingSetup:
     """What the training software does with a job; the precision of products is the work's own.
 
-    Attributes
-    ----------
-    kernels : {"eager", "fused", "compiled"}
-        How pointwise operators run: one kernel each; fused by hand (Megatron, Liger); or through
-        ``torch.compile``.
-    attention : {"flash", "unfused"}
-        Unfused attention writes its scores to memory.
-    optimizer : {"adamw", "adamw-8bit", "adamw-bf16", "sgd", "sgd-momentum", "adafactor"}
-    weights : {"fp32", "bf16"}
-        As stored: fp32 master weights (with low-precision copies for the products), or bf16 alone.
-    gradients : {"fp32", "bf16"}
-        As accumulated and reduced; never wider than the stored weights.
-    adapter_rank : int or None
-        Rank of LoRA's adapters; None trains the weights themselves.
-    base_bits : {16, 8, 4}
-        Bits of a frozen weight beside adapters (QLoRA: 4).
-    frozen_fraction : float
-        Share of the parameters that is frozen, from the input upwards: no gradients are computed
-        for these layers, neither of weights nor of activations.
-    overlaps : bool
-        Gradients are reduced behind the backward pass.
-
-    Raises
-    ------
-    PlanningError
-        If the settings contradict one another.
+    Raises PlanningError if the settings contradict one another.
     """
 
+    # how pointwise operators run: one kernel each; fused by hand (Megatron, Liger); or through
+    # ``torch.compile``
     kernels: Kernels = "eager"
-    attention: Attention = "flash"
+    attention: Attention = "flash"  # unfused attention writes its scores to memory
     optimizer: Optimizer = "adamw"
+    # as stored: fp32 master weights (with low-precision copies for the products), or bf16 alone
     weights: StoredWeights = "fp32"
+    # as accumulated and reduced; never wider than the stored weights
     gradients: StoredWeights = "fp32"
-    adapter_rank: int | None = None
+    adapter_rank: int | None = None  # rank of LoRA's adapters; None trains the weights themselves
     adapter_targets: AdapterTargets = "all-linear"
-    base_bits: Literal[16, 8, 4] = 16
+    base_bits: Literal[16, 8, 4] = 16  # bits of a frozen weight beside adapters (QLoRA: 4)
+    # share of the parameters that is frozen, from the input upwards: no gradients are computed for
+    # these layers, neither of weights nor of activations
     frozen_fraction: float = 0.0
-    overlaps: bool = True
+    overlaps: bool = True  # gradients are reduced behind the backward pass
 
     def __post_init__(self) -> None:
         if self.adapter_rank is not None and self.adapter_rank < 1:

@@ -92,24 +92,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkRule:
-    """What one framework asks of a layout.
+    """What one framework asks of a layout."""
 
-    Attributes
-    ----------
-    reason : str
-        What is asked, as a sentence.
-    source : str
-        Where the framework says so: file and function.
-    allows : callable
-        From a case to which of its layouts are accepted.
-    of_shapes : bool
-        The rule needs the model's dimensions.
-    """
-
-    reason: str
-    source: str
-    allows: Callable[[Case], Bools | bool]
-    of_shapes: bool = False
+    reason: str  # what is asked, as a sentence
+    source: str  # where the framework says so: file and function
+    allows: Callable[[Case], Bools | bool]  # from a case to which of its layouts are accepted
+    of_shapes: bool = False  # the rule needs the model's dimensions
 
 
 _CORE: Final = "megatron/core/"
@@ -478,12 +466,7 @@ def is_runnable(
 ) -> Bools:
     """Return which layouts at least one framework accepts.
 
-    Parameters
-    ----------
-    layouts : Layouts
-        Columns that broadcast.
-    shapes : Shapes, optional
-        Without them, rules about dimensions (heads over tp, ...) are taken as kept.
+    ``shapes``: without them, rules about dimensions (heads over tp, ...) are taken as kept.
 
     Returns
     -------

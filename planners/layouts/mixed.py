@@ -55,20 +55,15 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedColumns:
-    """Candidates: the width (data-parallel ranks), micro-batch and choices all groups share.
+    """Candidates: the width (data-parallel ranks), micro-batch and choices all groups share."""
 
-    Attributes
-    ----------
-    width, micro_batch, steps, recompute, zero_stage : arrays of shape (n,)
-    tp, pp : list of arrays of shape (n,)
-        Tensor-parallel degree and stages, by group in pipeline order.
-    """
-
+    # width, micro_batch, steps, recompute, zero_stage: (n,)
     width: Ints
     micro_batch: Ints
     steps: Ints
     recompute: Ints
     zero_stage: Ints
+    # tp, pp: (n,); tensor-parallel degree and stages, by group in pipeline order
     tp: list[Ints]
     pp: list[Ints]
 
@@ -177,14 +172,9 @@ def apportion(
 ) -> tuple[list[Ints], Ints, Floats]:
     """Share layers over unlike stages so that the slowest is as fast as possible.
 
-    Parameters
-    ----------
-    stages : by group, arrays of shape (n,)
-        Stages of the group.
-    layer_s, most : by group, arrays of shape (n,)
-        Time of a layer [s]; most layers that a stage can hold.
-    head_s : array of shape (n,)
-        What the last stage of the last group does besides. [s]
+    ``stages``: (n,); stages of the group; ``layer_s``, ``most``: (n,); time of a layer [s]; most
+    layers that a stage can hold; ``head_s``: (n,); what the last stage of the last group does
+    besides [s].
 
     Returns
     -------
@@ -267,30 +257,16 @@ class MachineGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPlan:
-    """A pipeline over groups.
+    """A pipeline over groups."""
 
-    Attributes
-    ----------
-    order : tuple of int
-        Groups in pipeline order.
-    layouts : tuple of Layout
-        Of each group in pipeline order; ``pp`` counts the group's own stages.
-    layers : tuple of int
-        Of every stage in pipeline order.
-    stage_s : tuple of float
-        One micro-batch on every stage. [s]
-    memory_bytes : tuple of float
-        Of the fullest device, by group in pipeline order. [bytes]
-    considered, fitting : int
-        Candidates, and those that fit.
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # groups in pipeline order
+    # of each group in pipeline order; ``pp`` counts the group's own stages
     layouts: tuple[Layout, ...]
-    layers: tuple[int, ...]
+    layers: tuple[int, ...]  # of every stage in pipeline order
     step_s: float
-    stage_s: tuple[float, ...]
-    memory_bytes: tuple[float, ...]
+    stage_s: tuple[float, ...]  # one micro-batch on every stage [s]
+    memory_bytes: tuple[float, ...]  # of the fullest device, by group in pipeline order [bytes]
+    # considered, fitting: candidates, and those that fit
     considered: int = 0
     fitting: int = 0
 
@@ -301,19 +277,11 @@ def search_mixed(
 ) -> MixedPlan:  # fmt: skip
     """Return the fastest pipeline over all groups.
 
-    Parameters
-    ----------
-    groups : sequence of MachineGroup
-        Of the same transformer; dense: experts are not spread over unlike machines.
-    same_tp : bool, default False
-        One tensor-parallel degree for all groups: what Megatron-LM can run.
-    space : SearchSpace
-        What may be chosen; ``pp`` counts the stages of all groups.
+    ``groups``: of the same transformer; dense: experts are not spread over unlike machines;
+    ``same_tp``: one tensor-parallel degree for all groups: what Megatron-LM can run; False by
+    default; ``space``: what may be chosen; ``pp`` counts the stages of all groups.
 
-    Raises
-    ------
-    PlanningError
-        If sizes make no sense, nothing divides, or nothing fits.
+    Raises PlanningError if sizes make no sense, nothing divides, or nothing fits.
     """
     transformer = groups[0].problem.transformer
     check_sizes(transformer, sum(g.nodes for g in groups), global_batch)

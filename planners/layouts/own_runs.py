@@ -65,11 +65,6 @@ def from_logarithms(logs: Floats) -> LayoutParameters:
 def sensitivity(problem: LayoutProblem, layout: Layouts) -> tuple[float, Floats, float]:
     """Return the step of one layout [s], and what moves it.
 
-    Parameters
-    ----------
-    layout : Layouts
-        Scalar columns.
-
     Returns
     -------
     step_s : float
@@ -89,27 +84,13 @@ def sensitivity(problem: LayoutProblem, layout: Layouts) -> tuple[float, Floats,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRuns:
-    """Measured steps beside what the model says of them, one entry a run.
+    """Measured steps beside what the model says of them, one entry a run."""
 
-    Attributes
-    ----------
-    log_errors : ndarray of shape (n,)
-        e.
-    slopes : ndarray of shape (n, p)
-        J.
-    device_slopes : ndarray of shape (n,)
-        d.
-    correlations : ndarray of shape (n, n)
-        rho, 1 on the diagonal.
-    spread : ndarray of shape (p,)
-        s.
-    """
-
-    log_errors: Floats
-    slopes: Floats
-    device_slopes: Floats
-    correlations: Floats
-    spread: Floats
+    log_errors: Floats  # (n,); e
+    slopes: Floats  # (n, p); J
+    device_slopes: Floats  # (n,); d
+    correlations: Floats  # (n, n); rho, 1 on the diagonal
+    spread: Floats  # (p,); s
 
     def __post_init__(self) -> None:
         n, p = self.slopes.shape
@@ -122,25 +103,13 @@ class LayoutRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRunsFit:
-    """What the runs say: one row a cell of the grid.
-
-    Attributes
-    ----------
-    weights : ndarray of shape (cells,)
-        Posterior probability of each cell.
-    cells : ndarray of shape (cells, 3)
-        a, tau, sigma.
-    solved : ndarray of shape (cells, n)
-        (K + N)^-1 e, with N the runs' variances at the mode.
-    inverse : ndarray of shape (cells, n, n)
-        (K + N)^-1.
-    """
+    """What the runs say: one row a cell of the grid."""
 
     runs: LayoutRuns
-    weights: Floats
-    cells: Floats
-    solved: Floats
-    inverse: Floats
+    weights: Floats  # (cells,); posterior probability of each cell
+    cells: Floats  # (cells, 3); a, tau, sigma
+    solved: Floats  # (cells, n); (K + N)^-1 e, with N the runs' variances at the mode
+    inverse: Floats  # (cells, n, n); (K + N)^-1
 
     def log_constants(self) -> Floats:
         """Return what to add to the constants' logarithms, shape (p,)."""
@@ -158,14 +127,8 @@ class OwnRunsFit:
     def log_sd(self, slopes: Floats, device_slope: float, correlations: Floats) -> float:
         """Return the deviation of ln(step) of another run of the user's.
 
-        Parameters
-        ----------
-        slopes : ndarray of shape (p,)
-            J of its layout.
-        device_slope : float
-            d of its layout.
-        correlations : ndarray of shape (n,)
-            rho of its device with those of the runs.
+        ``slopes``: (p,); j of its layout; ``device_slope``: d of its layout; ``correlations``:
+        (n,); rho of its device with those of the runs.
         """
         runs, (a2, tau2, run2) = self.runs, (self.cells**2).T
         of_device = device_slope * correlations * runs.device_slopes

@@ -57,10 +57,7 @@ def even_s(
 ) -> Floats:
     """Return the step time of even stages without links: m (1 + bubble) stage_s [s].
 
-    Parameters
-    ----------
-    stage_s : array-like
-        t_f + t_b of one micro-batch on one device. [s]
+    ``stage_s``: t_f + t_b of one micro-batch on one device [s].
     """
     ideal = np.asarray(micro_batches, float) * np.asarray(stage_s, float)
     return np.asarray(ideal * (1 + bubble_fraction(stages, micro_batches, virtual_stages)))
@@ -99,6 +96,8 @@ def replay_s(
 ) -> Floats:
     """Replay a schedule over stages of any length and return the step times [s].
 
+    Raises PlanningError if the schedule cannot be run with that many micro-batches.
+
     Parameters
     ----------
     forward_s, backward_s : array-like of shape (..., p)
@@ -115,11 +114,6 @@ def replay_s(
     Returns
     -------
     array of shape (...)
-
-    Raises
-    ------
-    PlanningError
-        If the schedule cannot be run with that many micro-batches.
     """
     plans = np.shape(forward_s)[:-1]
     end = pass_ends(
@@ -328,23 +322,13 @@ def partition(
 ) -> Partition:
     """Cut layers into stages, each of at least one layer, in the stages' given order.
 
-    Parameters
-    ----------
-    layer_s : array-like of shape (L,) or (stages, L)
-        Per micro-batch; the second form where the stages' devices differ. [s]
-    send_s : array-like, broadcastable to (L,)
-        Both ways over the cut behind each layer; paid by the stage before the cut. [s]
-    state_bytes, activation_bytes : array-like, broadcastable to (L,)
-        A layer's parameters, gradients and optimizer state; its saved activations for one
-        micro-batch. [bytes]
-    in_flight : array-like, broadcastable to (stages,)
-        Micro-batches held (``planners.layouts.pipeline.in_flight``).
-    capacity_bytes : array-like, broadcastable to (stages,)
+    ``layer_s``: (L,); per micro-batch; the second form where the stages' devices differ [s];
+    ``send_s``: both ways over the cut behind each layer; paid by the stage before the cut [s];
+    ``state_bytes``, ``activation_bytes``: a layer's parameters, gradients and optimizer state; its
+    saved activations for one micro-batch [bytes]; ``in_flight``: micro-batches held
+    (``planners.layouts.pipeline.in_flight``).
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer layers than stages, or no cut fits into the memory.
+    Raises PlanningError if there are fewer layers than stages, or no cut fits into the memory.
     """
     times = np.atleast_2d(np.asarray(layer_s, float))
     count = times.shape[1]
@@ -460,20 +444,14 @@ BACKWARD = 2.0  # of a forward pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedPass:
-    """One pass of a micro-batch through a device's chunk of the model.
+    """One pass of a micro-batch through a device's chunk of the model."""
 
-    Attributes
-    ----------
-    stage, micro_batch, chunk : int
-        Counted from 0.
-    begin, end : float
-        Times in forward passes of a whole stage.
-    """
-
+    # stage, micro_batch, chunk: counted from 0
     stage: int
     micro_batch: int
     chunk: int
     is_backward: bool
+    # begin, end: times in forward passes of a whole stage
     begin: float
     end: float
 
@@ -483,10 +461,7 @@ def timeline(
 ) -> tuple[TimedPass, ...]:
     """Return every pass of one step, a device after the other.
 
-    Raises
-    ------
-    PlanningError
-        If the schedule cannot be run with that many micro-batches.
+    Raises PlanningError if the schedule cannot be run with that many micro-batches.
 
     Examples
     --------

@@ -62,19 +62,7 @@ _MOST_CP: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """What may be chosen; the default is everything.
-
-    Attributes
-    ----------
-    tp, pp, cp, ep, micro_batch, accumulation_steps : int or None
-        Exactly these; None leaves them open.
-    may_shard_in_nodes : bool
-        Hierarchical sharding: state shared by the ranks of one node only.
-    swaps : bool
-        Layers may be swapped in from host memory, by peers that average (``planners.swapping``).
-    average_every : int or None
-        Steps between two averagings of such peers; None leaves it to the planner.
-    """
+    """What may be chosen; the default is everything."""
 
     max_tp: int = 64
     max_micro_batch: int = 128
@@ -82,6 +70,7 @@ class SearchSpace:
     min_pp: int = 1
     min_cp: int = 1
     min_ep: int = 1
+    # tp, pp, cp, ep, micro_batch, accumulation_steps: exactly these; None leaves them open
     tp: int | None = None
     pp: int | None = None
     cp: int | None = None
@@ -90,10 +79,13 @@ class SearchSpace:
     accumulation_steps: int | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    # hierarchical sharding: state shared by the ranks of one node only
     may_shard_in_nodes: bool = True
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     offloads: tuple[Offload, ...] = OFFLOADS
+    # layers may be swapped in from host memory, by peers that average (``planners.swapping``)
     swaps: bool = False
+    # steps between two averagings of such peers; None leaves it to the planner
     average_every: int | None = None
 
     @property
@@ -297,42 +289,28 @@ PARTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayout:
-    """A layout with what the model says of it.
-
-    Attributes
-    ----------
-    memory_bytes, host_bytes : float
-        On the fullest device; on a node for offload. [bytes]
-    parts_s : dict of str to float
-        What the step is made of (``PARTS`` of a transformer); they sum to it. [s]
-    """
+    """A layout with what the model says of it."""
 
     layout: Layout
     step_s: float
+    # memory_bytes, host_bytes: on the fullest device; on a node for offload [bytes]
     memory_bytes: float
     host_bytes: float
+    # what the step is made of (``PARTS`` of a transformer); they sum to it [s]
     parts_s: dict[str, float]
 
 
 @dataclass(slots=True)
 class Found:
-    """What one search saw.
-
-    Attributes
-    ----------
-    considered, fitting : int
-        Valid layouts, and those that fit into memory.
-    nearest : (float, Layout) or None
-        The layout that misses by the fewest bytes where none fits.
-    least_s : float
-        The fastest step that was seen to fit. [s]
-    """
+    """What one search saw."""
 
     best: PlannedLayout | None = None
+    # considered, fitting: valid layouts, and those that fit into memory
     considered: int = 0
     fitting: int = 0
+    # the layout that misses by the fewest bytes where none fits
     nearest: tuple[float, Layout] | None = None
-    least_s: float = float("inf")
+    least_s: float = float("inf")  # the fastest step that was seen to fit [s]
 
     def misses(self, excess_bytes: float, layout: Layout) -> None:
         """Keep a layout that does not fit if none misses by less."""
@@ -350,21 +328,16 @@ _ONE_DEVICE: Final = layout_columns(Layout())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutProblem(LayoutConditions):
-    """A transformer to be laid out on one kind of node: machines and factor are scalars.
-
-    Attributes
-    ----------
-    trained_share, passed_share : float
-        Of the parameters, those that are trained; of the layers, those with a backward pass.
-    admits : function of Layouts, optional
-        Which layouts a framework runs (``planners.layouts.runnable``); all where not given.
-    """
+    """A transformer to be laid out on one kind of node: machines and factor are scalars."""
 
     transformer: Transformer
     device_factor: float = 1.0
     memory: MemoryConstants = field(default_factory=MemoryConstants)
+    # trained_share, passed_share: of the parameters, those that are trained; of the layers, those
+    # with a backward pass
     trained_share: float = 1.0
     passed_share: float = 1.0
+    # which layouts a framework runs (``planners.layouts.runnable``); all where not given
     admits: Callable[[Layouts], Bools] | None = None
 
     @property
@@ -513,10 +486,8 @@ class LayoutProblem(LayoutConditions):
         Computing alone, shared evenly; and where the state is larger than all devices' memory,
         what the hosts take to update the part of it that lies with them.
 
-        Parameters
-        ----------
-        device_s : float
-            ``least_device_s_per_sample``, which is the same for all machines with the device.
+        ``device_s``: ``least_device_s_per_sample``, which is the same for all machines with the
+        device.
         """
         software, machines = self.software, self.machines
         parameters = float(device_parameters(self.shapes, _ONE_DEVICE))

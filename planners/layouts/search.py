@@ -64,18 +64,10 @@ def search(
 
     The constants are those that ``LayoutProblem`` starts from; fitted ones are handed to it.
 
-    Parameters
-    ----------
-    machines : Machines
-        Scalar columns of one kind of node.
-    global_batch : int
-        Samples a step.
+    ``machines``: scalar columns of one kind of node.
 
-    Raises
-    ------
-    PlanningError
-        If sizes make no sense, nothing divides, or nothing fits; the message names the nearest
-        miss and what would make it fit.
+    Raises PlanningError if sizes make no sense, nothing divides, or nothing fits; the message
+    names the nearest miss and what would make it fit.
     """
     problem = LayoutProblem(transformer=transformer, machines=machines)
     space, devices = space or SearchSpace(), nodes * int(machines.devices_per_node)
@@ -89,10 +81,7 @@ def search(
 def check(problem: LayoutProblem, devices: int, global_batch: int, space: SearchSpace) -> None:
     """Refuse sizes that make no sense, and constraints that contradict one another.
 
-    Raises
-    ------
-    PlanningError
-        Naming the first of them.
+    Raises PlanningError naming the first of them.
     """
     _check_machines(problem.machines)
     nodes = -(-devices // int(problem.machines.devices_per_node))
@@ -103,10 +92,7 @@ def check(problem: LayoutProblem, devices: int, global_batch: int, space: Search
 def check_sizes(transformer: Transformer, nodes: int, global_batch: int) -> None:
     """Refuse sizes that make no sense.
 
-    Raises
-    ------
-    PlanningError
-        Naming the first such size.
+    Raises PlanningError naming the first such size.
     """
     sizes = {
         "layers": transformer.layers,

@@ -96,12 +96,8 @@ def ring_latency_s(case: LayoutCase, ranks: Column, bytes_: Floats) -> Floats:
 def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> Floats:
     """Return the exposed reductions and gathers of a step [s].
 
-    Parameters
-    ----------
-    backward_s : array
-        Of one micro-batch on a stage: what a gradient reduction can hide behind.
-    compute_s : array
-        Of the whole step: what ZeRO-3's gathers can hide behind.
+    ``backward_s``: of one micro-batch on a stage: what a gradient reduction can hide behind;
+    ``compute_s``: of the whole step: what ZeRO-3's gathers can hide behind.
     """
     shapes, layouts = case.shapes, case.layouts
     software, parameters = case.software, case.parameters
@@ -148,10 +144,7 @@ def _exposed_s(reduction_s: Floats, hiding_s: Floats, layouts: Layouts) -> Float
     backward through each of the other v - 1: they hide its reduction. The last chunk has its own
     last backward only. One chunk a device: one micro-batch's backward, however deep the pipeline.
 
-    Parameters
-    ----------
-    hiding_s : array
-        What one micro-batch's backward on all chunks of the device hides.
+    ``hiding_s``: what one micro-batch's backward on all chunks of the device hides.
     """
     p, v = np.asarray(layouts.pp, float), np.asarray(layouts.virtual_stages, float)
     within = np.minimum(p, np.asarray(layouts.accumulation_steps))

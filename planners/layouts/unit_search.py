@@ -50,17 +50,10 @@ def search_recorded(
 ) -> RecordedLayout:
     """Return the best layout of a recorded model on equal machines.
 
-    Parameters
-    ----------
-    global_batch : int
-        One that the data-parallel ranks do not divide is rounded up on some of them.
-    space : SearchSpace, optional
-        Units are not divided by context or expert parallelism, nor recomputed selectively.
+    ``global_batch``: one that the data-parallel ranks do not divide is rounded up on some of them;
+    ``space``: units are not divided by context or expert parallelism, nor recomputed selectively.
 
-    Raises
-    ------
-    PlanningError
-        If nothing divides or nothing fits; the message names the nearest miss.
+    Raises PlanningError if nothing divides or nothing fits; the message names the nearest miss.
     """
     space = space or SearchSpace()
     for name in ("cp", "ep"):

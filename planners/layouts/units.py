@@ -54,58 +54,36 @@ from advisor.planners.step.units import TransformerBlocks, UnitTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedModel:
-    """A recorded model and the constants that its planners need.
-
-    Attributes
-    ----------
-    usable_fraction : float
-        Share of a device's memory that a layout may fill.
-    host_update_bytes_per_s, offload_overlap : float
-        Rate at which a host's CPUs update the optimizer's bytes; hidden share of what moves.
-    """
+    """A recorded model and the constants that its planners need."""
 
     work: Work
     table: UnitTable
     blocks: TransformerBlocks | None
     memory: MemoryParameters
     scaling: ScalingParameters
-    usable_fraction: float = 1.0
+    usable_fraction: float = 1.0  # share of a device's memory that a layout may fill
+    # host_update_bytes_per_s, offload_overlap: rate at which a host's CPUs update the optimizer's
+    # bytes; hidden share of what moves
     host_update_bytes_per_s: float = 20e9
     offload_overlap: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedMachine:
-    """One kind of machine as the search needs it.
-
-    Attributes
-    ----------
-    times : mapping of int to UnitTimes
-        By tensor-parallel degree; 1 is always there.
-    load_s_per_sample : float
-        Of one device's share of the machine's loader cores. [s]
-    loads_inline : bool
-        Loading happens in the training loop, not beside it.
-    """
+    """One kind of machine as the search needs it."""
 
     node: Node
-    times: Mapping[int, UnitTimes]
-    load_s_per_sample: float = 0.0
-    loads_inline: bool = False
+    times: Mapping[int, UnitTimes]  # by tensor-parallel degree; 1 is always there
+    load_s_per_sample: float = 0.0  # of one device's share of the machine's loader cores [s]
+    loads_inline: bool = False  # loading happens in the training loop, not beside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedLayout(PlannedLayout):
-    """A layout of a recorded model with what the planner says of it.
-
-    Attributes
-    ----------
-    log_sd : float
-        One standard deviation of ln(error).
-    """
+    """A layout of a recorded model with what the planner says of it."""
 
     stages: tuple[int, ...]
-    log_sd: float
+    log_sd: float  # one standard deviation of ln(error)
 
 
 # Repeats of one run on one machine with the same software scatter by 3 % (reference: MLPerf
@@ -115,24 +93,14 @@ INDISTINGUISHABLE: Final = 1.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCase:
-    """One layout of a recorded model; the micro-batch is what is left to choose.
-
-    Attributes
-    ----------
-    layout : Layout
-        Degrees, ZeRO stage, and what becomes of activations and state.
-    local : int
-        Samples of a step on one data-parallel rank.
-    micro_batches : tuple of int
-        Micro-batches to try, rising.
-    """
+    """One layout of a recorded model; the micro-batch is what is left to choose."""
 
     model: RecordedModel
     machine: RecordedMachine
-    layout: Layout
+    layout: Layout  # degrees, ZeRO stage, and what becomes of activations and state
     nodes: int
-    local: int
-    micro_batches: tuple[int, ...] = ()
+    local: int  # samples of a step on one data-parallel rank
+    micro_batches: tuple[int, ...] = ()  # micro-batches to try, rising
 
     @property
     def kept(self) -> Kept:
@@ -297,10 +265,7 @@ class RecordedCase:
 def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> tuple[Layer, ...]:
     """Return the layers of a transformer in forward order; nothing of them is measured.
 
-    Raises
-    ------
-    PlanningError
-        If the precision is unknown.
+    Raises PlanningError if the precision is unknown.
 
     Examples
     --------

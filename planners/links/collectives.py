@@ -55,26 +55,19 @@ RDMA_FROM_BYTES_PER_S: Final = bytes_per_s(100)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveParameters:
-    """Fitted constants of the collectives (``advisor train scaling``).
-
-    Attributes
-    ----------
-    intra_step_s, network_step_s : float
-        Added to the link's own latency in every step inside a node and between nodes. [s]
-    intra_efficiency, network_efficiency : float
-        Share of nominal bandwidth that large messages reach, in (0, 1].
-    stream_bytes_per_s : float
-        What a ring reaches at most between nodes without RDMA. [bytes/s]
-    rdma_from_bytes_per_s : float
-        Interfaces of at least this rate are taken to bypass the kernel (EFA, RoCE, InfiniBand).
-    """
+    """Fitted constants of the collectives (``advisor train scaling``)."""
 
     launch_s: float
+    # intra_step_s, network_step_s: added to the link's own latency in every step inside a node and
+    # between nodes [s]
     intra_step_s: float
     network_step_s: float
+    # intra_efficiency, network_efficiency: share of nominal bandwidth that large messages reach,
+    # in (0, 1]
     intra_efficiency: float
     network_efficiency: float
-    stream_bytes_per_s: float
+    stream_bytes_per_s: float  # what a ring reaches at most between nodes without RDMA [bytes/s]
+    # interfaces of at least this rate are taken to bypass the kernel (EFA, RoCE, InfiniBand)
     rdma_from_bytes_per_s: float
 
     def __post_init__(self) -> None:
@@ -100,10 +93,7 @@ def reduce_scatter_s(
 
     .. math:: (p - 1) (\alpha + m / (p\, e\, B)) \quad [1]_, \text{4.4}
 
-    Raises
-    ------
-    ValueError
-        If there is no rank, a size is negative, or a rate not positive.
+    Raises ValueError if there is no rank, a size is negative, or a rate not positive.
 
     Examples
     --------
@@ -185,14 +175,9 @@ def hierarchical_all_reduce_s(
     levels, a tree between the nodes: fewer steps, for small messages on many nodes; each device
     then has its share of the interface. On one node this is the flat ring.
 
-    Parameters
-    ----------
-    message_bytes : array-like
-        Gradient bytes that every device holds.
-    intra_bytes_per_s, network_bytes_per_s : array-like
-        Nominal bandwidth between two devices of a node, and of a node's network interface.
-    has_rdma : array-like of bool, optional
-        None means: by the interface's rate.
+    ``message_bytes``: gradient bytes that every device holds; ``intra_bytes_per_s``,
+    ``network_bytes_per_s``: nominal bandwidth between two devices of a node, and of a node's
+    network interface; ``has_rdma``: none means: by the interface's rate.
 
     Returns
     -------
@@ -291,10 +276,9 @@ Part = tuple[int, ...]
 def minimum_cut(weights: Floats) -> tuple[float, Part]:
     """Return the cheapest cut of a graph into two parts, and one of the parts.
 
-    Parameters
-    ----------
-    weights : array of shape (n, n), symmetric, n >= 2
-        The diagonal is ignored.
+    ``weights``: (n, n); the diagonal is ignored.
+
+    Raises ValueError if there are fewer than two vertices or the weights are not symmetric.
 
     Returns
     -------
@@ -302,11 +286,6 @@ def minimum_cut(weights: Floats) -> tuple[float, Part]:
         Sum of the weights that are cut.
     part : tuple of int
         Vertices on the side that does not hold vertex 0.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two vertices or the weights are not symmetric.
 
     Examples
     --------

@@ -51,34 +51,20 @@ _EXPECTED_MAXIMUM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingParameters:
-    """Fitted constants of data-parallel scaling (``advisor train scaling``).
-
-    Attributes
-    ----------
-    bucket_bytes : float
-        Gradients exchanged in one call while backward runs. [bytes]
-    overlap_fraction : float
-        Share of the backward pass that hides communication, in [0, 1].
-    straggler_sd_fraction : float
-        Standard deviation over workers of one step's compute, as a fraction of it.
-    log_sd_compute : float
-        Standard deviation of log compute time from one device to many (host contention). [-]
-    log_sd_communication : float
-        Standard deviation of log communication time on a cluster that was never seen. [-]
-    log_sd_per_doubling : float
-        Added to it per doubling of the workers beyond ``fitted_workers``. [-]
-    fitted_workers : float
-        Largest number of workers in the data of the fit.
-    """
+    """Fitted constants of data-parallel scaling (``advisor train scaling``)."""
 
     collectives: CollectiveParameters
-    bucket_bytes: float
-    overlap_fraction: float
+    bucket_bytes: float  # gradients exchanged in one call while backward runs [bytes]
+    overlap_fraction: float  # share of the backward pass that hides communication, in [0, 1]
+    # standard deviation over workers of one step's compute, as a fraction of it
     straggler_sd_fraction: float
+    # standard deviation of log compute time from one device to many (host contention) [-]
     log_sd_compute: float
+    # standard deviation of log communication time on a cluster that was never seen [-]
     log_sd_communication: float
+    # added to it per doubling of the workers beyond ``fitted_workers`` [-]
     log_sd_per_doubling: float
-    fitted_workers: float
+    fitted_workers: float  # largest number of workers in the data of the fit
 
     def __post_init__(self) -> None:
         if not (self.bucket_bytes > 0 and 0 <= self.overlap_fraction <= 1):
@@ -87,24 +73,17 @@ class ScalingParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallelColumns:
-    """What a step takes, one entry a row; all of the broadcast shape.
+    """What a step takes, one entry a row; all of the broadcast shape."""
 
-    Attributes
-    ----------
-    step_s, compute_s, communication_s, exposed_s, straggler_s : ndarray
-        ``step_s`` is the sum of compute, exposed and straggler. [s]
-    efficiency : ndarray
-        Throughput over K times that of one worker, in (0, 1].
-    log_sd : ndarray
-        Standard deviation of log step time that scaling adds to that of the compute. [-]
-    """
-
+    # step_s, compute_s, communication_s, exposed_s, straggler_s: ``step_s`` is the sum of compute,
+    # exposed and straggler [s]
     step_s: Array
     compute_s: Array
     communication_s: Array
     exposed_s: Array
     straggler_s: Array
-    efficiency: Array
+    efficiency: Array  # throughput over K times that of one worker, in (0, 1]
+    # standard deviation of log step time that scaling adds to that of the compute [-]
     log_sd: Array
 
 
@@ -128,6 +107,8 @@ def data_parallel_step(
 ) -> DataParallelColumns:
     """Return the columns of a data-parallel step; every argument broadcasts.
 
+    Raises ValueError if a count is below one, a size negative, or a rate not positive.
+
     Parameters
     ----------
     micro_batch_s, backward_s, optimizer_s : array-like
@@ -135,16 +116,10 @@ def data_parallel_step(
         one device (ZeRO stages shard it here). [s]
     intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s : array-like
         Nominal links: between two devices of a node, and the node's network interface.
-    zero_stage : array-like of int in 0..3, default 0
     overlaps : array-like of bool, default True
         False where nothing runs beside the backward pass (e.g. all cores are busy computing).
     has_rdma : array-like of bool, optional
         Whether the network bypasses the kernel; None means: by the interface's rate.
-
-    Raises
-    ------
-    ValueError
-        If a count is below one, a size negative, or a rate not positive.
     """
     workers = np.asarray(nodes, float) * np.asarray(devices_per_node, float)
     stage = np.asarray(zero_stage, int)
@@ -273,20 +248,14 @@ Column = NDArray[np.float64]
 def expected_slowest(times: Sequence[ArrayLike]) -> float:
     """Return the expected time of the slowest of unequal workers, independent of one another.
 
-    Parameters
-    ----------
-    times : sequence of array-like
-        One array a worker: its possible times, equally likely; of any length. [s]
+    ``times``: one array a worker: its possible times, equally likely; of any length [s].
+
+    Raises PlanningError if there is no worker, or one has no time or one that is no number.
 
     Returns
     -------
     float
         At least the largest of the means, at most the largest value. [s]
-
-    Raises
-    ------
-    PlanningError
-        If there is no worker, or one has no time or one that is no number.
 
     Examples
     --------

@@ -59,21 +59,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placements:
-    """Measured or wanted runs of one cluster, as columns of one length.
-
-    Attributes
-    ----------
-    nodes, per_node, workers : ndarray
-        n, g (the fullest node's), K.
-    batch : ndarray
-        m, samples per device.
-    """
+    """Measured or wanted runs of one cluster, as columns of one length."""
 
     application: NDArray[np.int_]
+    # nodes, per_node, workers: n, g (the fullest node's), K
     nodes: Array
     per_node: Array
     workers: Array
-    batch: Array
+    batch: Array  # m, samples per device
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int_]) -> Placements:
         """Return the chosen rows."""
@@ -82,40 +75,25 @@ class Placements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTerms:
-    """Log factors that all applications of a cluster share.
+    """Log factors that all applications of a cluster share."""
 
-    Attributes
-    ----------
-    seconds_per_gb : float
-        Log time of a GB of gradients between one device each of many nodes.
-    intra, intra_doubling, intra_crossing : float
-        phi on one node of two devices; per doubling up to four; per doubling beyond four, where
-        rings cross sockets.
-    two_nodes, node_doubling : float
-        phi between exactly two nodes; per doubling of the nodes beyond two.
-    several, several_doubling, crossing : float
-        phi across nodes with two or more devices each; per doubling of these up to four; per
-        doubling beyond four.
-    unevenness : float
-        phi per doubling of g n / K.
-    contention_doubling : float
-        h: compute, per doubling of the devices on a node beyond four.
-    straggler_doubling : float
-        s: compute, per doubling of K.
-    """
-
-    seconds_per_gb: float
+    seconds_per_gb: float  # log time of a GB of gradients between one device each of many nodes
+    # intra, intra_doubling, intra_crossing: phi on one node of two devices; per doubling up to
+    # four; per doubling beyond four, where rings cross sockets
     intra: float
     intra_doubling: float
     intra_crossing: float
+    # two_nodes, node_doubling: phi between exactly two nodes; per doubling of the nodes beyond two
     two_nodes: float
     node_doubling: float
+    # several, several_doubling, crossing: phi across nodes with two or more devices each; per
+    # doubling of these up to four; per doubling beyond four
     several: float
     several_doubling: float
     crossing: float
-    unevenness: float
-    contention_doubling: float
-    straggler_doubling: float
+    unevenness: float  # phi per doubling of g n / K
+    contention_doubling: float  # h: compute, per doubling of the devices on a node beyond four
+    straggler_doubling: float  # s: compute, per doubling of K
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,33 +102,22 @@ class ApplicationTerms:
 
     Attributes
     ----------
-    fixed_s, per_sample_s : ndarray
-        log t0, log t1.
     contention_1, ..., contention_4 : ndarray
         H: log compute with so many devices on the node.
-    gradients_gb : ndarray
-        Log of the gradients' size; C_a = exp(gradients_gb + seconds_per_gb).
-    intra : ndarray
-        Added to the cluster's ``intra``.
-    exponent : ndarray
-        Power of the cluster's factors between nodes.
-    overlap : ndarray
-        Logit of rho.
-    softness : ndarray
-        Log of eps, at most 0.
     """
 
+    # fixed_s, per_sample_s: log t0, log t1
     fixed_s: Array
     per_sample_s: Array
     contention_1: Array
     contention_2: Array
     contention_3: Array
     contention_4: Array
-    gradients_gb: Array
-    intra: Array
-    exponent: Array
+    gradients_gb: Array  # log of the gradients' size; C_a = exp(gradients_gb + seconds_per_gb)
+    intra: Array  # added to the cluster's ``intra``
+    exponent: Array  # power of the cluster's factors between nodes
     overlap: Array
-    softness: Array
+    softness: Array  # log of eps, at most 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,20 +248,12 @@ class MeasuredPlacements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingFit:
-    """A fitted cluster; predicts step times of the applications it was fitted on.
+    """A fitted cluster; predicts step times of the applications it was fitted on."""
 
-    Attributes
-    ----------
-    theta : ndarray of shape (terms,)
-    covariance : ndarray of shape (terms, terms)
-    known : MeasuredPlacements
-        The rows of the fit: their residuals are kriged.
-    """
-
-    theta: Array
-    covariance: Array
+    theta: Array  # (terms,)
+    covariance: Array  # (terms, terms)
     applications: int
-    known: MeasuredPlacements
+    known: MeasuredPlacements  # the rows of the fit: their residuals are kriged
 
     def parts(self, placements: Placements) -> StepParts:
         """Return the law's columns, without kriging."""
@@ -313,15 +272,9 @@ class ScalingFit:
 def fit_cluster(known: MeasuredPlacements, gradient_bytes: Sequence[float | None]) -> ScalingFit:
     """Fit the law to the measured rows of one cluster.
 
-    Parameters
-    ----------
-    gradient_bytes : sequence of float or None, one an application
-        Where known, C_a is tied to it; None leaves it free. [bytes]
+    ``gradient_bytes``: where known, C_a is tied to it; None leaves it free [bytes].
 
-    Raises
-    ------
-    ValueError
-        If an application has no row or a step time is not positive.
+    Raises ValueError if an application has no row or a step time is not positive.
     """
     from scipy.optimize import least_squares
 

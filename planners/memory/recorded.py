@@ -64,12 +64,8 @@ def beside_bytes(
 ) -> Array:
     """Return the most that a step holds beside weights and optimizer state [bytes].
 
-    Parameters
-    ----------
-    gradient_share, update_share : array-like
-        Parts of the gradients, and of the parameters that are updated, on one device.
-    accumulates : array-like of bool
-        Gradients are there at every moment.
+    ``gradient_share``, ``update_share``: parts of the gradients, and of the parameters that are
+    updated, on one device; ``accumulates``: gradients are there at every moment.
     """
     b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
     always = np.asarray(accumulates, bool)
@@ -120,28 +116,18 @@ def rounding_bytes(work: Work) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParameters(MemoryConstants):
-    """Fitted constants of the memory model (``advisor train memory``).
-
-    Attributes
-    ----------
-    process_bytes : float
-        Resident memory of a training process on a CPU without its tensors. [bytes]
-    cpu_slack : float
-        ``slack`` of the C library's allocator on a CPU.
-    bucket_fraction : float
-        Communication buckets as a share of the gradients, where workers are several.
-    log_sd : float
-        Standard deviation of log(measured / predicted).
-    """
+    """Fitted constants of the memory model (``advisor train memory``)."""
 
     context_bytes: float
     alone_context_bytes: float
+    # resident memory of a training process on a CPU without its tensors [bytes]
     process_bytes: float
     slack: float
-    cpu_slack: float
+    cpu_slack: float  # ``slack`` of the C library's allocator on a CPU
     logit_bytes: float
+    # communication buckets as a share of the gradients, where workers are several
     bucket_fraction: float
-    log_sd: float
+    log_sd: float  # standard deviation of log(measured / predicted)
 
     def __post_init__(self) -> None:
         if self.slack < 1 or self.cpu_slack < 1 or self.log_sd < 0:
@@ -178,22 +164,13 @@ def training_memory_bytes(
 ) -> Array:
     """Return the memory that a data-parallel worker takes [bytes].
 
-    Parameters
-    ----------
-    zero_stage : array-like of int in 0..3
-    is_cpu : array-like of bool
-        The process's own memory takes the place of the accelerator's context.
-    offload : set of {"optimizer", "parameters"}
-        What lies in host memory instead; two layers of it stay on the device at a time.
-    accumulates : array-like of bool
-        Gradients are added up over several micro-batches, so that they are always there.
-    is_alone : array-like of bool, optional
-        No other device trains with this one; None means where there is one worker.
+    ``is_cpu``: the process's own memory takes the place of the accelerator's context; ``offload``:
+    what lies in host memory instead; two layers of it stay on the device at a time;
+    ``accumulates``: gradients are added up over several micro-batches, so that they are always
+    there; ``is_alone``: no other device trains with this one; None means where there is one
+    worker.
 
-    Raises
-    ------
-    ValueError
-        If a count is below one or a stage is unknown.
+    Raises ValueError if a count is below one or a stage is unknown.
     """
     b, d, stage = (
         np.asarray(micro_batch, float),
@@ -326,19 +303,15 @@ Kept = Literal["kept", "recomputed", "offloaded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTable:
-    """A model's units as columns of shape (n_units,).
-
-    Attributes
-    ----------
-    parameters, whole_share : arrays
-        Parameters, and the part of them that tensor parallelism leaves whole.
-    saved_bytes, input_bytes, output_bytes : arrays
-        Kept for the backward pass, taken from the unit before, handed on. [bytes/sample]
-    """
+    """A model's units as columns of shape (n_units,)."""
 
     names: tuple[str, ...]
+    # parameters, whole_share: parameters, and the part of them that tensor parallelism leaves
+    # whole
     parameters: Floats
     whole_share: Floats
+    # saved_bytes, input_bytes, output_bytes: kept for the backward pass, taken from the unit
+    # before, handed on [bytes/sample]
     saved_bytes: Floats
     input_bytes: Floats
     output_bytes: Floats

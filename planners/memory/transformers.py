@@ -43,29 +43,18 @@ from advisor.planners.core.errors import GB, MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConstants:
-    """What a run takes besides its tensors; fitted on printed nvidia-smi readings.
+    """What a run takes besides its tensors; fitted on printed nvidia-smi readings."""
 
-    Attributes
-    ----------
-    context_bytes : float
-        CUDA context, libraries, communication buffers. [bytes]
-    slack : float
-        Allocated over needed: fragmentation and buffers, over all tensors; on a device that trains
-        alone over those that come and go: nothing is flattened, padded or received there.
-    alone_context_bytes : float
-        Context of a device that trains alone, without communicators. BigScience's reading of an
-        A100 that computed nothing, 1,573 MiB (V100: 1,113). [bytes]
-    logit_bytes : float
-        Per token and vocabulary entry on the last stage, by Megatron's loss. [bytes]
-    gathered_layers : float
-        Layers whose parameters ZeRO-3 holds gathered.
-    """
-
-    context_bytes: float = 3.0 * GB
+    context_bytes: float = 3.0 * GB  # CUDA context, libraries, communication buffers [bytes]
+    # allocated over needed: fragmentation and buffers, over all tensors; on a device that trains
+    # alone over those that come and go: nothing is flattened, padded or received there
     slack: float = 1.11
+    # context of a device that trains alone, without communicators. BigScience's reading of an A100
+    # that computed nothing, 1,573 MiB (V100: 1,113) [bytes]
     alone_context_bytes: float = 1573.0 * MIB
+    # per token and vocabulary entry on the last stage, by Megatron's loss [bytes]
     logit_bytes: float = 8.0
-    gathered_layers: float = 2.0
+    gathered_layers: float = 2.0  # layers whose parameters ZeRO-3 holds gathered
 
 
 def state_bytes(
@@ -117,14 +106,9 @@ def token_activation_bytes(
     grouped key/value heads and experts. The ten unsharded bytes (inputs of two norms and two
     products, two dropout masks) are divided by ``tp`` under sequence parallelism.
 
-    Parameters
-    ----------
-    keeps_scores : array-like of bool
-        The quadratic term: gone with flash attention and selective recomputation.
-    mask_bytes : array-like
-        Of both dropout masks; 0 where nothing is dropped.
-    keeps_joint_product : array-like of bool
-        The product of queries, keys and values is kept beside rotated queries and keys.
+    ``keeps_scores``: the quadratic term: gone with flash attention and selective recomputation;
+    ``mask_bytes``: of both dropout masks; 0 where nothing is dropped; ``keeps_joint_product``: the
+    product of queries, keys and values is kept beside rotated queries and keys.
     """
     e, t = np.asarray(element_bytes, float), np.asarray(tp, float)
     h, a = np.asarray(shapes.hidden, float), np.asarray(shapes.heads, float)
@@ -147,13 +131,9 @@ def device_bytes(
 ) -> Floats:
     """Return context, states and what comes and goes in a pass, with what the allocator loses.
 
-    Parameters
-    ----------
-    is_alone : array-like of bool
-        No other device trains with this one.
-    excess : array
-        What a recorded step held beyond states and passing; below 0 where gradients are not there
-        yet, which leave no more than themselves. [bytes]
+    ``is_alone``: no other device trains with this one; ``excess``: what a recorded step held
+    beyond states and passing; below 0 where gradients are not there yet, which leave no more than
+    themselves [bytes].
     """
     slack, context = constants.slack, constants.context_bytes
     shared = context + slack * (states + passing + excess)
@@ -233,10 +213,7 @@ def layout_state_bytes(
 ) -> Floats:
     """Return parameters, gradients, optimizer and gathered layers on one device [bytes].
 
-    Parameters
-    ----------
-    layers, embeddings : array
-        Layers of the stage, and its embedding or head matrices.
+    ``layers``, ``embeddings``: layers of the stage, and its embedding or head matrices.
     """
     attention, ffn = layer_parameters(shapes)
     one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep

@@ -61,10 +61,7 @@ class SharedCluster:
     def check_fits(self, devices: int) -> None:
         """Refuse a job of one's own that asks for more than there is.
 
-        Raises
-        ------
-        PlanningError
-            With exit code 3.
+        Raises PlanningError: with exit code 3.
         """
         if devices > self.devices:
             raise PlanningError(
@@ -76,20 +73,11 @@ class SharedCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTable:
-    """Jobs in the order of their submission.
+    """Jobs in the order of their submission."""
 
-    Attributes
-    ----------
-    submit_s : ndarray of shape (n,)
-        Not decreasing. [s]
-    devices : ndarray of int, shape (n,)
-    duration_s : ndarray of shape (n,)
-        Computing time on those devices. [s]
-    """
-
-    submit_s: Column
-    devices: NDArray[np.int64]
-    duration_s: Column
+    submit_s: Column  # (n,); not decreasing [s]
+    devices: NDArray[np.int64]  # (n,)
+    duration_s: Column  # (n,); computing time on those devices [s]
 
     def __post_init__(self) -> None:
         if not self.submit_s.shape == self.devices.shape == self.duration_s.shape:
@@ -120,10 +108,7 @@ class JobTable:
     def check_fits(self, cluster: SharedCluster) -> None:
         """Refuse jobs that ask for more than the cluster has.
 
-        Raises
-        ------
-        PlanningError
-            With exit code 3.
+        Raises PlanningError: with exit code 3.
         """
         largest = int(self.devices.max())
         if largest > cluster.devices:
@@ -137,56 +122,33 @@ class JobTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueParameters:
-    """The parameters that a policy goes by.
+    """The parameters that a policy goes by."""
 
-    Attributes
-    ----------
-    limits : tuple of float
-        Service (``las-2d``, ``gittins``; device s) or time (``las``; s) at which a job leaves a
-        queue: the published simulator's 3,250 and 7,200.
-    starvation_ratio : float
-        A waiting job returns to the first queue when it waited so many times what it computed; 0
-        for never.
-    preemption_s : float
-        What a job loses each time it resumes. [s]
-    service_samples : tuple of float
-        For ``gittins``: service of past jobs. [device s]
-    quantum : float
-        For ``gittins``. [device s]
-    as_published : bool
-        Repeat two slips of the published simulator: the time of a demotion divides (limit -
-        time) by devices though the limit is device-seconds, and the Gittins index does not take
-        the service so far off the expected rest.
-    """
-
+    # service (``las-2d``, ``gittins``; device s) or time (``las``; s) at which a job leaves a
+    # queue: the published simulator's 3,250 and 7,200
     limits: tuple[float, ...] = (3250.0, 7200.0)
+    # a waiting job returns to the first queue when it waited so many times what it computed; 0 for
+    # never
     starvation_ratio: float = 0.0
-    preemption_s: float = 0.0
-    service_samples: tuple[float, ...] = ()
-    quantum: float = 3250.0
+    preemption_s: float = 0.0  # what a job loses each time it resumes [s]
+    service_samples: tuple[float, ...] = ()  # for ``gittins``: service of past jobs [device s]
+    quantum: float = 3250.0  # for ``gittins`` [device s]
+    # repeat two slips of the published simulator: the time of a demotion divides (limit - time) by
+    # devices though the limit is device-seconds, and the Gittins index does not take the service
+    # so far off the expected rest
     as_published: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOutcome:
-    """When each job started and ended, in the order of the table.
+    """When each job started and ended, in the order of the table."""
 
-    Attributes
-    ----------
-    start_s, finish_s : ndarray of shape (n,)
-        First start, and end. [s]
-    completion_s : ndarray of shape (n,)
-        [s]
-    delay_s : ndarray of shape (n,)
-        Completion less duration. [s]
-    preemptions : ndarray of int, shape (n,)
-    """
-
+    # start_s, finish_s: (n,); first start, and end [s]
     start_s: Column
     finish_s: Column
-    completion_s: Column
-    delay_s: Column
-    preemptions: NDArray[np.int64]
+    completion_s: Column  # (n,); [s]
+    delay_s: Column  # (n,); completion less duration [s]
+    preemptions: NDArray[np.int64]  # (n,)
 
 
 ROUNDING_S = 1e-6  # times this close are one

@@ -308,12 +308,7 @@ def gittins_index(samples: Column, quantum: float, *, as_published: bool = False
     ``- a`` in the expectation, counts neither the last sample nor what lies on the quantum's end,
     and rounds.
 
-    Parameters
-    ----------
-    samples : ndarray of shape (n,)
-        Service of past jobs, sorted. [device s]
-    quantum : float
-        [device s]
+    ``samples``: (n,); service of past jobs, sorted [device s]; ``quantum``: [device s].
     """
     first = np.searchsorted(samples, samples - 1.0, side="right")
     attained = samples - 1.0

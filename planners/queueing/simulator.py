@@ -46,10 +46,7 @@ def engine(
 ) -> Engine:
     """Return the engine of a policy, ready at time 0.
 
-    Raises
-    ------
-    PlanningError
-        If there is no such policy, or it lacks what it needs.
+    Raises PlanningError if there is no such policy, or it lacks what it needs.
     """
     if policy in ("fifo", "fit-first"):
         return Waiting(jobs, cluster, placement, is_strict=policy == "fifo")
@@ -89,16 +86,13 @@ def simulate_queue(
 ) -> QueueOutcome:
     """Run a table of jobs through a shared cluster.
 
+    Raises PlanningError if a job does not fit the cluster, or a policy lacks what it needs.
+
     Parameters
     ----------
     placement : {"count", "consolidated"}
         Count free devices only, as published; or give a job whole nodes, or one node where it
         fits into one (policies that preempt move running jobs at will).
-
-    Raises
-    ------
-    PlanningError
-        If a job does not fit the cluster, or a policy lacks what it needs.
 
     Examples
     --------
@@ -156,17 +150,10 @@ _LEAST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenJobs:
-    """Jobs that have not ended, in the order of their submission.
+    """Jobs that have not ended, in the order of their submission."""
 
-    Attributes
-    ----------
-    devices : ndarray of int, shape (n,)
-    elapsed_s : ndarray of shape (n,)
-        Of running jobs; nan of those that wait. [s]
-    """
-
-    devices: NDArray[np.int64]
-    elapsed_s: Column
+    devices: NDArray[np.int64]  # (n,)
+    elapsed_s: Column  # (n,); of running jobs; nan of those that wait [s]
 
     @property
     def is_running(self) -> NDArray[np.bool_]:
@@ -188,19 +175,11 @@ def start_delays_s(
 ) -> Column:
     """Return draws of how long a job waits that is submitted now, shape (draws,) [s].
 
-    Parameters
-    ----------
-    ended_s : ndarray of shape (k,)
-        Durations of jobs that ended. [s]
-    cluster, policy, placement
-        As in ``simulate_queue``; only policies that stop no running job.
-    devices : int
-        Of the own job.
+    ``ended_s``: (k,); durations of jobs that ended [s]; ``cluster``, ``policy``, ``placement``: as
+    in ``simulate_queue``; only policies that stop no running job; ``devices``: of the own job.
 
-    Raises
-    ------
-    PlanningError
-        If a job is larger than the cluster (exit code 3), or the policy stops running jobs.
+    Raises PlanningError if a job is larger than the cluster (exit code 3), or the policy stops
+    running jobs.
     """
     if policy not in POLICIES_OF_START:
         raise PlanningError(
@@ -238,12 +217,8 @@ def start_delays_s(
 def drawn_s(ended_s: Column, running_s: Column, since_s: Column, draws: int, seed: int) -> Column:
     """Return durations beyond each of ``since_s``, shape (draws, n) [s].
 
-    Parameters
-    ----------
-    ended_s, running_s : ndarray
-        Durations of jobs that ended, and of those that run, so far. [s]
-    since_s : ndarray of shape (n,)
-        [s]
+    ``ended_s``, ``running_s``: durations of jobs that ended, and of those that run, so far [s];
+    ``since_s``: (n,); [s].
     """
     length = np.concatenate([ended_s, running_s])
     order = np.argsort(length, kind="stable")
@@ -284,27 +259,14 @@ WINDOW = (0.1, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Waits that one job met at random times.
+    """Waits that one job met at random times."""
 
-    Attributes
-    ----------
-    submit_s : ndarray of shape (n,)
-        When it was submitted, on the trace's clock. [s]
-    duration_s : ndarray of shape (n,)
-        Computing time of each insertion. [s]
-    completion_s : ndarray of shape (n,)
-        [s]
-    load : float
-        Of the trace by itself.
-    beyond_trace_fraction : float
-        Insertions that ended after the last recorded submission: the cluster was emptier for them
-        than it would have been.
-    """
-
-    submit_s: Column
-    duration_s: Column
-    completion_s: Column
-    load: float
+    submit_s: Column  # (n,); when it was submitted, on the trace's clock [s]
+    duration_s: Column  # (n,); computing time of each insertion [s]
+    completion_s: Column  # (n,); [s]
+    load: float  # of the trace by itself
+    # insertions that ended after the last recorded submission: the cluster was emptier for them
+    # than it would have been
     beyond_trace_fraction: float
 
     @property
@@ -319,23 +281,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentOrWait:
-    """The two ways side by side.
+    """The two ways side by side."""
 
-    Attributes
-    ----------
-    saved_h : float
-        Median hours by which renting ends earlier; negative where the own cluster is faster. [h]
-    earlier_probability : float
-        That renting ends earlier.
-    extra_cost_usd : float
-        Rent less the own cluster's running cost. [USD]
-    break_even_usd_per_h : float or None
-        Rent if an hour is worth more; None where waiting is not slower: then wait. [USD/h]
-    """
-
+    # median hours by which renting ends earlier; negative where the own cluster is faster [h]
     saved_h: float
-    earlier_probability: float
-    extra_cost_usd: float
+    earlier_probability: float  # that renting ends earlier
+    extra_cost_usd: float  # rent less the own cluster's running cost [USD]
+    # rent if an hour is worth more; None where waiting is not slower: then wait [USD/h]
     break_even_usd_per_h: float | None
 
 
@@ -353,19 +305,11 @@ def wait_on_cluster(
 ) -> Wait:
     """Insert a job at random times of a trace and record what it met.
 
-    Parameters
-    ----------
-    jobs : JobTable
-        What the cluster did.
-    devices : int
-        Of the own job.
-    duration_s : array-like of shape (k,)
-        Samples of its computing time, drawn from with equal chance; one value is certain. [s]
+    ``jobs``: what the cluster did; ``devices``: of the own job; ``duration_s``: (k,); samples of
+    its computing time, drawn from with equal chance; one value is certain [s].
 
-    Raises
-    ------
-    PlanningError
-        If the cluster has fewer devices than the job (exit code 3), or a value makes no sense.
+    Raises PlanningError if the cluster has fewer devices than the job (exit code 3), or a value
+    makes no sense.
     """
     samples = np.atleast_1d(np.asarray(duration_s, float))
     if not np.all(samples > 0) or devices < 1 or insertions < 1:
@@ -403,12 +347,9 @@ def rent_or_wait(
 ) -> RentOrWait:
     """Compare renting now with waiting for the shared cluster.
 
-    Parameters
-    ----------
-    rent_completion_s : array-like of shape (k,)
-        Samples of the completion on rented machines, start-up included. [s]
-    rent_cost_usd, own_cost_usd : float
-        Bills of the two; the own cluster's is 0 where it costs nothing more to use it. [USD]
+    ``rent_completion_s``: (k,); samples of the completion on rented machines, start-up included
+    [s]; ``rent_cost_usd``, ``own_cost_usd``: bills of the two; the own cluster's is 0 where it
+    costs nothing more to use it [USD].
     """
     rent = np.sort(np.atleast_1d(np.asarray(rent_completion_s, float)))
     saved_h = float(np.median(wait.completion_s) - np.median(rent)) / HOUR_S

@@ -60,10 +60,7 @@ RATIO: Final = 1.05
 class FadingHistogram:
     """Weights by bucket, relative to the newest sample.
 
-    Parameters
-    ----------
-    first : float
-        Width of the first bucket, in the samples' unit.
+    ``first``: width of the first bucket, in the samples' unit.
     """
 
     def __init__(self, *, first: float, half_life_s: float) -> None:
@@ -182,27 +179,13 @@ class _Knowing(Controller):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRule:
-    """The rule by which an autoscaler learns: what stands in the table above.
+    """The rule by which an autoscaler learns: what stands in the table above."""
 
-    Attributes
-    ----------
-    every_s : float
-        Between two changes of the limits. [s]
-    half_lives_s : (float, float)
-        Of the histograms of CPU and of memory. [s]
-    percentiles : (float, float)
-        Of CPU and of memory. [fraction]
-    least : (float, float)
-        [cores], [bytes]
-    memory_window_s : float
-        Of which the peak counts. [s]
-    """
-
-    every_s: float
-    half_lives_s: tuple[float, float]
-    percentiles: tuple[float, float]
-    least: tuple[float, float]
-    memory_window_s: float
+    every_s: float  # between two changes of the limits [s]
+    half_lives_s: tuple[float, float]  # of the histograms of CPU and of memory [s]
+    percentiles: tuple[float, float]  # of CPU and of memory [fraction]
+    least: tuple[float, float]  # [cores], [bytes]
+    memory_window_s: float  # of which the peak counts [s]
 
 
 VPA: Final = LearningRule(
@@ -223,16 +206,10 @@ AUTOPILOT: Final = LearningRule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaler:
-    """Limits that follow a fading histogram: Kubernetes' ``VPA``, or ``AUTOPILOT``'s rule form.
-
-    Attributes
-    ----------
-    asked : ResourceLimits
-        What the user asked for: until something was learned.
-    """
+    """Limits that follow a fading histogram: Kubernetes' ``VPA``, or ``AUTOPILOT``'s rule form."""
 
     rule: LearningRule
-    asked: ResourceLimits
+    asked: ResourceLimits  # what the user asked for: until something was learned
     history: RecordedUsage | None = None
 
     def controller(self, usage: RecordedUsage) -> _Learning:

@@ -61,18 +61,10 @@ RECLAIM_EVERY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A pool that containers share.
+    """A pool that containers share."""
 
-    Attributes
-    ----------
-    budget_s : float
-        CPU time of a period for all of them. [core-s]
-    granted_s : float
-        Sum of their quotas. [core-s]
-    """
-
-    budget_s: float
-    granted_s: float
+    budget_s: float  # CPU time of a period for all of them [core-s]
+    granted_s: float  # sum of their quotas [core-s]
     containers: int = 1
 
     @property
@@ -93,25 +85,14 @@ class Pool:
 
 @dataclass(slots=True, kw_only=True)
 class Container:
-    """A container, as the controller knows it.
+    """A container, as the controller knows it."""
 
-    Attributes
-    ----------
-    quota_s : float
-        [core-s a period]
-    unused_s : float
-        Of the last period. [core-s]
-    throttled, unused : deque
-        Windows: 1 or 0; [core-s].
-    silent_s : float
-        How long it has not run. [s]
-    """
-
-    quota_s: float
-    unused_s: float = 0.0
+    quota_s: float  # [core-s a period]
+    unused_s: float = 0.0  # of the last period [core-s]
+    # throttled, unused: windows: 1 or 0; [core-s]
     throttled: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     unused: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    silent_s: float = 0.0
+    silent_s: float = 0.0  # how long it has not run [s]
 
     def report(self, used_s: float, is_throttled: bool) -> bool:
         """Take in one period; return whether the container woke after a silence."""
@@ -162,14 +143,9 @@ def _mean(window: deque[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escra:
-    """Escra for the containers of one application, or for a run seen as one.
+    """Escra for the containers of one application, or for a run seen as one."""
 
-    Attributes
-    ----------
-    budget : ResourceLimits
-        What the application may have in all, e.g. the peaks of a recorded run.
-    """
-
+    # what the application may have in all, e.g. the peaks of a recorded run.
     budget: ResourceLimits
 
     def controller(self, usage: RecordedUsage) -> EscraController:

@@ -59,25 +59,15 @@ class Headroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightSize:
-    """Limits that the next run should ask for.
+    """Limits that the next run should ask for."""
 
-    Attributes
-    ----------
-    cpu_request, cpu_limit : float
-        Set aside, and the quota. [cores]
-    memory_bytes : float
-        Request and limit alike: memory cannot be taken back.
-    oom_probability : float
-        That the rest of the run goes over it, as far as the recorded run's changes tell.
-    growth_bytes_per_s : float
-        Of the settled half; 0 where it fell back.
-    """
-
+    # cpu_request, cpu_limit: set aside, and the quota [cores]
     cpu_request: float
     cpu_limit: float
-    memory_bytes: float
+    memory_bytes: float  # request and limit alike: memory cannot be taken back
+    # that the rest of the run goes over it, as far as the recorded run's changes tell
     oom_probability: float
-    growth_bytes_per_s: float
+    growth_bytes_per_s: float  # of the settled half; 0 where it fell back
 
     @property
     def limits(self) -> ResourceLimits:

@@ -58,24 +58,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedUsage:
-    """The usage of a run without limits, in readings of equal length.
+    """The usage of a run without limits, in readings of equal length."""
 
-    Attributes
-    ----------
-    step_s : float
-        Length of a reading. [s]
-    cores : ndarray of shape (n,)
-        CPU time of each reading by its length. [cores]
-    memory_bytes : ndarray of shape (n,)
-        Most that was resident in each.
-    is_paced : bool, default False
-        Whether work arrives by the clock, as requests do, and piles up while the run is held
-        back. A training run is not paced: what comes next begins when this is done.
-    """
-
-    step_s: float
-    cores: Array
-    memory_bytes: Array
+    step_s: float  # length of a reading [s]
+    cores: Array  # (n,); CPU time of each reading by its length [cores]
+    memory_bytes: Array  # (n,); most that was resident in each
+    # whether work arrives by the clock, as requests do, and piles up while the run is held back. A
+    # training run is not paced: what comes next begins when this is done.
     is_paced: bool = False
 
     def __post_init__(self) -> None:
@@ -90,19 +79,11 @@ class RecordedUsage:
     ) -> RecordedUsage:
         """Return readings of equal length from a recorder's, which are not quite.
 
-        Parameters
-        ----------
-        t_s, cpu_s : array-like of shape (m,)
-            When it was read, and the CPU time used until then; neither falls. [s]
-        memory_bytes : array-like of shape (m,)
-            What was resident then.
-        step_s : float
-            Of the readings to make; the recorder's own mean, say. [s]
+        ``t_s``, ``cpu_s``: (m,); when it was read, and the CPU time used until then; neither falls
+        [s]; ``memory_bytes``: (m,); what was resident then; ``step_s``: of the readings to make;
+        the recorder's own mean, say [s].
 
-        Raises
-        ------
-        ValueError
-            If there are fewer than two readings.
+        Raises ValueError if there are fewer than two readings.
         """
         check_positive("usage", step_s=step_s)
         t, cpu, memory = (np.asarray(one, float) for one in (t_s, cpu_s, memory_bytes))
@@ -139,17 +120,12 @@ class RecordedUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """Limits of what a group may use.
-
-    Attributes
-    ----------
-    is_quota : bool, default True
-        False where ``cores`` are only set aside: the group may use more if nobody else wants it,
-        and is never throttled (a Kubernetes request without a limit).
-    """
+    """Limits of what a group may use."""
 
     cores: float
     memory_bytes: float
+    # false where ``cores`` are only set aside: the group may use more if nobody else wants it, and
+    # is never throttled (a Kubernetes request without a limit)
     is_quota: bool = True
 
     def __post_init__(self) -> None:
@@ -158,21 +134,13 @@ class ResourceLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """One period, as the kernel reports it at its end.
+    """One period, as the kernel reports it at its end."""
 
-    Attributes
-    ----------
-    end_s : float
-        Since the run began. [s]
-    is_throttled : bool
-        The quota was used up before the period's end, with work left.
-    """
-
-    end_s: float
+    end_s: float  # since the run began [s]
     length_s: float
     quota_cores: float
     used_cores: float
-    is_throttled: bool
+    is_throttled: bool  # the quota was used up before the period's end, with work left
     memory_bytes: float
 
 
@@ -223,35 +191,19 @@ class SharingPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LimitedRun:
-    """A run under a policy.
+    """A run under a policy."""
 
-    Attributes
-    ----------
-    limit : ndarray of shape (periods,)
-        [cores]
-    memory_limit_bytes : ndarray of shape (periods,)
-    used_cores : ndarray of shape (periods,)
-    slack_core_h, slack_gib_h : float
-        Limit less usage, never below zero, summed over time.
-    memory_slack_fraction : float
-        Of all memory that was reserved over time, what was not used.
-    throttled_fraction : float
-        Periods in which the quota ended before the work.
-    slowdown : float
-        Time with limits by time without, at least 1.
-    oom : int
-        How often memory went over its limit. The replay goes on as if it had been given: what a
-        restart costs is the ``goodput`` room's.
-    """
-
-    limit: Array
-    memory_limit_bytes: Array
-    used_cores: Array
+    limit: Array  # (periods,); [cores]
+    memory_limit_bytes: Array  # (periods,)
+    used_cores: Array  # (periods,)
+    # slack_core_h, slack_gib_h: limit less usage, never below zero, summed over time
     slack_core_h: float
     slack_gib_h: float
-    memory_slack_fraction: float
-    throttled_fraction: float
-    slowdown: float
+    memory_slack_fraction: float  # of all memory that was reserved over time, what was not used
+    throttled_fraction: float  # periods in which the quota ended before the work
+    slowdown: float  # time with limits by time without, at least 1
+    # how often memory went over its limit. The replay goes on as if it had been given: what a
+    # restart costs is the ``goodput`` room's.
     oom: int
 
 
@@ -263,18 +215,10 @@ _ROUNDING: Final = 1e-9
 def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) -> LimitedRun:
     """Return what limits a policy would have set, and what would have come of it.
 
-    Parameters
-    ----------
-    series : RecordedUsage
-        As recorded without limits.
-    period_s : float, default 0.1
-        Of the CFS quota. [s]
+    ``series``: as recorded without limits; ``period_s``: of the CFS quota [s]; 0.1 by default.
 
-    Raises
-    ------
-    PlanningError
-        If the limits are so low that the run takes a thousand times longer, or a period makes no
-        sense.
+    Raises PlanningError if the limits are so low that the run takes a thousand times longer, or a
+    period makes no sense.
     """
     return _Run(series, policy.controller(series), period_s).to_end()
 
@@ -284,17 +228,14 @@ def replay_together(
 ) -> tuple[LimitedRun, ...]:
     """Return what comes of containers that share one pool, period by period, all at once.
 
+    Raises PlanningError as ``replay`` does.
+
     Parameters
     ----------
     runs : sequence of RecordedUsage
         As recorded without limits; all begin together. Who ends gives back what it held.
     policy : SharingPolicy
         Of the application, such as ``Escra``: its budget is that of all containers.
-
-    Raises
-    ------
-    PlanningError
-        As ``replay`` does.
     """
     controllers = policy.controllers(runs)
     begun = [

@@ -45,30 +45,16 @@ Column = NDArray[np.float64]
 class SpotTrace:
     """A record of how many nodes were there, from one time to the next.
 
-    Attributes
-    ----------
-    nodes : int
-        Nodes that were asked for: the most that could be there.
-    start_s : ndarray of shape (n,)
-        When each count begins; the first at 0. [s]
-    available : ndarray of int, shape (n,)
-        Nodes up from then on.
-    end_s : float
-        Where the record ends. [s]
-
-    Raises
-    ------
-    PlanningError
-        If times are out of order, or no node is ever there.
+    Raises PlanningError if times are out of order, or no node is ever there.
     """
 
     name: str
     provider: str = ""
     instance: str = ""
-    nodes: int
-    start_s: Column
-    available: NDArray[np.int64]
-    end_s: float
+    nodes: int  # nodes that were asked for: the most that could be there
+    start_s: Column  # (n,); when each count begins; the first at 0 [s]
+    available: NDArray[np.int64]  # (n,); nodes up from then on
+    end_s: float  # where the record ends [s]
 
     def __post_init__(self) -> None:
         times = np.append(self.start_s, self.end_s)
@@ -130,19 +116,12 @@ class SpotTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spells:
-    """When a number of nodes was available together.
+    """When a number of nodes was available together."""
 
-    Attributes
-    ----------
-    up_start_s, up_length_s : ndarray of shape (n,)
-        Up spells in order, not overlapping. [s]
-    end_s : float
-        Where the record ends; it begins at 0. [s]
-    """
-
+    # up_start_s, up_length_s: (n,); up spells in order, not overlapping [s]
     up_start_s: Column
     up_length_s: Column
-    end_s: float
+    end_s: float  # where the record ends; it begins at 0 [s]
 
     def __post_init__(self) -> None:
         check_positive("record of spells", end_s=self.end_s)
@@ -190,26 +169,14 @@ class Spells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotJob:
-    """A job on spot instances.
+    """A job on spot instances."""
 
-    Attributes
-    ----------
-    work_s : float
-        Useful computing. [s]
-    restart_s : float
-        At the beginning of every up spell. [s]
-    checkpoint_interval_s : float
-        Useful computing between two checkpoints; inf for none but just-in-time ones. [s]
-    checkpoint_s : float
-        Standstill of one save. [s]
-    warning_s : float or None
-        Notice before a removal, where the job saves on notice; None where it does not. [s]
-    """
-
-    work_s: float
-    restart_s: float
+    work_s: float  # useful computing [s]
+    restart_s: float  # at the beginning of every up spell [s]
+    # useful computing between two checkpoints; inf for none but just-in-time ones [s]
     checkpoint_interval_s: float
-    checkpoint_s: float = 0.0
+    checkpoint_s: float = 0.0  # standstill of one save [s]
+    # notice before a removal, where the job saves on notice; None where it does not [s]
     warning_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -267,24 +234,15 @@ class SpotJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Which machines a job has from one time to the next, one row an interval.
+    """Which machines a job has from one time to the next, one row an interval."""
 
-    Attributes
-    ----------
-    begin_s, length_s : ndarray of shape (n,)
-        In order, each positive, none beginning before the last ends. [s]
-    rate : ndarray of shape (n,)
-        Progress of a second of computing, relative to all machines; positive.
-    is_planned : ndarray of bool, shape (n,)
-        The interval ends with a change that the job chooses, so it saves first.
-    spot_share, on_demand_share : ndarray of shape (n,)
-        Rented share of the machines, by kind.
-    """
-
+    # begin_s, length_s: (n,); in order, each positive, none beginning before the last ends [s]
     begin_s: Column
     length_s: Column
-    rate: Column
+    rate: Column  # (n,); progress of a second of computing, relative to all machines; positive
+    # (n,); the interval ends with a change that the job chooses, so it saves first
     is_planned: NDArray[np.bool_]
+    # spot_share, on_demand_share: (n,); rented share of the machines, by kind
     spot_share: Column
     on_demand_share: Column
 
@@ -309,10 +267,8 @@ class Timeline:
     def repeated(self, begin_s: Column, copies: Sequence[int]) -> tuple[Timeline, Column]:
         """Return each part of the timeline several times, and where the parts then begin [s].
 
-        Parameters
-        ----------
-        begin_s : ndarray of shape (parts + 1,)
-            Where each part begins and the last one ends; no interval is in two. [s]
+        ``begin_s``: (parts + 1,); where each part begins and the last one ends; no interval is in
+        two [s].
         """
         edges = np.searchsorted(self.begin_s, begin_s, side="left")
         length = np.diff(begin_s)
@@ -336,25 +292,15 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rental:
-    """One job started at several times; nan where its machines' record ends before the job does.
+    """One job started at several times; nan where its machines' record ends before it does."""
 
-    Attributes
-    ----------
-    finish_s : ndarray of shape (n,)
-        From submission. [s]
-    spot_s, on_demand_s : ndarray of shape (n,)
-        Rented time of each kind; half of the machines for two seconds count as one. [s]
-    rented_s : ndarray of shape (n,)
-        Time with at least one machine. [s]
-    changes : ndarray of shape (n,)
-        Times that the job went on on other machines.
-    """
-
-    finish_s: Column
+    finish_s: Column  # (n,); from submission [s]
+    # spot_s, on_demand_s: (n,); rented time of each kind; half of the machines for two seconds
+    # count as one [s]
     spot_s: Column
     on_demand_s: Column
-    rented_s: Column
-    changes: Column
+    rented_s: Column  # (n,); time with at least one machine [s]
+    changes: Column  # (n,); times that the job went on on other machines
 
     def billed_s(self, price_ratio: float) -> Column:
         """Return the rented time, a spot hour counted as ``price_ratio`` on-demand hours [s]."""
@@ -367,12 +313,8 @@ def replay_timeline(
 ) -> Rental:
     """Run jobs over a timeline, one a start.
 
-    Parameters
-    ----------
-    job : SpotJob
-        Its restart, saves and interval; its work is not used.
-    start_s, attempt_s : ndarray of shape (n,)
-        Submission, and how much is to be done, as ``SpotJob.attempt_s``. [s]
+    ``job``: its restart, saves and interval; its work is not used; ``start_s``, ``attempt_s``:
+    (n,); submission, and how much is to be done, as ``SpotJob.attempt_s`` [s].
     """
     begin, length, rate = timeline.begin_s, timeline.length_s, timeline.rate
     if not begin.size:
@@ -416,17 +358,10 @@ def replay_timeline(
 def replay(spells: Spells, job: SpotJob, start_s: ArrayLike) -> Rental:
     """Run ``job`` over ``spells`` from each of ``start_s``, exactly.
 
-    Parameters
-    ----------
-    spells : Spells
-        Of all nodes that the job needs.
-    start_s : array-like of shape (n,)
-        When the job is submitted; it waits for the next up spell. [s]
+    ``spells``: of all nodes that the job needs; ``start_s``: (n,); when the job is submitted; it
+    waits for the next up spell [s].
 
-    Raises
-    ------
-    PlanningError
-        If a start is negative or no number.
+    Raises PlanningError if a start is negative or no number.
     """
     check_not_negative("replay", start_s=start_s)
     start = np.atleast_1d(np.asarray(start_s, float))
@@ -504,10 +439,7 @@ def hazard_of_band(band: str) -> float:
 
     A share f taken in a month is a rate ``-ln(1 - f)`` a month.
 
-    Raises
-    ------
-    PlanningError
-        If there is no such band.
+    Raises PlanningError if there is no such band.
 
     Examples
     --------

@@ -77,16 +77,10 @@ MAXIMUM_TILES: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotHistory:
-    """Records of availability that stand for what a job will meet, equally likely.
-
-    Attributes
-    ----------
-    nodes : tuple of int
-        Nodes that were up together in each record.
-    """
+    """Records of availability that stand for what a job will meet, equally likely."""
 
     spells: tuple[Spells, ...]
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...]  # nodes that were up together in each record
     source: str
 
     def __post_init__(self) -> None:
@@ -202,27 +196,14 @@ def _levels(samples: Column) -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotCompletion:
-    """Columns of what candidates take on spot instances, one row a candidate.
+    """Columns of what candidates take on spot instances, one row a candidate."""
 
-    Attributes
-    ----------
-    finish_s : ndarray of shape (n, 3)
-        10th, 50th and 90th percentile of the time to the finish, waiting included. [s]
-    billed_s : ndarray of shape (n, 3)
-        The same of the time for which the nodes are paid. [s]
-    billed_mean_s : ndarray of shape (n,)
-        Expected paid time. [s]
-    miss_probability : ndarray of shape (n,)
-        That the deadline is missed; 0 where there is none.
-    checkpoint_interval_s : ndarray of shape (n,)
-        As given or chosen. [s]
-    """
-
+    # (n, 3); 10th, 50th and 90th percentile of the time to the finish, waiting included [s]
     finish_s: Column
-    billed_s: Column
-    billed_mean_s: Column
-    miss_probability: Column
-    checkpoint_interval_s: Column
+    billed_s: Column  # (n, 3); the same of the time for which the nodes are paid [s]
+    billed_mean_s: Column  # (n,); expected paid time [s]
+    miss_probability: Column  # (n,); that the deadline is missed; 0 where there is none
+    checkpoint_interval_s: Column  # (n,); as given or chosen [s]
 
 
 def spot_completion(
@@ -239,6 +220,8 @@ def spot_completion(
     spot_price_usd_per_h: ArrayLike = 0.0,
 ) -> SpotCompletion:
     """Return quantiles of finish and billed time for columns of candidates.
+
+    Raises PlanningError if the job saves no checkpoints, or a value makes no sense.
 
     Parameters
     ----------
@@ -259,11 +242,6 @@ def spot_completion(
         Relative to the history; see ``spot.bands``.
     spot_price_usd_per_h : array-like of shape (n,)
         Of one node; only for the bill in a refusal. [USD/h]
-
-    Raises
-    ------
-    PlanningError
-        If the job saves no checkpoints, or a value makes no sense.
     """
     amounts = _amounts(work_s, nodes, restart_s, hazard)
     if checkpoint_s is None:
@@ -346,10 +324,7 @@ def refuse_without_checkpoints(
 ) -> NoReturn:
     """Refuse spot for a job without checkpoints, with the bill it would run up.
 
-    Raises
-    ------
-    PlanningError
-        Always; its exit code is 3.
+    Raises PlanningError: always; its exit code is 3.
     """
     scale = (nodes / history.nodes[0]) ** -GANG_EXPONENT / hazard
     hours = unsaved_billed_s(history, work_s + restart_s, scale) / HOUR_S
@@ -387,26 +362,15 @@ _COLUMNS: Final = tuple(one.name for one in fields(Rental))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalColumns:
-    """Rentals of candidates, one row each; inf where most replays never end.
+    """Rentals of candidates, one row each; inf where most replays never end."""
 
-    Attributes
-    ----------
-    mean : Rental
-        Expected values of the replays' columns, shape (n,) each.
-    finish_s, billed_s : ndarray of shape (n, 3)
-        10th, 50th and 90th percentile of the time to the finish, and of the rented time at the
-        price of an on-demand hour of all machines. [s]
-    billed_mean_s : ndarray of shape (n,)
-        Expected value of the latter. [s]
-    checkpoint_interval_s : ndarray of shape (n,)
-        Useful computing between two saves. [s]
-    """
-
-    mean: Rental
+    mean: Rental  # expected values of the replays' columns, shape (n,) each
+    # finish_s, billed_s: (n, 3); 10th, 50th and 90th percentile of the time to the finish, and of
+    # the rented time at the price of an on-demand hour of all machines [s]
     finish_s: Column
     billed_s: Column
-    billed_mean_s: Column
-    checkpoint_interval_s: Column
+    billed_mean_s: Column  # (n,); expected value of the latter [s]
+    checkpoint_interval_s: Column  # (n,); useful computing between two saves [s]
 
     @classmethod
     def of(
@@ -414,12 +378,8 @@ class RentalColumns:
     ) -> RentalColumns:
         """Summarise the replays of each candidate.
 
-        Parameters
-        ----------
-        price_ratio : ndarray of shape (n,)
-            Of a spot hour to an on-demand one.
-        checkpoint_interval_s : ndarray of shape (n,)
-            [s]
+        ``price_ratio``: (n,); of a spot hour to an on-demand one; ``checkpoint_interval_s``: (n,);
+        [s].
         """
         billed = [r.billed_s(ratio) for r, ratio in zip(rentals, price_ratio, strict=True)]
         return cls(
@@ -455,12 +415,8 @@ def replay_records(
 ) -> Rental:
     """Run a job over every record, from starts spread over each.
 
-    Parameters
-    ----------
-    replay : callable
-        Of spells and starts [s].
-    progress_s : sequence of float
-        What the job gets done in each record, roughly. [s]
+    ``replay``: of spells and starts [s]; ``progress_s``: what the job gets done in each record,
+    roughly [s].
     """
     copies = copies_of(job, progress_s)
     tiled = [record.tiled(times) for record, times in zip(records, copies, strict=True)]

@@ -56,17 +56,10 @@ from advisor.planners.spot.policy import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackRun:
-    """Jobs that fell back on demand in time, one row a start.
+    """Jobs that fell back on demand in time, one row a start."""
 
-    Attributes
-    ----------
-    finish_s : ndarray of shape (n,)
-        From submission. [s]
-    spot_s, on_demand_s : ndarray of shape (n,)
-        Paid time of each kind. [s]
-    """
-
-    finish_s: Column
+    finish_s: Column  # (n,); from submission [s]
+    # spot_s, on_demand_s: (n,); paid time of each kind [s]
     spot_s: Column
     on_demand_s: Column
 
@@ -84,10 +77,7 @@ def replay_with_fallback(
     Times beyond the record count as down. Saving on notice is not modelled here: periodic
     checkpoints alone must carry the guarantee.
 
-    Raises
-    ------
-    PlanningError
-        If not even a job that goes on demand at once meets the deadline.
+    Raises PlanningError if not even a job that goes on demand at once meets the deadline.
     """
     check_deadline(job, deadline_s, margin_s)
     start = np.atleast_1d(np.asarray(start_s, float))
@@ -109,10 +99,7 @@ def replay_with_fallback(
 def check_deadline(job: SpotJob, deadline_s: float, margin_s: float = 0.0) -> None:
     """Refuse a deadline that nothing can meet.
 
-    Raises
-    ------
-    PlanningError
-        Exit code 2 for a deadline in the past, 3 for one shorter than the job.
+    Raises PlanningError: exit code 2 for a deadline in the past, 3 for one shorter than the job.
     """
     if deadline_s <= 0:
         raise PlanningError(
@@ -197,6 +184,8 @@ def replay_policy(
 
     Times beyond the record count as down.
 
+    Raises PlanningError if not even a job that goes on demand at once meets the deadline.
+
     Parameters
     ----------
     spells : Spells
@@ -210,11 +199,6 @@ def replay_policy(
         The plan, e.g. ``SpotPolicy.choose``.
     look_s : float, optional
         By default a minute, or a 2,000th of the time to the deadline. [s]
-
-    Raises
-    ------
-    PlanningError
-        If not even a job that goes on demand at once meets the deadline.
     """
     check_deadline(replace(job, warning_s=None), deadline_s)
     start = np.atleast_1d(np.asarray(start_s, float))
@@ -359,14 +343,9 @@ def clairvoyant_usd(
 ) -> Column:
     """Return the least bill of each start; inf where no plan meets the deadline [USD].
 
-    Parameters
-    ----------
-    start_s : ndarray of shape (n,)
-        Submissions. [s]
-    spot_price_usd_per_h, price_usd_per_h : float
-        Of all nodes together. [USD/h]
-    slot_s : float
-        Restart and work are rounded up to whole slots, or down where optimistic. [s]
+    ``start_s``: (n,); submissions [s]; ``spot_price_usd_per_h``, ``price_usd_per_h``: of all nodes
+    together [USD/h]; ``slot_s``: restart and work are rounded up to whole slots, or down where
+    optimistic [s].
     """
     rounded = np.floor if is_optimistic else np.ceil
     work, restart = (int(rounded(s / slot_s)) for s in (with_saves_s(job), job.restart_s))
@@ -462,22 +441,15 @@ def replay_plan(
 
     The plan knows how long nodes stay and stay away in these records, and nothing of the future.
 
-    Parameters
-    ----------
-    records : sequence of Spells
-        Of all nodes that the job needs.
-    spot_price_usd_per_h, price_usd_per_h : float
-        Of all nodes together. [USD/h]
+    ``records``: of all nodes that the job needs; ``spot_price_usd_per_h``, ``price_usd_per_h``: of
+    all nodes together [USD/h].
+
+    Raises PlanningError if not even a job that goes on demand at once meets the deadline.
 
     Returns
     -------
     FallbackRun
         One row a start, record by record.
-
-    Raises
-    ------
-    PlanningError
-        If not even a job that goes on demand at once meets the deadline.
     """
     nothing = np.zeros(0)
     unknown = Spells(up_start_s=nothing, up_length_s=nothing, end_s=1.0)
@@ -498,10 +470,8 @@ def late_probability(
 ) -> Column:
     """Return the probability that jobs miss a deadline that on-demand machines are bought for.
 
-    Parameters
-    ----------
-    whole_s, restart_s : array-like
-        Expected work with its saves; from having nodes to the first useful step. [s]
+    ``whole_s``, ``restart_s``: expected work with its saves; from having nodes to the first useful
+    step [s].
 
     Examples
     --------

@@ -42,65 +42,38 @@ RECENT_DAYS = 14.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastParameters:
-    """Constants of the forecast, each with the step it stands in.
+    """Constants of the forecast, each with the step it stands in."""
 
-    Attributes
-    ----------
-    drift : float
-        tau of step 2: standard deviation of the change of the logit of availability; measured
-        between halves of the public traces: 1.06, between quarters 1.21.
-    drift_levels : int
-        Equally likely values of d.
-    pooled_fraction : float
-        Step 3: what other zones weigh together.
-    age_floor_h, age_width : float
-        Step 3: kernel ``exp(-((log(age_i + floor) - log(age + floor)) / width)^2 / 2)``.
-    starts : int
-        Step 1: starts per level of drift.
-    level_scale : float
-        Step 4: with other zones the levels stand closer to the median by this factor.
-    """
-
+    # tau of step 2: standard deviation of the change of the logit of availability; measured
+    # between halves of the public traces: 1.06, between quarters 1.21
     drift: float = 1.2
-    drift_levels: int = 5
-    pooled_fraction: float = 0.3
+    drift_levels: int = 5  # equally likely values of d
+    pooled_fraction: float = 0.3  # step 3: what other zones weigh together
+    # age_floor_h, age_width: step 3: kernel ``exp(-((log(age_i + floor) - log(age + floor)) /
+    # width)^2 / 2)``
     age_floor_h: float = 0.25
     age_width: float = 1.0
-    starts: int = 200
+    starts: int = 200  # step 1: starts per level of drift
+    # step 4: with other zones the levels stand closer to the median by this factor
     level_scale: float = 0.84
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Replays over one history.
+    """Replays over one history."""
 
-    Attributes
-    ----------
-    outcome : ndarray of shape (n,)
-        What is forecast: by default the finish time; inf where the job never ended. [s]
-    is_up : ndarray of bool, shape (n,)
-    age_s : ndarray of shape (n,)
-        How long the state lasted when the job was started. [s]
-    """
-
+    # (n,); what is forecast: by default the finish time; inf where the job never ended [s]
     outcome: Column
-    is_up: NDArray[np.bool_]
-    age_s: Column
+    is_up: NDArray[np.bool_]  # (n,)
+    age_s: Column  # (n,); how long the state lasted when the job was started [s]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Quantiles and mean of an outcome, one row a start.
+    """Quantiles and mean of an outcome, one row a start."""
 
-    Attributes
-    ----------
-    quantiles : ndarray of shape (n, q)
-    mean : ndarray of shape (n,)
-        inf where some replay never ended.
-    """
-
-    quantiles: Column
-    mean: Column
+    quantiles: Column  # (n, q)
+    mean: Column  # (n,); inf where some replay never ended
 
 
 Runner = Callable[[Spells, Column], Column]
@@ -134,14 +107,9 @@ def library(
 ) -> Library:
     """Replay starts spread over a history, at every level of drift.
 
-    Parameters
-    ----------
-    run : callable
-        ``run(spells, start_s)`` returns the outcome of each start.
-    horizon_s : float
-        Progress that a job needs. [s]
-    kept : ndarray
-        Progress that each up spell gives: says how often the history must be repeated. [s]
+    ``run``: ``run(spells, start_s)`` returns the outcome of each start; ``horizon_s``: progress
+    that a job needs [s]; ``kept``: progress that each up spell gives: says how often the history
+    must be repeated [s].
     """
     normal, levels = NormalDist(), parameters.drift_levels if parameters.drift > 0 else 1
     rounds = horizon_s / kept.sum() if kept.sum() > 0 else MAXIMUM_TILES
@@ -172,16 +140,9 @@ def forecast(
 ) -> Forecast:
     """Weigh the replays by their likeness to now and return quantiles.
 
-    Parameters
-    ----------
-    own : Library
-        Of the zone where the job will run.
-    others : sequence of Library
-        Of other zones; may be empty.
-    is_up, age_s : array-like of shape (n,)
-        State of the zone when the job is submitted.
-    floor : float
-        No outcome can be below it.
+    ``own``: of the zone where the job will run; ``others``: of other zones; may be empty;
+    ``is_up``, ``age_s``: (n,); state of the zone when the job is submitted; ``floor``: no outcome
+    can be below it.
     """
     state, age = np.atleast_1d(np.asarray(is_up, bool)), np.atleast_1d(np.asarray(age_s, float))
     pooled = parameters.pooled_fraction if others else 0.0

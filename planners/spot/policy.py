@@ -67,14 +67,9 @@ _HALVINGS: Final = 12  # of a step, in the exponential of the chain's generator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpellHazards:
-    """Chances per time that spells end, by age.
+    """Chances per time that spells end, by age."""
 
-    Attributes
-    ----------
-    up_per_s, down_per_s : ndarray of shape (BINS,)
-        Of up and down spells whose age is in each bin; positive. [1/s]
-    """
-
+    # up_per_s, down_per_s: (BINS,); of up and down spells whose age is in each bin; positive [1/s]
     up_per_s: Column
     down_per_s: Column
 
@@ -166,20 +161,13 @@ _WAITING: Final = 1e-4  # of the on-demand price: of plans with one bill, the on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotPolicy:
-    """A plan for every situation of one job.
+    """A plan for every situation of one job."""
 
-    Attributes
-    ----------
-    step_s : float
-        Of the table, in time and in work. [s]
-    modes : ndarray of int8, shape (steps + 1, 3, works, 2 * BINS)
-        What to be on, by steps to go, mode, steps of work left, and state.
-    expected_usd : float
-        What the job is expected to cost if it is submitted with no spot node there.
-    """
-
-    step_s: float
+    step_s: float  # of the table, in time and in work [s]
+    # (steps + 1, 3, works, 2 * BINS); what to be on, by steps to go, mode, steps of work left, and
+    # state
     modes: Modes
+    # what the job is expected to cost if it is submitted with no spot node there
     expected_usd: float
 
     @classmethod
@@ -194,17 +182,10 @@ class SpotPolicy:
     ) -> SpotPolicy:
         """Work the plan out.
 
-        Parameters
-        ----------
-        deadline_s : float
-            From submission; the plan serves every shorter one too. [s]
-        spot_price_usd_per_h, price_usd_per_h : float
-            Of all nodes together. [USD/h]
+        ``deadline_s``: from submission; the plan serves every shorter one too [s];
+        ``spot_price_usd_per_h``, ``price_usd_per_h``: of all nodes together [USD/h].
 
-        Raises
-        ------
-        PlanningError
-            If a price is negative, or the deadline not positive.
+        Raises PlanningError if a price is negative, or the deadline not positive.
         """
         check_positive("spot policy", deadline_s=deadline_s, price_usd_per_h=price_usd_per_h)
         check_not_negative("spot policy", spot_price_usd_per_h=spot_price_usd_per_h)
@@ -229,10 +210,7 @@ class SpotPolicy:
     ) -> NDArray[np.intp]:
         """Return what each job should be on; ``mode`` is what it is on.
 
-        Parameters
-        ----------
-        rest_s, age_s : ndarray of shape (n,)
-            Work left with a restart under way, and age of the spell. [s]
+        ``rest_s``, ``age_s``: (n,); work left with a restart under way, and age of the spell [s].
         """
         step = min(int(to_go_s / self.step_s + 1e-6), len(self.modes) - 1)
         work = np.round(rest_s / self.step_s).astype(np.intp)

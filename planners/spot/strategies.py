@@ -41,32 +41,18 @@ STRATEGIES: Final[tuple[Name, ...]] = get_args(Name)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A way of coping, and how it behaves.
-
-    Attributes
-    ----------
-    least_nodes : int
-        With fewer the job stands still and goes back to its checkpoint.
-    removal_s, addition_s : float
-        Standstill after nodes went or came. [s]
-    start_s : float
-        Standstill after the job stood still for want of nodes. [s]
-    loses_progress : bool
-        A removal throws away what was computed since the last checkpoint.
-    is_ring : bool
-        It does so only where two neighbours go at once.
-    overhead_fraction : float
-        Time added to every step.
-    """
+    """A way of coping, and how it behaves."""
 
     name: Name
-    least_nodes: int
+    least_nodes: int  # with fewer the job stands still and goes back to its checkpoint
+    # removal_s, addition_s: standstill after nodes went or came [s]
     removal_s: float
     addition_s: float
-    start_s: float
+    start_s: float  # standstill after the job stood still for want of nodes [s]
+    # a removal throws away what was computed since the last checkpoint
     loses_progress: bool = True
-    is_ring: bool = False
-    overhead_fraction: float = 0.0
+    is_ring: bool = False  # it does so only where two neighbours go at once
+    overhead_fraction: float = 0.0  # time added to every step
 
 
 def strategy(
@@ -81,6 +67,8 @@ def strategy(
 ) -> Strategy:
     """Return one of the four ways with its pauses.
 
+    Raises PlanningError if there is no such strategy.
+
     Parameters
     ----------
     nodes : int
@@ -94,11 +82,6 @@ def strategy(
     redundancy_overhead : float
         Bamboo's extra forward pass, partly hidden in the bubble: 0.2 is our assumption between 0
         (all hidden) and a third (a forward of forward and backward).
-
-    Raises
-    ------
-    PlanningError
-        If there is no such strategy.
     """
     if restart_s is None:
         restart_s = float(restart_after_removal_s(nodes))
@@ -129,21 +112,11 @@ def strategy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyRun:
-    """One job under one strategy from several starts; nan where the record ends first.
+    """One job under one strategy from several starts; nan where the record ends first."""
 
-    Attributes
-    ----------
-    finish_s : ndarray of shape (n,)
-        From submission. [s]
-    node_s : ndarray of shape (n,)
-        Paid node-seconds. [s]
-    changes : ndarray of shape (n,)
-        Times that the number of nodes in use changed.
-    """
-
-    finish_s: Column
-    node_s: Column
-    changes: Column
+    finish_s: Column  # (n,); from submission [s]
+    node_s: Column  # (n,); paid node-seconds [s]
+    changes: Column  # (n,); times that the number of nodes in use changed
 
 
 def replay_strategy(
@@ -159,19 +132,11 @@ def replay_strategy(
 ) -> StrategyRun:
     """Replay a job that asks for ``nodes`` nodes over a trace of node counts.
 
-    Parameters
-    ----------
-    start_s : array-like of shape (n,)
-        [s]
-    work_s : float
-        Useful computing on all nodes. [s]
-    speed : array-like of shape (nodes + 1,), optional
-        Relative throughput on 0 to ``nodes`` nodes; proportional by default.
+    ``start_s``: (n,); [s]; ``work_s``: useful computing on all nodes [s]; ``speed``: (nodes + 1,);
+    relative throughput on 0 to ``nodes`` nodes; proportional by default.
 
-    Raises
-    ------
-    PlanningError
-        If the trace never had the nodes that the job needs, or a value makes no sense.
+    Raises PlanningError if the trace never had the nodes that the job needs, or a value makes no
+    sense.
     """
     rate = np.arange(nodes + 1) / nodes if speed is None else np.asarray(speed, float)
     if rate.shape != (nodes + 1,) or rate[0] != 0 or not rate[-1] > 0:

@@ -38,14 +38,9 @@ from advisor.planners.spot.availability import (
 def alternating_timeline(spells: Spells, settle_s: float, end_s: float) -> Timeline:
     """Return on-demand and spot intervals in turn, from 0 to ``end_s``.
 
-    Parameters
-    ----------
-    spells : Spells
-        Of all nodes that the job needs.
-    settle_s : float
-        Spot machines are taken when they have been there so long. [s]
-    end_s : float
-        At least the end of the record; behind it there is no spot. [s]
+    ``spells``: of all nodes that the job needs; ``settle_s``: spot machines are taken when they
+    have been there so long [s]; ``end_s``: at least the end of the record; behind it there is no
+    spot [s].
     """
     end = spells.up_start_s + spells.up_length_s
     begin = spells.up_start_s + settle_s
@@ -73,14 +68,8 @@ def replay_alternating(
 
     Times beyond the record count as down, so every job ends.
 
-    Parameters
-    ----------
-    spells : Spells
-        Of all nodes that the job needs.
-    start_s : array-like of shape (n,)
-        Submissions. [s]
-    attempt_s : array-like of shape (n,), optional
-        How much each is to do; by default what ``job`` has to. [s]
+    ``spells``: of all nodes that the job needs; ``start_s``: (n,); submissions [s]; ``attempt_s``:
+    (n,); how much each is to do; by default what ``job`` has to [s].
     """
     start = np.atleast_1d(np.asarray(start_s, float))
     attempt = np.broadcast_to(
@@ -151,14 +140,8 @@ def growing_timeline(
 ) -> Timeline:
     """Return what the job runs on while machines come and go.
 
-    Parameters
-    ----------
-    levels : sequence of (ndarray, ndarray)
-        When at least so many machines are there, by count; each within the one before. [s]
-    counts : ndarray of int, shape (k,)
-        Ascending.
-    rate : ndarray of shape (k,)
-        Ascending to 1.
+    ``levels``: when at least so many machines are there, by count; each within the one before [s];
+    ``counts``: (k,); ascending; ``rate``: (k,); ascending to 1.
     """
     used = _settled(levels, settle_s)
     begins, ends = (np.concatenate(edge) for edge in zip(*used, strict=True))
@@ -196,17 +179,10 @@ def nested_levels(
 ) -> list[Edges]:  # fmt: skip
     """Return when at least so many machines are there, by count, from when all of them are.
 
-    Parameters
-    ----------
-    spells : Spells
-        Of the largest count.
-    counts : ndarray of int, shape (k,)
-        Ascending.
-    gang_exponent : float
-        Spells of k of n machines last ``(k / n) ** -gang_exponent`` times as long.
-    record_s : ndarray of shape (records + 1,), optional
-        Where the records of joined spells begin, and where the last ends: no spell of fewer
-        machines goes on from one to the next. [s]
+    ``spells``: of the largest count; ``counts``: (k,); ascending; ``gang_exponent``: spells of k
+    of n machines last ``(k / n) ** -gang_exponent`` times as long; ``record_s``: (records + 1,);
+    where the records of joined spells begin, and where the last ends: no spell of fewer machines
+    goes on from one to the next [s].
     """
     bounds = np.array([0.0, spells.end_s]) if record_s is None else record_s
     begin, end = spells.up_start_s, spells.up_start_s + spells.up_length_s

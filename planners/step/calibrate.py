@@ -46,23 +46,17 @@ _CONVOLUTIONS: Final = frozenset({"convolution", "winograd", "depthwise"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPoints:
-    """Jobs on devices as columns of shape (n,): where errors are, or are asked for.
+    """Jobs on devices as columns of shape (n,): where errors are, or are asked for."""
 
-    Attributes
-    ----------
-    device, architecture, precision : arrays of str
-        Precision is what the products run as there; all of 16 bits or less are ``"half"``.
-    rates : ndarray of shape (n, 4)
-        ln of peak in that precision, bandwidth, memory, fp32 peak. [flop/s], [bytes/s], [bytes]
-    job : ndarray of shape (n, 6)
-        ``job_features``.
-    """
-
+    # device, architecture, precision: precision is what the products run as there; all of 16 bits
+    # or less are ``"half"``
     device: NDArray[np.str_]
     architecture: NDArray[np.str_]
     precision: NDArray[np.str_]
+    # (n, 4); ln of peak in that precision, bandwidth, memory, fp32 peak. [flop/s], [bytes/s],
+    # [bytes]
     rates: Floats
-    job: Floats
+    job: Floats  # (n, 6); ``job_features``
 
     def __len__(self) -> int:
         return len(self.device)
@@ -74,43 +68,28 @@ class ErrorPoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeenErrors:
-    """Errors of the equation on published steps, shape (n,).
-
-    Attributes
-    ----------
-    of_peaks, of_rates : ndarray
-        e by specifications alone, and with the measured rates of the devices that have any.
-    """
+    """Errors of the equation on published steps, shape (n,)."""
 
     points: ErrorPoints
+    # of_peaks, of_rates: e by specifications alone, and with the measured rates of the devices
+    # that have any
     of_peaks: Floats
     of_rates: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResidualParameters:
-    """The process: shapes set, amplitudes fitted.
+    """The process: shapes set, amplitudes fitted."""
 
-    Attributes
-    ----------
-    amplitudes : mapping of str to float
-        By the names of ``AMPLITUDES``.
-    job_length, device_length : float
-        Over which errors are alike: of ``job_features``, and of standard deviations of the rates.
-    other_precision : float
-        Correlation of a job's error between two precisions.
-    rate_scales : tuple of float
-        Standard deviations of ``ErrorPoints.rates`` over devices.
-    spread : float
-        By which the deviations are multiplied to cover what was left out.
-    """
-
-    amplitudes: Mapping[str, float]
+    amplitudes: Mapping[str, float]  # by the names of ``AMPLITUDES``
+    # job_length, device_length: over which errors are alike: of ``job_features``, and of standard
+    # deviations of the rates
     job_length: float
     device_length: float
-    other_precision: float
+    other_precision: float  # correlation of a job's error between two precisions
+    # standard deviations of ``ErrorPoints.rates`` over devices
     rate_scales: tuple[float, float, float, float]
-    spread: float
+    spread: float  # by which the deviations are multiplied to cover what was left out
     seen: SeenErrors
 
 
@@ -261,12 +240,8 @@ def conditioned(
 ) -> tuple[Floats, Floats]:
     """Return mean and deviation of the first ``targets`` errors, the others known.
 
-    Parameters
-    ----------
-    prior : ExpectedErrors
-        Of the targets, then of the places measured.
-    errors, log_sd : ndarray of shape (n_measured,)
-        What was found there, and the deviation of the measurement itself.
+    ``prior``: of the targets, then of the places measured; ``errors``, ``log_sd``: (n_measured,);
+    what was found there, and the deviation of the measurement itself.
     """
     whole = prior.covariance
     known = whole[targets:, targets:] + np.diag(np.square(log_sd))
@@ -328,6 +303,8 @@ def calibrate(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what to add to ln(predicted) on each target, and the deviation that remains.
 
+    Raises ValueError if a time is not positive.
+
     Parameters
     ----------
     predicted_s, measured_s : array-like of shape (n_measured,)
@@ -344,11 +321,6 @@ def calibrate(
     Returns
     -------
     log_factor, log_sd : ndarray of shape (n_targets,)
-
-    Raises
-    ------
-    ValueError
-        If a time is not positive.
     """
     predicted, measured = np.atleast_1d(predicted_s), np.atleast_1d(measured_s)
     if np.any(predicted <= 0) or np.any(measured <= 0):

@@ -59,6 +59,9 @@ def transformer_work(
 ) -> Work:
     """Return what a training step of a transformer computes on one device.
 
+    Raises PlanningError if a dimension is not positive, heads do not divide the width, or a
+    precision is unknown.
+
     Parameters
     ----------
     model : Transformer
@@ -68,11 +71,6 @@ def transformer_work(
         Of products and activations; ``setup`` says what weights and moments are stored in.
     setup : TrainingSetup
         Kernels, attention, optimizer, stored weights, adapters, frozen layers.
-
-    Raises
-    ------
-    PlanningError
-        If a dimension is not positive, heads do not divide the width, or a precision is unknown.
 
     Examples
     --------
@@ -118,10 +116,7 @@ def in_precision(work: Work, precision: Precision) -> Work:
     The traffic that grows with the batch changes in proportion of the elements' sizes; parameters
     and their update stay as they are.
 
-    Raises
-    ------
-    PlanningError
-        If the precision is unknown.
+    Raises PlanningError if the precision is unknown.
     """
     ratio = activation_bytes(precision) / activation_bytes(work.precision)
     operators = tuple(
@@ -287,27 +282,15 @@ _FORM: Final = "IMAGE:STEM:BLOCKSxWIDTH,...:KIND[:HIDDEN,...[:CLASSES]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionalNetwork:
-    """A convolutional network in a few numbers.
+    """A convolutional network in a few numbers."""
 
-    Attributes
-    ----------
-    image : int
-        Side of the square input. [pixels]
-    stem : int
-        Channels of the 7 x 7 convolution (stride 2, then pooled) in front; 0 for none.
-    stages : tuple of (blocks, width)
-        Every stage but the first halves the sides; plain stages halve them at their end.
-    kind : {"plain", "basic", "bottleneck"}
-        One 3 x 3 convolution; two; or 1 x 1, 3 x 3, 1 x 1 with a quarter of the width inside.
-    hidden : tuple of int
-        Widths of dense layers between features and classes.
-    """
-
-    image: int
-    stem: int
+    image: int  # side of the square input [pixels]
+    stem: int  # channels of the 7 x 7 convolution (stride 2, then pooled) in front; 0 for none
+    # every stage but the first halves the sides; plain stages halve them at their end
     stages: tuple[tuple[int, int], ...]
+    # one 3 x 3 convolution; two; or 1 x 1, 3 x 3, 1 x 1 with a quarter of the width inside
     kind: BlockKind = "bottleneck"
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()  # widths of dense layers between features and classes
     classes: int = 1000
     channels: int = 3
 
@@ -315,10 +298,7 @@ class ConvolutionalNetwork:
 def parse_network(text: str) -> ConvolutionalNetwork:
     """Read a network written as ``IMAGE:STEM:BLOCKSxWIDTH,...:KIND[:HIDDEN,...[:CLASSES]]``.
 
-    Raises
-    ------
-    PlanningError
-        If the text is not of this form.
+    Raises PlanningError if the text is not of this form.
 
     Examples
     --------
@@ -359,10 +339,7 @@ def convolutional_work(
 ) -> Work:  # fmt: skip
     """Return what a training step of the network with AdamW computes on one device.
 
-    Raises
-    ------
-    PlanningError
-        If a size is not positive, or the image is too small for its stages.
+    Raises PlanningError if a size is not positive, or the image is too small for its stages.
     """
     _describe_convolutions_check(network, micro_batch)
     builder = _Builder(tally=Tally.of(precision, setup), batch=micro_batch)

@@ -36,17 +36,11 @@ _ORDINARY: Final[dict[str, tuple[object, ...]]] = {
 def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> DiffusionUNet:
     """Return the U-Net that a configuration describes.
 
-    Parameters
-    ----------
-    config : mapping
-        The content of ``unet/config.json``.
-    image : int, optional
-        Side of the picture [pixels]; the configuration's ``sample_size`` where not given.
+    ``config``: the content of ``unet/config.json``; ``image``: side of the picture [pixels]; the
+    configuration's ``sample_size`` where not given.
 
-    Raises
-    ------
-    PlanningError
-        If a dimension is not stated, or the model has parts that the description does not know.
+    Raises PlanningError if a dimension is not stated, or the model has parts that the description
+    does not know.
     """
     for name, known in _ORDINARY.items():
         if config.get(name) not in known:
@@ -131,16 +125,13 @@ def read_encoder_decoder(
 ) -> EncoderDecoder:
     """Return the encoder-decoder that a configuration describes.
 
+    Raises PlanningError if a dimension is not stated.
+
     Parameters
     ----------
     sequence : int, optional
         Tokens of source and target; the longest that the model allows where not given. A model
         that hears always reads its whole window (Whisper: 30 s, 1,500 frames).
-
-    Raises
-    ------
-    PlanningError
-        If a dimension is not stated.
     """
     kind = str(config.get("model_type", ""))
     try:
@@ -263,18 +254,11 @@ def read_config(
 ) -> DescribedModel:
     """Return the model that a configuration describes.
 
-    Parameters
-    ----------
-    sequence : int, optional
-        Tokens of a sample (of source and target for an encoder-decoder); as long as the model
-        allows where not given, at most 8,192 for a single stack.
-    image : int, optional
-        Side of an image; the configuration's, or 224.
+    ``sequence``: tokens of a sample (of source and target for an encoder-decoder); as long as the
+    model allows where not given, at most 8,192 for a single stack; ``image``: side of an image;
+    the configuration's, or 224.
 
-    Raises
-    ------
-    PlanningError
-        If the model is of another form, or a dimension is not stated.
+    Raises PlanningError if the model is of another form, or a dimension is not stated.
     """
     try:
         return _read(config, sequence, image)
@@ -313,10 +297,7 @@ def transformer_of(
 ) -> Transformer:
     """Return the transformer that a configuration describes.
 
-    Raises
-    ------
-    PlanningError
-        If a dimension is not stated.
+    Raises PlanningError if a dimension is not stated.
     """
     # Models that see and read nest the language model's dimensions.
     config = _with_text(config)

@@ -30,30 +30,7 @@ from advisor.planners.step.ledger import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoder:
-    """An encoder-decoder in a few numbers.
-
-    Attributes
-    ----------
-    head_width : int or None
-        None means ``hidden / heads``.
-    source, target : int
-        Tokens of a sample that the encoder reads (frames of audio after its convolutions), and
-        that the decoder writes.
-    activation : {"relu", "gelu", "gated", "gated, written out"}
-        Of the feed-forward block; gated ones have three matrices instead of two.
-    has_root_mean_square : bool
-        Normalisation without mean and bias.
-    has_embedding_norms, has_final_norms : bool
-        A normalisation behind each embedding, and at the end of each stack.
-    has_tied_head : bool
-        The output head is the embedding's matrix.
-    encoder_positions, decoder_positions : int
-        Rows of stored position tables; 0 where positions are computed.
-    relative_buckets : int
-        Rows of a table of relative positions for each stack, a column a head; 0 for none.
-    audio_channels : int
-        Rows of the spectrogram that two convolutions in front read; 0 for text.
-    """
+    """An encoder-decoder in a few numbers."""
 
     encoder_layers: int
     decoder_layers: int
@@ -63,19 +40,28 @@ class EncoderDecoder:
     encoder_ffn: int
     decoder_ffn: int
     vocabulary: int
+    # source, target: tokens of a sample that the encoder reads (frames of audio after its
+    # convolutions), and that the decoder writes
     source: int
     target: int
-    head_width: int | None = None
+    head_width: int | None = None  # none means ``hidden / heads``
+    # of the feed-forward block; gated ones have three matrices instead of two
     activation: ActivationKind = "gelu"
     has_bias: bool = True
     has_key_bias: bool = True
-    has_root_mean_square: bool = False
+    has_root_mean_square: bool = False  # normalisation without mean and bias
+    # has_embedding_norms, has_final_norms: a normalisation behind each embedding, and at the end
+    # of each stack
     has_embedding_norms: bool = False
     has_final_norms: bool = True
-    has_tied_head: bool = True
+    has_tied_head: bool = True  # the output head is the embedding's matrix
+    # encoder_positions, decoder_positions: rows of stored position tables; 0 where positions are
+    # computed
     encoder_positions: int = 0
     decoder_positions: int = 0
+    # rows of a table of relative positions for each stack, a column a head; 0 for none
     relative_buckets: int = 0
+    # rows of the spectrogram that two convolutions in front read; 0 for text
     audio_channels: int = 0
 
 
@@ -88,10 +74,7 @@ def encoder_decoder_work(
 ) -> Work:
     """Return what a training step of an encoder-decoder computes on one device.
 
-    Raises
-    ------
-    PlanningError
-        If a size is not positive, or heads do not divide the width.
+    Raises PlanningError if a size is not positive, or heads do not divide the width.
     """
     _encoder_decoder_check(model, micro_batch)
     ledger = _EncoderDecoderLedger(
@@ -260,34 +243,21 @@ _COPY: Final = ((2, 2), (1, 1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionUNet:
-    """A conditional diffusion U-Net in a few numbers.
+    """A conditional diffusion U-Net in a few numbers."""
 
-    Attributes
-    ----------
-    side : int
-        Of the square input: the latent's, an eighth of the picture's. [cells]
-    blocks : int
-        Residual blocks of a level on the way down; one more on the way up.
-    transformers : tuple of int
-        Transformer layers after each residual block of a level; 0 for none.
-    middle_transformers : int
-        Transformer layers at the bottom.
-    text_tokens, text_width : int
-        What the picture is conditioned on.
-    condition_width : int
-        Of another embedding that is added to the time step's (SDXL's sizes); 0 for none.
-    """
-
-    side: int
+    side: int  # of the square input: the latent's, an eighth of the picture's [cells]
     channels: int
     out_channels: int
     widths: tuple[int, ...]
-    blocks: int
+    blocks: int  # residual blocks of a level on the way down; one more on the way up
+    # transformer layers after each residual block of a level; 0 for none
     transformers: tuple[int, ...]
-    middle_transformers: int
+    middle_transformers: int  # transformer layers at the bottom
     heads: tuple[int, ...]
+    # text_tokens, text_width: what the picture is conditioned on
     text_tokens: int
     text_width: int
+    # of another embedding that is added to the time step's (SDXL's sizes); 0 for none
     condition_width: int = 0
 
 
@@ -300,10 +270,7 @@ def diffusion_work(
 ) -> Work:
     """Return what a training step of the U-Net computes on one device.
 
-    Raises
-    ------
-    PlanningError
-        If a size is not positive, or the picture is too small for its levels.
+    Raises PlanningError if a size is not positive, or the picture is too small for its levels.
     """
     _check(model, micro_batch)
     ledger = _UNetLedger(

@@ -63,34 +63,26 @@ _FP32_BYTES: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns:
-    """Step times of one job on many devices.
+    """Step times of one job on many devices."""
 
-    Attributes
-    ----------
-    micro_batch_s, backward_s : ndarray of shape (n_devices, n_batches)
-        Forward and backward of one micro-batch, and the backward part of it. [s]
-    optimizer_s, optimizer_launch_s : ndarray of shape (n_devices,)
-        Once per optimizer step, and the part of it that is starting kernels. [s]
-    compute_s, memory_s, launch_s : ndarray of shape (n_devices, n_batches)
-        What bounds ``micro_batch_s``; they sum to it. [s]
-    log_sd : ndarray of shape (n_devices,)
-        One standard deviation of ln(error), before any calibration.
-    is_extrapolating : ndarray of bool of shape (n_devices,)
-        The chip family or the classes of operators were not among the measurements.
-    runs_as : tuple of str
-        The precision of the large products on each device.
-    """
-
+    # micro_batch_s, backward_s: (n_devices, n_batches); forward and backward of one micro-batch,
+    # and the backward part of it [s]
     micro_batch_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
+    # optimizer_s, optimizer_launch_s: (n_devices,); once per optimizer step, and the part of it
+    # that is starting kernels [s]
     optimizer_s: NDArray[np.float64]
     optimizer_launch_s: NDArray[np.float64]
+    # compute_s, memory_s, launch_s: (n_devices, n_batches); what bounds ``micro_batch_s``; they
+    # sum to it [s]
     compute_s: NDArray[np.float64]
     memory_s: NDArray[np.float64]
     launch_s: NDArray[np.float64]
+    # (n_devices,); one standard deviation of ln(error), before any calibration
     log_sd: NDArray[np.float64]
+    # (n_devices,); the chip family or the classes of operators were not among the measurements
     is_extrapolating: NDArray[np.bool_]
-    runs_as: tuple[str, ...]
+    runs_as: tuple[str, ...]  # the precision of the large products on each device
 
 
 def step_time(
@@ -98,18 +90,11 @@ def step_time(
 ) -> StepColumns:
     """Estimate a training step on each device at each micro-batch.
 
-    Parameters
-    ----------
-    work : Work
-        Operators of one optimizer step over ``work.micro_batch`` samples.
-    micro_batches : array-like of shape (n_batches,)
-        Samples, positive.
+    ``work``: operators of one optimizer step over ``work.micro_batch`` samples; ``micro_batches``:
+    (n_batches,); samples, positive.
 
-    Raises
-    ------
-    PlanningError
-        If the work has no forward operators, a micro-batch is not positive, or a precision is
-        unknown.
+    Raises PlanningError if the work has no forward operators, a micro-batch is not positive, or a
+    precision is unknown.
 
     Notes
     -----

@@ -26,77 +26,52 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceParameters:
-    """The constants of the step-time equation; each names the term that it stands in.
+    """The constants of the step-time equation; each names the term that it stands in."""
 
-    Attributes
-    ----------
-    efficiencies : mapping of kind of device to mapping of OperatorKind to Efficiency
-        R and W of the equation.
-    sustained_fraction : mapping of kind of device to mapping of precision to float
-        e: share of the datasheet peak that large products sustain on a device without a measured
-        rate and with power to spare.
-    vector_fraction : mapping of str to float
-        e of fp32 products on GPUs: ``"separate"`` units for integers, ``"shared"`` ones (two
-        units of which one also takes integers: GA10x, Ada), ``"single"`` (Pascal and before).
-    tensor_flop_per_j, vector_flop_per_j : float
-        kappa of a chip of 2023: what a joule buys on matrix and on vector units. [flop/J]
-    flop_per_j_doubling_years : float
-        kappa doubles in so many years.
-    limit_sharpness : float
-        n of the smooth minimum of arithmetic and power.
-    kepler_fraction : float
-        Share of both its rates, of products and of memory, that a Kepler GPU reaches beside later
-        ones; Maxwell its root.
-    unhidden_fraction : float
-        rho.
-    latency_s, dispatch_s : mapping of kind of device to float
-        l and h, eager. [s]
-    split_gain, split_s : float
-        How much more than its share of all cores a core does alone, and what a call that is split
-        over cores waits for its threads [s]: fitted to steps with one thread and two
-        (``python -m advisor.lab.experiments.threads``).
-    compiled_launch_fraction, compiled_traffic_fraction : float
-        What ``torch.compile`` leaves of the launches, and of the traffic of pointwise classes.
-    fitted_architectures : frozenset of str
-        Chip families whose measurements the constants have seen.
-    fitted_rates : tuple of (float, float, float)
-        ``device_rates.log_rates`` of every device whose measurements the constants have seen.
-    fitted_kinds : frozenset of str
-        Classes of operators whose measurements the constants have seen.
-    log_sd, unseen_architecture_log_sd, unseen_kind_log_sd, unmeasured_rate_log_sd : float
-        One standard deviation of ln(predicted / measured) on a device left out; what an unseen
-        chip family, a step wholly of unseen classes, and a device without a sustained rate add
-        (in squares).
-    distance_log_sd : float
-        What a device's distance from the nearest one fitted adds, for every unit of it.
-    unfitted_device_log_sd : float
-        The same for what is no GPU: nothing of it was fitted.
-    """
-
-    efficiencies: Mapping[str, Mapping[str, Efficiency]]
+    efficiencies: Mapping[str, Mapping[str, Efficiency]]  # r and W of the equation
+    # e: share of the datasheet peak that large products sustain on a device without a measured
+    # rate and with power to spare
     sustained_fraction: Mapping[str, Mapping[str, float]]
+    # e of fp32 products on GPUs: ``"separate"`` units for integers, ``"shared"`` ones (two units
+    # of which one also takes integers: GA10x, Ada), ``"single"`` (Pascal and before)
     vector_fraction: Mapping[str, float]
+    # tensor_flop_per_j, vector_flop_per_j: kappa of a chip of 2023: what a joule buys on matrix
+    # and on vector units [flop/J]
     tensor_flop_per_j: float
     vector_flop_per_j: float
-    flop_per_j_doubling_years: float
-    limit_sharpness: float
+    flop_per_j_doubling_years: float  # kappa doubles in so many years
+    limit_sharpness: float  # n of the smooth minimum of arithmetic and power
+    # share of both its rates, of products and of memory, that a Kepler GPU reaches beside later
+    # ones; Maxwell its root
     kepler_fraction: float
     unhidden_fraction: float
+    # latency_s, dispatch_s: l and h, eager [s]
     latency_s: Mapping[str, float]
     dispatch_s: Mapping[str, float]
+    # split_gain, split_s: how much more than its share of all cores a core does alone, and what a
+    # call that is split over cores waits for its threads [s]: fitted to steps with one thread and
+    # two (``python -m advisor.lab.experiments.threads``)
     split_gain: float
     split_s: float
+    # compiled_launch_fraction, compiled_traffic_fraction: what ``torch.compile`` leaves of the
+    # launches, and of the traffic of pointwise classes
     compiled_launch_fraction: float
     compiled_traffic_fraction: float
+    # chip families whose measurements the constants have seen
     fitted_architectures: frozenset[str]
+    # ``device_rates.log_rates`` of every device whose measurements the constants have seen
     fitted_rates: tuple[tuple[float, float, float], ...]
-    fitted_kinds: frozenset[str]
+    fitted_kinds: frozenset[str]  # classes of operators whose measurements the constants have seen
+    # log_sd, unseen_architecture_log_sd, unseen_kind_log_sd, unmeasured_rate_log_sd: one standard
+    # deviation of ln(predicted / measured) on a device left out; what an unseen chip family, a
+    # step wholly of unseen classes, and a device without a sustained rate add (in squares)
     log_sd: float
     unseen_architecture_log_sd: float
     unseen_kind_log_sd: float
     unmeasured_rate_log_sd: float
+    # what a device's distance from the nearest one fitted adds, for every unit of it
     distance_log_sd: float
-    unfitted_device_log_sd: float
+    unfitted_device_log_sd: float  # the same for what is no GPU: nothing of it was fitted
 
 
 LogRates = tuple[float, float, float]
@@ -126,10 +101,8 @@ def peak_flop_per_s(device: Device, precision: str) -> float | None:
 def runs_as(device: Device, precision: str) -> str:
     """Return the precision that ``precision`` becomes on the device.
 
-    Raises
-    ------
-    PlanningError
-        If the precision is unknown, or the device has no arithmetic for it at all.
+    Raises PlanningError if the precision is unknown, or the device has no arithmetic for it at
+    all.
 
     Examples
     --------
@@ -158,10 +131,7 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
 
         R = ((e P)^-n + (kappa TDP)^-n)^(-1/n),   kappa = kappa_2023 2^((year - 2023) / doubling)
 
-    Raises
-    ------
-    ValueError
-        If the device does not run the precision: ask ``runs_as`` first.
+    Raises ValueError if the device does not run the precision: ask ``runs_as`` first.
     """
     peak = peak_flop_per_s(device, precision)
     if not peak:
@@ -304,13 +274,8 @@ def convolution_kind(shapes: str, flop: float) -> OperatorKind:
       2.25 times fewer products (A. Lavin, S. Gray, CVPR 2016, section 4.1).
     - ``"convolution"``: any other, and where the shapes do not say.
 
-    Parameters
-    ----------
-    shapes : str
-        Of the operands as the collector writes them: ``"8x64x56x56,64x64x3x3"``, or with the
-        gradient in front.
-    flop : float
-        Of one call forward; of a gradient's call any number. [flop]
+    ``shapes``: of the operands as the collector writes them: ``"8x64x56x56,64x64x3x3"``, or with
+    the gradient in front; ``flop``: of one call forward; of a gradient's call any number [flop].
 
     Examples
     --------
@@ -354,10 +319,8 @@ def kernels_in_call(name: str, shapes: str) -> float:
     "Optimizing Performance of Recurrent Neural Networks on GPUs", 2016, section 3). A packed
     batch has no time axis: 1. So are cuDNN's calls: what is recorded on a GPU is anchored there.
 
-    Parameters
-    ----------
-    shapes : str
-        Of the operands as the collector writes them: first the input, (time steps, batch, ...).
+    ``shapes``: of the operands as the collector writes them: first the input, (time steps, batch,
+    ...).
 
     Examples
     --------
@@ -379,10 +342,8 @@ def fused_calls(calls: Mapping[str, float], products: Mapping[str, float]) -> di
     of the hidden state waits for the next step's, with its gates, those of the weights run at once
     for all steps: two kernels a time step again (Appleyard et al., section 3).
 
-    Parameters
-    ----------
-    calls, products : mapping of str to float
-        By phase, all recorded calls of such layers, and the products among them.
+    ``calls``, ``products``: by phase, all recorded calls of such layers, and the products among
+    them.
 
     Examples
     --------

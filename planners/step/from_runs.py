@@ -49,17 +49,11 @@ _FORWARD: Final = 1 / 3  # of products and traffic, the backward pass has the re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One measured step of a job on one device, or on the slowest of several alike.
-
-    Attributes
-    ----------
-    step_s : float
-        Waiting for other devices is left out. [s]
-    """
+    """One measured step of a job on one device, or on the slowest of several alike."""
 
     device: Device
     batch: float
-    step_s: float
+    step_s: float  # waiting for other devices is left out [s]
     workers: int = 1
 
 
@@ -69,15 +63,9 @@ def work_from_runs(
 ) -> Work:  # fmt: skip
     """Return the step that would have taken as long as the runs did.
 
-    Parameters
-    ----------
-    batch : int, optional
-        Micro-batch of the result; the median of the runs by default.
+    ``batch``: micro-batch of the result; the median of the runs by default.
 
-    Raises
-    ------
-    PlanningError
-        If there is no run, or a time or batch is not positive.
+    Raises PlanningError if there is no run, or a time or batch is not positive.
     """
     if not runs:
         raise PlanningError("no run to know the job by", hint="give one run or more")
@@ -235,21 +223,12 @@ class OtherJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobErrors:
-    """By what jobs were missed on a device, a row for each run on it.
+    """By what jobs were missed on a device, a row for each run on it."""
 
-    Attributes
-    ----------
-    features : ndarray of shape (n, 5)
-    job : ndarray of int, shape (n,)
-    error : ndarray of shape (n,)
-        ln of measured over predicted.
-    spread : float
-        By which deviations are multiplied to cover nine of ten of these jobs, each left out.
-    """
-
-    features: Floats
-    job: NDArray[np.int64]
-    error: Floats
+    features: Floats  # (n, 5)
+    job: NDArray[np.int64]  # (n,)
+    error: Floats  # (n,); ln of measured over predicted
+    # by which deviations are multiplied to cover nine of ten of these jobs, each left out
     spread: float
 
 
@@ -300,12 +279,7 @@ def _alike(runs: Sequence[MeasuredRun], known: Sequence[MeasuredRun]) -> list[Me
 def expected_error(at: Floats, seen: JobErrors, usual: float) -> tuple[float, float]:
     """Return mean and deviation of the error of a job that is not among those seen.
 
-    Parameters
-    ----------
-    at : ndarray of shape (5,)
-        ``features`` of its fitted step.
-    usual : float
-        The mean where nothing is seen. [ln]
+    ``at``: (5,); ``features`` of its fitted step; ``usual``: the mean where nothing is seen [ln].
     """
     squared = np.sum(((seen.features - at) / LENGTH) ** 2, axis=1)
     heard = np.argsort(squared, kind="stable")[:MOST]

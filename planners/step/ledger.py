@@ -62,14 +62,9 @@ class Tally:
     ) -> list[Operator]:  # fmt: skip
         """Return a product with a weight, forward and backward, and its adapter's products.
 
-        Parameters
-        ----------
-        rows, inner, columns : float
-            (rows, inner) times (inner, columns).
-        resident : float
-            Weights of this size that are read in all: the experts of a mixture.
-        is_frozen : bool
-            No gradient of the weight is computed; so it is beside adapters.
+        ``rows``, ``inner``, ``columns``: (rows, inner) times (inner, columns); ``resident``:
+        weights of this size that are read in all: the experts of a mixture; ``is_frozen``: no
+        gradient of the weight is computed; so it is beside adapters.
         """
         is_frozen = is_frozen or self.setup.has_adapters
         flop = 2.0 * rows * inner * columns * count
@@ -123,16 +118,9 @@ class Tally:
     ) -> list[Operator]:  # fmt: skip
         """Return the products of queries, keys and values; backward recomputes fused scores.
 
-        Parameters
-        ----------
-        pairs : float
-            Queries times the keys that each looks at, of all samples.
-        width : int
-            All heads together.
-        streamed : float
-            Entries of queries and keys together; results and values have as many.
-        seen : float
-            Share of the pairs that a fused kernel computes: half of them behind a causal mask.
+        ``pairs``: queries times the keys that each looks at, of all samples; ``streamed``: entries
+        of queries and keys together; results and values have as many; ``seen``: share of the pairs
+        that a fused kernel computes: half of them behind a causal mask.
         """
         flop = 4.0 * pairs * width
         if is_fused:
@@ -178,10 +166,7 @@ class Tally:
 def activation_bytes(precision: str) -> int:
     """Return the bytes of an activation: 8-bit products keep 16-bit activations.
 
-    Raises
-    ------
-    PlanningError
-        If the precision is unknown.
+    Raises PlanningError if the precision is unknown.
     """
     if precision not in get_args(Precision):
         known = ", ".join(get_args(Precision))
@@ -234,10 +219,7 @@ _WALK: Final = 0.2
 def over_lists(calls: Mapping[str, float]) -> dict[str, float]:
     """Return by how much the calls of an update shrink where it runs over lists of tensors.
 
-    Parameters
-    ----------
-    calls : mapping of str to float
-        Of each operator, where they are called for every tensor.
+    ``calls``: of each operator, where they are called for every tensor.
 
     Examples
     --------
@@ -260,10 +242,7 @@ def update(
 ) -> Operator:
     """Return the optimizer's update.
 
-    Parameters
-    ----------
-    tensors : float
-        How many the parameters are spread over: some optimizers start kernels for each.
+    ``tensors``: how many the parameters are spread over: some optimizers start kernels for each.
 
     Examples
     --------
@@ -338,10 +317,8 @@ class Ledger:
     ) -> None:  # fmt: skip
         """Add a dense layer.
 
-        Parameters
-        ----------
-        keeps_input : bool
-            Its input is kept for the backward pass; false where another layer keeps it already.
+        ``keeps_input``: its input is kept for the backward pass; false where another layer keeps
+        it already.
         """
         setup = self.tally.setup
         if not is_shared:
@@ -407,10 +384,7 @@ class Ledger:
     def work(self, precision: Precision, *, input_bytes_per_sample: float) -> Work:
         """Return the whole as the work of a step.
 
-        Raises
-        ------
-        PlanningError
-            If adapters are asked for and the model has no matrix that takes them.
+        Raises PlanningError if adapters are asked for and the model has no matrix that takes them.
         """
         setup = self.tally.setup
         if setup.has_adapters and not self.adapters:
@@ -475,17 +449,10 @@ def _merged(operators: list[Operator]) -> list[Operator]:
 
 @dataclass(slots=True, kw_only=True)
 class BlockLedger(Ledger):
-    """A ledger that knows attention and what surrounds it.
+    """A ledger that knows attention and what surrounds it."""
 
-    Attributes
-    ----------
-    is_flash : bool
-        Attention in one kernel, scores never written.
-    has_root_mean_square : bool
-        Normalisation without mean and bias, written out in elementwise operators.
-    """
-
-    is_flash: bool = True
+    is_flash: bool = True  # attention in one kernel, scores never written
+    # normalisation without mean and bias, written out in elementwise operators
     has_root_mean_square: bool = False
 
     def norm(self, rows: float, width: int) -> None:

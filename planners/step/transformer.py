@@ -316,23 +316,13 @@ _PER_EXPERT: Final = frozenset({"up", "down"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterWork:
-    """What one layer's adapters and quantised weights take; all 0 without.
+    """What one layer's adapters and quantised weights take; all 0 without."""
 
-    Attributes
-    ----------
-    flop : float
-        Of the adapters' products for a token, forward. [flop/token]
-    product_bytes : float
-        That these products move for a token, forward. [bytes/token]
-    sum_bytes : float
-        That scaling and adding their outputs moves, forward; as much backward. [bytes/token]
-    dequantised_bytes : float
-        Read and written for every quantised parameter in every pass. [bytes/parameter]
-    """
-
-    flop: float = 0.0
-    product_bytes: float = 0.0
+    flop: float = 0.0  # of the adapters' products for a token, forward [flop/token]
+    product_bytes: float = 0.0  # that these products move for a token, forward [bytes/token]
+    # that scaling and adding their outputs moves, forward; as much backward [bytes/token]
     sum_bytes: float = 0.0
+    # read and written for every quantised parameter in every pass [bytes/parameter]
     dequantised_bytes: float = 0.0
 
 

@@ -53,16 +53,11 @@ _HEAD_WIDTH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Consecutive layers that stay on one device.
-
-    Attributes
-    ----------
-    is_block : bool
-        One of several that are counted in the model (``blocks.0``, ``blocks.1``, ...).
-    """
+    """Consecutive layers that stay on one device."""
 
     name: str
     layers: tuple[Layer, ...]
+    # one of several that are counted in the model (``blocks.0``, ``blocks.1``, ...)
     is_block: bool = False
 
     @property
@@ -89,18 +84,13 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerBlocks:
-    """What makes a recorded model a transformer.
-
-    Attributes
-    ----------
-    widest_tp : int
-        Most tensor-parallel ranks: heads where they are known, a head of 64 a rank otherwise.
-    """
+    """What makes a recorded model a transformer."""
 
     blocks: int
     hidden: int
     tokens: int
     element_bytes: int
+    # most tensor-parallel ranks: heads where they are known, a head of 64 a rank otherwise
     widest_tp: int
 
     def degrees(self, most: int) -> tuple[int, ...]:
@@ -176,10 +166,7 @@ def transformer_blocks(
 ) -> TransformerBlocks | str:
     """Recognise a transformer in a recorded model, or say what is missing for it.
 
-    Parameters
-    ----------
-    heads : int, optional
-        Attention heads, where the user says so: no recording has them.
+    ``heads``: attention heads, where the user says so: no recording has them.
 
     Returns
     -------
@@ -294,16 +281,10 @@ def idle_s_per_sample(
 ) -> float:  # fmt: skip
     """Return how long a loader process stands still for a sample: no core makes that shorter.
 
-    Parameters
-    ----------
-    step_s, wait_s : float
-        A step of one training process, and its part that waited for data. [s]
-    cpu_s : float or None
-        Core seconds to make a sample. [s]
-    workers : int
-        Loader processes of the training process; 0 loads inside the loop.
-    busy_cores : float
-        Mean number of cores that the whole job kept busy. [cores]
+    ``step_s``, ``wait_s``: a step of one training process, and its part that waited for data [s];
+    ``cpu_s``: core seconds to make a sample [s]; ``workers``: loader processes of the training
+    process; 0 loads inside the loop; ``busy_cores``: mean number of cores that the whole job kept
+    busy [cores].
 
     Returns
     -------
@@ -349,23 +330,14 @@ _LEAST_S = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTimes:
-    """Times of a model's units on one device.
+    """Times of a model's units on one device."""
 
-    Attributes
-    ----------
-    micro_batches : array of shape (n_batches,)
-        They rise. [samples]
-    forward_s, backward_s : arrays of shape (n_batches, n_units)
-        Times of one micro-batch. [s]
-    log_sd : float
-        One standard deviation of ln(error) of the whole step, calibrated.
-    """
-
-    micro_batches: Floats
+    micro_batches: Floats  # (n_batches,); they rise [samples]
+    # forward_s, backward_s: (n_batches, n_units); times of one micro-batch [s]
     forward_s: Floats
     backward_s: Floats
     optimizer_s: float
-    log_sd: float
+    log_sd: float  # one standard deviation of ln(error) of the whole step, calibrated
 
     def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats]:
         """Return forward and backward of every unit, shape (..., n_units), between the points.

@@ -63,14 +63,9 @@ def spans(values: Sequence[float]) -> Floats:
 def best_cuts(start: Floats, cost: Floats, work: Floats) -> list[int] | None:
     """Return the edges 0 = e_0 < e_1 < ... = L of the fastest cut; None where none is allowed.
 
-    Parameters
-    ----------
-    start : array of shape (L+1,)
-        What a first piece [0, b) takes before the second one; inf where it does not fit.
-    cost : array of shape (L+1, L+1, L+1)
-        What a piece [b, c) behind [a, b) adds.
-    work : array of shape (L+1, L+1)
-        What a last piece [b, L) adds.
+    ``start``: (L+1,); what a first piece [0, b) takes before the second one; inf where it does not
+    fit; ``cost``: (L+1, L+1, L+1); what a piece [b, c) behind [a, b) adds; ``work``: (L+1, L+1);
+    what a last piece [b, L) adds.
     """
     edges = start.size
     least = np.full((edges, edges), np.inf)  # by the last piece [b, c)
@@ -101,25 +96,18 @@ AVERAGE_EVERY: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapModel:
-    """Layers in forward order, per micro-batch.
+    """Layers in forward order, per micro-batch."""
 
-    Attributes
-    ----------
-    forward_s, parameter_bytes, boundary_bytes, saved_bytes : tuple of float
-        Per layer: forward time [s], weights [bytes], activation handed on [bytes], activations
-        kept while the layer's piece is trained [bytes].
-    micro_batch : int
-        Samples of a micro-batch.
-    host_bytes_per_parameter_byte : float
-        What host memory keeps for each byte of weights: 8 for fp16 weights with fp32 master,
-        gradient and Adam's two moments (16 bytes a parameter).
-    """
-
+    # forward_s, parameter_bytes, boundary_bytes, saved_bytes: per layer: forward time [s], weights
+    # [bytes], activation handed on [bytes], activations kept while the layer's piece is trained
+    # [bytes]
     forward_s: tuple[float, ...]
     parameter_bytes: tuple[float, ...]
     boundary_bytes: tuple[float, ...]
     saved_bytes: tuple[float, ...]
-    micro_batch: int = 1
+    micro_batch: int = 1  # samples of a micro-batch
+    # what host memory keeps for each byte of weights: 8 for fp16 weights with fp32 master,
+    # gradient and Adam's two moments (16 bytes a parameter)
     host_bytes_per_parameter_byte: float = 8.0
 
     def __post_init__(self) -> None:
@@ -163,31 +151,23 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapPlan:
-    """Pieces and times of one peer's step, and what the peers do together.
-
-    Attributes
-    ----------
-    accumulation_to_hide : int
-        A*: micro-batches with which every load would hide behind its neighbour's forward.
-    forward_s, backward_s, update_s, sync_s : float
-        ``sync_s`` is the averaging's share of one step: a K-th of it. [s]
-    exposed_fraction : float
-        Share of the step spent waiting for loads.
-    gpu_bytes, host_bytes : float
-        Needed on each peer. [bytes]
-    """
+    """Pieces and times of one peer's step, and what the peers do together."""
 
     layers: tuple[int, ...]
     accumulation_steps: int
+    # a*: micro-batches with which every load would hide behind its neighbour's forward
     accumulation_to_hide: int
     average_every: int
+    # forward_s, backward_s, update_s, sync_s: ``sync_s`` is the averaging's share of one step: a
+    # K-th of it [s]
     forward_s: float
     backward_s: float
     update_s: float
     sync_s: float
     step_s: float
     throughput_samples_per_s: float
-    exposed_fraction: float
+    exposed_fraction: float  # share of the step spent waiting for loads
+    # gpu_bytes, host_bytes: needed on each peer [bytes]
     gpu_bytes: float
     host_bytes: float
 
@@ -209,10 +189,7 @@ def plan(
 
     Exact over all cuts: a dynamic programme over two neighbouring pieces, O(L^3).
 
-    Raises
-    ------
-    PlanningError
-        If no cut fits into the GPU, or the model does not fit into host memory.
+    Raises PlanningError if no cut fits into the GPU, or the model does not fit into host memory.
     """
     if min(peers, accumulation_steps, average_every) < 1:
         raise PlanningError("peers, accumulation steps and averaging interval must be at least 1")
@@ -332,10 +309,7 @@ def step_parts(
 ) -> tuple[float, float]:
     """Return forward and backward of one step over pieces (section 11.3) [s].
 
-    Parameters
-    ----------
-    compute_s, size_bytes : array-like of shape (pieces,)
-        Forward of one micro-batch; weights.
+    ``compute_s``, ``size_bytes``: (pieces,); forward of one micro-batch; weights.
     """
     work = accumulation_steps * np.asarray(compute_s, float) * (1 + peer.kappa)
     load = np.asarray(size_bytes, float) / peer.host_bytes_per_s

@@ -55,22 +55,12 @@ _ROUNDING: Final = 1e-9
 class AggregatedJob:
     """A job whose gradients are aggregated.
 
-    Attributes
-    ----------
-    step_s : float
-        Of its workers, without aggregation. [s]
-    work_s : tuple of float
-        Of a core, for each tensor in a step. [s]
-
-    Raises
-    ------
-    PlanningError
-        If an amount makes no sense.
+    Raises PlanningError if an amount makes no sense.
     """
 
     name: str
-    step_s: float
-    work_s: tuple[float, ...]
+    step_s: float  # of its workers, without aggregation [s]
+    work_s: tuple[float, ...]  # of a core, for each tensor in a step [s]
 
     def __post_init__(self) -> None:
         check_positive(self.name, step_s=self.step_s, work_s=self.work_s)
@@ -90,10 +80,7 @@ class AggregatedJob:
 def aggregation_s(gradient_bytes: float, workers: int, core_bytes_per_s: float) -> float:
     """Return what a core takes to add up and apply one step's gradients of some bytes [s].
 
-    Parameters
-    ----------
-    core_bytes_per_s : float
-        Traffic to memory, read plus written, that one core sustains. [bytes/s]
+    ``core_bytes_per_s``: traffic to memory, read plus written, that one core sustains [bytes/s].
     """
     check_counts("aggregation", workers=workers)
     check_positive("aggregation", core_bytes_per_s=core_bytes_per_s)
@@ -115,24 +102,12 @@ def most_saved_fraction(demand: float, cap: float = CAP) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Tensors on shared aggregators.
+    """Tensors on shared aggregators."""
 
-    Attributes
-    ----------
-    loads : tuple of tuple of float
-        By aggregator the load of each job. [fraction]
-    delay_s : tuple of float
-        Of each job in a step. [s]
-    loss : tuple of float
-        The same over its step [fraction].
-    dedicated_cores : int
-        That the jobs take each with its own.
-    """
-
-    loads: tuple[tuple[float, ...], ...]
-    delay_s: tuple[float, ...]
-    loss: tuple[float, ...]
-    dedicated_cores: int
+    loads: tuple[tuple[float, ...], ...]  # by aggregator the load of each job [fraction]
+    delay_s: tuple[float, ...]  # of each job in a step [s]
+    loss: tuple[float, ...]  # the same over its step [fraction]
+    dedicated_cores: int  # that the jobs take each with its own
 
     @property
     def cores(self) -> int:
@@ -150,17 +125,10 @@ def pack(
 ) -> Packing:
     """Put the jobs' tensors on as few aggregators as first fit finds.
 
-    Parameters
-    ----------
-    cap : float
-        Most load of a core; a tensor that is more than that has one to itself. [fraction]
-    most_loss : float
-        Most delay of a job over its step; infinite for none. [fraction]
+    ``cap``: most load of a core; a tensor that is more than that has one to itself [fraction];
+    ``most_loss``: most delay of a job over its step; infinite for none [fraction].
 
-    Raises
-    ------
-    PlanningError
-        If there is no job, or an amount makes no sense.
+    Raises PlanningError if there is no job, or an amount makes no sense.
     """
     check_positive("aggregation", cap=cap, most_loss=most_loss)
     if not jobs:
@@ -215,10 +183,7 @@ def _fits(
 def delay_s(place: Sequence[float], k: int, jobs: Sequence[AggregatedJob]) -> float:
     """Return how long job ``k`` waits for the others on one aggregator, a step [s].
 
-    Parameters
-    ----------
-    place : sequence of float
-        Load of each job there. [fraction]
+    ``place``: load of each job there [fraction].
     """
     others = [(load, job) for j, (load, job) in enumerate(zip(place, jobs, strict=True)) if j != k]
     rho = sum(load for load, _ in others)
@@ -232,14 +197,10 @@ def delay_s(place: Sequence[float], k: int, jobs: Sequence[AggregatedJob]) -> fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """The time of a step to exchange gradients, in three ways.
+    """The time of a step to exchange gradients, in three ways."""
 
-    Attributes
-    ----------
-    all_reduce_s, dedicated_s, shared_s : float
-        In a ring; through a core of its own; through the shared ones. [s]
-    """
-
+    # all_reduce_s, dedicated_s, shared_s: in a ring; through a core of its own; through the shared
+    # ones [s]
     all_reduce_s: float
     dedicated_s: float
     shared_s: float
@@ -251,14 +212,9 @@ def exchange(
 ) -> Exchange:  # fmt: skip
     """Return what exchanging takes: a ring uses no aggregator, a service its own links.
 
-    Parameters
-    ----------
-    delay_s : float
-        That it waits for others at the shared aggregators. [s]
-    workers, servers : int
-        Machines that train, and machines whose links the aggregators use.
-    link_bytes_per_s : float
-        Of each machine, each way. [bytes/s]
+    ``delay_s``: that it waits for others at the shared aggregators [s]; ``workers``, ``servers``:
+    machines that train, and machines whose links the aggregators use; ``link_bytes_per_s``: of
+    each machine, each way [bytes/s].
     """
     check_counts(job.name, workers=workers, servers=servers)
     check_positive(job.name, link_bytes_per_s=link_bytes_per_s)

@@ -60,16 +60,9 @@ def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats
     Even where everybody has room; otherwise the full GPUs keep what fits and the rest share the
     overflow: ``shard = min(room, level)``, solved exactly.
 
-    Parameters
-    ----------
-    state_bytes : float
-    capacity, in_use : arrays of shape (n,)
-        Usable memory, and what the computation takes of it. [bytes]
+    ``capacity``, ``in_use``: (n,); usable memory, and what the computation takes of it [bytes].
 
-    Raises
-    ------
-    PlanningError
-        If there is not room enough.
+    Raises PlanningError if there is not room enough.
     """
     room = np.maximum(capacity - in_use, 0.0)
     _require_room(state_bytes, room)
@@ -86,10 +79,7 @@ def level_utilisation(state_bytes: float, capacity: Floats, in_use: Floats) -> F
 
     Kept even where even shards fill no GPU beyond one half, as the authors do.
 
-    Raises
-    ------
-    PlanningError
-        If there is not room enough.
+    Raises PlanningError if there is not room enough.
     """
     even = np.full(capacity.size, state_bytes / capacity.size)
     if np.max((in_use + even) / capacity) < 0.5:
@@ -147,21 +137,11 @@ def split_batch(
 ) -> list[tuple[int, int]]:
     """Return (batch, micro-batch) per worker: smallest maximum time, then smallest micro-batches.
 
-    Parameters
-    ----------
-    options : sequence of BatchOptions
-        One a worker.
-    batch : int
-        Samples to split; every worker takes at least one.
-    compute : array
-        Memory of the computation by micro-batch, from 0 on. [bytes]
-    budget : float
-        For the computations of all workers together. [bytes]
+    ``batch``: samples to split; every worker takes at least one; ``compute``: memory of the
+    computation by micro-batch, from 0 on [bytes]; ``budget``: for the computations of all workers
+    together [bytes].
 
-    Raises
-    ------
-    PlanningError
-        If no split fits.
+    Raises PlanningError if no split fits.
     """
     maxima = np.unique(np.concatenate([o.time_s for o in options]))
 
@@ -254,24 +234,13 @@ def _choose(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CephaloConstants:
-    """Constants of the authors' planner; each names the term that it stands in.
+    """Constants of the authors' planner; each names the term that it stands in."""
 
-    Attributes
-    ----------
-    usable_fraction : float
-        Share of a GPU's memory that a plan may fill.
-    reserve_bytes : float
-        Buffers of the collectives on each GPU. [bytes]
-    accumulation_overhead_s : float
-        o: each accumulation step after the first, per layer. [s]
-    uneven_collective_factor : float
-        Slowdown of AG and RS where shards are uneven.
-    """
-
-    usable_fraction: float = 0.75
-    reserve_bytes: float = 2.0 * GIB
+    usable_fraction: float = 0.75  # share of a GPU's memory that a plan may fill
+    reserve_bytes: float = 2.0 * GIB  # buffers of the collectives on each GPU [bytes]
+    # o: each accumulation step after the first, per layer [s]
     accumulation_overhead_s: float = 0.010
-    uneven_collective_factor: float = 1.25
+    uneven_collective_factor: float = 1.25  # slowdown of AG and RS where shards are uneven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,29 +257,18 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnevenJob:
-    """What is trained.
-
-    Attributes
-    ----------
-    global_batch, layers : int
-    state_bytes : float
-        Sharded over all GPUs. [bytes]
-    compute_bytes : tuple of float
-        Memory of the computation at micro-batch 1, 2, ...; beyond the last, the mean of the last
-        up to five increments is added per sample. [bytes]
-    all_gather_s, reduce_scatter_s : float
-        Per layer, even shards. [s]
-    optimizer_s : float
-        Added once a step. [s]
-    """
+    """What is trained."""
 
     global_batch: int
     layers: int
-    state_bytes: float = 0.0
+    state_bytes: float = 0.0  # sharded over all GPUs [bytes]
+    # memory of the computation at micro-batch 1, 2, ...; beyond the last, the mean of the last up
+    # to five increments is added per sample [bytes]
     compute_bytes: tuple[float, ...] = (0.0,)
+    # all_gather_s, reduce_scatter_s: per layer, even shards [s]
     all_gather_s: float = 0.0
     reduce_scatter_s: float = 0.0
-    optimizer_s: float = 0.0
+    optimizer_s: float = 0.0  # added once a step [s]
 
     def __post_init__(self) -> None:
         check_counts("job", global_batch=self.global_batch, layers=self.layers)
@@ -324,27 +282,16 @@ class UnevenJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnevenPlan:
-    """How the work and the state are split; one entry a GPU, in the order given.
-
-    Attributes
-    ----------
-    batches, micro_batches, accumulation_steps : tuple of int
-        ``batches = micro_batches * accumulation_steps``.
-    state_bytes, memory_bytes : tuple of float
-        Stored share of the state; all memory in use. [bytes]
-    layer_s : tuple of float
-        Time of one layer, forward and backward. [s]
-    step_s : float
-        ``layers * max(layer_s) + optimizer_s``. [s]
-    """
+    """How the work and the state are split; one entry a GPU, in the order given."""
 
     batches: tuple[int, ...]
     micro_batches: tuple[int, ...]
     accumulation_steps: tuple[int, ...]
+    # state_bytes, memory_bytes: stored share of the state; all memory in use [bytes]
     state_bytes: tuple[float, ...]
     memory_bytes: tuple[float, ...]
-    layer_s: tuple[float, ...]
-    step_s: float
+    layer_s: tuple[float, ...]  # time of one layer, forward and backward [s]
+    step_s: float  # ``layers * max(layer_s) + optimizer_s`` [s]
 
 
 def layer_s(
@@ -388,21 +335,11 @@ def plan(
 ) -> UnevenPlan:
     """Split a step over mixed GPUs so that the slowest of them is as fast as possible.
 
-    Parameters
-    ----------
-    workers : sequence of Worker
-        Equal GPUs get their shares in falling order of batch.
-    job : UnevenJob
-    constants : CephaloConstants, optional
-    may_accumulate : bool, default True
-        Whether a GPU may split its batch into micro-batches.
-    balance_memory : bool, default False
-        Shards equalise the used fraction of memory instead of the largest shard.
+    ``workers``: equal GPUs get their shares in falling order of batch; ``may_accumulate``: whether
+    a GPU may split its batch into micro-batches; True by default; ``balance_memory``: shards
+    equalise the used fraction of memory instead of the largest shard; False by default.
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer samples than GPUs, or no split fits into the memory.
+    Raises PlanningError if there are fewer samples than GPUs, or no split fits into the memory.
     """
     fixed = constants or CephaloConstants()
     _check_workers(workers)
@@ -427,10 +364,8 @@ def even_plan(
 ) -> UnevenPlan:
     """Return the plan with equal batches, each GPU still choosing its own accumulation.
 
-    Raises
-    ------
-    PlanningError
-        If the GPUs do not divide the batch or an equal share does not fit somewhere.
+    Raises PlanningError if the GPUs do not divide the batch or an equal share does not fit
+    somewhere.
     """
     _check_workers(workers)
     if job.global_batch % len(workers):
@@ -569,14 +504,10 @@ def _finish(
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchCurve:
-    """Forward and backward of a micro-batch on each device, at micro-batches 1, 2, 4, ...
+    """Forward and backward of a micro-batch on each device, at micro-batches 1, 2, 4, ..."""
 
-    Attributes
-    ----------
-    time_s : array of shape (n_devices, n_powers)
-        In between the powers of two, straight lines; beyond the last, its line goes on. [s]
-    """
-
+    # (n_devices, n_powers); in between the powers of two, straight lines; beyond the last, its
+    # line goes on [s]
     time_s: Floats
 
     def at(self, device: ArrayLike, micro_batch: ArrayLike) -> Floats:
@@ -600,17 +531,10 @@ def balance(
 ) -> Ints:
     """Split a batch over several kinds of devices; return the samples of one device by kind.
 
-    Parameters
-    ----------
-    curve : MicroBatchCurve
-    device, count, largest : integer arrays of shape (kinds,)
-        Row of the curve, devices of the kind, and largest micro-batch (at least 1).
-    batch : int
+    ``device``, ``count``, ``largest``: (kinds,); row of the curve, devices of the kind, and
+    largest micro-batch (at least 1).
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer samples than devices.
+    Raises PlanningError if there are fewer samples than devices.
     """
     kinds, n, most = (np.asarray(x, np.int64) for x in (device, count, largest))
     if batch < n.sum():

@@ -106,11 +106,8 @@ def foreseen(
 
     That may be the expert that was just loaded: it is used and not kept.
 
-    Parameters
-    ----------
-    accesses : array-like of int, shape (n,)
-    expected : ndarray of shape (n, experts)
-        Use that is expected of each expert after each access; see ``forecast``.
+    ``accesses``: shape (n,); ``expected``: (n, experts); use that is expected of each expert after
+    each access; see ``forecast``.
     """
     order = _checked(accesses, capacity)
     if expected.shape[0] != len(order):
@@ -153,12 +150,7 @@ def periodic(
 ) -> Served:
     """Return what a cache does that is filled anew every ``period`` tokens.
 
-    Parameters
-    ----------
-    top : int
-        Experts that each token uses, k.
-    period : int
-        [tokens]
+    ``top``: experts that each token uses, k; ``period``: [tokens].
     """
     check_counts("experts", top=top, period=period)
     order = _checked(accesses, capacity)
@@ -180,10 +172,8 @@ def periodic(
 def che_hit_rate(popularity: ArrayLike, capacity: float) -> float:
     """Return LRU's hit rate where each access is drawn from the popularity [fraction].
 
-    Raises
-    ------
-    PlanningError
-        If a share is negative, they are all zero, or the capacity is not positive.
+    Raises PlanningError if a share is negative, they are all zero, or the capacity is not
+    positive.
 
     Examples
     --------
@@ -273,22 +263,15 @@ _AT_ONCE: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseForecast:
-    """A learned map from what was used to what will be.
-
-    Attributes
-    ----------
-    weights : ndarray of shape (features, experts)
-    """
+    """A learned map from what was used to what will be."""
 
     experts: int
-    weights: NDArray[np.float64]
+    weights: NDArray[np.float64]  # (features, experts)
 
     def expected(self, tokens: ArrayLike) -> NDArray[np.float64]:
         """Return the expected discounted use of each expert after each access.
 
-        Parameters
-        ----------
-        tokens : array-like of int, shape (tokens, k)
+        ``tokens``: shape (tokens, k).
 
         Returns
         -------
@@ -308,9 +291,7 @@ class UseForecast:
 def learn(tokens: ArrayLike, experts: int) -> UseForecast:
     """Fit the forecast to a trace of one layer.
 
-    Parameters
-    ----------
-    tokens : array-like of int, shape (tokens, k)
+    ``tokens``: shape (tokens, k).
     """
     used = _uses(np.asarray(tokens), experts)
     later = np.zeros_like(used)
@@ -392,33 +373,19 @@ def gated_expert_bytes(hidden: int, inner: int, bytes_per_weight: float = 2.0) -
 class Mixture:
     """A mixture of experts that serves.
 
-    Attributes
-    ----------
-    experts, top : int
-        Of a layer, and how many each token uses.
-    expert_bytes, dense_bytes : float
-        Of one expert, and of everything that is none. [bytes]
-    compute_s : float
-        One token with everything on the device. [s]
-    link_bytes_per_s : float
-        Over which experts come. [bytes/s]
-    overlap_s : float
-        Of each load that is hidden. [s]
-
-    Raises
-    ------
-    PlanningError
-        If an amount makes no sense.
+    Raises PlanningError if an amount makes no sense.
     """
 
+    # experts, top: of a layer, and how many each token uses
     experts: int
     top: int
     layers: int
+    # expert_bytes, dense_bytes: of one expert, and of everything that is none [bytes]
     expert_bytes: float
     dense_bytes: float
-    compute_s: float
-    link_bytes_per_s: float
-    overlap_s: float = 0.0
+    compute_s: float  # one token with everything on the device [s]
+    link_bytes_per_s: float  # over which experts come [bytes/s]
+    overlap_s: float = 0.0  # of each load that is hidden [s]
 
     def __post_init__(self) -> None:
         check_counts("experts", experts=self.experts, top=self.top, layers=self.layers)
@@ -449,18 +416,12 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSize:
-    """One size of the cache under one policy.
-
-    Attributes
-    ----------
-    policy : {"lru", "lfu", "periodic", "learned", "oracle"}
-    token_s, memory_bytes : float
-        [s], [bytes]
-    """
+    """One size of the cache under one policy."""
 
     policy: Policy
     cached: int
     hit_rate: float
+    # token_s, memory_bytes: [s], [bytes]
     token_s: float
     memory_bytes: float
 
@@ -474,17 +435,10 @@ def cache_sizes(
 ) -> tuple[CacheSize, ...]:
     """Return what every policy makes of every size of the cache.
 
-    Parameters
-    ----------
-    trace : ndarray of int, shape (layers, tokens, top)
-        The experts of every token; what is judged.
-    before : ndarray of the same form
-        An earlier trace, which fills the caches and teaches the learned policy.
+    ``trace``: (layers, tokens, top); the experts of every token; what is judged; ``before``: an
+    earlier trace, which fills the caches and teaches the learned policy.
 
-    Raises
-    ------
-    PlanningError
-        If the trace is not the mixture's.
+    Raises PlanningError if the trace is not the mixture's.
     """
     for one in (before, trace):
         shape = (mixture.layers, mixture.top)

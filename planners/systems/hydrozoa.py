@@ -57,12 +57,8 @@ def worker_paths(
 ) -> list[tuple[int, ...]]:
     """Return every choice of workers that no other beats in both time and worker-seconds.
 
-    Parameters
-    ----------
-    phase_s : sequence of ndarray of shape (w,)
-        Time of each phase on each count of workers. [s]
-    resize_s : float
-        Standstill of a change, paid on the larger of the two counts. [s]
+    ``phase_s``: (w,); time of each phase on each count of workers [s]; ``resize_s``: standstill of
+    a change, paid on the larger of the two counts [s].
 
     Returns
     -------
@@ -118,17 +114,10 @@ def _surviving(labels: _Labels) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A part of training with one noise scale, e.g. an epoch.
+    """A part of training with one noise scale, e.g. an epoch."""
 
-    Attributes
-    ----------
-    samples : float
-        Samples needed at the smallest batch. [samples]
-    noise_batch : float or None
-        None where the profile did not measure it: then the batch stays as it is. [samples]
-    """
-
-    samples: float
+    samples: float  # samples needed at the smallest batch [samples]
+    # none where the profile did not measure it: then the batch stays as it is [samples]
     noise_batch: float | None = None
 
     def __post_init__(self) -> None:
@@ -149,27 +138,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerScaling:
-    """The step on each count of workers.
+    """The step on each count of workers."""
 
-    Attributes
-    ----------
-    workers : tuple of int
-        Counts that the job can run on, ascending.
-    step_s : float
-        Part of a step that does not depend on the batch. [s]
-    sample_s : float
-        Time a sample on one worker. [s]
-    sync_s : tuple of float
-        Exposed communication of a step, by count of workers. [s]
-    spread_fraction : float, default 0
-        Standard deviation over workers of what they compute in a step, over its mean: all wait
-        for the slowest, the longer the more they are.
-    """
-
-    workers: tuple[int, ...]
-    step_s: float
-    sample_s: float
-    sync_s: tuple[float, ...]
+    workers: tuple[int, ...]  # counts that the job can run on, ascending
+    step_s: float  # part of a step that does not depend on the batch [s]
+    sample_s: float  # time a sample on one worker [s]
+    sync_s: tuple[float, ...]  # exposed communication of a step, by count of workers [s]
+    # standard deviation over workers of what they compute in a step, over its mean: all wait for
+    # the slowest, the longer the more they are
     spread_fraction: float = 0.0
 
     def __post_init__(self) -> None:
@@ -196,22 +172,12 @@ class WorkerScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Billing:
-    """The bill of one worker.
-
-    Attributes
-    ----------
-    quantum_s : float
-        Rented time is rounded up to whole multiples. [s]
-    minimum_s : float
-        Least billed time of a rental. [s]
-    startup_s : float
-        Billed before a worker can compute. [s]
-    """
+    """The bill of one worker."""
 
     price_usd_per_h: float
-    quantum_s: float = 1.0
-    minimum_s: float = 0.0
-    startup_s: float = 0.0
+    quantum_s: float = 1.0  # rented time is rounded up to whole multiples [s]
+    minimum_s: float = 0.0  # least billed time of a rental [s]
+    startup_s: float = 0.0  # billed before a worker can compute [s]
 
     def __post_init__(self) -> None:
         names = ("price_usd_per_h", "minimum_s", "startup_s")
@@ -284,6 +250,8 @@ def elastic_plan(
 ) -> ElasticPlan:
     """Choose workers (and batch) for each phase, and the best fixed count beside it.
 
+    Raises PlanningError if nothing meets the limit (exit code 3), or a value makes no sense.
+
     Parameters
     ----------
     batch : float
@@ -296,11 +264,6 @@ def elastic_plan(
         Cheapest schedule within it; without a limit the cheapest of all. [s]
     budget_usd : float, optional
         Fastest schedule within it. [USD]
-
-    Raises
-    ------
-    PlanningError
-        If nothing meets the limit (exit code 3), or a value makes no sense.
     """
     if not phases or not batch > 0 or resize_s < 0:
         raise PlanningError(
@@ -458,21 +421,11 @@ _ENDS: Final = (0.05, 0.95)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScale:
-    """The measured noise of a job's gradients.
+    """The measured noise of a job's gradients."""
 
-    Attributes
-    ----------
-    samples : float
-        The noise scale. [samples]
-    low : float
-        Lower end of the interval at 90 %. [samples]
-    high : float or None
-        Upper end; None where it cannot be told from an endless one. [samples]
-    """
-
-    samples: float
-    low: float
-    high: float | None
+    samples: float  # the noise scale [samples]
+    low: float  # lower end of the interval at 90 % [samples]
+    high: float | None  # upper end; None where it cannot be told from an endless one [samples]
     steps: int
 
     def __post_init__(self) -> None:
@@ -483,10 +436,7 @@ class NoiseScale:
     def more_samples(self, batch: float, other: float) -> float:
         """Return how many times the samples a job needs with another batch.
 
-        Parameters
-        ----------
-        batch, other : float
-            As it is, and instead. [samples]
+        ``batch``, ``other``: as it is, and instead [samples].
 
         Examples
         --------
@@ -503,10 +453,7 @@ def noise_scale(
 
     ``E|G_B|^2 = |G|^2 + tr(S) / B``, solved for both unknowns (McCandlish, appendix A.1).
 
-    Raises
-    ------
-    PlanningError
-        If the norms contradict that (too few gradients were averaged).
+    Raises PlanningError if the norms contradict that (too few gradients were averaged).
 
     Examples
     --------
@@ -534,19 +481,11 @@ def measured_noise(
 ) -> NoiseScale:
     """Return the noise scale of sampled steps, with its interval.
 
-    Parameters
-    ----------
-    small_batch, large_batch : float
-        [samples]
-    small_norm2, large_norm2 : sequence of float
-        Squared norms of both, one of each for every sampled step.
-    seed : int
-        Of the draws of the interval.
+    ``small_batch``, ``large_batch``: [samples]; ``small_norm2``, ``large_norm2``: squared norms of
+    both, one of each for every sampled step; ``seed``: of the draws of the interval.
 
-    Raises
-    ------
-    PlanningError
-        If the norms give none: the gradients of these steps are all noise, or all alike.
+    Raises PlanningError if the norms give none: the gradients of these steps are all noise, or all
+    alike.
     """
     small, large = np.asarray(small_norm2, float), np.asarray(large_norm2, float)
     if len(small) != len(large) or not len(small) or not 0 < small_batch < large_batch:

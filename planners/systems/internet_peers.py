@@ -67,22 +67,13 @@ class PeerParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Groups of peers that train one model together; shape (n,) each.
+    """Groups of peers that train one model together; shape (n,) each."""
 
-    Attributes
-    ----------
-    target_samples : array
-        Samples gathered between two synchronisations.
-    samples_per_s : array
-        Rate of all peers together while none waits. [1/s]
-    link_bytes_per_s : array
-        Slowest link between two of their sites; infinite where they are at one. [bytes/s]
-    """
-
-    target_samples: Array
-    samples_per_s: Array
+    target_samples: Array  # samples gathered between two synchronisations
+    samples_per_s: Array  # rate of all peers together while none waits [1/s]
     parameters_gb: Array
     peers: Array
+    # slowest link between two of their sites; infinite where they are at one [bytes/s]
     link_bytes_per_s: Array
 
     def take(self, rows: NDArray[np.intp]) -> Peers:
@@ -97,32 +88,18 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstMinutes:
-    """What the first minute of running peers showed; shape (n,) each.
+    """What the first minute of running peers showed; shape (n,) each."""
 
-    Attributes
-    ----------
-    peers : Peers
-        With the rate at which they were seen to train while none waited.
-    seen_stall_s : array
-        Of one synchronisation that was seen from begin to end. [s]
-    stalled_share, stalled_s : array
-        Peers that wait at the end of the minute, and since when. [s]
-    sent_bytes_per_s : array
-        What those peers send; nan where none waits. [bytes/s]
-    between_per_s : array
-        Samples/s between the first and the last synchronisation; nan with fewer than two. [1/s]
-    window_per_s : array
-        Samples/s of the whole minute. [1/s]
-    """
-
-    peers: Peers
-    seen_stall_s: Array
+    peers: Peers  # with the rate at which they were seen to train while none waited
+    seen_stall_s: Array  # of one synchronisation that was seen from begin to end [s]
     synchronisations: Array
+    # stalled_share, stalled_s: peers that wait at the end of the minute, and since when [s]
     stalled_share: Array
     stalled_s: Array
-    sent_bytes_per_s: Array
+    sent_bytes_per_s: Array  # what those peers send; nan where none waits [bytes/s]
+    # samples/s between the first and the last synchronisation; nan with fewer than two [1/s]
     between_per_s: Array
-    window_per_s: Array
+    window_per_s: Array  # samples/s of the whole minute [1/s]
 
     def take(self, rows: NDArray[np.intp]) -> FirstMinutes:
         """Return the chosen rows."""

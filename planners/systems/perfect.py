@@ -38,28 +38,15 @@ MOST_WORKERS: Final = 64
 class Feeding:
     """The feed of one training process, and what it feeds.
 
-    Attributes
-    ----------
-    cpu_s, idle_s : float
-        Of one loader process per batch: computing, and waiting. [s]
-    compute_s : float
-        One update with its batch at hand. [s]
-    workers : int
-        Loader processes; 0 loads inside the loop.
-    cores : float
-        That they may use. [cores]
-
-    Raises
-    ------
-    PlanningError
-        If an amount makes no sense.
+    Raises PlanningError if an amount makes no sense.
     """
 
+    # cpu_s, idle_s: of one loader process per batch: computing, and waiting [s]
     cpu_s: float
     idle_s: float
-    compute_s: float
-    workers: int
-    cores: float
+    compute_s: float  # one update with its batch at hand [s]
+    workers: int  # loader processes; 0 loads inside the loop
+    cores: float  # that they may use [cores]
 
     def __post_init__(self) -> None:
         check_not_negative("loader", cpu_s=self.cpu_s, idle_s=self.idle_s, workers=self.workers)
@@ -91,10 +78,7 @@ class Feeding:
     def step_s(self, echo: int = 1) -> float:
         """Return the seconds of an update where each batch serves ``echo`` of them.
 
-        Raises
-        ------
-        PlanningError
-            If ``echo`` is below one.
+        Raises PlanningError if ``echo`` is below one.
         """
         if echo < 1:
             raise PlanningError(
@@ -111,10 +95,7 @@ class Feeding:
 def enough_workers(feeding: Feeding, *, most: int = MOST_WORKERS) -> int:
     """Return the fewest loader processes with which the step is as short as any number makes it.
 
-    Parameters
-    ----------
-    most : int
-        Processes that there is memory for.
+    ``most``: processes that there is memory for.
     """
     floor_s = max(feeding.compute_s, feeding.cpu_s / max(feeding.cores, 1.0))
     return min(most, max(1, math.ceil((feeding.cpu_s + feeding.idle_s) / floor_s - 1e-9)))
@@ -122,18 +103,10 @@ def enough_workers(feeding: Feeding, *, most: int = MOST_WORKERS) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """Samples kept in memory once they are made.
+    """Samples kept in memory once they are made."""
 
-    Attributes
-    ----------
-    share : float
-        Of the data set, that fits. [fraction]
-    step_s : float
-        Mean update once it is full. [s]
-    """
-
-    share: float
-    step_s: float
+    share: float  # of the data set, that fits [fraction]
+    step_s: float  # mean update once it is full [s]
 
     def job_s(self, feeding: Feeding, *, epoch_steps: float, steps: float) -> float:
         """Return the seconds of ``steps`` updates, the first ``epoch_steps`` of them uncached."""
@@ -144,17 +117,10 @@ class Cache:
 def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_s: float) -> Cache:
     """Return what keeping a fixed part of the samples in memory would make of a step.
 
-    Parameters
-    ----------
-    dataset_bytes : float
-        The whole data set in the form that is kept. [bytes]
-    copy_s : float
-        To copy one batch out of memory, on a core. [s]
+    ``dataset_bytes``: the whole data set in the form that is kept [bytes]; ``copy_s``: to copy one
+    batch out of memory, on a core [s].
 
-    Raises
-    ------
-    PlanningError
-        If an amount makes no sense.
+    Raises PlanningError if an amount makes no sense.
     """
     check_positive("data set", bytes=dataset_bytes)
     check_not_negative("cache", memory_bytes=memory_bytes, copy_s=copy_s)
@@ -209,17 +175,12 @@ MOST_ECHO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuse:
-    """The worth of an echo factor, against fresh data on the same machine.
-
-    Attributes
-    ----------
-    gain, low, high : float
-        Wall time without over with echo until the same useful updates; ends of the worth of a
-        repetition.
-    """
+    """The worth of an echo factor, against fresh data on the same machine."""
 
     echo: int
     step_s: float
+    # gain, low, high: wall time without over with echo until the same useful updates; ends of the
+    # worth of a repetition
     gain: float
     low: float
     high: float
@@ -228,10 +189,7 @@ class Reuse:
 def freshness(echo: int, rho: float) -> float:
     """Return what one of ``echo`` updates from the same batch is worth, on average [fraction].
 
-    Raises
-    ------
-    PlanningError
-        If ``rho`` is not between 0 and 1, or ``echo`` is below one.
+    Raises PlanningError if ``rho`` is not between 0 and 1, or ``echo`` is below one.
 
     Examples
     --------
@@ -276,19 +234,10 @@ def repeat_then_fresh_s(
 ) -> float:
     """Return the seconds until so many useful updates, repeated data first and fresh data after.
 
-    Parameters
-    ----------
-    updates : float
-        In updates from fresh data.
-    share : float
-        Of the wall time spent repeating; PerFect's own was not published. [fraction]
-    rho : float
-        Worth of a repetition. [fraction]
+    ``updates``: in updates from fresh data; ``share``: of the wall time spent repeating; PerFect's
+    own was not published [fraction]; ``rho``: worth of a repetition [fraction].
 
-    Raises
-    ------
-    PlanningError
-        If the share is not between 0 and 1.
+    Raises PlanningError if the share is not between 0 and 1.
     """
     if not 0.0 <= share <= 1.0:
         raise PlanningError(

@@ -58,23 +58,12 @@ Shares = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHistory:
-    """Recorded shares and what was learnt from them.
+    """Recorded shares and what was learnt from them."""
 
-    Attributes
-    ----------
-    shares : ndarray of shape (slots, nodes)
-        [fraction]
-    day_slots : int
-        Slots of a day; the first one of the record is the first of a day.
-    usual : ndarray of shape (day_slots, nodes)
-        [fraction]
-    persistence : ndarray of shape (nodes,)
-    """
-
-    shares: Shares
-    day_slots: int
-    usual: Shares
-    persistence: Shares
+    shares: Shares  # (slots, nodes); [fraction]
+    day_slots: int  # slots of a day; the first one of the record is the first of a day
+    usual: Shares  # (day_slots, nodes); [fraction]
+    persistence: Shares  # (nodes,)
 
     @property
     def nodes(self) -> int:
@@ -84,12 +73,8 @@ class NodeHistory:
     def forecast(self, now: ArrayLike, slot: int, horizon: int) -> Shares:
         """Return the expected shares of the next slots.
 
-        Parameters
-        ----------
-        now : array-like of shape (nodes,)
-            Shares in this slot. [fraction]
-        slot : int
-            Number of this slot since the beginning of some day.
+        ``now``: (nodes,); shares in this slot [fraction]; ``slot``: number of this slot since the
+        beginning of some day.
 
         Returns
         -------
@@ -104,15 +89,10 @@ class NodeHistory:
 def learn(shares: ArrayLike, *, day_slots: int) -> NodeHistory:
     """Return a record with what it tells of each node.
 
-    Parameters
-    ----------
-    shares : array-like of shape (slots, nodes)
-        Free share of each node, one row a slot, from the beginning of a day on. [fraction]
+    ``shares``: (slots, nodes); free share of each node, one row a slot, from the beginning of a
+    day on [fraction].
 
-    Raises
-    ------
-    PlanningError
-        If it is shorter than two days, or a share is not between 0 and 1.
+    Raises PlanningError if it is shorter than two days, or a share is not between 0 and 1.
     """
     seen = np.asarray(shares, float)
     if seen.ndim != 2 or not np.all((seen >= 0.0) & (seen <= 1.0)):
@@ -143,23 +123,14 @@ def futures(
 ) -> Shares:
     """Return possible shares of the next slots, equally likely.
 
-    Parameters
-    ----------
-    now : array-like of shape (nodes,)
-        Shares in this slot. [fraction]
-    slot : int
-        Number of this slot since the beginning of some day.
-    seed : int
-        Of the choice of past stretches.
+    ``now``: (nodes,); shares in this slot [fraction]; ``slot``: number of this slot since the
+    beginning of some day; ``seed``: of the choice of past stretches.
+
+    Raises PlanningError if the record is shorter than the horizon.
 
     Returns
     -------
     ndarray of shape (draws, horizon, nodes)
-
-    Raises
-    ------
-    PlanningError
-        If the record is shorter than the horizon.
     """
     starts = len(history.shares) - horizon
     if horizon < 1 or starts < 1:
@@ -183,21 +154,12 @@ LEAST_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Nodes for the workers of a job.
-
-    Attributes
-    ----------
-    slots : float
-        Expected until the job is done. [slots]
-    p95_slots : float
-        Within which 19 of 20 futures end. [slots]
-    straggler_loss : float
-        Share of a step that the median worker waits for the slowest. [fraction]
-    """
+    """Nodes for the workers of a job."""
 
     nodes: tuple[int, ...]
-    slots: float
-    p95_slots: float
+    slots: float  # expected until the job is done [slots]
+    p95_slots: float  # within which 19 of 20 futures end [slots]
+    # share of a step that the median worker waits for the slowest [fraction]
     straggler_loss: float
 
 
@@ -206,11 +168,7 @@ def completion_slots(possible: Shares, nodes: Sequence[int], work: float) -> NDA
 
     Beyond the horizon it goes on as it did on average in that future.
 
-    Parameters
-    ----------
-    possible : ndarray of shape (draws, horizon, nodes)
-    work : float
-        [slots]
+    ``possible``: shape (draws, horizon, nodes); ``work``: [slots].
     """
     progress = possible[:, :, list(nodes)].min(axis=2)
     done = progress.cumsum(axis=1)
@@ -227,9 +185,7 @@ def completion_slots(possible: Shares, nodes: Sequence[int], work: float) -> NDA
 def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
     """Return nodes of like mean and spread, in so many groups (Ward's criterion).
 
-    Parameters
-    ----------
-    possible : ndarray of shape (draws, horizon, nodes)
+    ``possible``: shape (draws, horizon, nodes).
     """
     features = np.stack([possible.mean(axis=(0, 1)), possible.std(axis=(0, 1))], axis=1)
     found: list[tuple[int, ...]] = [(k,) for k in range(len(features))]
@@ -251,16 +207,10 @@ def _ward(features: Shares, one: tuple[int, ...], other: tuple[int, ...]) -> flo
 def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     """Return the nodes on which the job is expected to end first.
 
-    Parameters
-    ----------
-    possible : ndarray of shape (draws, horizon, nodes)
-    work : float
-        Slots the job would take on whole nodes. [slots]
+    ``possible``: shape (draws, horizon, nodes); ``work``: slots the job would take on whole nodes
+    [slots].
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer nodes than workers, or no work.
+    Raises PlanningError if there are fewer nodes than workers, or no work.
     """
     nodes = possible.shape[2]
     if not 1 <= workers <= nodes or not work > 0:
@@ -341,26 +291,14 @@ _FREE: Final = 0.05  # of a node that is not full
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arrival:
-    """A job that arrives, and what is known then.
-
-    Attributes
-    ----------
-    now : ndarray of shape (nodes,)
-        Free shares in the slot of the arrival. [fraction]
-    slot : int
-        Its number since the beginning of some day.
-    work : float
-        Slots the job would take on whole nodes. [slots]
-    possible : ndarray of shape (draws, horizon, nodes)
-        Futures.
-    """
+    """A job that arrives, and what is known then."""
 
     history: NodeHistory
-    now: Shares
-    slot: int
+    now: Shares  # (nodes,); free shares in the slot of the arrival [fraction]
+    slot: int  # its number since the beginning of some day
     workers: int
-    work: float
-    possible: Shares
+    work: float  # slots the job would take on whole nodes [slots]
+    possible: Shares  # (draws, horizon, nodes); futures
 
     @classmethod
     def at(
@@ -369,10 +307,8 @@ class Arrival:
     ) -> Arrival:  # fmt: skip
         """Return an arrival with futures drawn for it.
 
-        Raises
-        ------
-        PlanningError
-            If there are fewer nodes than workers, no work, or the record is too short.
+        Raises PlanningError if there are fewer nodes than workers, no work, or the record is too
+        short.
         """
         if not 1 <= workers <= history.nodes or not 0 < work < np.inf:
             raise PlanningError(
@@ -419,19 +355,10 @@ def arrivals(
 ) -> Iterator[tuple[Arrival, Shares]]:
     """Yield jobs that arrive on later days, evenly, each with what was really free then.
 
-    Parameters
-    ----------
-    history : NodeHistory
-        Of the days before: it ends where ``later`` begins.
-    later : ndarray of shape (slots, nodes)
-        Free shares. [fraction]
-    work : float
-        Slots a job would take on whole nodes. [slots]
+    ``history``: of the days before: it ends where ``later`` begins; ``later``: (slots, nodes);
+    free shares [fraction]; ``work``: slots a job would take on whole nodes [slots].
 
-    Raises
-    ------
-    PlanningError
-        If the later days are too short for the job.
+    Raises PlanningError if the later days are too short for the job.
     """
     horizon = max(int(_LOOK_AHEAD * work), 4 * history.day_slots)
     last = len(later) - horizon - 1
@@ -457,16 +384,13 @@ def judge(
 ) -> dict[str, Shares]:
     """Return how long jobs took that arrived on later days, by way of choosing nodes [slots].
 
+    Raises PlanningError if the later days are too short for the job.
+
     Returns
     -------
     dict of ndarray
         One value an arrival; of choices at random the mean over all choices of nodes, or over
         2,000 of them.
-
-    Raises
-    ------
-    PlanningError
-        If the later days are too short for the job.
     """
     every = _choices(history.nodes, workers)
     took: dict[str, list[float]] = {}

@@ -42,44 +42,22 @@ SLOWER: Final = 0.1  # delta: below it nobody is a straggler
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mended:
-    """A way of mending.
+    """A way of mending."""
 
-    Attributes
-    ----------
-    step_s : float
-        Of all ranks, with the exchange. [s]
-    samples_fraction : float
-        Of the samples of an ordinary step, what is learned from.
-    gain : float
-        Samples per second, over those of now, less 1; negative where it does not pay.
-    batches : ndarray of shape (ranks,)
-        Samples of each rank in a step.
-    """
-
-    step_s: float
-    samples_fraction: float
-    gain: float
-    batches: Array
+    step_s: float  # of all ranks, with the exchange [s]
+    samples_fraction: float  # of the samples of an ordinary step, what is learned from
+    gain: float  # samples per second, over those of now, less 1; negative where it does not pay
+    batches: Array  # (ranks,); samples of each rank in a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnlikeRanks:
-    """Ranks that train together and compute unequally fast.
+    """Ranks that train together and compute unequally fast."""
 
-    Attributes
-    ----------
-    own_s : ndarray of shape (steps, ranks)
-        What each computes for. [s]
-    batches : ndarray of shape (ranks,)
-        Samples of each in a step.
-    fixed_s : float
-        Of a rank's step, whatever its samples. [s]
-    """
-
-    own_s: Array
-    batches: Array
+    own_s: Array  # (steps, ranks); what each computes for [s]
+    batches: Array  # (ranks,); samples of each in a step
     exchange_s: float = 0.0
-    fixed_s: float = 0.0
+    fixed_s: float = 0.0  # of a rank's step, whatever its samples [s]
 
     def __post_init__(self) -> None:
         check_not_negative("ranks", exchange_s=self.exchange_s, fixed_s=self.fixed_s)
@@ -124,11 +102,8 @@ def rebalanced(ranks: UnlikeRanks) -> Mended:
 def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
     """Return the step in which stragglers drop near-duplicates.
 
-    Parameters
-    ----------
-    selection_s : float
-        What choosing the samples takes a straggler in every step; below what is saved, or the
-        gain is negative. [s]
+    ``selection_s``: what choosing the samples takes a straggler in every step; below what is
+    saved, or the gain is negative [s].
     """
     check_not_negative("dropping", selection_s=selection_s)
     mean = ranks.own_s.mean(axis=0)
@@ -144,10 +119,7 @@ def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
 def backed_up(ranks: UnlikeRanks, backups: int) -> Mended:
     """Return the step that waits for all but so many ranks, whose work is thrown away.
 
-    Raises
-    ------
-    ValueError
-        If nobody would be waited for.
+    Raises ValueError if nobody would be waited for.
     """
     count = len(ranks.batches)
     if not 0 <= backups < count:
@@ -212,19 +184,13 @@ PRIOR_RANKS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpread:
-    """The measured spread of the ranks of one job.
+    """The measured spread of the ranks of one job."""
 
-    Attributes
-    ----------
-    staying_fraction, passing_fraction : float
-        Standard deviations over the mean: between ranks, and from step to step.
-    lag1 : float
-        Correlation of a rank's passing part with that of its next step.
-    """
-
+    # staying_fraction, passing_fraction: standard deviations over the mean: between ranks, and
+    # from step to step
     staying_fraction: float
     passing_fraction: float
-    lag1: float
+    lag1: float  # correlation of a rank's passing part with that of its next step
     ranks: int
     steps: int
 
@@ -277,15 +243,10 @@ def own_times(
 def measured_spread(own_s: ArrayLike) -> RankSpread:
     """Return the spread of ranks by the equations above.
 
-    Parameters
-    ----------
-    own_s : array-like of shape (steps, ranks)
-        [s]
+    ``own_s``: (steps, ranks); [s].
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer than two ranks or thirty steps, or a rank never computed.
+    Raises PlanningError if there are fewer than two ranks or thirty steps, or a rank never
+    computed.
     """
     times = np.asarray(own_s, float)
     if times.ndim != 2 or times.shape[1] < 2 or times.shape[0] < FEWEST_STEPS:

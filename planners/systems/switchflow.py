@@ -42,18 +42,11 @@ MOVE_BYTES_PER_S: Final = 12.7 * GIB  # PCIe 3 x16
 class Tenant:
     """A job that would share a device.
 
-    Attributes
-    ----------
-    input_s, compute_s : float
-        Of one step alone, one after the other. [s]
-
-    Raises
-    ------
-    PlanningError
-        If an amount makes no sense.
+    Raises PlanningError if an amount makes no sense.
     """
 
     name: str
+    # input_s, compute_s: of one step alone, one after the other [s]
     input_s: float
     compute_s: float
     weight_bytes: float = 0.0
@@ -92,10 +85,7 @@ def needed_bytes(tenants: Sequence[Tenant], *, is_in_turns: bool) -> float:
 def round_s(tenants: Sequence[Tenant], sharing: Sharing) -> float:
     """Return the time in which every job makes one step [s].
 
-    Raises
-    ------
-    PlanningError
-        If there is no job, or more than have ever been put on one device.
+    Raises PlanningError if there is no job, or more than have ever been put on one device.
     """
     if not 1 <= len(tenants) <= MOST_JOBS:
         raise PlanningError(
@@ -111,12 +101,8 @@ def round_s(tenants: Sequence[Tenant], sharing: Sharing) -> float:
 def preemption_s(victim: Tenant, *, kernel_s: float, is_moved: bool) -> float:
     """Return how long a more urgent job waits for the device [s].
 
-    Parameters
-    ----------
-    victim : Tenant
-        Queued kernels are dropped, running ones end.
-    is_moved : bool
-        Whether its weights leave the device first, because both do not fit.
+    ``victim``: queued kernels are dropped, running ones end; ``is_moved``: whether its weights
+    leave the device first, because both do not fit.
     """
     check_not_negative(victim.name, kernel_s=kernel_s)
     moved_s = MOVE_S + victim.weight_bytes / MOVE_BYTES_PER_S if is_moved else 0.0
@@ -125,21 +111,14 @@ def preemption_s(victim: Tenant, *, kernel_s: float, is_moved: bool) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Jobs on one device, against each on a device of its own.
+    """Jobs on one device, against each on a device of its own."""
 
-    Attributes
-    ----------
-    finish_s : ndarray of shape (n,)
-        When each job ends; all begin together. [s]
-    device_s, device_s_apart : float
-        That are paid for: until the last one ends; summed over devices of their own. [s]
-    bill_fraction : ndarray of shape (n,)
-        What each pays, over what it paid alone, if those that run share the bill evenly.
-    """
-
-    finish_s: NDArray[np.float64]
+    finish_s: NDArray[np.float64]  # (n,); when each job ends; all begin together [s]
+    # device_s, device_s_apart: that are paid for: until the last one ends; summed over devices of
+    # their own [s]
     device_s: float
     device_s_apart: float
+    # (n,); what each pays, over what it paid alone, if those that run share the bill evenly
     bill_fraction: NDArray[np.float64]
 
     @property
@@ -151,17 +130,10 @@ class Shared:
 def pair_bill(alone_s: Sequence[float], rates: Sequence[float]) -> Shared:
     """Return what two jobs pay on one device until both have ended.
 
-    Parameters
-    ----------
-    alone_s : sequence of two floats
-        What each takes on a device of its own. [s]
-    rates : sequence of two floats
-        Of each beside the other, over its rate alone. [fraction]
+    ``alone_s``: what each takes on a device of its own [s]; ``rates``: of each beside the other,
+    over its rate alone [fraction].
 
-    Raises
-    ------
-    PlanningError
-        If an amount is no positive number.
+    Raises PlanningError if an amount is no positive number.
 
     Examples
     --------
@@ -231,21 +203,11 @@ _RIDGE: Final = 0.1
 class Sharer:
     """A job in a device's queue.
 
-    Attributes
-    ----------
-    exposure : float
-        [1/s]
-    pressure : float
-        [s]
-
-    Raises
-    ------
-    PlanningError
-        If one of them is no positive number.
+    Raises PlanningError if one of them is no positive number.
     """
 
-    exposure: float
-    pressure: float
+    exposure: float  # [1/s]
+    pressure: float  # [s]
 
     def __post_init__(self) -> None:
         check_positive("job on a shared device", exposure=self.exposure, pressure=self.pressure)
@@ -260,21 +222,13 @@ class Sharer:
 class MeasuredPair:
     """Two jobs measured on one device, as rates beside each other over rates alone.
 
-    Attributes
-    ----------
-    first, second : str
-        Names of the jobs, the device among them where there are several.
-    first_rate, second_rate : float
-        [fraction]
-
-    Raises
-    ------
-    PlanningError
-        If a rate is no positive number.
+    Raises PlanningError if a rate is no positive number.
     """
 
+    # first, second: names of the jobs, the device among them where there are several
     first: str
     second: str
+    # first_rate, second_rate: [fraction]
     first_rate: float
     second_rate: float
 
@@ -289,17 +243,9 @@ class MeasuredPair:
 def sharer(busy_fraction: float, kernel_s: float) -> Sharer:
     """Return a job by what its recording shows.
 
-    Parameters
-    ----------
-    busy_fraction : float
-        [fraction]
-    kernel_s : float
-        Mean length of a kernel. [s]
+    ``busy_fraction``: [fraction]; ``kernel_s``: mean length of a kernel [s].
 
-    Raises
-    ------
-    PlanningError
-        If the device is busy for less than none or more than all of the step.
+    Raises PlanningError if the device is busy for less than none or more than all of the step.
     """
     check_positive("job on a shared device", busy_fraction=busy_fraction, kernel_s=kernel_s)
     if busy_fraction > 1.0:
@@ -334,10 +280,7 @@ def fit(pairs: Sequence[MeasuredPair]) -> Mapping[str, Sharer]:
     Only products of one job's exposure and another's pressure are seen, so the second is in a
     unit that depends on the jobs; among the jobs of one fit it cancels.
 
-    Raises
-    ------
-    PlanningError
-        If there is no pair.
+    Raises PlanningError if there is no pair.
     """
     if not pairs:
         raise PlanningError(

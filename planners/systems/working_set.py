@@ -44,18 +44,11 @@ FAULT_S: Final = {"rdma": 7.5e-6, "nvme": 100e-6, "disk": 5e-3}
 class TouchedWindow:
     """The memory that a program touched in one window.
 
-    Attributes
-    ----------
-    touched_bytes, resident_bytes : float
-        Touched in it, and held at its end. [bytes]
-
-    Raises
-    ------
-    PlanningError
-        If an amount makes no sense.
+    Raises PlanningError if an amount makes no sense.
     """
 
     window_s: float
+    # touched_bytes, resident_bytes: touched in it, and held at its end [bytes]
     touched_bytes: float
     resident_bytes: float
 
@@ -69,17 +62,10 @@ class TouchedWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedCurve:
-    """Mean memory touched by the length of a window.
+    """Mean memory touched by the length of a window."""
 
-    Attributes
-    ----------
-    window_s : ndarray of shape (n,)
-        Lengths, shortest first. [s]
-    touched_bytes : ndarray of shape (n,)
-        Never falling: a longer window sees all that a shorter one sees. [bytes]
-    """
-
-    window_s: NDArray[np.float64]
+    window_s: NDArray[np.float64]  # (n,); lengths, shortest first [s]
+    # (n,); never falling: a longer window sees all that a shorter one sees [bytes]
     touched_bytes: NDArray[np.float64]
 
     def return_bytes_per_s(self) -> NDArray[np.float64]:
@@ -91,25 +77,15 @@ class TouchedCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
-    """The memory that may be taken of a program.
+    """The memory that may be taken of a program."""
 
-    Attributes
-    ----------
-    age_s : float
-        Pages untouched for so long are taken. [s]
-    limit_bytes : float
-        What it is left with. [bytes]
-    resident_bytes, touched_bytes : float
-        The most that it held, and that it touched in a window up to that age. [bytes]
-    loss_fraction : float
-        Expected, of its time.
-    """
-
-    age_s: float
-    limit_bytes: float
+    age_s: float  # pages untouched for so long are taken [s]
+    limit_bytes: float  # what it is left with [bytes]
+    # resident_bytes, touched_bytes: the most that it held, and that it touched in a window up to
+    # that age [bytes]
     resident_bytes: float
     touched_bytes: float
-    loss_fraction: float
+    loss_fraction: float  # expected, of its time
 
     @property
     def harvested_bytes(self) -> float:
@@ -142,23 +118,14 @@ def harvest(
 ) -> Harvest | None:  # fmt: skip
     """Return the least memory at which a program loses no more than ``most_loss``.
 
-    Parameters
-    ----------
-    windows : sequence of TouchedWindow
-        Of its ordinary running, of several lengths.
-    fault_s : float
-        To bring a page back. [s]
-    most_loss, headroom : float
-        [fraction]
+    ``windows``: of its ordinary running, of several lengths; ``fault_s``: to bring a page back
+    [s]; ``most_loss``, ``headroom``: [fraction].
+
+    Raises PlanningError if an amount makes no sense.
 
     Returns
     -------
     Harvest, or None where every age costs more.
-
-    Raises
-    ------
-    PlanningError
-        If an amount makes no sense.
     """
     check_positive("harvest", fault_s=fault_s)
     check_not_negative("harvest", fault_s=fault_s, most_loss=most_loss, headroom=headroom)

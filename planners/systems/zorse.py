@@ -48,22 +48,15 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZorseConstants:
-    """Constants of the authors' planner; each names the term that it stands in.
+    """Constants of the authors' planner; each names the term that it stands in."""
 
-    Attributes
-    ----------
-    parameter_bytes, optimizer_bytes : float
-        Per parameter: the working copy, and what is sharded for the optimizer. [bytes]
-    boundary_activations : float
-        Activations of a micro-batch kept at stage boundaries, as multiples of sequence x hidden.
-    reserve_bytes : float
-        Context and buffers on each GPU. [bytes]
-    """
-
+    # parameter_bytes, optimizer_bytes: per parameter: the working copy, and what is sharded for
+    # the optimizer [bytes]
     parameter_bytes: float = 2.0
     optimizer_bytes: float = 12.0
+    # activations of a micro-batch kept at stage boundaries, as multiples of sequence x hidden
     boundary_activations: float = 3.0
-    reserve_bytes: float = 2.0 * GIB
+    reserve_bytes: float = 2.0 * GIB  # context and buffers on each GPU [bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,38 +96,23 @@ class PipelineJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsymmetricPlan:
-    """A pipeline over groups, in pipeline order.
-
-    Attributes
-    ----------
-    groups : tuple of PipelineGroup
-    micro_batch, degree : int
-    layers : tuple of int
-        Of the stages in pipeline order: ministage j of group g is stage ``j * len(groups) + g``.
-    counts : tuple of tuple of int
-        Micro-batches in a step, by group and GPU.
-    startup_s, core_s, drain_s, step_s : float
-        ``step_s`` is their sum.
-    memory_bytes : tuple of float
-        Per GPU, by group. [bytes]
-    is_offloaded : bool
-        All but two ministages of the parameters, and the optimizer's state, lie in host memory.
-    host_bytes : float
-        Host memory that offloading takes, over all groups. [bytes]
-    """
+    """A pipeline over groups, in pipeline order."""
 
     groups: tuple[PipelineGroup, ...]
     micro_batch: int
     degree: int
+    # of the stages in pipeline order: ministage j of group g is stage ``j * len(groups) + g``
     layers: tuple[int, ...]
-    counts: tuple[tuple[int, ...], ...]
+    counts: tuple[tuple[int, ...], ...]  # micro-batches in a step, by group and GPU
+    # startup_s, core_s, drain_s, step_s: ``step_s`` is their sum
     startup_s: float
     core_s: float
     drain_s: float
     step_s: float
-    memory_bytes: tuple[float, ...]
+    memory_bytes: tuple[float, ...]  # per GPU, by group [bytes]
+    # all but two ministages of the parameters, and the optimizer's state, lie in host memory
     is_offloaded: bool = False
-    host_bytes: float = 0.0
+    host_bytes: float = 0.0  # host memory that offloading takes, over all groups [bytes]
 
 
 def ring_s(payload_bytes: float, ring_bytes_per_s: Sequence[float], *, factor: float) -> float:
@@ -174,22 +152,15 @@ def _zorse_both_s(workers: Sequence[Worker], micro_batch: int) -> tuple[Floats, 
 def share_layers(group_s: Floats, layers: int, degree: int) -> list[Ints]:
     """Share layers over groups by speed and cut each share into ``degree`` ministages.
 
-    Parameters
-    ----------
-    group_s : array of shape (groups,)
-        Time of one layer over a group's whole share of the step. [s]
-    layers, degree : int
+    ``group_s``: (groups,); time of one layer over a group's whole share of the step [s].
+
+    Raises PlanningError if there are fewer layers than ministages.
 
     Returns
     -------
     list of arrays of shape (degree,)
         Layers of each group's ministages. What the even division leaves over goes, one layer at
         a time, to the group that would then be fastest.
-
-    Raises
-    ------
-    PlanningError
-        If there are fewer layers than ministages.
     """
     if layers < group_s.size * degree:
         raise PlanningError(
@@ -280,22 +251,11 @@ def best_of_groups(
 ) -> AsymmetricPlan:
     """Choose micro-batch and interleave degree for groups in pipeline order.
 
-    Parameters
-    ----------
-    groups : sequence of PipelineGroup
-    job : PipelineJob
-    send_receive_s : function of the micro-batch
-        Time to hand its activations to the next stage. [s]
-    micro_batches : sequence of int, optional
-        To try; default the powers of two that divide the batch.
-    constants : ZorseConstants, optional
-    may_offload : bool, default False
-        Try parameters and optimizer in host memory where a plan does not fit otherwise.
+    ``send_receive_s``: time to hand its activations to the next stage [s]; ``micro_batches``: to
+    try; default the powers of two that divide the batch; ``may_offload``: try parameters and
+    optimizer in host memory where a plan does not fit otherwise; False by default.
 
-    Raises
-    ------
-    PlanningError
-        If no combination fits into memory.
+    Raises PlanningError if no combination fits into memory.
     """
     if not groups:
         raise PlanningError("a pipeline needs a group", hint="give at least one", exit_code=2)
@@ -376,11 +336,7 @@ def _excess_bytes(plan: AsymmetricPlan) -> float:
 def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[int]:
     """Chain groups: the fastest all-gather first, then always the best-connected next.
 
-    Parameters
-    ----------
-    groups : sequence of PipelineGroup
-    bytes_per_s : array of shape (groups, groups)
-        Average bandwidth between two groups. [bytes/s]
+    ``bytes_per_s``: (groups, groups); average bandwidth between two groups [bytes/s].
     """
     order = [int(np.argmin([g.all_gather_s for g in groups]))]
     while len(order) < len(groups):
@@ -421,20 +377,11 @@ _ALL_ORDERS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageGroup:
-    """Machines that train the same stage, data-parallel.
-
-    Attributes
-    ----------
-    name : str
-    workers : tuple of UnitTimes
-        One a device.
-    capacity_bytes : float
-        Usable on its smallest device.
-    """
+    """Machines that train the same stage, data-parallel."""
 
     name: str
     workers: tuple[UnitTimes, ...]
-    capacity_bytes: float
+    capacity_bytes: float  # usable on its smallest device
 
     def __post_init__(self) -> None:
         if not self.workers:
@@ -458,29 +405,16 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedPipeline:
-    """A cut, in pipeline order.
+    """A cut, in pipeline order."""
 
-    Attributes
-    ----------
-    order : tuple of int
-        Which of the groups given is each stage.
-    layers : tuple of int
-        Units by stage.
-    counts : tuple of tuple of int
-        Micro-batches of a step by stage and worker.
-    core_s, fill_s : float
-        The slowest group's steady part; what the others add at the start and the end. [s]
-    memory_bytes : tuple of float
-        By stage, of the fullest device.
-    micro_batch : int
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # which of the groups given is each stage
     layers: tuple[int, ...]
-    counts: tuple[tuple[int, ...], ...]
+    counts: tuple[tuple[int, ...], ...]  # micro-batches of a step by stage and worker
+    # core_s, fill_s: the slowest group's steady part; what the others add at the start and the end
+    # [s]
     core_s: float
     fill_s: float
-    memory_bytes: tuple[float, ...]
+    memory_bytes: tuple[float, ...]  # by stage, of the fullest device
     micro_batch: int
 
     @property
@@ -499,18 +433,9 @@ def grouped_pipeline(
 ) -> GroupedPipeline:
     """Order the groups, share the micro-batches out and cut the units.
 
-    Parameters
-    ----------
-    groups : sequence of StageGroup
-    micro_batch, micro_batches : int
-    send_s : array of shape (n_units,)
-        Over the cut behind each unit, one way. [s]
-    memory : StageMemory
+    ``send_s``: (n_units,); over the cut behind each unit, one way [s].
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer units than groups, or nothing fits.
+    Raises PlanningError if there are fewer units than groups, or nothing fits.
     """
     check_counts("pipeline", micro_batch=micro_batch, micro_batches=micro_batches)
     check_not_negative("pipeline", send_s=send_s)

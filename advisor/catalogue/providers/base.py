@@ -92,10 +92,7 @@ class Adapter(Protocol):
         Raises CatalogueError if a file is not what it should be; the error names the file and the
         place in it.
 
-        Parameters
-        ----------
-        as_of : str
-            ISO date for prices whose file states none; ``""`` is unknown.
+        ``as_of``: ISO date for prices whose file states none; ``""`` is unknown.
         """
         ...
 

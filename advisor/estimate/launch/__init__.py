@@ -77,10 +77,8 @@ def command(
     Data parallelism alone runs on PyTorch (ZeRO 0 and 3) or DeepSpeed (ZeRO 1 and 2, offload);
     anything else on Megatron-LM.
 
-    Raises
-    ------
-    PlanningError
-        If no released framework accepts the layout; ``runnable`` says so beforehand.
+    Raises PlanningError if no released framework accepts the layout; ``runnable`` says so
+    beforehand.
     """
     framework = framework_of(layout, transformer, setup=setup, precision=precision)
     if framework == "trainer":

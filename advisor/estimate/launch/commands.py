@@ -25,10 +25,8 @@ def commands(
 
     Parameters
     ----------
-    case : StepCase
     row : int
         The machines' type, in the case's fleet.
-    layout : Layout
     group : str
         What the machines are called.
     nodes : int

@@ -79,13 +79,7 @@ def megatron_arguments(
 ) -> list[str]:
     """Return Megatron-LM's arguments of a layout.
 
-    Parameters
-    ----------
-    layout, transformer : Layout, Transformer
-    layers : sequence of int, optional
-        Of every stage, where they differ.
-    setup : TrainingSetup
-    precision : Precision
+    ``layers``: of every stage, where they differ.
     """
     pp = len(layers) if layers else layout.pp
     found = [

@@ -127,14 +127,8 @@ def deepspeed_config(
 ) -> dict[str, Any]:
     """Return a DeepSpeed configuration of a data-parallel layout.
 
-    Parameters
-    ----------
-    layout : Layout
-    setup : TrainingSetup
-    precision : Precision
-    is_script : bool, default False
-        For ``deepspeed.initialize`` with the script's own optimizer; else the Trainer fills in
-        what is "auto".
+    ``is_script``: for ``deepspeed.initialize`` with the script's own optimizer; else the Trainer
+    fills in what is "auto"; False by default.
     """
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": layout.micro_batch,

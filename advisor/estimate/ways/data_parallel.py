@@ -172,11 +172,7 @@ def kept_free_bytes(memory_bytes: Floats, is_accelerated: NDArray[np.bool_]) -> 
 def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
     """Estimate the step on ``count`` machines of each type, every device with its own samples.
 
-    Parameters
-    ----------
-    case : StepCase
-    type_index, count : integer arrays of shape (n,)
-        Rows of the fleet's types, and machines rented of each.
+    ``type_index``, ``count``: (n,); rows of the fleet's types, and machines rented of each.
     """
     fleet, space, n = case.fleet, case.space, len(count)
     dp = fleet.per_node[type_index] * count
@@ -361,13 +357,8 @@ def is_answer(job: Job, space: SearchSpace | None) -> bool:
 def as_recorded(job: Job, columns: TimeColumns) -> TimeColumns:
     """Return the only row of ``columns``, the recorded machine, as it was measured.
 
-    Parameters
-    ----------
-    job : Job
-        As it was recorded (``is_answer``).
-    columns : TimeColumns
-        What the model says of one such machine: its shares of computing, memory and starting
-        kernels are kept.
+    ``job``: as it was recorded (``is_answer``); ``columns``: what the model says of one such
+    machine: its shares of computing, memory and starting kernels are kept.
     """
     seen = job.measured
     assert seen is not None

@@ -68,12 +68,7 @@ class OnMachine:
 def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
     """Estimate the step on ``count`` machines of each type in the fastest layout that fits.
 
-    Parameters
-    ----------
-    case : StepCase
-        Of a transformer.
-    type_index, count : integer arrays of shape (n,)
-        Rows of the fleet's types, all of them accelerators.
+    ``type_index``, ``count``: (n,); rows of the fleet's types, all of them accelerators.
     """
     columns = nothing(case, type_index, count)
     for row in np.flatnonzero(columns.status == 0):

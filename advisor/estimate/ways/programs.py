@@ -67,10 +67,7 @@ def program_columns(
 ) -> TimeColumns:  # fmt: skip
     """Estimate a program on one machine of each type; more machines do not help it.
 
-    Raises
-    ------
-    RunError
-        If the speed of the host's cores was not measured.
+    Raises RunError if the speed of the host's cores was not measured.
     """
     if host_core_speed is None:
         raise RunError(

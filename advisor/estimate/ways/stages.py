@@ -42,10 +42,8 @@ from advisor.planners.systems.zorse import (
 def stages_of_one_width(case: OnGroups) -> Choice:
     """Plan a pipeline whose groups hold as many layers as they are fast; Megatron-LM runs it.
 
-    Raises
-    ------
-    PlanningError
-        If the layers are not timed by a transformer's shapes, or nothing divides or fits.
+    Raises PlanningError if the layers are not timed by a transformer's shapes, or nothing divides
+    or fits.
     """
     law = case.model.law
     if not isinstance(law, LayoutLaw):
@@ -120,11 +118,8 @@ _NOT_RELEASED: Final = (
 def pipeline_over_groups(case: OnGroups) -> Choice:
     """Plan a pipeline whose stages are groups of machines.
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer units than groups, nothing divides, nothing fits, or other degrees are
-        asked for.
+    Raises PlanningError if there are fewer units than groups, nothing divides, nothing fits, or
+    other degrees are asked for.
     """
     found: list[Choice] = []
     problems: list[PlanningError] = []

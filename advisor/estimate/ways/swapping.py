@@ -44,24 +44,12 @@ _OFFLOADS: Final = frozenset({"optimizer", "parameters"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapQuestion:
-    """What a step of swapping peers is asked for.
+    """What a step of swapping peers is asked for."""
 
-    Attributes
-    ----------
-    peers : int
-        GPUs, each of which trains the whole model.
-    global_batch : int
-        Samples of a step over all of them.
-    average_every : int
-        Steps between two averagings (K).
-    space : SearchSpace
-        What a layout may be.
-    """
-
-    peers: int
-    global_batch: int
-    average_every: int
-    space: SearchSpace
+    peers: int  # GPUs, each of which trains the whole model
+    global_batch: int  # samples of a step over all of them
+    average_every: int  # steps between two averagings (K)
+    space: SearchSpace  # what a layout may be
 
     def micro_batches(self) -> Iterator[tuple[int, int]]:
         """Yield micro-batches and how many of them a step of one peer has."""
@@ -78,17 +66,10 @@ class SwapQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class PeersOn:
-    """A model's layers on the GPUs of one kind of machine, each a peer.
-
-    Attributes
-    ----------
-    model : ModelOn
-    place : Place
-        One of the model's.
-    """
+    """A model's layers on the GPUs of one kind of machine, each a peer."""
 
     model: ModelOn
-    place: Place
+    place: Place  # one of the model's
 
     def layers(self, micro_batch: int) -> SwapModel:
         """Return the model's units on one GPU, as pieces that can be loaded alone.
@@ -143,10 +124,7 @@ class PeersOn:
     def planned(self, asked: SwapQuestion, micro_batch: int, steps: int) -> SwapPlan:
         """Return the best cut into pieces at one micro-batch.
 
-        Raises
-        ------
-        PlanningError
-            If the model does not fit into host memory, or no layer into the GPU.
+        Raises PlanningError if the model does not fit into host memory, or no layer into the GPU.
         """
         peer = self.peer(micro_batch)
         found = atom.plan(
@@ -165,23 +143,12 @@ class PeersOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapStep:
-    """The step of all peers, ruled by the slowest of them.
-
-    Attributes
-    ----------
-    on : PeersOn
-        The slowest kind.
-    model : SwapModel
-    plan : SwapPlan
-        Its step, before loading data.
-    waiting_s : float
-        What loading data adds. [s]
-    """
+    """The step of all peers, ruled by the slowest of them."""
 
     on: PeersOn
     model: SwapModel
-    plan: SwapPlan
-    waiting_s: float
+    plan: SwapPlan  # its step, before loading data
+    waiting_s: float  # what loading data adds [s]
 
     @property
     def step_s(self) -> float:
@@ -246,19 +213,11 @@ def swap_step(
 ) -> SwapStep | None:
     """Return the fastest step of peers that swap layers; None where none is below ``below_s``.
 
-    Parameters
-    ----------
-    kinds : sequence of PeersOn
-        Every kind of GPU among the peers; the slowest rules the step.
-    asked : SwapQuestion
-    below_s : float
-        Only what is faster matters. [s]
+    ``kinds``: every kind of GPU among the peers; the slowest rules the step; ``below_s``: only
+    what is faster matters [s].
 
-    Raises
-    ------
-    PlanningError
-        If the model does not fit into host memory, no layer into a GPU, or a peer has no sample;
-        not where a bound alone says that no step is below ``below_s``.
+    Raises PlanningError if the model does not fit into host memory, no layer into a GPU, or a peer
+    has no sample; not where a bound alone says that no step is below ``below_s``.
     """
     if not is_possible(asked):
         raise _impossible(asked)
@@ -344,20 +303,12 @@ def or_swap(problem: PlanningError, swapped: Sequence[Choice]) -> PlanningError:
 def layer_swapping(case: OnGroups, *, average_every: int | None = None) -> Choice:
     """Plan layer swapping on every GPU of a cluster, each of them a peer.
 
-    Parameters
-    ----------
-    case : OnGroups
-        The slowest of its groups rules the step.
-    average_every : int or None
-        Steps between two averagings of the peers' weights (K); 1 is synchronous SGD; None:
-        ``planners.swapping.atom.AVERAGE_EVERY``.
+    ``case``: the slowest of its groups rules the step; ``average_every``: steps between two
+    averagings of the peers' weights (K); 1 is synchronous SGD; None:
+    ``planners.swapping.atom.AVERAGE_EVERY``.
 
-    Raises
-    ------
-    UsageError
-        If ``average_every`` is below 1.
-    PlanningError
-        If the model does not fit into host memory, or no layer into a GPU.
+    Raises UsageError if ``average_every`` is below 1. Raises PlanningError if the model does not
+    fit into host memory, or no layer into a GPU.
     """
     every = atom.AVERAGE_EVERY if average_every is None else average_every
     if every < 1:
@@ -435,12 +386,8 @@ def _log_sd(case: OnGroups, found: SwapStep) -> float:
 def averaging_notes(average_every: int, averaging_s: float) -> tuple[str, ...]:
     """Return what a reader must know of the averaging interval.
 
-    Parameters
-    ----------
-    average_every : int
-        Steps between two averagings.
-    averaging_s : float
-        Of it in one step; 0 on a single GPU. [s]
+    ``average_every``: steps between two averagings; ``averaging_s``: of it in one step; 0 on a
+    single GPU [s].
     """
     if averaging_s == 0:
         return ()
@@ -479,11 +426,7 @@ _EXACT: Final = 1.0 - 1e-9
 def with_swapping(case: StepCase, columns: TimeColumns) -> TimeColumns:
     """Return columns with layer swapping where it is faster, or the only way that fits.
 
-    Parameters
-    ----------
-    case : StepCase
-    columns : TimeColumns
-        The best of the other ways.
+    ``columns``: the best of the other ways.
     """
     rows, found = [], []
     for row in np.flatnonzero(_is_open(case, columns)).tolist():
@@ -511,10 +454,7 @@ def could_swap(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
 def least_swap_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
     """Return a bound from below on the step of swapping peers; inf where there can be none [s].
 
-    Parameters
-    ----------
-    case : StepCase
-    type_index, count : integer arrays of shape (n,)
+    ``type_index``, ``count``: shape (n,).
     """
     found = np.full(len(count), np.inf)
     for place, (row, n) in enumerate(zip(type_index.tolist(), count.tolist(), strict=True)):

@@ -57,11 +57,8 @@ class _Split:
 def uneven_batches(case: OnGroups) -> Choice:
     """Plan data parallelism in which every device computes for equally long.
 
-    Raises
-    ------
-    PlanningError
-        If the model does not fit on some device even in shards, there are fewer samples than
-        devices, or other degrees are asked for.
+    Raises PlanningError if the model does not fit on some device even in shards, there are fewer
+    samples than devices, or other degrees are asked for.
     """
     case.refuse(**ALONE, recomputes=_RECOMPUTES)
     groups, model = case.groups, case.model
@@ -263,10 +260,8 @@ _CONSTANTS: Final = CephaloConstants(accumulation_overhead_s=0.0)
 def uneven_state(case: OnGroups) -> Choice:
     """Plan fully sharded data parallelism with uneven batches and state (Cephalo).
 
-    Raises
-    ------
-    PlanningError
-        If there are fewer samples than GPUs, no split fits, or other degrees are asked for.
+    Raises PlanningError if there are fewer samples than GPUs, no split fits, or other degrees are
+    asked for.
     """
     case.refuse(
         **ALONE, micro_batch=(), accumulation_steps=(), zero_stages=(3,), recomputes=("full",)

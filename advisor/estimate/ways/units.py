@@ -59,14 +59,8 @@ def least_pipelined_s(
     micro-batch u that is tried and depth p, t + (p - 1) s + (m - 1) max(t / p, s) with m u the
     samples of a data-parallel rank. Divided blocks start all their kernels on every rank.
 
-    Parameters
-    ----------
-    case : StepCase
-    type_index, count : integer arrays of shape (n,)
-    degrees : tuple of int
-        Tensor-parallel ranks that the model can be divided over.
-    output_bytes : array of shape (n_units,)
-        What each unit hands on. [bytes/sample]
+    ``type_index``, ``count``: shape (n,); ``degrees``: tensor-parallel ranks that the model can be
+    divided over; ``output_bytes``: (n_units,); what each unit hands on [bytes/sample].
     """
     fleet = case.fleet
     device, per_node = fleet.device[type_index], fleet.per_node[type_index]
@@ -164,11 +158,7 @@ def improved(case: StepCase, columns: TimeColumns) -> TimeColumns:
     Looked at are the rows that plain data parallelism does not fit, and those that could gain:
     whose step is not all computing.
 
-    Parameters
-    ----------
-    case : StepCase
-    columns : TimeColumns
-        Of ``data_parallel``; changed in place.
+    ``columns``: of ``data_parallel``; changed in place.
     """
     model = unit_model(case)
     for row in np.flatnonzero(could_gain(case, columns)):
@@ -240,12 +230,7 @@ def unit_model(case: StepCase) -> UnitModel:
 
 
 class UnitModel:
-    """A job's units on the machines of a fleet, timed once a device.
-
-    Parameters
-    ----------
-    case : StepCase
-    """
+    """A job's units on the machines of a fleet, timed once a device."""
 
     def __init__(self, case: StepCase) -> None:
         self.case = case
@@ -433,10 +418,8 @@ _OF_SHAPES: Final = ("cp", "ep")
 def check_space(job: Job, space: SearchSpace) -> None:
     """Refuse what only a transformer of known dimensions can be asked.
 
-    Raises
-    ------
-    UsageError
-        If context or expert parallelism, or selective recomputation, is demanded of another job.
+    Raises UsageError if context or expert parallelism, or selective recomputation, is demanded of
+    another job.
     """
     work = job.work
     if work is None or (work.transformer is not None and not work.layers):

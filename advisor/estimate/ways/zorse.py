@@ -25,10 +25,7 @@ NAME: Final = "asymmetric pipeline"
 def asymmetric_stages(case: OnGroups) -> Choice:
     """Plan ministages that go round groups of machines (Zorse): for models of repeated blocks.
 
-    Raises
-    ------
-    PlanningError
-        If the layers are unlike, no grouping fits, or degrees are asked for.
+    Raises PlanningError if the layers are unlike, no grouping fits, or degrees are asked for.
     """
     case.refuse(
         **(ALONE | {"pp": ()}), micro_batch=(), accumulation_steps=(), zero_stages=(3,),

@@ -72,10 +72,8 @@ class RoundCounter:
     def begin(self, kind: str, *, is_pass: bool = True) -> RunningFit | None:
         """Note that a training loop begins; None if it is a part of another, or nobody counts.
 
-        Parameters
-        ----------
-        is_pass : bool, default True
-            Whether the first round of a second loop has more in it than a round.
+        ``is_pass``: whether the first round of a second loop has more in it than a round; True by
+        default.
         """
         if self._outermost is not None or self.is_idle:
             return None

@@ -318,13 +318,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Return operators, layers, saved bytes, precision and flags of a step.
 
-    Parameters
-    ----------
-    fixed : set of int
-        Storages of parameters, buffers, gradients and optimizer state; completed here by what is
-        computed from these alone or accumulated into them.
-    saved : list of list of (key, bytes, owner)
-        What was alive when each backward pass began.
+    ``fixed``: storages of parameters, buffers, gradients and optimizer state; completed here by
+    what is computed from these alone or accumulated into them; ``saved``: what was alive when each
+    backward pass began.
     """
     _complete_fixed(calls, fixed)
     phases = [_phase(call, fixed) for call in calls]
