@@ -114,6 +114,11 @@ lint: $(VENV)/.linting
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports
+	$(PYTHON) .ci/shapes.py
+	$(PYTHON) .ci/size.py $(if $(SINCE),--since $(SINCE))
+
+size:
+	$(PYTHON) .ci/size.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist site *.egg-info
@@ -168,7 +173,8 @@ models: $(VENV)/.installed
 ## test-all: every test, with ten times as many examples of every law: half an hour
 ## test-lowest: the tests of other people's libraries, on the lowest versions declared
 ## test-pythons: the same on every other Python that is here
-## lint: ruff, mypy, import contracts
+## lint: ruff, mypy, import contracts, repeated shapes, commits that only add
+## size: lines of Python by room
 ## quick, quick-without-torch: the quick part that test-lowest and test-pythons run
 ## docs: build the documentation into site/, without warnings
 ## docs-serve: show the documentation while you write
@@ -181,4 +187,4 @@ models: $(VENV)/.installed
 help:
 	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
 
-.PHONY: help docs docs-serve release accuracy accuracy-quick figures models
+.PHONY: help size docs docs-serve release accuracy accuracy-quick figures models

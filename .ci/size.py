@@ -1,6 +1,6 @@
 """Lines of Python by room: all told, and of code (no comments, docstrings, blank lines).
 
-``make size`` prints them; ``python .ci/size.py --since COMMIT`` also fails where a commit since then
+``make size`` prints them; ``python .ci/size.py --since COMMIT`` fails where a commit since then
 adds more than 500 lines net and its message does not say what it took out ("out: ...").
 """
 
@@ -57,7 +57,8 @@ def table() -> None:
                     rooms[name][at] += amount
     print(f"{'room':28} {'files':>6} {'lines':>8} {'code':>8}")
     for name in sorted(rooms):
-        print(f"{'  ' * name.count('/') + name:28} {rooms[name][0]:6} {rooms[name][1]:8,} {rooms[name][2]:8,}")
+        indented = f"{'  ' * name.count('/')}{name}"
+        print(f"{indented:28} {rooms[name][0]:6} {rooms[name][1]:8,} {rooms[name][2]:8,}")
     for words, tops in (("product", PRODUCT), ("product and lab", (*PRODUCT, "lab"))):
         sums = [sum(rooms[top][at] for top in tops) for at in range(3)]
         print(f"{words:28} {sums[0]:6} {sums[1]:8,} {sums[2]:8,}")

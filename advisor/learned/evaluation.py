@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +22,12 @@ Build = Callable[[], RunRegressor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class Errors:
     """Errors of predictions of positive quantities; fractions, never percent.
 
-    ``bias`` is the geometric mean of predicted over true, ``median_ratio`` their median;
-    ``coverage`` and ``width`` (mean half-width over the prediction) are None without intervals;
-    ``r2`` and ``rmse`` are in the unit of the truth.
+    ``bias`` is the geometric mean of predicted over true, ``median_ratio`` their median (None
+    where only summaries are known); ``coverage`` and ``width`` (mean half-width of the interval
+    over the prediction) are None without intervals.
     """
 
     rows: int
@@ -35,16 +35,22 @@ class Metrics:
     median_ape_fraction: float
     p90_ape_fraction: float
     bias: float
-    median_ratio: float
-    rmse: float
-    r2: float | None
+    median_ratio: float | None = None
     spearman: float | None
     coverage: float | None = None
     width: float | None = None
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics(Errors):
+    """Errors with those in the unit of the truth."""
+
+    rmse: float
+    r2: float | None
+
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {name: _rounded(getattr(self, name)) for name in self.__slots__}
+        return {one.name: _rounded(getattr(self, one.name)) for one in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

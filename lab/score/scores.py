@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.learned.evaluation import Errors, metrics
+
 Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """Errors of predictions against measurements of positive quantities.
+class Scores(Errors):
+    """Errors of a protocol's answers.
 
-    ``bias`` is the geometric mean of predicted / measured, ``median_ratio`` their median (None
-    where only summaries are known); ``coverage`` and ``width`` (mean half-width of the interval as
-    a fraction of the value) are None where no interval was given. ``pairs`` holds what was
-    predicted and what was measured, for ``--plot``; the record does not.
+    ``pairs`` holds what was predicted and what was measured, for ``--plot``; the record does not.
     """
 
-    rows: int
-    mape_fraction: float
-    median_ape_fraction: float
-    p90_ape_fraction: float
-    bias: float
-    spearman: float | None
-    coverage: float | None = None
-    width: float | None = None
-    median_ratio: float | None = None
     pairs: tuple[Column, Column] | None = field(default=None, repr=False, compare=False)
 
 
@@ -191,30 +181,9 @@ def score(
     p, m = np.asarray(predicted, float), np.asarray(measured, float)
     if p.shape != m.shape or p.ndim != 1 or p.size == 0:
         raise ValueError(f"cannot score shapes {p.shape} and {m.shape}")
-    ape = np.abs(p / m - 1.0)
-    coverage = width = None
-    if low is not None and high is not None:
-        lo, hi = np.asarray(low, float), np.asarray(high, float)
-        coverage = float(np.mean((lo <= m) & (m <= hi)))
-        width = float(np.mean((hi - lo) / (2 * p)))
-    return Scores(
-        rows=p.size,
-        mape_fraction=round(float(np.mean(ape)), 6),
-        median_ape_fraction=round(float(np.median(ape)), 6),
-        p90_ape_fraction=round(float(np.quantile(ape, 0.9)), 6),
-        bias=round(float(np.exp(np.mean(np.log(p / m)))), 6),
-        spearman=_spearman(p, m),
-        median_ratio=round(float(np.median(p / m)), 6),
-        coverage=coverage,
-        width=width,
-        pairs=(p, m),
-    )
-
-
-def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Rank correlation; None where it is not defined (fewer than three rows, or no spread)."""
-    if a.size < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    from scipy.stats import spearmanr
-
-    return round(float(spearmanr(a, b).statistic), 6)
+    is_bounded = low is not None and high is not None
+    found = metrics(p, m, np.column_stack([low, high]) if is_bounded else None)
+    rounded = {one.name: getattr(found, one.name) for one in fields(Errors)}
+    for name in set(rounded) - {"rows", "coverage", "width"}:
+        rounded[name] = None if rounded[name] is None else round(rounded[name], 6)
+    return Scores(**rounded, pairs=(p, m))
