@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,15 +87,15 @@ def facts_of(here: Facts, recorded: Recording) -> Callable[..., Facts]:
     return make
 
 
-def named(source: Any, facts: Facts) -> dict[str, Advice]:
-    return {one.name: one for one in source.advise(facts)}
+def named(source: Callable[[Facts], Iterable[Advice]], facts: Facts) -> dict[str, Advice]:
+    return {one.name: one for one in source(facts)}
 
 
 def test_a_fused_update_takes_its_operators_out_of_the_recorded_step(
     facts_of: Callable[..., Facts], recorded: Recording
 ) -> None:
     facts = facts_of()
-    found = named(step, facts)["fused-optimizer"]
+    found = named(step.advise_optimizers, facts)["fused-optimizer"]
     deep, job = recorded.deep_step, facts.job
     assert deep is not None
     assert job.measured is not None
@@ -113,25 +113,29 @@ def test_a_fused_update_takes_its_operators_out_of_the_recorded_step(
     assert [one.name for one in changed.work.operators if one.phase == "optimizer"] == [
         "fused optimizer"
     ]
-    assert named(step, facts_of(optimizers=("Adadelta",))) == {}
+    assert named(step.advise_optimizers, facts_of(optimizers=("Adadelta",))) == {}
 
 
 def test_a_cure_needs_its_fact(facts_of: Callable[..., Facts]) -> None:
     facts = facts_of()
-    assert named(feeding, facts) == {}  # 4 % of a step waits, inline, on a CPU without spare cores
-    assert "threads" not in named(machines, facts)
-    assert named(feeding, facts_of({"epochs": 1.0})) == {}
+    assert (
+        named(feeding.advise_feeding, facts) == {}
+    )  # 4 % of a step waits, inline, on a CPU without spare cores
+    assert "threads" not in named(machines.advise_machines, facts)
+    assert named(feeding.advise_chores, facts_of({"epochs": 1.0})) == {}
     assert {"no-sync", "gradient-buckets", "gradient-view", "one-pass"}.isdisjoint(
-        named(step, facts)
+        named(step.advise_batches, facts)
     )
-    assert {"full-precision", "fused-attention", "tf32"}.isdisjoint(named(step, facts))
+    assert {"full-precision", "fused-attention", "tf32"}.isdisjoint(
+        named(step.advise_software, facts)
+    )
 
 
 def test_ends_of_epochs_are_halved_where_they_take_long(facts_of: Callable[..., Facts]) -> None:
     facts = facts_of()
     job = facts.job
     ends = job.epochs * job.epoch_end_steps / job.paid_steps
-    found = named(feeding, replace(facts, job=job))
+    found = named(feeding.advise_chores, replace(facts, job=job))
     assert ends > 0.05
     assert found["validate-less"].time_factor == pytest.approx(1 - ends / 2)
 
@@ -139,12 +143,14 @@ def test_ends_of_epochs_are_halved_where_they_take_long(facts_of: Callable[..., 
 def test_saves_too_often_are_spread_out(facts_of: Callable[..., Facts]) -> None:
     often = Saves(count=60, seconds=0.5, size_bytes=1_000_000)
     facts = facts_of({"total_steps": 2e6}, saves=often)
-    found = named(feeding, facts)["checkpoint-interval"]
+    found = named(feeding.advise_chores, facts)["checkpoint-interval"]
     # A save every three steps of 6 ms costs many times what the steps do.
     assert found.time_factor < 0.2
     assert found.how.text.startswith("save_every = ")
     once = replace(often, count=1)
-    assert "checkpoint-interval" not in named(feeding, facts_of({"total_steps": 2e6}, saves=once))
+    assert "checkpoint-interval" not in named(
+        feeding.advise_chores, facts_of({"total_steps": 2e6}, saves=once)
+    )
 
 
 def test_threads_are_lifted_to_the_cores_there_are(facts_of: Callable[..., Facts]) -> None:
@@ -153,12 +159,12 @@ def test_threads_are_lifted_to_the_cores_there_are(facts_of: Callable[..., Facts
     assert seen is not None
     seen = replace(seen, host=replace(seen.host, cpu_limit=4.0))
     facts = replace(facts, job=replace(facts.job, measured=seen))
-    found = named(machines, facts)["threads"]
+    found = named(machines.advise_machines, facts)["threads"]
     assert found.how.text == "OMP_NUM_THREADS=4"
     assert found.job is not None
     assert found.job.limits.threads is None
     all_used = replace(facts.job, limits=Limits(threads=4, threads_source="OMP_NUM_THREADS"))
-    assert "threads" not in named(machines, replace(facts, job=all_used))
+    assert "threads" not in named(machines.advise_machines, replace(facts, job=all_used))
 
 
 def test_gradients_are_exchanged_once_a_step(facts_of: Callable[..., Facts]) -> None:
@@ -169,11 +175,11 @@ def test_gradients_are_exchanged_once_a_step(facts_of: Callable[..., Facts]) -> 
     sent = {"payload_bytes_per_step": 4.0 * work.gradient_bytes}
     seen = replace(seen, exchange_s=0.5 * seen.step_s)
     facts = facts_of({"measured": seen}, communication=sent, accumulation_steps=4)
-    found = named(step, facts)["no-sync"]
+    found = named(step.advise_batches, facts)["no-sync"]
     assert found.time_factor == pytest.approx(1 - 0.5 * 3 / 4)
     once = {"payload_bytes_per_step": work.gradient_bytes}
     quiet = facts_of({"measured": seen}, communication=once, accumulation_steps=4)
-    assert "no-sync" not in named(step, quiet)
+    assert "no-sync" not in named(step.advise_batches, quiet)
 
 
 def test_what_the_script_says_is_read_and_patched(tmp_path: Path) -> None:
@@ -265,8 +271,8 @@ def test_a_larger_batch_costs_the_samples_that_the_recorded_noise_scale_says(
     plain = facts_of()
     batch = plain.job.global_batch
     noise = NoiseScale(samples=2.0 * batch, low=1.5 * batch, high=None, steps=40)
-    unknown = named(step, plain)["batch"]
-    known = named(step, facts_of({"noise": noise}))["batch"]
+    unknown = named(step.advise_batches, plain)["batch"]
+    known = named(step.advise_batches, facts_of({"noise": noise}))["batch"]
     # (N + 2 B) / (N + B) at N = 2 B.
     assert known.time_factor == pytest.approx(unknown.time_factor * 4 / 3)
     assert "33% more samples" in known.rests_on
@@ -292,14 +298,14 @@ def test_cores_that_others_keep_busy_are_no_cores_to_compute_with(
     )
     assert calm.recording is not None
     assert machines.others_cores(calm.recording) == pytest.approx(0.1)
-    assert "threads" in named(machines, calm)
-    assert "threads" not in named(machines, busy)
+    assert "threads" in named(machines.advise_machines, calm)
+    assert "threads" not in named(machines.advise_machines, busy)
     # Not read: the waiting says it.
     unread = tuple(replace(reading, machine_cpu_s=None) for reading in beside(0.0))
     waits = facts_of(limits, readings=unread, contention=0.8)
     assert waits.recording is not None
     assert machines.others_cores(waits.recording) == pytest.approx(4.0)
-    assert "threads" not in named(machines, waits)
+    assert "threads" not in named(machines.advise_machines, waits)
 
 
 def test_the_experiment_goes_on_where_it_was_stopped(

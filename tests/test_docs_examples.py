@@ -237,7 +237,7 @@ def test_tests_and_files_named_in_pages_exist() -> None:
             if not source or (name and f"def {name}(" not in source):
                 wrong.append(f"{page}: {path} {name}")
         named = re.findall(
-            r"`((?:planners|collectors|advisor|benchmarks|examples|datasets)/[\w./-]+)`", text
+            r"`((?:planners|collectors|advisor|lab|examples|datasets)/[\w./-]+)`", text
         )
         wrong += [f"{page}: {path}" for path in named if not (ROOT / path).exists()]
     assert not wrong, "\n".join(wrong)

@@ -145,18 +145,19 @@ def test_every_flag_named_in_passing_exists() -> None:
 
 
 def test_flags_of_our_other_programs_stand_in_their_source() -> None:
-    """``python benchmarks/x.py --flag`` and, in tables of benchmarks, ``x.py --flag``."""
+    """``python -m advisor.lab.speed.x --flag`` and ``python examples/x.py --flag``."""
     wrong = []
     texts = [*spans(), *((b.page, line) for b in blocks("console", "sh", "") for line in
                          b.text.splitlines())]  # fmt: skip
     for page, text in texts:
         found = re.match(
-            r"(?:\$ )?(?:python )?((?:benchmarks/|docs/tools/)?[a-z_]+\.py)\b(.*)", text
+            r"(?:\$ )?python (?:-m advisor\.)?((?:docs/tools/|lab\.|lab/)?[a-z_./]+)\b(.*)", text
         )
         flags = re.findall(r"(?<![\w-])--[a-z][a-z-]*", found[2]) if found else []
         if not found or not flags:
             continue
-        paths = [ROOT / found[1], ROOT / "benchmarks" / found[1], ROOT / "examples" / found[1]]
+        name = found[1].removesuffix(".py").replace(".", "/") + ".py"
+        paths = [ROOT / name, ROOT / "examples" / name]
         source = next((p.read_text() for p in paths if p.is_file()), None)
         if source is None:
             wrong.append(f"{page}: no program {found[1]}")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from advisor import data
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
     from advisor.records.nouns import Instances, RunRecord
 
-
-_HERE: Final = "advisor.records.formats"
 # Format -> (module and its function from a path to a list of RunRecord, what it is): imported when
-# it is asked for.
+# it is asked for. The formats of published tables are read by the laboratory.
 FORMATS: Final[dict[str, tuple[str, str]]] = {
     "records": (
-        "advisor.lab.score.runs:read_own",
+        "advisor.records.files:read_own",
         "our own .jsonl or .jsonl.gz, or a folder of them",
     ),
     "journal": ("advisor.records.profiled:read_journal", "journal.jsonl of advisor runs actual"),
@@ -94,7 +92,7 @@ def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRe
             hint="leave --machine and --price out",
         )
     module, _, function = FORMATS[name][0].partition(":")
-    reader = getattr(importlib.import_module(module), function)
+    reader = getattr(data.laboratory(module), function)
     records: list[RunRecord] = reader(path, machines) if name in TRACKERS else reader(path)
     return records
 

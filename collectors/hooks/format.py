@@ -15,12 +15,13 @@ and fields only ever added at the end of a payload: a reader takes the fields it
 from __future__ import annotations
 
 import os
-import re
 import struct
 import sys
 import threading
 import time
 from zlib import crc32
+
+from .suspicion import may_hold_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,26 +157,6 @@ class Control:
         if time.monotonic_ns() - beat_ns > self._DEAD_NS:
             action, from_step = ACTION_DETACH, 1
         self.action, self.from_step = action, from_step or NEVER
-
-
-# ------------------------------------------------------------------------------------------
-# A first look for secrets in a text: one cheap search, where most texts end.
-#
-# Apart from ``redaction``, whose patterns take some milliseconds to compile: most processes that
-# are hooked never need them. Python 3.8, standard library only.
-
-
-# What can be a secret at all has one of these in it.
-_SUSPICIOUS = re.compile(
-    r"pass|pwd|token|secret|key|cred|auth|cookie|otp|bearer|basic|sig|jwt|pat|session|@|"
-    r"A[KSIRG][IDOP]A|AIza|hf_|gh[pousr]_|sk-|xox|eyJ|glpat|pypi-|npm_|dop_|ya29|PRIVATE",
-    re.IGNORECASE,
-)
-
-
-def may_hold_secrets(text: str) -> bool:
-    """Whether a text may have a secret in it."""
-    return _SUSPICIOUS.search(text) is not None
 
 
 # ------------------------------------------------------------------------------------------

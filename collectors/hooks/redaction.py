@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 
-from .format import may_hold_secrets
+from .suspicion import may_hold_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

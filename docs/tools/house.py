@@ -21,41 +21,31 @@ WORDS: Final = {
     "export": "the answer as files that other tools run",
     "gate": "what is submitted, judged before it is sent",
     "ui": "the answer in a browser, on loopback",
-    "simulation": "replay a job on spot, queues, elastic workers",
+    "simulate": "replay a job on spot, queues, elastic workers",
     "api": "recommend, predict from Python",
     "lab": "beside the product: questions with their truth, scores, fits",
     "train": "fit constants and learned predictors again",
     "report": "tables of the terminal",
-    "shown": "records as tables, charts",
+    "show": "records as tables, charts",
     "words": "what people read of records",
     "advice": "what would make a job cheaper: a source a module",
-    "ranking": "constraints, front, reasons, pruning",
-    "predict": "the one estimate: this job on these machines",
-    "ways": "a way of training a file",
+    "rank": "constraints, front, reasons, pruning",
+    "estimate": "this job on these machines; a way of training a file",
     "learned": "estimators, intervals, registry",
     "records": "labelled runs, importers",
-    "threads": "how many threads we compute with",
     "machines": "fleet, clusters, hosts; no prices",
     "jobs": "work + length + what feeds it",
-    "question": "flags, files, keywords",
+    "ask": "flags, files, keywords",
     "catalogue": "offers, prices, networks, sources",
-    "domain": "nouns, estimates",
+    "answer": "the one record of an answer",
     "quantities": "units read and printed",
-    "settings": "files of settings",
     "data": "where the packaged data lie",
     "errors": "what, hint, exit code",
     "collectors": "what was seen of a script: sampler outside, hooks inside",
     "planners": "systems of the literature: pure, no files",
 }
-# Of the collectors no contract is written down: their main files, by what they are for.
-COLLECTORS: Final = (
-    ("runner", "agent", "summary"),
-    ("sampler", "contention", "step_time"),
-    ("hooks", "inject"),
-    ("minicloud", "workloads"),
-    ("recording", "store"),
-    ("atomic", "bounded"),
-)
+# Of the collectors no contract is written down: their rooms.
+COLLECTORS: Final = (("run",), ("derive",), ("watch",), ("hooks", "inject"), ("format",))
 COLOURS: Final = {"roof": "#5c6bc0", "floor": "#e8eaf6", "ground": "#c8e6c9", "line": "#3949ab"}
 
 
