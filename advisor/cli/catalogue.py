@@ -361,9 +361,9 @@ def _print(record: Mapping[str, Any], what: str, *, as_json: bool, **options: An
     if as_json:
         typer.echo(json.dumps(record, indent=2, allow_nan=False))
         return
-    from advisor.words import catalogue as report
+    from advisor.words.catalogue import VIEWS
 
-    getattr(report, what)(record, _console(), **options)
+    VIEWS[what](record, _console(), **options)
 
 
 def _console() -> Any:

@@ -463,7 +463,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON."
 
 
 @app.command("list")
-def list_runs(as_json: AsJson = False) -> None:
+def show_list(as_json: AsJson = False) -> None:
     """List the recorded runs, oldest first."""
     from dataclasses import asdict
 

@@ -70,9 +70,9 @@ def show(
     else:
         from rich.console import Console, Group
 
-        from advisor.report import simulation as report
+        from advisor.report.simulation import SIMULATIONS
 
-        Console().print(Group(*getattr(report, verb)(record)))
+        Console().print(Group(*SIMULATIONS[verb](record)))
     show_plot(charts, plot)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -419,3 +419,9 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
         "of one step. 'slower' is the mean delay by the other jobs over the step, at most."
     )
     return [Text(head), table, Text(foot)]
+
+
+# What each verb of ``advisor simulate`` shows of its record.
+SIMULATIONS: Final[Mapping[str, Callable[[Mapping[str, Any]], list[Text | Table]]]] = {
+    one.__name__: one for one in (spot, queue, availability, elastic, failures, peers, aggregation)
+}

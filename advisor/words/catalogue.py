@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -333,3 +333,9 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> RenderableType:
     for name, value in pairs:
         _add(table, name, value)
     return table
+
+
+# What each verb of ``advisor catalogue`` shows of its record.
+VIEWS: Final[Mapping[str, Callable[..., None]]] = {
+    one.__name__: one for one in (offers, instance_type, info, update, difference)
+}
