@@ -181,8 +181,10 @@ def score(
     p, m = np.asarray(predicted, float), np.asarray(measured, float)
     if p.shape != m.shape or p.ndim != 1 or p.size == 0:
         raise ValueError(f"cannot score shapes {p.shape} and {m.shape}")
-    is_bounded = low is not None and high is not None
-    found = metrics(p, m, np.column_stack([low, high]) if is_bounded else None)
+    bounds = None
+    if low is not None and high is not None:
+        bounds = np.column_stack([np.asarray(low, float), np.asarray(high, float)])
+    found = metrics(p, m, bounds)
     rounded = {one.name: getattr(found, one.name) for one in fields(Errors)}
     for name in set(rounded) - {"rows", "coverage", "width"}:
         rounded[name] = None if rounded[name] is None else round(rounded[name], 6)
