@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from advisor import __all__, __dir__, __getattr__  # noqa: F401 - names load when they are used
+import advisor
 
 if TYPE_CHECKING:
     from advisor import *  # noqa: F403
+else:  # names load when they are used
+    __all__, __dir__, __getattr__ = advisor.__all__, advisor.__dir__, advisor.__getattr__

@@ -7,24 +7,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from advisor import advice
-from advisor.advice import experts
-from advisor.advice.asking import facts_here, facts_on
-from advisor.advice.experts import Serving
-from advisor.advice.facts import AdviceList
-from advisor.answer import QUANTILES, Answer, Candidate, CompletionWay, Recommendation
-from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question
-from advisor.ask.sources import layout_space
+from advisor.advice import (
+    AdviceList,
+    Serving,
+    cures_for,
+    facts_here,
+    facts_on,
+    serving_advice,
+    sharing_with,
+)
+from advisor.answer import Answer, Candidate, CompletionWay, Recommendation
+from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question, layout_space
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import store
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.derive import find_run, latest_run, read_recording
+from advisor.collectors.format import Recording
 from advisor.errors import UsageError
-from advisor.estimate.at_hand import at_hand
-from advisor.estimate.estimate import estimate_here, estimate_on_gpu, estimate_on_type
-from advisor.estimate.known import JOB_NAMES, find_job, job_of
-from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.jobs.load import load_job
+from advisor.estimate import (
+    JOB_NAMES,
+    Predictor,
+    estimate_here,
+    estimate_on_gpu,
+    estimate_on_type,
+    find_job,
+    job_of,
+    machine_at_hand,
+)
+from advisor.jobs import Job, load_job
+from advisor.quantities import QUANTILES
 from advisor.rank import recommend as rank
 
 __all__ = [
@@ -143,12 +152,12 @@ def advised(
             hint="name a machine: --on aws:g5.xlarge",
         )
     if serving is not None:
-        served = experts.serving(facts, serving, predictor.catalogue)
+        served = serving_advice(facts, serving, predictor.catalogue)
         return AdviceList(run=job.name, now=facts.now, advice=(served,), meets_constraints=is_met)
     said = (
-        advice.advise(facts)
+        cures_for(facts)
         if beside is None
-        else advice.advise(facts, advice.beside(beside), kept=("share-device",))
+        else cures_for(facts, sharing_with(beside), kept=("share-device",))
     )
     return AdviceList(run=job.name, now=facts.now, advice=said, meets_constraints=is_met)
 
@@ -158,7 +167,7 @@ def recording_of(spec: JobSpec) -> Recording | None:
     if spec.is_described or spec.job_file is not None or spec.is_known_by_runs:
         return None
     is_latest = spec.run in (None, "latest")
-    return store.read_recording(store.latest_run() if is_latest else store.find_run(str(spec.run)))
+    return read_recording(latest_run() if is_latest else find_run(str(spec.run)))
 
 
 def _picked(found: Recommendation) -> tuple[bool, Candidate | None]:
@@ -222,7 +231,7 @@ def ranked(
     ``in_full`` is that of ``ranking.recommend``.
     """
     constraints = replace(question.constraints, space=layout_space(question.layout))
-    here = at_hand(
+    here = machine_at_hand(
         predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage,
         space=constraints.space,
     )  # fmt: skip
@@ -250,7 +259,7 @@ def report_data(
     dict
         See ``advisor.report.page.page_data``.
     """
-    from advisor.report.page import page_data
+    from advisor.report import page_data
 
     known, found, recording = _asked(question, job, predictor)
     given = ranked(found, question, predictor=known, recording=recording, in_full=True,
@@ -278,10 +287,10 @@ def report_page(
 
     Raises UsageError if a keyword is unknown, or a value makes no sense.
     """
-    from advisor.report.page import page
+    from advisor.report import answer_page
 
     job = run if isinstance(run, Job) else None
-    return page(report_data(_question(run, asked), job=job, predictor=predictor, made=made))
+    return answer_page(report_data(_question(run, asked), job=job, predictor=predictor, made=made))
 
 
 def estimate(

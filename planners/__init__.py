@@ -5,19 +5,6 @@ constants come in as frozen parameter records. One system or concept a file; the
 source stand in each module's docstring.
 """
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Cluster, Device, Layer, Layout, Link, Node, Operator, Work
-from advisor.planners.core.setup import Transformer
+from advisor.faces import face
 
-__all__ = [
-    "Cluster",
-    "Device",
-    "Layer",
-    "Layout",
-    "Link",
-    "Node",
-    "Operator",
-    "PlanningError",
-    "Transformer",
-    "Work",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -28,7 +28,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import (
+from advisor.planners.core import (
     GB,
     GIB,
     HOUR_S,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.estimate.launch import command, framework_of
+from advisor.estimate.launch.frameworks import command, framework_of
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import Framework

@@ -12,16 +12,17 @@ from conftest import laptop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import SOURCES, Advice, Facts, How, advise, feeding, machines, step
+from advisor.advice import feeding, machines, step
 from advisor.advice.asking import facts_on
-from advisor.advice.facts import saved
+from advisor.advice.cures import SOURCES, cures_for
+from advisor.advice.facts import Advice, Facts, How, saved
 from advisor.answer import Estimate
 from advisor.ask import JobSpec
 from advisor.collectors.derive import store
 from advisor.estimate.known import find_job
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Measured, Program
-from advisor.jobs.load import job_of
+from advisor.jobs.load import job_from_spec
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
@@ -49,8 +50,10 @@ def advice(**changes: object) -> Advice:
 
 
 def test_a_cure_is_priced_by_the_one_estimate(facts: Facts, predictor: Predictor) -> None:
-    found = {one.name: one for one in advise(facts)}["mixed-precision"]
-    changed = predictor.predict(job_of(JobSpec(precision="bf16"), job=facts.job), "aws:g5.xlarge")
+    found = {one.name: one for one in cures_for(facts)}["mixed-precision"]
+    changed = predictor.predict(
+        job_from_spec(JobSpec(precision="bf16"), job=facts.job), "aws:g5.xlarge"
+    )
     now = facts.now
     assert found.time_factor == pytest.approx(
         changed.training_time_h.value / now.training_time_h.value
@@ -68,16 +71,16 @@ def test_cards_without_bf16_are_advised_fp16_with_a_scaler(
     job = make_job()
     for machine, half in (("verda:1V100.6V", "fp16"), ("aws:g5.xlarge", "bf16")):
         facts = facts_on(predictor, job, predictor.predict(job, machine))
-        found = {one.name: one for one in advise(facts)}["mixed-precision"]
+        found = {one.name: one for one in cures_for(facts)}["mixed-precision"]
         assert f"Train in {half}:" in found.change
         assert ("GradScaler" in found.how.text) == (half == "fp16")
 
 
 def test_what_is_done_already_is_not_advised(facts: Facts, predictor: Predictor) -> None:
-    assert "mixed-precision" in {one.name for one in advise(facts)}
-    half = job_of(JobSpec(precision="bf16"), job=facts.job)
+    assert "mixed-precision" in {one.name for one in cures_for(facts)}
+    half = job_from_spec(JobSpec(precision="bf16"), job=facts.job)
     done = facts_on(predictor, half, predictor.predict(half, "aws:g5.xlarge"))
-    assert "mixed-precision" not in {one.name for one in advise(done)}
+    assert "mixed-precision" not in {one.name for one in cures_for(done)}
 
 
 def test_the_strongest_is_said_first_and_the_weakest_not_at_all(facts: Facts) -> None:
@@ -86,7 +89,7 @@ def test_the_strongest_is_said_first_and_the_weakest_not_at_all(facts: Facts) ->
         advice(name="strong", time_factor=0.3),
         advice(name="money", time_factor=1.0, cost_factor=0.4),
     )
-    found = advise(facts, [lambda _: [weak, money], lambda _: [strong]])
+    found = cures_for(facts, [lambda _: [weak, money], lambda _: [strong]])
     assert [one.name for one in found] == ["strong", "money"]
 
 
@@ -147,7 +150,7 @@ def test_channels_last_is_for_convolutions_in_16_bits(
 ) -> None:
     path = tmp_path / "train.py"
     seen = replace(store.read_recording(GOLDEN), command=("python", str(path)))
-    half = job_of(JobSpec(precision="bf16"), job=make_job())
+    half = job_from_spec(JobSpec(precision="bf16"), job=make_job())
     facts = facts_on(predictor, half, predictor.predict(half, "aws:g5.xlarge"), seen)
 
     def names(source: str, asked: Facts = facts) -> set[str]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from advisor import api
-from advisor.advice import Facts, neighbours
+from advisor.advice import neighbours
 from advisor.advice.asking import facts_on
+from advisor.advice.facts import Facts
 from advisor.ask import Question
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor

@@ -12,9 +12,10 @@ import pytest
 from advised import recorded
 
 from advisor import api
-from advisor.advice import Facts, experts
+from advisor.advice import experts
 from advisor.advice.asking import facts_on
 from advisor.advice.experts import Serving
+from advisor.advice.facts import Facts
 from advisor.ask import Question
 from advisor.collectors.format.facts import RoutedPass, Routing
 from advisor.errors import UsageError
@@ -68,7 +69,7 @@ def facts(make_job: MakeJob, predictor: Predictor) -> Facts:
 
 
 def served(facts: Facts, predictor: Predictor, **asked: Any) -> dict[str, Any]:
-    found = experts.serving(facts, Serving(**asked), predictor.catalogue)
+    found = experts.serving_advice(facts, Serving(**asked), predictor.catalogue)
     assert json.loads(json.dumps(found.to_record()))["details"] == found.details
     return dict(found.details)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from advised import readings, recorded
 
-from advisor import advice
-from advisor.advice import Advice, Facts, neighbours
+from advisor.advice import cures, neighbours
 from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.facts import Advice, Facts
 from advisor.ask import Constraints
 from advisor.collectors.format.recording import StepTime, TouchedReading
 from advisor.estimate.predictor import Predictor
@@ -66,7 +66,7 @@ def test_it_is_said_however_weak_and_under_all_advice(facts: Facts) -> None:
     # Cores decide what is paid: nothing is saved but for others.
     names = [
         one.name
-        for one in advice.advise(recorded(facts, touched=COLD, readings=readings(7.9, 8 * GIB)))
+        for one in cures.cures_for(recorded(facts, touched=COLD, readings=readings(7.9, 8 * GIB)))
     ]
     assert "harvest-memory" in names
 

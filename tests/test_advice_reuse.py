@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 from conftest import laptop
 
-from advisor.advice import Advice, Facts, feeding
+from advisor.advice import feeding
 from advisor.advice.asking import facts_here, facts_on
+from advisor.advice.facts import Advice, Facts
 from advisor.collectors.watch import host as hosts
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
@@ -52,7 +53,7 @@ def test_repeating_is_priced_as_the_room_says(
 def test_where_it_ran_the_measured_wait_is_what_shrinks(
     make_job: MakeJob, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "describe", lambda **_: laptop())
+    monkeypatch.setattr(hosts, "describe_host", lambda **_: laptop())
     monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_sheets", tuple)
     monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
     job = make_job(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.planners.core.columns import LayerLatency
 from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.links.collectives import minimum_cut, splits
+from advisor.planners.links.collectives import minimum_cut, split_partitions
 from advisor.planners.systems.cephalo import Worker
 from advisor.planners.systems.zorse import (
     PipelineGroup,
@@ -168,7 +168,7 @@ def test_slow_links_fall_between_groups() -> None:
     w = np.ones((5, 5))
     w[:2, :2] = 100.0
     w[2:, 2:] = 50.0
-    partitions = splits(w)
+    partitions = split_partitions(w)
     assert partitions[0] == [(0, 1, 2, 3, 4)]
     assert partitions[1] == [(0, 1), (2, 3, 4)]
     assert len(partitions[-1]) == 5
@@ -177,7 +177,7 @@ def test_slow_links_fall_between_groups() -> None:
 @given(st.integers(1, 6), st.randoms(use_true_random=False))
 def test_splits_refine_one_another(vertices: int, random: Any) -> None:
     w = np.array([[random.random() for _ in range(vertices)] for _ in range(vertices)])
-    partitions = splits(w + w.T)
+    partitions = split_partitions(w + w.T)
     for k, (coarse, fine) in enumerate(itertools.pairwise(partitions), start=1):
         assert len(coarse) == k
         assert all(any(set(p) <= set(q) for q in coarse) for p in fine)

@@ -12,7 +12,7 @@ import pytest
 from joblib import Parallel, delayed
 from typer.testing import CliRunner
 
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import ModelError, UsageError
 from advisor.learned.linear import Ridge
 from advisor.learned.trained import TrainedModel

@@ -25,7 +25,7 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.describe import convolutional_work, parse_network
 from advisor.records import iterate_records
-from advisor.records.formats import FORMATS, read
+from advisor.records.formats import FORMATS, read_runs_as
 from advisor.records.job_tables import read_cluster_trace
 from advisor.records.traces import read_spot_traces
 
@@ -191,7 +191,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "cluster trace": read_cluster_trace,
     "configuration": read_model,
     "project": lambda path: stated(path.rename(path.with_name("advisor.toml")).parent, {}),
-} | {f"runs import {name}": lambda path, name=name: read(name, path) for name in FORMATS}
+} | {f"runs import {name}": lambda path, name=name: read_runs_as(name, path) for name in FORMATS}
 NASTY = {
     "brackets": "[" * 100_000,
     "objects": '{"a":' * 100_000,

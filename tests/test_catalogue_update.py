@@ -20,14 +20,15 @@ from typer.testing import CliRunner
 
 from advisor.catalogue import Catalogue, OfferFilter, snapshot
 from advisor.catalogue.download import DownloadLimits
-from advisor.catalogue.providers import FetchSession, RawFile, Source, sources
 from advisor.catalogue.providers.aws import AWS
 from advisor.catalogue.providers.azure import Azure
+from advisor.catalogue.providers.base import FetchSession, RawFile
 from advisor.catalogue.providers.gcosts import GCosts
 from advisor.catalogue.providers.skypilot import SkyPilot
+from advisor.catalogue.providers.sources import Source, sources
 from advisor.catalogue.rows import CatalogueRows, read_rows, write_rows
 from advisor.catalogue.snapshot import cache_folder
-from advisor.catalogue.update import Options, Report, difference, given_files, update
+from advisor.catalogue.update import Options, Report, difference, given_files, update_catalogue
 from advisor.cli.catalogue import app
 from advisor.errors import CatalogueError, UsageError
 
@@ -94,7 +95,7 @@ def two(site: Site) -> list[Source]:
 
 def run(chosen: Sequence[Source], **changes: object) -> Report:
     options = Options(limits=QUICK, accept_fewer=FEWER)
-    return update(chosen, replace(options, **changes))  # type: ignore[arg-type]
+    return update_catalogue(chosen, replace(options, **changes))  # type: ignore[arg-type]
 
 
 def statuses(report: Report) -> dict[str, str]:

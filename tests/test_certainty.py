@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from advisor import api
 from advisor.ask import Question
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.collectors.derive import certainty, store, summary
 from advisor.collectors.derive.certainty import StopRule, judge
 from advisor.collectors.format.recording import Recording, StepTime, TotalWork
@@ -63,37 +63,37 @@ def test_beyond_the_stated_ratio_it_is_not_known_and_below_it_is(
 ) -> None:
     """The rule is one constant over the step's and the length's interval together."""
     seen = recording(step(value * (1 - share), value, value * (1 + share)), confidence)
-    missing = certainty.shortfall(seen)
+    missing = certainty.shortfall_of(seen)
     is_open = 1 - share <= 0
     own = math.inf if is_open else math.log((1 + share) / (1 - share))
     length = 2 * certainty.REACH * certainty.LENGTH_LOG_SD[confidence]
     assert (missing is not None) == (math.hypot(own, length) > math.log(certainty.MOST_RATIO))
-    told = certainty.shortfall(seen, is_length_given=True)
+    told = certainty.shortfall_of(seen, is_length_given=True)
     assert (told is not None) == (own > math.log(certainty.MOST_RATIO))
 
 
 def test_the_hint_says_how_to_profile_on() -> None:
-    few = certainty.shortfall(recording(step(0.0, 20.0, 40.0, steps=1)))
+    few = certainty.shortfall_of(recording(step(0.0, 20.0, 40.0, steps=1)))
     assert few is not None
     assert "over 1 steps" in few[0]
     assert "--for 20m" in few[1]  # 30 steps of 20 s, and as long again
-    noisy = certainty.shortfall(recording(step(0.0, 0.02, 0.04, steps=900)))
+    noisy = certainty.shortfall_of(recording(step(0.0, 0.02, 0.04, steps=900)))
     assert noisy is not None
     assert "--precise" in noisy[1]
-    unsure = certainty.shortfall(recording(step(0.6, 1.0, 1.4), "weak"))
+    unsure = certainty.shortfall_of(recording(step(0.6, 1.0, 1.4), "weak"))
     assert unsure is not None
     assert "--total-steps" in unsure[1]
-    assert certainty.shortfall(recording(None)) is None
+    assert certainty.shortfall_of(recording(None)) is None
 
 
 def test_the_summary_and_the_record_say_it() -> None:
     bad, good = recording(step(0.0, 1.0, 2.0)), recording(step(0.98, 1.0, 1.02))
-    problem = summary.problem(bad)
+    problem = summary.recording_problem(bad)
     assert problem is not None
     assert "not known well enough" in problem[0]
-    assert summary.record(bad)["not_known"]["hint"] == problem[1]
-    assert summary.problem(good) is None
-    assert summary.record(good)["not_known"] is None
+    assert summary.summary_record(bad)["not_known"]["hint"] == problem[1]
+    assert summary.recording_problem(good) is None
+    assert summary.summary_record(good)["not_known"] is None
 
 
 VERBS = (
@@ -256,4 +256,4 @@ def test_what_has_settled_is_known_well_enough(
         assert seen is not None
         half = math.hypot(seen.half_width_s, seen.time.half_width_s)
         known = step(max(0.0, seen.corrected_s - half), seen.corrected_s, seen.corrected_s + half)
-        assert certainty.shortfall(recording(known)) is None
+        assert certainty.shortfall_of(recording(known)) is None

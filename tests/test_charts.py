@@ -82,7 +82,7 @@ def test_on_a_page_no_ink_is_dark_on_a_dark_scheme() -> None:
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
 def test_a_picture_is_of_its_kind(suffix: str, magic: bytes) -> None:
     file = io.BytesIO()
-    draw.write([points()], file, suffix)
+    draw.write_charts([points()], file, suffix)
     assert file.getvalue().startswith(magic)
 
 
@@ -118,7 +118,7 @@ def test_a_picture_draws_every_curve_of_finite_values() -> None:
 def test_no_line_of_a_terminal_is_too_wide_and_no_sign_is_foreign(
     one: Chart, style: Style
 ) -> None:
-    drawn = draw.text([one, one], style)
+    drawn = draw.charts_text([one, one], style)
     plain = ESCAPE.sub("", drawn)
     assert max(map(len, plain.split("\n"))) <= style.width
     assert (plain == drawn) == (not style.is_coloured)
@@ -129,7 +129,7 @@ def test_no_line_of_a_terminal_is_too_wide_and_no_sign_is_foreign(
 
 def test_colours_change_nothing_but_colours() -> None:
     plain, coloured = (
-        draw.text([points()], Style(is_coloured=c)) for c in (False, True)
+        draw.charts_text([points()], Style(is_coloured=c)) for c in (False, True)
     )  # fmt: skip
     assert ESCAPE.sub("", coloured) == plain
     assert "\x1b[38;5;" in coloured
@@ -178,7 +178,7 @@ def test_no_label_hides_another(values: list[float]) -> None:
     signs = "ABCDEFGHIJKL"[: len(values)]
     series = Series(name="", x=values, y=values, labels=list(signs), shape="points")
     one = chart(title="", x_label="", y_label="", notes=[], series=[series], x_range=(0.0, 2.0))
-    drawn = draw.text([one], Style())
+    drawn = draw.charts_text([one], Style())
     assert {sign for sign in drawn if sign in signs} == set(signs)
 
 
@@ -194,7 +194,7 @@ def test_marks_stand_where_the_values_are() -> None:
                         labels=["A", "B", "C"], shape="points")  # fmt: skip
         one = chart(title="", y_label="", x_label="", notes=[], series=[series],
                     is_x_logarithmic=is_logarithmic, is_y_logarithmic=is_logarithmic)  # fmt: skip
-        lines = draw.text([one], Style(width=101)).split("\n")
+        lines = draw.charts_text([one], Style(width=101)).split("\n")
         at = {sign: (column, row) for row, line in enumerate(lines)
               for column, sign in enumerate(line) if sign in "ABC"}  # fmt: skip
         for direction in (0, 1):
@@ -203,7 +203,7 @@ def test_marks_stand_where_the_values_are() -> None:
 
 
 def test_without_colours_the_legend_says_which_point_is_picked() -> None:
-    drawn = draw.text([points()], Style())
+    drawn = draw.charts_text([points()], Style())
     assert "2 best" in drawn
     assert "others" not in drawn  # what is not picked needs no name
 
@@ -244,5 +244,5 @@ def test_nothing_free_lies_on_a_logarithmic_axis() -> None:
 
 def test_an_empty_chart_is_drawn() -> None:
     one = chart(series=[Series(name="none", x=[], y=[])])
-    assert draw.text([one], Style())
+    assert draw.charts_text([one], Style())
     assert drawn_axes(one) is not None

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import UsageError
-from advisor.learned.choose import GROWTH, choose, in_order, matrices, too_small
+from advisor.learned.choose import GROWTH, in_order, matrices, next_tries, too_small
 from advisor.records import Instances, JobFacts, RunRecord, write_records
 from advisor.records.nouns import Status
 
@@ -73,7 +73,7 @@ def others(jobs: int = 8) -> list[RunRecord]:
 
 def test_a_run_that_failed_sends_the_job_to_what_costs_more_than_twice_as_much() -> None:
     own = run("mine", 2, time_s=60.0, status="failed")
-    found = choose([*others(), own], "mine")
+    found = next_tries([*others(), own], "mine")
     assert found.failed == ["p/mx2"]
     assert found.tries[0].configuration == "p/mx8"
     assert [one.is_too_small for one in found.tries] == [False, True, True]
@@ -82,7 +82,7 @@ def test_a_run_that_failed_sends_the_job_to_what_costs_more_than_twice_as_much()
 
 def test_once_a_job_has_completed_a_failure_elsewhere_bounds_nothing() -> None:
     own = [run("mine", 8, time_s=60.0, status="failed"), run("mine", 2, time_s=600.0)]
-    found = choose([*others(), *own], "mine")
+    found = next_tries([*others(), *own], "mine")
     assert not any(one.is_too_small for one in found.tries)
     assert next(one for one in found.tries if one.cost_usd).configuration == "p/mx2"
 
@@ -92,7 +92,7 @@ def test_how_busy_the_machines_were_tells_how_many_pay() -> None:
     best = {}
     for busy in (0.15, 0.95):
         own = run("mine", 1, time_s=1000.0 * (1.0 + 0.21 * busy), busy=busy)
-        found = choose([*others(), own], "mine")
+        found = next_tries([*others(), own], "mine")
         assert found.looks_at_job
         best[busy] = found.tries[0].configuration
     assert best == {0.15: "p/mx1", 0.95: "p/mx4"}
@@ -109,7 +109,7 @@ def test_hidden_runs_of_a_job_change_nothing() -> None:
 
 def test_one_other_job_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing can be learned"):
-        choose([run("a", 1, time_s=1.0), run("b", 1, time_s=1.0)], "b")
+        next_tries([run("a", 1, time_s=1.0), run("b", 1, time_s=1.0)], "b")
 
 
 def test_the_verb_shows_the_order_and_its_record(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from advisor import data
 from advisor.catalogue import Catalogue
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.estimate import case
 from advisor.lab import score as scored
 from advisor.lab.data import MLPERF

@@ -13,7 +13,7 @@ from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.cluster import parse_cluster, read_cluster
 from advisor.machines.devices import part
-from advisor.machines.fleet import fleet
+from advisor.machines.fleet import catalogue_fleet
 from advisor.planners.core.columns import domain_devices
 from advisor.planners.core.errors import GIB
 
@@ -155,7 +155,7 @@ def test_a_rack_is_its_machines_joined_by_one_fabric() -> None:
 
 
 def test_the_catalogues_racks_reach_the_layout_search() -> None:
-    known = fleet(catalogue())
+    known = catalogue_fleet(catalogue())
     racks = [i for i in range(len(catalogue().types.name)) if known.domain_machines[i] > 1]
     assert racks
     assert all("GB" in str(catalogue().types.accelerator[i]) for i in racks)

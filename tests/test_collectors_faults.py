@@ -18,7 +18,13 @@ from collecting import MARKED, ROOT, record, record_command
 
 from advisor.collectors.derive.profiler_log import read_profiler_log
 from advisor.collectors.derive.read import read_events
-from advisor.collectors.derive.store import latest_run, list_runs, read_recording, recover, remove
+from advisor.collectors.derive.store import (
+    latest_run,
+    list_runs,
+    read_recording,
+    recover_run,
+    remove_run,
+)
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.records import PROFILER_FILE
 from advisor.collectors.hooks import format as fmt
@@ -121,13 +127,13 @@ def test_a_killed_profiler_leaves_the_script_running_and_a_run_to_recover(tmp_pa
     until((tmp_path / "done").exists)
     run = latest_run(tmp_path / "runs")
     assert read_recording(run).status == "killed"
-    recovered = recover(run)
+    recovered = recover_run(run)
     assert (recovered.status, recovered.stop_reason) == ("killed", "the profiler was killed")
     assert recovered.step_time is not None
     assert recovered.step_time.steps + recovered.step_time.warmup_steps == 149
     assert recovered.readings
-    assert recover(run) == recovered
-    remove(run)
+    assert recover_run(run) == recovered
+    remove_run(run)
     assert list_runs(tmp_path / "runs") == []
 
 
@@ -138,9 +144,9 @@ def test_a_run_in_progress_is_neither_recovered_nor_removed(tmp_path: Path) -> N
     try:
         assert read_recording(run).status == "running"
         with pytest.raises(RecordingError, match="still being recorded"):
-            recover(run)
+            recover_run(run)
         with pytest.raises(RecordingError, match="still being recorded"):
-            remove(run)
+            remove_run(run)
     finally:
         profiler.terminate()
         profiler.communicate()

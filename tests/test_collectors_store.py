@@ -9,6 +9,7 @@ import pytest
 from advisor.collectors.derive import store
 from advisor.collectors.derive.deep_step import advised_memory_bytes, peak_memory_bytes
 from advisor.collectors.derive.store import (
+    default_run_root,
     find_run,
     latest_run,
     list_runs,
@@ -16,8 +17,7 @@ from advisor.collectors.derive.store import (
     local_folders,
     new_run,
     read_recording,
-    remove,
-    run_root,
+    remove_run,
 )
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.recording import Reading
@@ -30,11 +30,11 @@ GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 def test_the_environment_names_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ADVISOR_RUNS", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert run_root() == tmp_path / "data" / "advisor" / "runs"
+    assert default_run_root() == tmp_path / "data" / "advisor" / "runs"
     monkeypatch.setenv("ADVISOR_RUNS", str(tmp_path))
-    assert run_root() == tmp_path
+    assert default_run_root() == tmp_path
     monkeypatch.setenv("ADVISOR_RUNS", "s3://team/runs")
-    assert run_root() == "s3://team/runs"
+    assert default_run_root() == "s3://team/runs"
     assert local_folder() == store.mirror_of("s3://team/runs")
 
 
@@ -77,7 +77,7 @@ def test_only_a_recordings_own_files_are_removed(tmp_path: Path) -> None:
     (run / PROFILER_FILE).write_bytes(b"")  # no mark of a process that is still there: this one
     (run / "notes.txt").write_text("keep me")
     with pytest.raises(RecordingError, match="not the recording's"):
-        remove(run)
+        remove_run(run)
     assert (run / "notes.txt").exists()
     (run / "notes.txt").unlink()
     run.rmdir()
@@ -100,7 +100,7 @@ def test_a_team_shares_runs_at_a_url(
         (run / path.name).write_bytes(path.read_bytes())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
     assert list_runs(url) == []
-    store.push(run, url)
+    store.push_run(run, url)
     (shared,) = list_runs(url)
     assert read_recording(shared).step_time == read_recording(run).step_time
     before = (shared / PROFILER_FILE).stat().st_mtime_ns
@@ -157,7 +157,7 @@ def test_recording_on_windows_is_refused_in_words(
 ) -> None:
     monkeypatch.setattr(runner, "_IS_POSIX", False)
     with pytest.raises(RecordingError, match="needs Linux or macOS"):
-        runner.plan(["true"], run_root=tmp_path)
+        runner.plan_recording(["true"], run_root=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.derive import store
-from advisor.collectors.derive.store import clean, never_recorded, recover_all
+from advisor.collectors.derive.store import clean_runs, never_recorded, recover_all
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.records import (
     PROFILER_FILE,
@@ -87,10 +87,10 @@ def test_killed_start_ups_are_taken_away_and_nothing_else(tmp_path: Path) -> Non
         made(tmp_path, "b-elsewhere", framed(fmt.FACT, {**NOBODY, "machine": "other"})),
         golden(tmp_path, "c-golden"),
     ]
-    assert clean(tmp_path) == len(gone) + 1
+    assert clean_runs(tmp_path) == len(gone) + 1
     assert store.list_runs(tmp_path) == kept
     assert not any(run.exists() for run in [*gone, old])
-    assert clean(tmp_path) == 0
+    assert clean_runs(tmp_path) == 0
 
 
 def test_somebody_elses_run_is_left_alone(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_somebody_elses_run_is_left_alone(tmp_path: Path) -> None:
         pytest.skip("only root can give a file away")
     run = made(tmp_path, "theirs", framed(fmt.FACT, NOBODY))
     os.chown(run / PROFILER_FILE, 12345, 12345)
-    assert clean(tmp_path) == 0
+    assert clean_runs(tmp_path) == 0
     assert not never_recorded(run)
 
 
@@ -150,7 +150,7 @@ def test_a_full_disk_is_said_when_a_run_cannot_be_closed(
 
     monkeypatch.setattr("advisor.collectors.format.records.os.write", full)
     with pytest.raises(RecordingError, match="cannot close the run"):
-        store.recover(run)
+        store.recover_run(run)
 
 
 def test_a_profile_that_is_killed_before_its_first_reading_leaves_nothing_for_long(
@@ -168,7 +168,7 @@ def test_a_profile_that_is_killed_before_its_first_reading_leaves_nothing_for_lo
             time.sleep(0.001)
         process.send_signal(signal.SIGSTOP)  # however long it takes to look, nothing is recorded
         (run,) = runs.iterdir()
-        assert clean(runs) == 0  # it lives, and nothing is recorded yet
+        assert clean_runs(runs) == 0  # it lives, and nothing is recorded yet
         process.send_signal(signal.SIGKILL)
-    assert clean(runs) == 1
+    assert clean_runs(runs) == 1
     assert not run.exists()

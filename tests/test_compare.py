@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor.answer import Estimate
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.estimate.predictor import Predictor
 from advisor.jobs import journal
 from advisor.jobs.job import Job

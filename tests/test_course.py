@@ -20,7 +20,7 @@ from advisor.learned.features import (
     channels_of,
     sequences,
 )
-from advisor.learned.problem import problem
+from advisor.learned.problem import problem_of
 from advisor.learned.quick import Hull
 from advisor.learned.trained import TrainedModel, describe_features
 from advisor.records import AnchorRun, Instances, JobFacts, RunRecord
@@ -99,7 +99,7 @@ def runs(*, is_seen: bool) -> list[RunRecord]:
 
 def left_out_error(records: list[RunRecord]) -> float:
     """Return the mean error of ln(time) on three programs that were not fitted."""
-    asked = problem(records, has_series=True)
+    asked = problem_of(records, has_series=True)
     is_new = np.isin(asked.groups, ["f0", "f1", "f2"])
     network = SequenceNetwork(
         channels=asked.channels, readings=SEQUENCE_READINGS, branch="tcn", width=16, epochs=60,
@@ -128,7 +128,7 @@ def test_records_without_ranks_have_the_four_channels_of_the_thesis() -> None:
 
 def test_a_saved_network_takes_the_channels_it_was_fitted_on(tmp_path: Path) -> None:
     records = runs(is_seen=True)
-    asked = problem(records, has_series=True)
+    asked = problem_of(records, has_series=True)
     network = SequenceNetwork(
         channels=asked.channels, readings=SEQUENCE_READINGS, branch="tcn", width=4, epochs=1,
         patience=None, calibration_folds=2,

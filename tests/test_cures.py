@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import advisor
-from advisor.advice import Advice, Facts, feeding, machines, step
+from advisor.advice import feeding, machines, step
 from advisor.advice.asking import facts_here
+from advisor.advice.facts import Advice, Facts
 from advisor.advice.script import SourceScript
 from advisor.answer import Candidate
 from advisor.cli.answers import advise

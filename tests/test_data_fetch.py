@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from advisor import data
 from advisor.catalogue.download import DownloadLimits
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import ModelError, UsageError
 from advisor.lab import data as measurements
 from advisor.lab.data import fetch as remotes

@@ -9,7 +9,7 @@ from advisor.machines import devices
 from advisor.machines.devices import cpu_device
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
-from advisor.planners.step.calibrate import calibrate
+from advisor.planners.step.calibrate import calibrated_work
 from advisor.planners.step.device import GRAIN, step_time
 from advisor.planners.step.device_rates import DeviceParameters, runs_as
 
@@ -87,7 +87,7 @@ def test_cpu_devices_scale_with_their_cores() -> None:
 def test_a_cpu_calibration_carries_over_to_cpus_and_not_to_gpus(sheet: dict[str, Device]) -> None:
     host = cpu_device(name="h", vcpus=2, memory_bytes=8e9, cpu_model="AMD EPYC 9R45")
     target = cpu_device(name="c6i", vcpus=8, memory_bytes=8e9, cpu_model="Xeon 8375C")
-    factor, sd = calibrate(
+    factor, sd = calibrated_work(
         1.0, 2.0, 0.01, [host], 0.3, [target, sheet["T4"]], [0.3, 0.3],
         devices.calibration_parameters(),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from advisor.catalogue import Catalogue, files, snapshot
 from advisor.catalogue.specifications import device_memory_bytes, memory_bytes, memory_gib
 from advisor.errors import CatalogueError
 from advisor.machines.devices import accelerator_devices, catalogue_device, part
-from advisor.machines.fleet import fleet
+from advisor.machines.fleet import catalogue_fleet
 from advisor.planners.core.errors import GIB
 
 
@@ -46,7 +46,7 @@ def test_every_accelerator_has_one_memory_in_all_places(catalogue: Catalogue) ->
 
 
 def test_types_and_fleet_have_the_memory_of_their_accelerator(catalogue: Catalogue) -> None:
-    types, machines = catalogue.types, fleet(catalogue)
+    types, machines = catalogue.types, catalogue_fleet(catalogue)
     checked = 0
     for at in np.flatnonzero((types.accelerator_count >= 1) & (machines.device >= 0)).tolist():
         expected = device_memory_bytes()[str(types.accelerator[at])]

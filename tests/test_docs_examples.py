@@ -15,8 +15,8 @@ from advisor.ask import ENTRIES, Question, read_question
 from advisor.ask.entries import ALIASES
 from advisor.ask.sources import stated
 from advisor.catalogue import Catalogue
-from advisor.cli import VERBS, load_verb
 from advisor.cli.options import all_in_force
+from advisor.cli.program import VERBS, load_verb
 from advisor.jobs.describe import read_model
 from advisor.jobs.runs import read_runs, runs_of
 from advisor.machines.cluster import read_cluster

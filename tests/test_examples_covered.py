@@ -48,7 +48,7 @@ def features_used(model: str) -> set[str]:
 
 
 def told_by(records: list[RunRecord]) -> set[str]:
-    rows = features.as_asked(features.table(records))
+    rows = features.as_asked(features.feature_table(records))
     return {features.NAMES[i] for i in np.flatnonzero(np.isfinite(rows).any(axis=0))}
 
 

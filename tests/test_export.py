@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from advisor import api
 from advisor.answer import Recommendation
-from advisor.ask import Question
-from advisor.cli import app
+from advisor.ask import Constraints, Question
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.export.launch import NotRunnableError
 from advisor.export.pick import NothingToExportError, read_pick
 from advisor.export.targets import export_to
 from advisor.jobs.job import Job
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 
@@ -40,7 +40,7 @@ def job(make_job: MakeJob) -> Job:
 
 @pytest.fixture(scope="module")
 def answer(job: Job, predictor: Predictor) -> Recommendation:
-    return recommend(job, Request(providers=("aws",), region="us-east-1"), predictor=predictor)
+    return recommend(job, Constraints(providers=("aws",), region="us-east-1"), predictor=predictor)
 
 
 @pytest.fixture(scope="module")

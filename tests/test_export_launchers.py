@@ -21,7 +21,7 @@ from launch_cases import options_of
 from slurm_cluster import cluster, installed
 
 from advisor import api
-from advisor.ask import Question
+from advisor.ask import Constraints, Question
 from advisor.estimate.predictor import Predictor
 from advisor.export.launch import NotRunnableError, launch_of
 from advisor.export.pick import read_pick
@@ -31,7 +31,7 @@ from advisor.export.targets import TARGETS, export_to, write
 from advisor.gate.decision import OwnDevices
 from advisor.gate.submissions import directives, read_submission, time_limit_h
 from advisor.jobs.job import Job
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 LAUNCHERS = ("slurm", "torchrun", "accelerate", "deepspeed")
@@ -50,7 +50,7 @@ def job(make_job: MakeJob) -> Job:
 
 @pytest.fixture(scope="module")
 def record(job: Job, predictor: Predictor) -> dict[str, Any]:
-    answer = recommend(job, Request(providers=("aws",)), predictor=predictor)
+    answer = recommend(job, Constraints(providers=("aws",)), predictor=predictor)
     return dict(json.loads(json.dumps(answer.to_record())))
 
 

@@ -12,6 +12,7 @@ from exporting import recording_of, row_on, started_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.ask import Constraints
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.export.launch import launch_of
@@ -19,7 +20,7 @@ from advisor.export.pick import read_pick
 from advisor.export.target import Exported, NotExportableError
 from advisor.export.targets import TARGETS, export_to, write
 from advisor.jobs.job import Job
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 # A provider that the target rents from.
@@ -30,7 +31,7 @@ PRICINGS = ("on-demand", "spot")
 
 @pytest.fixture(scope="module")
 def record(make_job: MakeJob) -> dict[str, Any]:
-    request = Request(providers=("aws",), region="us-east-1")
+    request = Constraints(providers=("aws",), region="us-east-1")
     answer = recommend(make_job(), request, predictor=Predictor())
     return dict(json.loads(json.dumps(answer.to_record())))
 

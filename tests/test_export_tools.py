@@ -12,6 +12,7 @@ import yaml
 from collecting import ROOT
 from exporting import recording_of, row_on
 
+from advisor.ask import Constraints
 from advisor.estimate.predictor import Predictor
 from advisor.export.dstack import BACKENDS
 from advisor.export.pick import Rented, read_pick
@@ -20,7 +21,7 @@ from advisor.export.skypilot import CLOUDS
 from advisor.export.targets import export_to
 from advisor.export.training_jobs import CARDS
 from advisor.jobs.job import Job
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 pytestmark = pytest.mark.exports
 
@@ -57,7 +58,7 @@ def _machines(record: dict[str, Any]) -> list[Any]:
 @pytest.fixture(scope="module")
 def record(make_job: MakeJob) -> dict[str, Any]:
     answer = recommend(
-        make_job(), Request(providers=("aws",), region="us-east-1"), predictor=Predictor()
+        make_job(), Constraints(providers=("aws",), region="us-east-1"), predictor=Predictor()
     )
     return dict(json.loads(json.dumps(answer.to_record())))
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from advisor.cli import app
+from advisor.ask import Constraints
+from advisor.cli.program import app
 from advisor.errors import RunError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.journal import FILE_NAME
 from advisor.jobs.runs import read_actuals
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 from advisor.records.files import to_line
 from advisor.records.profiled import read_journal as read_records
 from advisor.train import feedback
@@ -82,7 +83,7 @@ def test_the_machine_is_told_from_time_and_cost(
     runs: Path, predictor: Predictor, make_job: MakeJob
 ) -> None:
     front = recommend(
-        make_job(), Request(least_gain_fraction=0.0, top=500), predictor=predictor
+        make_job(), Constraints(least_gain_fraction=0.0, top=500), predictor=predictor
     ).front
     prices = [c.configuration.price_usd_per_h for c in front]
     alone = [c for c in front if sum(abs(p / c.configuration.price_usd_per_h - 1) < 0.05

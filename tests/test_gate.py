@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from advisor.ask import Constraints, Question
 from advisor.catalogue.select import parse_gpus
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.gate.decision import (
@@ -33,7 +33,7 @@ from advisor.gate.decision import (
 from advisor.gate.said import from_script, joined
 from advisor.jobs.job import Job
 from advisor.machines.cluster import one_group
-from advisor.rank import recommend
+from advisor.rank.ranking import recommend
 from advisor.rank.rows import Ranked, ranked_rows
 from advisor.simulate.own_cluster import on_own_devices
 

@@ -36,7 +36,7 @@ def predictor() -> Predictor:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine is the laptop that the tests' jobs were recorded on."""
-    monkeypatch.setattr(hosts, "describe", lambda **_: laptop())
+    monkeypatch.setattr(hosts, "describe_host", lambda **_: laptop())
     monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_sheets", tuple)
     monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
 

@@ -20,7 +20,7 @@ from advisor.planners.systems.cephalo import (
     level_shards,
     level_utilisation,
     memory_curve,
-    plan,
+    plan_cephalo,
 )
 
 CASES, LATENCIES = read("cephalo_splits.json")
@@ -52,14 +52,16 @@ def golden_job(case: dict[str, Any]) -> UnevenJob:
     "case", [c for c in CASES if c["strategy"] == "dp_ga"], ids=lambda c: str(c["model"])
 )
 def test_splits_equal_the_authors_planner(case: dict[str, Any]) -> None:
-    found = plan(golden_workers(case), golden_job(case), constants=NO_LIMIT)
+    found = plan_cephalo(golden_workers(case), golden_job(case), constants=NO_LIMIT)
     assert list(found.batches) == case["batch_sizes"]
     assert list(found.accumulation_steps) == case["num_microbatches"]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["strategy"] == "dp"])
 def test_splits_without_accumulation_equal_the_authors_planner(case: dict[str, Any]) -> None:
-    found = plan(golden_workers(case), golden_job(case), constants=NO_LIMIT, may_accumulate=False)
+    found = plan_cephalo(
+        golden_workers(case), golden_job(case), constants=NO_LIMIT, may_accumulate=False
+    )
     assert list(found.batches) == case["batch_sizes"]
 
 
@@ -70,14 +72,16 @@ def test_layer_times_equal_the_published_check() -> None:
         for c in CASES
         if c["strategy"] == "dp_ga" and c["global_batch"] == 32 and len(c["gpus"]) == 4
     ]
-    found = [plan(golden_workers(c), golden_job(c), constants=NO_LIMIT).step_s for c in cases]
+    found = [
+        plan_cephalo(golden_workers(c), golden_job(c), constants=NO_LIMIT).step_s for c in cases
+    ]
     assert np.allclose(np.array(found) * 1e3, expected_ms, atol=0.006)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["strategy"] == "greedy"])
 def test_no_split_of_the_greedy_rule_is_faster(case: dict[str, Any]) -> None:
     workers, job = golden_workers(case), golden_job(case)
-    found = plan(workers, job, constants=NO_LIMIT, may_accumulate=False)
+    found = plan_cephalo(workers, job, constants=NO_LIMIT, may_accumulate=False)
     one, zero = np.array(1), np.array(0.0)
     greedy = max(
         float(
@@ -131,9 +135,9 @@ def test_plan_equals_trying_every_split(
     expected = _exhaustive(workers, job)
     if expected is None:
         with pytest.raises(PlanningError):
-            plan(workers, job)
+            plan_cephalo(workers, job)
         return
-    found = plan(workers, job)
+    found = plan_cephalo(workers, job)
     assert sum(found.batches) == batch
     assert found.step_s == pytest.approx(2 * expected, rel=1e-9)
     limits = [0.75 * w.memory_bytes for w in workers]
@@ -176,14 +180,14 @@ def _exhaustive(workers: list[Worker], job: UnevenJob) -> float | None:
 
 def test_equal_gpus_without_overheads_share_evenly() -> None:
     workers = [Worker(name="a", memory_bytes=80 * GIB, latency=linear(0.001, 0.0))] * 4
-    found = plan(workers, UnevenJob(global_batch=64, layers=1))
+    found = plan_cephalo(workers, UnevenJob(global_batch=64, layers=1))
     assert found.batches == (16, 16, 16, 16)
 
 
 def test_uneven_is_never_slower_than_even() -> None:
     for case in CASES:
         workers, job = golden_workers(case), golden_job(case)
-        uneven = plan(workers, job, constants=NO_LIMIT)
+        uneven = plan_cephalo(workers, job, constants=NO_LIMIT)
         assert uneven.step_s <= even_plan(workers, job, constants=NO_LIMIT).step_s
 
 
@@ -191,7 +195,7 @@ def test_too_little_memory_names_the_nearest_miss() -> None:
     workers = [Worker(name="t4", memory_bytes=16 * GIB, latency=linear(0.001, 0.0))] * 2
     job = UnevenJob(global_batch=8, layers=1, state_bytes=100 * GIB, compute_bytes=(GIB,))
     with pytest.raises(PlanningError, match="GiB more") as caught:
-        plan(workers, job)
+        plan_cephalo(workers, job)
     assert "t4" in caught.value.hint
     assert caught.value.exit_code == 3
 
@@ -199,7 +203,7 @@ def test_too_little_memory_names_the_nearest_miss() -> None:
 def test_fewer_samples_than_gpus_is_refused() -> None:
     workers = [Worker(name="t4", memory_bytes=16 * GIB, latency=linear(0.001, 0.0))] * 3
     with pytest.raises(PlanningError, match="less than one"):
-        plan(workers, UnevenJob(global_batch=2, layers=1))
+        plan_cephalo(workers, UnevenJob(global_batch=2, layers=1))
 
 
 rooms = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=8)

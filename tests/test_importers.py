@@ -56,7 +56,7 @@ def test_scout_keeps_failures_and_prices_runs(tmp_path: Path) -> None:
         "join_huge,4,c4.large,True,huge,3600,spark,1000,join",
         "join_huge,8,c4.large,False,huge,7200,spark,-1,join",
     )
-    good, failed = formats.read("scout", file)
+    good, failed = formats.read_runs_as("scout", file)
     assert (good.status, good.time_s) == ("ok", 3600.0)
     assert good.cost_usd == pytest.approx(0.4)
     assert good.job.facts["input_bytes"] == 1000.0
@@ -74,7 +74,7 @@ def test_ibm_recovers_the_price_and_keeps_timeouts_as_bounds(tmp_path: Path) -> 
         "A,1.0,0.0,,,,,,3,buzz-kmeans,,600,Timed out.",
         "A,1.0,0.0,,,,,,3,buzz-kmeans,,,broken",
     )
-    first, second, cut, broken = formats.read("ibm", file)
+    first, second, cut, broken = formats.read_runs_as("ibm", file)
     assert first.configuration[0].price_usd_per_h == pytest.approx(1.0)
     assert [first.replicate, second.replicate] == [0, 1]
     assert (cut.status, cut.time_s) == ("censored", 600.0)
@@ -90,7 +90,7 @@ def test_trimtuner_anchors_the_full_run_on_the_partial_one(tmp_path: Path) -> No
         "8,0.1,16,async,200,1,t2.small,60000,900",
         "8,0.1,16,sync,601,1,t2.small,60000,900",
     )
-    partial, full, cut = formats.read("trimtuner", file)
+    partial, full, cut = formats.read_runs_as("trimtuner", file)
     assert partial.anchor is None
     assert full.anchor is not None
     assert full.anchor.time_s == pytest.approx(4 * 60)
@@ -101,7 +101,7 @@ def test_coastline_and_gpu_power(tmp_path: Path) -> None:
     coast = written(
         tmp_path / "run_database.csv", COAST, "g-2b,full,A100,2,8,4096,4,5000.5,126.2,1.0"
     )
-    (run,) = formats.read("coastline", coast)
+    (run,) = formats.read_runs_as("coastline", coast)
     assert (run.instances, run.configuration[0].accelerators) == (2, 4)
     power = written(
         tmp_path / "mfu_aggregated_per_config_L4.csv",
@@ -109,7 +109,7 @@ def test_coastline_and_gpu_power(tmp_path: Path) -> None:
         "Q,2,bf16,11,44,50,1000,60",
         "Q,0,bf16,11,0,0,0,60",
     )
-    ran, idle = formats.read("gpu-power", power)
+    ran, idle = formats.read_runs_as("gpu-power", power)
     assert ran.time_s == pytest.approx(0.5)
     assert idle.status == "failed"
 
@@ -126,7 +126,7 @@ def test_trainpred_joins_the_anchor_of_the_same_job(tmp_path: Path) -> None:
         f"p3,AlexNet,16,32,5000,20,{statistics}",
         f"p3,LeNet,16,32,5000,20,{statistics}",
     )
-    anchor, target, alone = formats.read("trainpred", file)
+    anchor, target, alone = formats.read_runs_as("trainpred", file)
     assert target.anchor is not None
     assert target.anchor.time_s == anchor.time_s == 10.0
     assert target.anchor.facts["gpu_fraction_mean"] == 0.5
@@ -141,7 +141,7 @@ def test_profet_turns_microseconds_of_two_steps_into_seconds_of_one(tmp_path: Pa
         "batch_latency": 3.5, "target_us__p3.2xlarge": 1e6,
     }  # fmt: skip
     pd.DataFrame([row]).to_parquet(tmp_path / "anchor_g4.parquet")
-    (run,) = formats.read("profet", tmp_path)
+    (run,) = formats.read_runs_as("profet", tmp_path)
     assert run.time_s == 1.0
     assert run.anchor is not None
     assert run.anchor.facts["operator_convolution_forward_s"] == 2.0
@@ -178,7 +178,7 @@ def test_hivemind_keeps_the_first_minute_only(tmp_path: Path) -> None:
     ]
     pd.DataFrame(steps).to_parquet(tmp_path / "train_steps.parquet")
     pd.DataFrame(system).to_parquet(tmp_path / "system_series.parquet")
-    two, one = formats.read("hivemind", tmp_path)
+    two, one = formats.read_runs_as("hivemind", tmp_path)
     assert (two.time_s, one.time_s) == (1e6 / 100, 1e6 / 50)
     assert two.layout["regions"] == 2.0
     nodes = public_runs.read_nodes(tmp_path)["e1"]
@@ -197,11 +197,11 @@ def test_a_trainer_that_ended_is_read_and_one_that_did_not_is_refused(tmp_path: 
     )
     written(tmp_path / "run" / "checkpoint-40" / "trainer_state.json", json.dumps(state))
     written(tmp_path / "run" / "all_results.json", json.dumps({"train_samples_per_second": 5.2}))
-    (run,) = formats.read("huggingface", tmp_path)
+    (run,) = formats.read_runs_as("huggingface", tmp_path)
     assert (run.time_s, run.job.facts["batch"], run.facts["samples_per_s"]) == (61.5, 8.0, 5.2)
     written(tmp_path / "other" / "trainer_state.json", json.dumps({"log_history": []}))
     with pytest.raises(RunError, match="train_runtime: missing"):
-        formats.read("huggingface", tmp_path / "other")
+        formats.read_runs_as("huggingface", tmp_path / "other")
 
 
 def test_wandb_counters_become_rates(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_wandb_counters_become_rates(tmp_path: Path) -> None:
     events = [{"_runtime": 10.0 * i, "system.cpu": 50.0, "system.network.recv": 1e4 * i,
                "system.proc.memory.rssMB": 100.0} for i in range(1, 5)]  # fmt: skip
     written(folder / "wandb-events.jsonl", *(json.dumps(e) for e in events))
-    (run,) = formats.read("wandb", tmp_path)
+    (run,) = formats.read_runs_as("wandb", tmp_path)
     assert run.configuration[0].memory_gib == 16.0
     assert run.configuration[0].accelerator == "A10G"
     channels = run.series[0].channels
@@ -242,31 +242,31 @@ def test_a_bad_row_is_refused_with_file_row_and_column(
 ) -> None:
     path = written(tmp_path / file, header, row)
     with pytest.raises(RunError, match=rf"{file}: row 1: {column}"):
-        formats.read(name, path)
+        formats.read_runs_as(name, path)
 
 
 @pytest.mark.parametrize("name", ["scout", "ibm", "coastline", "trainpred"])
 def test_a_table_without_its_columns_is_refused(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / "x.csv", "a,b", "1,2")
     with pytest.raises(RunError, match="no column"):
-        formats.read(name, path)
+        formats.read_runs_as(name, path)
 
 
 @pytest.mark.parametrize("name", [n for n in formats.FORMATS if n not in ("records",)])
 def test_an_empty_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunError):
-        formats.read(name, tmp_path)
+        formats.read_runs_as(name, tmp_path)
 
 
 def test_an_unknown_format_or_path_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no format named 'excel'"):
-        formats.read("excel", tmp_path)
+        formats.read_runs_as("excel", tmp_path)
     with pytest.raises(UsageError, match="there is no"):
-        formats.read("scout", tmp_path / "nowhere")
+        formats.read_runs_as("scout", tmp_path / "nowhere")
 
 
 def test_our_own_dataset_is_read_whole() -> None:
-    records = formats.read("minicloud", data.root("datasets") / "runs")
+    records = formats.read_runs_as("minicloud", data.root("datasets") / "runs")
     assert len(records) > 100
     readings = [r.anchor.series[0].readings if r.anchor else 0 for r in records]
     # While others held both cores the sampler outside did not get to a reading of some short runs.
@@ -283,17 +283,17 @@ def test_a_changed_row_of_our_own_dataset_is_refused(tmp_path: Path) -> None:
     lines[3] = lines[3].replace('"batch":', '"botch":', 1)
     (tmp_path / "runs.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
     with pytest.raises(RunError, match=r"runs\.jsonl\.gz:4"):
-        formats.read("minicloud", tmp_path)
+        formats.read_runs_as("minicloud", tmp_path)
 
 
 def test_collected_runs_cost_what_the_prices_beside_them_say(tmp_path: Path) -> None:
     folder = data.root("datasets") / "runs"
     packed = tmp_path / "runs.jsonl.gz"
     shutil.copy(folder / "runs.jsonl.gz", packed)
-    by_row = {r.record_id: r for r in formats.read("minicloud", tmp_path)}
+    by_row = {r.record_id: r for r in formats.read_runs_as("minicloud", tmp_path)}
     prices = {"shapes": {"0.5 cores, 0 Mbit/s": {"usd_per_h": 7.0, "source": "a machine"}}}
     (tmp_path / "prices.json").write_text(json.dumps(prices))
-    for run in formats.read("minicloud", tmp_path):
+    for run in formats.read_runs_as("minicloud", tmp_path):
         before = by_row[run.record_id]
         machine = run.configuration[0]
         if machine.vcpus == 0.5 and not machine.network_gbit_per_s:
@@ -304,7 +304,7 @@ def test_collected_runs_cost_what_the_prices_beside_them_say(tmp_path: Path) -> 
             assert run == before
     (tmp_path / "prices.json").write_text("{}")
     with pytest.raises(RunError, match="prices"):
-        formats.read("minicloud", tmp_path)
+        formats.read_runs_as("minicloud", tmp_path)
 
 
 def test_a_rate_keeps_the_total_of_its_counter() -> None:
@@ -344,7 +344,7 @@ def test_a_public_collection_survives_import_and_file(
     tmp_path: Path, name: str, folder: str, statuses: set[str]
 ) -> None:
     assert SHARED is not None
-    records = formats.read(name, SHARED / "data" / "cloud_runs" / folder)
+    records = formats.read_runs_as(name, SHARED / "data" / "cloud_runs" / folder)
     assert {r.status for r in records} == statuses
     write_records(tmp_path / "runs.jsonl.gz", records[:200])
     assert read_records(tmp_path / "runs.jsonl.gz") == records[:200]

@@ -12,7 +12,7 @@ from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners.step.units import idle_s_per_sample, relative_speed, vcpus_needed
 from advisor.planners.systems.perfect import Feeding
-from advisor.rank import recommend
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 

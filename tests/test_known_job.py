@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from advisor.ask import JobSpec
+from advisor.ask import Constraints, JobSpec
 from advisor.catalogue import Catalogue
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.collectors.format.records import PROFILER_FILE
 from advisor.errors import UsageError
 from advisor.estimate.columns import STATUSES
@@ -32,7 +32,7 @@ from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.step.from_runs import MeasuredRun, steps_s, work_from_runs
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 RUN = CliRunner()
 SHEET = accelerator_devices()
@@ -126,7 +126,7 @@ def test_what_was_run_on_one_card_says_nothing_of_several(asking: Predictor) -> 
     columns = asking.step_columns(job, np.array([0]), np.array([1]), fleet=two)
     assert STATUSES[int(columns.status[0])] == "runs_on_one_machine"
     job = replace(job, total_steps=1e5, total_source="given: --total-steps")
-    front = recommend(job, Request(top=5), predictor=asking).front
+    front = recommend(job, Constraints(top=5), predictor=asking).front
     assert front
     assert all(c.configuration.parts[0][1] == 1 for c in front)
     assert all(c.layout.dp == 1 for c in front if c.layout is not None)

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_cases import CASES, DENSE, MODELS, SETUPS, odd_layouts, random_layouts
 
-from advisor.estimate.launch import command, framework_of, runnable
+from advisor.estimate.launch.frameworks import command, framework_of, runnable
 from advisor.estimate.launch.modules import listed
 from advisor.planners.core.columns import RECOMPUTES, shapes_of
 from advisor.planners.core.errors import PlanningError

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.api import estimate
+from advisor.ask import Constraints
 from advisor.collectors.derive.resources import Resources
 from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError
@@ -25,7 +26,7 @@ from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
 from advisor.learned import features
 from advisor.learned.quick import LEAST_ROWS, Hull
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 from advisor.records import RunRecord
 from advisor.records.catalogued import machines_of
 from advisor.records.profiled import profile, program_of, record
@@ -153,7 +154,7 @@ class TestCorrection:
         assert not learned.predict(job, "t3.medium", provider="aws").is_learned
 
     def test_recommend_uses_it_and_says_so(self, make_job: MakeJob, learned: Predictor) -> None:
-        request = Request(
+        request = Constraints(
             least_gain_fraction=0.0,
             providers=("aws",),
             max_price_usd_per_h=0.05,
@@ -295,7 +296,7 @@ class TestShipped:
         index = predictor.catalogue.instance_type("t3.medium", provider="aws").index
         columns = predictor.step_columns(job, np.array([index]), np.array([count]))
         asked = candidate_records(job, predictor.catalogue, columns, np.array([0]))
-        row: list[float] = features.as_asked(features.table(asked))[0].tolist()
+        row: list[float] = features.as_asked(features.feature_table(asked))[0].tolist()
         return row
 
     def test_the_cost_is_also_predicted_directly(self, example: Job) -> None:

@@ -6,7 +6,7 @@ import pytest
 from advisor.catalogue import Catalogue
 from advisor.machines.cluster import one_group
 from advisor.machines.devices import accelerator_devices, part
-from advisor.machines.fleet import fleet, lone_fleet
+from advisor.machines.fleet import catalogue_fleet, lone_fleet
 from advisor.machines.pcie import link_between
 
 CATALOGUE = Catalogue.load(with_overrides=False)
@@ -28,7 +28,7 @@ def test_a_machine_has_its_measured_link_or_that_of_the_rule() -> None:
     """As a column of the fleet and as machines of a cluster."""
     types = CATALOGUE.types
     several = np.flatnonzero((types.accelerator_count >= 2) & (types.accelerator_count % 1 == 0))
-    columns = fleet(CATALOGUE)
+    columns = catalogue_fleet(CATALOGUE)
     kinds = set()
     for i in several:
         row = CATALOGUE.accelerators.get(str(types.accelerator[i]))

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from advisor import data
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.collectors.derive import store
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor

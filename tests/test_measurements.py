@@ -155,7 +155,7 @@ def test_what_was_fetched_comes_before_the_mirror(
 
 
 def test_what_is_read_is_noted() -> None:
-    with reads.collected() as inputs:
+    with reads.tables_read() as inputs:
         measurements.NEUSIGHT.read("latencies", PACKAGED)
         measurements.SCOUT.read_runs("jobs", PACKAGED)
     assert list(inputs) == ["neusight/latencies", "scout/jobs"]

@@ -174,7 +174,7 @@ def test_a_version_2_group_is_written_in_its_own_format(tmp_path: Path) -> None:
 def nodes() -> Iterator[network.Nodes]:
     if not network.can_make_nodes():
         pytest.skip("network namespaces are refused here")
-    with network.cluster(2) as two:
+    with network.cluster_of_namespaces(2) as two:
         yield two
 
 
@@ -238,11 +238,11 @@ def test_a_link_is_no_faster_than_its_rate(nodes: network.Nodes) -> None:
 def test_a_cluster_leaves_nothing_behind(nodes: network.Nodes) -> None:
     pid = os.fork()
     if pid == 0:  # a collector that is killed while its cluster stands
-        with network.cluster(1):
+        with network.cluster_of_namespaces(1):
             os.kill(os.getpid(), 9)
     os.waitpid(pid, 0)
     assert list(Path("/run/netns").glob(f"ac{pid}c*"))
-    with network.cluster(1):  # any new cluster sweeps
+    with network.cluster_of_namespaces(1):  # any new cluster sweeps
         pass
     assert not list(Path("/run/netns").glob(f"ac{pid}c*"))
     assert nodes.namespace(0) in os.listdir("/run/netns")  # the living are left alone
@@ -250,5 +250,8 @@ def test_a_cluster_leaves_nothing_behind(nodes: network.Nodes) -> None:
 
 def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(RecordingError, match="ip is not installed"), network.cluster(1):
+    with (
+        pytest.raises(RecordingError, match="ip is not installed"),
+        network.cluster_of_namespaces(1),
+    ):
         pass

@@ -15,6 +15,7 @@ from recorded_models import convolutions, transformer
 from typer.testing import CliRunner
 
 from advisor.answer import Candidate, Recommendation
+from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferFilter
 from advisor.estimate.best import best_released
 from advisor.estimate.group_bounds import least_group_step_s, refined_step_s
@@ -26,9 +27,10 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
-from advisor.rank import Request, pareto_front, recommend
 from advisor.rank.given import PlanQuestion, plan
 from advisor.rank.prune import mixed_rows
+from advisor.rank.ranking import recommend
+from advisor.rank.ranking_front import pareto_front
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()
@@ -91,7 +93,7 @@ def few() -> Predictor:
     return Predictor(only(predictor().catalogue, names))
 
 
-def front_of(job: Job, request: Request, *, is_pruned: bool) -> np.ndarray:
+def front_of(job: Job, request: Constraints, *, is_pruned: bool) -> np.ndarray:
     """Return the front of equal and mixed clusters, the latter pruned or all evaluated."""
     equal = recommend(job, replace(request, top=10_000), predictor=few()).front
     offers = few().catalogue.select(
@@ -123,7 +125,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("make", [heavy, convolutions])
 def test_pruning_loses_nothing(make_job: MakeJob, make: Callable[[], Work], name: str) -> None:
-    request = Request(least_gain_fraction=0.0, mixed=True, **CASES[name])
+    request = Constraints(least_gain_fraction=0.0, mixed=True, **CASES[name])
     job = job_of(make_job, make(), cpu_s_per_sample=1e-4)
     pruned = front_of(job, replace(request, mixed=False), is_pruned=True)
     every = front_of(job, replace(request, mixed=False), is_pruned=False)
@@ -139,7 +141,7 @@ def test_pruning_loses_nothing(make_job: MakeJob, make: Callable[[], Work], name
 
 def test_constraints_prune_only_what_breaks_them(make_job: MakeJob) -> None:
     job = job_of(make_job, heavy())
-    request = Request(least_gain_fraction=0.0, region="us-east-1", max_nodes=3)
+    request = Constraints(least_gain_fraction=0.0, region="us-east-1", max_nodes=3)
     free = front_of(job, request, is_pruned=False)
     assert len(free) > 2
     budget = float(np.median(free[:, 1]))
@@ -150,7 +152,9 @@ def test_constraints_prune_only_what_breaks_them(make_job: MakeJob) -> None:
 @pytest.fixture(scope="module")
 def answer(make_job: MakeJob) -> Recommendation:
     job = job_of(make_job, heavy())
-    request = Request(least_gain_fraction=0.0, mixed=True, region="*us*", max_nodes=3, top=1000)
+    request = Constraints(
+        least_gain_fraction=0.0, mixed=True, region="*us*", max_nodes=3, top=1000
+    )
     return recommend(job, request, predictor=scarce(2))
 
 
@@ -186,7 +190,7 @@ def test_parts_stand_in_one_place_and_their_prices_add_up(answer: Recommendation
 
 def test_mixed_clusters_only_add_to_the_list(make_job: MakeJob) -> None:
     job = job_of(make_job, heavy())
-    request = Request(least_gain_fraction=0.0, region="us*", max_nodes=3, top=10_000)
+    request = Constraints(least_gain_fraction=0.0, region="us*", max_nodes=3, top=10_000)
     alone = recommend(job, replace(request, mixed=False), predictor=scarce(2))
     both = recommend(job, replace(request, mixed=True), predictor=scarce(2))
     assert any(is_mixed(c) for c in both.front)
@@ -230,7 +234,7 @@ def check_recommend_is_no_worse(make_job: MakeJob, seed: int) -> None:
         found = plan(PlanQuestion(job=job, cluster=cluster, predictor=asked))
     except PlanningError:
         return
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0, mixed=True, top=10_000, max_nodes=sum(machines.values())
     )
     front = recommend(job, request, predictor=asked).front
@@ -281,7 +285,7 @@ def test_own_machines_of_several_types_work_together(make_job: MakeJob) -> None:
     """Of machines of which there is a number all are looked at, of three types and more."""
     catalogue = scarce(1).catalogue
     job = job_of(make_job, heavy())
-    request = Request(least_gain_fraction=0.0, top=1000)
+    request = Constraints(least_gain_fraction=0.0, top=1000)
     found = recommend(job, request, predictor=Predictor(catalogue, learned=None))
     assert max(len(one.configuration.parts) for one in found.front) == 3
     none = recommend(job, replace(request, mixed=False), predictor=Predictor(catalogue))
@@ -292,7 +296,7 @@ def test_a_deadline_that_equal_machines_miss_is_kept_by_unlike_ones(make_job: Ma
     job = job_of(make_job, heavy())
     catalogue = only(predictor().catalogue, {"g5.xlarge", "g6.xlarge"})
     asked = Predictor(catalogue, learned=None)
-    request = Request(least_gain_fraction=0.0, max_nodes=3, top=1000)
+    request = Constraints(least_gain_fraction=0.0, max_nodes=3, top=1000)
     equal = recommend(job, request, predictor=asked).front
     both = recommend(job, replace(request, mixed=True), predictor=asked).front
     # Without a deadline equal machines are enough, and nobody asked for others.
@@ -307,13 +311,13 @@ def test_a_deadline_that_equal_machines_miss_is_kept_by_unlike_ones(make_job: Ma
 def test_programs_have_no_mixed_clusters(make_job: MakeJob) -> None:
     program = Program(duration_s=600.0, cpu_s=600.0, parallelism=1.0)
     job = make_job(work=None, program=program, global_batch=1, total_steps=1.0)
-    request = Request(providers=("aws",), mixed=True)
+    request = Constraints(providers=("aws",), mixed=True)
     found = recommend(job, request, predictor=predictor())
     assert not any(is_mixed(c) for c in found.front)
 
 
 def test_one_machine_at_most_is_no_mixed_cluster(make_job: MakeJob) -> None:
-    request = Request(least_gain_fraction=0.0, providers=("aws",), mixed=True, max_nodes=1)
+    request = Constraints(least_gain_fraction=0.0, providers=("aws",), mixed=True, max_nodes=1)
     found = recommend(job_of(make_job, heavy()), request, predictor=predictor())
     assert not any(is_mixed(c) for c in found.front)
 
@@ -330,6 +334,6 @@ def test_the_command_line_has_the_option() -> None:
 
 
 def app_of() -> Any:
-    from advisor.cli import app
+    from advisor.cli.program import app
 
     return app

@@ -165,12 +165,12 @@ def test_writing_keeps_what_else_lies_in_the_folder(tmp_path: Path) -> None:
 def test_what_is_read_is_noted_whatever_the_order_of_its_rows() -> None:
     frame = pd.DataFrame({"a": [1, 2, 3], "b": [0.1, 0.2, 0.3]})
     shuffled = frame.sample(frac=1.0, random_state=1)
-    with reads.collected() as outer:
-        with reads.collected() as one:
+    with reads.tables_read() as outer:
+        with reads.tables_read() as one:
             reads.note_frame("t", frame)
-        with reads.collected() as other:
+        with reads.tables_read() as other:
             reads.note_frame("t", shuffled)
-        with reads.collected() as changed:
+        with reads.tables_read() as changed:
             reads.note_frame("t", frame.assign(b=np.nextafter(frame["b"], 1)))
     assert one == other
     assert one != changed

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, parse_gpus
 from advisor.catalogue.networks import assumed_networks, front_end_bytes_per_s, rate_of, size_class
 from advisor.catalogue.rows import TypeRow
@@ -16,8 +17,8 @@ from advisor.errors import CatalogueError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.lab.catalogue.networks import base_size, network_rows
-from advisor.machines.fleet import assumed_network_log_sd, fleet
-from advisor.rank import Request, recommend
+from advisor.machines.fleet import assumed_network_log_sd, catalogue_fleet
+from advisor.rank.ranking import recommend
 
 GBIT = 1e9 / 8
 
@@ -34,7 +35,7 @@ def overridden(folder: Path, *rows: str) -> Catalogue:
 
 
 def test_a_stated_network_is_kept_and_an_unknown_one_is_marked(plain: Catalogue) -> None:
-    machines = fleet(plain)
+    machines = catalogue_fleet(plain)
     stated = plain.types.network_bytes_per_s
     known = ~np.isnan(stated)
     assert (machines.network_bytes_per_s[known] == stated[known]).all()
@@ -95,7 +96,7 @@ def test_a_catalogue_that_knows_no_network_still_assumes_one(plain: Catalogue) -
 def test_an_assumed_network_widens_by_the_share_of_the_step_that_waits_for_it(
     plain: Catalogue,
 ) -> None:
-    machines = fleet(plain)
+    machines = catalogue_fleet(plain)
     assumed = int(np.flatnonzero(machines.is_network_assumed)[0])
     known = int(np.flatnonzero(~machines.is_network_assumed)[0])
     rows = np.array([assumed, assumed, assumed, known])
@@ -171,7 +172,7 @@ def test_the_user_may_state_a_network(tmp_path: Path, plain: Catalogue) -> None:
     assert after.network_bytes_per_s == pytest.approx(3200 * GBIT)
     assert after.is_rdma
     assert after.network_source == "overrides.csv, row 2"
-    machines = fleet(catalogue)
+    machines = catalogue_fleet(catalogue)
     assert not machines.is_network_assumed[after.index]
     assert machines.network_bytes_per_s[after.index] == pytest.approx(3200 * GBIT)
     others = np.arange(len(plain.types)) != after.index
@@ -192,7 +193,7 @@ def test_assumed_networks_are_listed_marked_and_left_out_on_request(
     make_job: Callable[..., Job], plain: Catalogue
 ) -> None:
     predictor, job = Predictor(plain, learned=None), make_job(global_batch=16_384)
-    anything = Request(
+    anything = Constraints(
         least_gain_fraction=0.0, providers=("lambda",), gpus=parse_gpus("A100:8"), top=500
     )
     listed = recommend(job, anything, predictor=predictor)
@@ -215,7 +216,7 @@ def test_stating_the_assumed_network_keeps_the_step_and_narrows_its_interval(
 ) -> None:
     job, name = make_job(), "gpu_8x_a100"
     row = plain.instance_type(name, provider="lambda").index
-    gbps = float(fleet(plain).network_bytes_per_s[row]) / GBIT
+    gbps = float(catalogue_fleet(plain).network_bytes_per_s[row]) / GBIT
     stated = overridden(tmp_path, f"network,lambda,{name},{gbps!r},")
     assumed, known = (
         Predictor(one, learned=None).predict(job, name, count=4) for one in (plain, stated)
@@ -229,7 +230,7 @@ def test_stating_the_assumed_network_keeps_the_step_and_narrows_its_interval(
         for one in (assumed, known)
     ]
     added = np.sqrt(widths[0] ** 2 - widths[1] ** 2)
-    expected = assumed.shares["network"] * fleet(plain).network_log_sd[row]
+    expected = assumed.shares["network"] * catalogue_fleet(plain).network_log_sd[row]
     assert added == pytest.approx(expected, rel=1e-3)
     slower = overridden(tmp_path, f"network,lambda,{name},{gbps / 10!r},")
     worse = Predictor(slower, learned=None).predict(job, name, count=4)

@@ -16,11 +16,12 @@ import pytest
 
 from advisor import words
 from advisor.answer import Recommendation
+from advisor.ask import Constraints
 from advisor.errors import UsageError
 from advisor.estimate.known import find_job as ask_job
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ def predictor() -> Predictor:
 
 @pytest.fixture(scope="module")
 def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
-    return recommend(make_job(), Request(top=4), predictor=predictor)
+    return recommend(make_job(), Constraints(top=4), predictor=predictor)
 
 
 class _Cells(HTMLParser):
@@ -102,7 +103,7 @@ def test_a_notebook_shows_a_chart_that_names_every_candidate(answer: Recommendat
     texts = ["".join(one.itertext()) for one in root.iter() if one.tag.endswith("text")]
     for one in answer.front:
         parts = one.to_record()["configuration"]
-        assert f"{one.rank}: {words.inside(parts)}" in texts
+        assert f"{one.rank}: {words.devices_words(parts)}" in texts
     best = words.PICKS["best_value"]
     assert any(best in text for text in texts) == (answer.picks["best_value"] != "here")
     assert "script" not in _cells(html).tags
@@ -134,7 +135,7 @@ def test_a_model_that_was_never_run_is_asked_by_keywords(
 
 
 def test_nothing_found_shows_the_nearest_misses(make_job: MakeJob, predictor: Predictor) -> None:
-    missed = recommend(make_job(), Request(top=3, budget_usd=1e-6), predictor=predictor)
+    missed = recommend(make_job(), Constraints(top=3, budget_usd=1e-6), predictor=predictor)
     assert not missed.front
     page = _cells(missed._repr_html_())
     assert len([row for row in page.rows if row]) == len(missed.nearest)
@@ -171,7 +172,7 @@ def test_a_plot_has_a_point_and_a_name_a_candidate(answer: Recommendation) -> No
     axes = answer.plot()
     texts = {text.get_text() for text in axes.texts}
     for one in answer.front:
-        assert f"{one.rank}: {words.inside(one.to_record()['configuration'])}" in texts
+        assert f"{one.rank}: {words.devices_words(one.to_record()['configuration'])}" in texts
     drawn = [point for line, _, _ in axes.containers for point in line.get_xydata().tolist()]
     asked = [[one.training_time_h.value, one.cost_usd.value] for one in answer.front]
     assert sorted(drawn) == sorted(asked)

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 from advisor import api
 from advisor.answer import Answer
-from advisor.ask import Question
+from advisor.ask import Constraints, Question
 from advisor.ask.records import LayoutRequest
 from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import AdvisorError
 from advisor.estimate.case import SPACE
 from advisor.estimate.estimate import estimate_on_type
@@ -40,8 +40,8 @@ from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.layouts.search import node_counts
 from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
-from advisor.rank import Request, recommend
 from advisor.rank.given import FAMILIES, PlanQuestion, plan
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 SAME = 1e-9
@@ -237,7 +237,7 @@ def refused_by_all(draw: Draw) -> None:
 def test_recommend_says_what_predict_says(gpus: tuple[str, ...], jobs: tuple[Job, ...]) -> None:
     compared = 0
     for job in jobs[::3]:
-        request = Request(
+        request = Constraints(
             least_gain_fraction=0.0, gpus=GpuFilter(names=gpus), max_nodes=4, top=100
         )
         for one in recommend(job, request, predictor=predictor()).front:

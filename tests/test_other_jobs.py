@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from advisor.ask import JobSpec
 from advisor.catalogue import Catalogue
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.known import job_from_runs, job_of
 from advisor.estimate.predictor import Predictor

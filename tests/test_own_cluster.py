@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from advisor import api, compare_with_cluster
 from advisor.answer import Recommendation
-from advisor.cli import app
+from advisor.ask import Constraints
+from advisor.cli.program import app
 from advisor.errors import AdvisorError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs import load
@@ -25,7 +26,7 @@ from advisor.jobs.job import Job
 from advisor.planners import PlanningError
 from advisor.planners.queueing.engine import POLICIES
 from advisor.planners.queueing.simulator import Wait, rent_or_wait
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 from advisor.records.traces import TraceError
 from advisor.report import simulation as report
 from advisor.report.page import page_data
@@ -46,7 +47,7 @@ def job(make_job: Callable[..., Job]) -> Job:
 
 @pytest.fixture(scope="module")
 def listed(job: Job, predictor: Predictor) -> Recommendation:
-    return recommend(job, Request(top=4), predictor=predictor)
+    return recommend(job, Constraints(top=4), predictor=predictor)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_the_page_says_what_the_tables_say(
     assert data["answer"]["own_cluster"] == json.loads(json.dumps(own))
     said = data["words"]["own_cluster"]
     console = Console(file=io.StringIO(), width=300)
-    report.show(own, console)
+    report.show_simulation(own, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert said["line"] in printed
     assert len(said["ways"]) == len(own["ways"]) == 2
@@ -191,7 +192,7 @@ def test_the_text_fits_the_terminal_and_shows_the_records_numbers(
     both: ClusterComparison, width: int
 ) -> None:
     console = Console(width=width, file=io.StringIO())
-    report.show(both.to_record()["own_cluster"], console)
+    report.show_simulation(both.to_record()["own_cluster"], console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width
     for way in both.ways:

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from typer.testing import CliRunner
 
 from advisor import api, data
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.known import find_job
 from advisor.estimate.layout_model import load

@@ -67,7 +67,7 @@ def test_import_loads_nothing_heavy(statement: str) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom advisor.cli import app\n"
+        "import sys\nfrom advisor.cli.program import app\n"
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         f"print([m for m in {HEAVY} if m in sys.modules])"
     )
@@ -80,7 +80,7 @@ def test_nothing_that_draws_is_loaded_unasked(words: list[str], tmp_path: Path) 
     code = (
         "import os, sys\n"
         f"os.environ['ADVISOR_RUNS'] = {str(tmp_path)!r}\n"
-        "from advisor.cli import app\n"
+        "from advisor.cli.program import app\n"
         f"try:\n    app({words})\nexcept SystemExit:\n    pass\n"
         "print([m for m in ('matplotlib', 'plotext') if m in sys.modules])"
     )

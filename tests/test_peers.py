@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor import data
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError, RunError, UsageError
 from advisor.estimate.peers import (
     PeerGroup,
     PeerModel,
     PeerSeries,
-    answer,
     minute_of,
+    peers_answer,
     peers_of,
     series_of,
     together,
@@ -264,8 +264,8 @@ def test_a_model_of_unknown_size_is_an_error_with_its_row(tmp_path: Path) -> Non
 def test_peers_at_two_sites_need_their_link() -> None:
     groups = [PeerGroup(count=2, samples_per_s=80.0, site=s) for s in ("us", "eu")]
     link = {frozenset(("us", "eu")): 210e6 / 8}
-    far = answer(peers_of(groups, target_batch=3e4, parameters=2e8, links=link), samples=1e6)
-    near = answer(
+    far = peers_answer(peers_of(groups, target_batch=3e4, parameters=2e8, links=link), samples=1e6)
+    near = peers_answer(
         peers_of([PeerGroup(count=4, samples_per_s=80.0)], target_batch=3e4, parameters=2e8,
                  links={}), samples=1e6,
     )  # fmt: skip
@@ -290,7 +290,7 @@ def test_the_verb_says_what_the_function_answers() -> None:
     groups = [PeerGroup(count=4, samples_per_s=35.0, site=s) for s in ("us", "eu")]
     link = {frozenset(("us", "eu")): 210e6 / 8}
     asked = peers_of(groups, target_batch=32768, parameters=198e6, links=link)
-    assert record == answer(asked, samples=1e6).to_record()
+    assert record == peers_answer(asked, samples=1e6).to_record()
     text = runner.invoke(app, words)
     assert "over links of 210 Mbit/s" in text.output
     assert "of their sum" in text.output

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.answer import Candidate, Configuration, Estimate, Offer, Recommendation
-from advisor.ask import JobSpec
+from advisor.ask import Constraints, JobSpec
 from advisor.collectors.format.facts import Told
-from advisor.estimate.at_hand import at_hand
+from advisor.estimate.at_hand import machine_at_hand
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.jobs.load import job_of
+from advisor.jobs.load import job_from_spec
 from advisor.jobs.runs import Actual
 from advisor.planners.core.nouns import Layout
-from advisor.rank import Request, recommend
 from advisor.rank.changes import changes, known_error, stored_errors, unmeasured_words
 from advisor.rank.front import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
 from advisor.rank.front import picks as picks_of
+from advisor.rank.ranking import recommend
 from advisor.rank.ranking_front import pareto_front
-from advisor.words import recommendation, summary
+from advisor.words import recommendation, summary_of
 
 MakeJob = Callable[..., Job]
 
@@ -170,7 +170,7 @@ def predictor() -> Predictor:
 @pytest.fixture(scope="module")
 def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
     job = make_job()
-    return recommend(job, predictor=predictor, here=at_hand(predictor, job))
+    return recommend(job, predictor=predictor, here=machine_at_hand(predictor, job))
 
 
 def test_picks_name_rows_that_are_shown(answer: Recommendation) -> None:
@@ -187,8 +187,10 @@ def test_rows_of_the_catalogue_differ_by_the_gain(answer: Recommendation) -> Non
 
 
 def test_without_a_gain_the_whole_front_is_there(make_job: MakeJob, predictor: Predictor) -> None:
-    every = recommend(make_job(), Request(least_gain_fraction=0.0, top=500), predictor=predictor)
-    some = recommend(make_job(), Request(top=500), predictor=predictor)
+    every = recommend(
+        make_job(), Constraints(least_gain_fraction=0.0, top=500), predictor=predictor
+    )
+    some = recommend(make_job(), Constraints(top=500), predictor=predictor)
     assert "too_little_gain" not in every.rejected
     merged = some.rejected["too_little_gain"]
     assert len(every.front) == len(some.front) + merged > merged > 0
@@ -211,28 +213,30 @@ def test_machines_boot_where_they_are_rented_and_not_here(
     slow = replace(job, transfers=replace(job.transfers, boot_s=3600.0))
     at_once = predictor.predict(job, "g5.xlarge").training_time_h.value
     assert predictor.predict(slow, "g5.xlarge").training_time_h.value >= at_once + 1.0
-    assert at_hand(predictor, slow) == at_hand(predictor, job)
+    assert machine_at_hand(predictor, slow) == machine_at_hand(predictor, job)
 
 
 def test_a_confidence_is_kept_by_every_row(make_job: MakeJob, predictor: Predictor) -> None:
     free = recommend(make_job(), predictor=predictor)
     deadline = sorted(one.training_time_h.value for one in free.front)[len(free.front) // 2]
-    sure = recommend(make_job(), Request(deadline_h=deadline, confidence=0.9), predictor=predictor)
+    sure = recommend(
+        make_job(), Constraints(deadline_h=deadline, confidence=0.9), predictor=predictor
+    )
     assert sure.front
     for one in sure.front:
         assert one.training_time_h.above(deadline) <= 0.1 + 1e-9
-    even = recommend(make_job(), Request(deadline_h=deadline), predictor=predictor)
+    even = recommend(make_job(), Constraints(deadline_h=deadline), predictor=predictor)
     assert even.front[-1].cost_usd.value <= sure.front[-1].cost_usd.value
 
 
 def test_a_row_that_is_sure_of_the_deadline_is_always_shown(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
-    whole = Request(least_gain_fraction=0.0, top=500)
+    whole = Constraints(least_gain_fraction=0.0, top=500)
     for deadline in (2.0, 5.0, 20.0):
         every = recommend(make_job(), replace(whole, deadline_h=deadline), predictor=predictor)
         sure = [one for one in every.front if (one.late_probability or 0.0) <= 0.1]
-        answer = recommend(make_job(), Request(deadline_h=deadline), predictor=predictor)
+        answer = recommend(make_job(), Constraints(deadline_h=deadline), predictor=predictor)
         found = answer.picks.get("within_deadline")
         assert (found is None) == (not sure)
         if isinstance(found, int):
@@ -246,7 +250,7 @@ def test_the_answer_is_one_screen(
     make_job: MakeJob, predictor: Predictor, width: int, steps: float
 ) -> None:
     job = replace(make_job(), total_steps=steps)
-    answer = recommend(job, predictor=predictor, here=at_hand(predictor, job))
+    answer = recommend(job, predictor=predictor, here=machine_at_hand(predictor, job))
     lines = [line for line, _ in recommendation.text(answer.to_record(), width=width)]
     assert len(lines) <= recommendation.SCREEN_LINES
     assert max(map(len, lines)) <= width
@@ -271,11 +275,13 @@ def test_a_row_explains_itself_and_an_unknown_one_says_which_there_are(
 def test_the_hourly_price_of_all_machines_together_is_bounded(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
-    free = recommend(make_job(), Request(least_gain_fraction=0.0, top=500), predictor=predictor)
+    free = recommend(
+        make_job(), Constraints(least_gain_fraction=0.0, top=500), predictor=predictor
+    )
     hourly = [one.configuration.price_usd_per_h for one in free.front]
     most = sorted(hourly)[len(hourly) // 2]
     bound = recommend(
-        make_job(), Request(least_gain_fraction=0.0, top=500, max_hourly_usd=most),
+        make_job(), Constraints(least_gain_fraction=0.0, top=500, max_hourly_usd=most),
         predictor=predictor,
     )  # fmt: skip
     assert bound.rejected["over_hourly"] > 0
@@ -290,8 +296,8 @@ def test_what_misses_the_hourly_limit_by_least_is_shown(
 ) -> None:
     """Of a job that is searched for layouts, and of a small one that fits a single card."""
     size = 4096 if is_laid_out else 256
-    job = job_of(JobSpec(layers=8, hidden=size, heads=8, tokens=10_000_000))
-    request = Request(max_hourly_usd=0.001, max_nodes=2)
+    job = job_from_spec(JobSpec(layers=8, hidden=size, heads=8, tokens=10_000_000))
+    request = Constraints(max_hourly_usd=0.001, max_nodes=2)
     answer = recommend(job, request, predictor=predictor)
     assert not answer.front
     hourly = [one.configuration.price_usd_per_h for one in answer.nearest]
@@ -305,7 +311,7 @@ def test_what_misses_the_hourly_limit_by_least_is_shown(
 def test_every_spot_row_says_how_often_it_is_interrupted(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
-    request = Request(pricings=("on-demand", "spot"))
+    request = Constraints(pricings=("on-demand", "spot"))
     answer = recommend(make_job(), request, predictor=predictor)
     offers = [offer for one in answer.front for offer, _ in one.configuration.parts]
     assert any(offer.pricing == "spot" for offer in offers)
@@ -323,7 +329,7 @@ def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
     by_name = {change.name: change for change in answer.changes}
     assert "batch" in by_name
     offer, count = chosen.configuration.parts[0]
-    twice = job_of(JobSpec(batch=2 * job.global_batch), job=job)
+    twice = job_from_spec(JobSpec(batch=2 * job.global_batch), job=job)
     same = predictor.predict(
         twice, offer.instance_type, count=count, provider=offer.provider, region=offer.region
     )
@@ -348,13 +354,13 @@ def test_the_strongest_change_says_what_is_best_after_it(
         asked.append(other)
         return replace(answer, picks={"best_value": 1 if chosen.rank > 1 else 2})
 
-    strongest, *others = changes(job, Request(), predictor, chosen, None, ask=ask)
+    strongest, *others = changes(job, Constraints(), predictor, chosen, None, ask=ask)
     assert len(asked) == 1
     assert asked[0] != job
     assert strongest.pick is answer.front[0 if chosen.rank > 1 else 1]
     assert strongest.to_record()["pick"]["rank"] == strongest.pick.rank
     assert all(one.pick is None for one in others)
-    (same, *_) = changes(job, Request(), predictor, chosen, None, ask=lambda _: answer)
+    (same, *_) = changes(job, Constraints(), predictor, chosen, None, ask=lambda _: answer)
     assert same.pick is None  # the same machines are still the best
 
 
@@ -363,7 +369,7 @@ def test_a_script_is_told_what_the_choice_assumes_of_it(
 ) -> None:
     told = Told(reason="--no-cuda", change="leave --no-cuda out")
     job = replace(make_job(), told=told)
-    here = at_hand(predictor, job)
+    here = machine_at_hand(predictor, job)
     answer = recommend(job, predictor=predictor, here=here, with_changes=True)
     chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     named = {change.name: change for change in answer.changes}
@@ -382,9 +388,9 @@ def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Pred
     free = recommend(make_job(), predictor=predictor, with_changes=True)
     budget = sorted(one.cost_usd.value for one in free.front)[0] * 1.5
     bound = recommend(
-        make_job(), Request(budget_usd=budget), predictor=predictor, with_changes=True
+        make_job(), Constraints(budget_usd=budget), predictor=predictor, with_changes=True
     )
-    more = recommend(make_job(), Request(budget_usd=2 * budget), predictor=predictor)
+    more = recommend(make_job(), Constraints(budget_usd=2 * budget), predictor=predictor)
     change = next(one for one in bound.changes if one.name == "budget")
     assert change.training_time_h == more.front[0].training_time_h
     assert change.training_time_h.value < bound.front[0].training_time_h.value
@@ -444,7 +450,7 @@ def test_a_job_recorded_on_a_cpu_is_given_no_error_of_other_jobs(
     record = {
         "front": [one.to_record()], "picks": picks_of((one,), None), "known_error": None
     }  # fmt: skip
-    told = summary(record, certainty=0.9, worth=2.0, trouble_h=0.5, unmeasured=words)
+    told = summary_of(record, certainty=0.9, worth=2.0, trouble_h=0.5, unmeasured=words)
     assert words in told
     assert not any("Expect an error" in line for line in told)
     # No run on a T4 was asked about a Hopper.
@@ -459,7 +465,7 @@ def test_the_best_value_is_among_the_rows_of_the_screen(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
     job = replace(make_job(), total_steps=450_000.0)
-    answer = recommend(job, Request(least_gain_fraction=0.01), predictor=predictor)
+    answer = recommend(job, Constraints(least_gain_fraction=0.01), predictor=predictor)
     assert len(answer.front) > 5
     lines = [line for line, _ in recommendation.text(answer.to_record())]
     best_row = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from advisor.catalogue import Catalogue
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.case import SPACE
 from advisor.estimate.launch.megatron import megatron_arguments, pipeline_layout

@@ -17,7 +17,7 @@ from recorded_models import convolutions, transformer
 from typer.testing import CliRunner
 
 from advisor.catalogue import Catalogue
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import RunError, UsageError
 from advisor.estimate.case import SPACE
 from advisor.estimate.launch.recorded import script_of

@@ -20,7 +20,7 @@ from advisor.planners.layouts.search import search
 from advisor.planners.queueing.engine import JobTable
 from advisor.planners.spot.availability import Spells, SpotJob, SpotTrace, replay
 from advisor.planners.systems.atom import Peer, SwapModel
-from advisor.planners.systems.cephalo import UnevenJob, Worker, even_plan, plan
+from advisor.planners.systems.cephalo import UnevenJob, Worker, even_plan, plan_cephalo
 from advisor.planners.systems.hydrozoa import Billing, WorkerScaling
 from advisor.planners.systems.zorse import PipelineGroup, PipelineJob, best_of_groups
 
@@ -115,11 +115,11 @@ def test_search_refuses_machines_with_no_rate(name: str, amount: float) -> None:
 def test_cephalo_refuses_links_that_are_none(name: str) -> None:
     with pytest.raises(PlanningError):
         changed(UNEVEN, name, NAN)
-    slow = plan([WORKER, WORKER], changed(UNEVEN, name, 1e9))
-    assert slow.step_s > plan([WORKER, WORKER], UNEVEN).step_s
+    slow = plan_cephalo([WORKER, WORKER], changed(UNEVEN, name, 1e9))
+    assert slow.step_s > plan_cephalo([WORKER, WORKER], UNEVEN).step_s
 
 
-@pytest.mark.parametrize("planner", [plan, even_plan])
+@pytest.mark.parametrize("planner", [plan_cephalo, even_plan])
 def test_cephalo_refuses_to_plan_for_nothing(planner: Callable[..., Any]) -> None:
     with pytest.raises(PlanningError, match="no GPU"):
         planner([], UNEVEN)

@@ -16,14 +16,16 @@ from typer.testing import CliRunner
 
 from advisor import words
 from advisor.answer import Recommendation
-from advisor.cli import VERBS, load_verb, options
+from advisor.ask import Constraints
+from advisor.cli import options
 from advisor.cli.options import PlotCommand, leaves, with_terminal
+from advisor.cli.program import VERBS, load_verb
 from advisor.cli.simulate import app
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.lab.score.scores import _record, score
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 from advisor.show import draw
 from advisor.show.charts import TOGETHER, compared_charts, front_chart, plan_charts, scored_charts
 
@@ -35,7 +37,7 @@ WORDS = st.sampled_from(
 
 @pytest.fixture(scope="module")
 def answer(make_job: Callable[..., Job]) -> Recommendation:
-    return recommend(make_job(), Request(top=6), predictor=Predictor())
+    return recommend(make_job(), Constraints(top=6), predictor=Predictor())
 
 
 def run(*args: str) -> Any:
@@ -154,7 +156,7 @@ def test_the_front_that_is_drawn_is_the_record_s(answer: Recommendation) -> None
         assert point.y_bounds == (cost["low"], cost["high"])
     for series in chart.series:
         ranks = [int(label) for label in series.labels]
-        assert {words.picked_as(record, rank) for rank in ranks} == {
+        assert {words.picked_as_words(record, rank) for rank in ranks} == {
             "" if series.is_minor else series.name
         }
     (axes,) = draw.figure(front_chart(record, names=True)).axes
@@ -165,9 +167,9 @@ def test_the_front_that_is_drawn_is_the_record_s(answer: Recommendation) -> None
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_front_in_a_terminal_names_every_candidate(answer: Recommendation, width: int) -> None:
     record = answer.to_record()
-    drawn = draw.text(front_chart(record), draw.Style(width=width))
+    drawn = draw.charts_text(front_chart(record), draw.Style(width=width))
     for one in record["front"]:
-        assert f"{one['rank']}: {words.inside(one['configuration'])}" in drawn
+        assert f"{one['rank']}: {words.devices_words(one['configuration'])}" in drawn
     for name, rank in record["picks"].items():
         if rank != "here":
             assert re.search(rf"^(.* )?{rank} .*{words.PICKS[name]}", drawn, re.MULTILINE)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from advisor import api
 from advisor.answer import CompletionWay, Estimate
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job

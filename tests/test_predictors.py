@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import ModelError, UsageError
 from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.learned import features
@@ -31,7 +31,7 @@ from advisor.learned.evaluation import Contest, best_of, evaluate, metrics
 from advisor.learned.features import analytic_time_s, communication_s
 from advisor.learned.intervals import left_out
 from advisor.learned.linear import Ridge
-from advisor.learned.problem import problem
+from advisor.learned.problem import problem_of
 from advisor.learned.trained import TrainedModel, data_hash
 from advisor.records import (
     AnchorRun,
@@ -140,7 +140,7 @@ class TestFeatures:
         assert all(f.unit for f in features.FEATURES)
 
     def test_logs_are_taken_where_the_table_says(self) -> None:
-        row = dict(zip(features.NAMES, features.table([record()])[0], strict=True))
+        row = dict(zip(features.NAMES, features.feature_table([record()])[0], strict=True))
         assert row["batch"] == pytest.approx(math.log(8.0))
         assert row["busy_cores"] == pytest.approx(0.8)
         assert row["vcpus_over_anchor"] == pytest.approx(math.log(0.5))
@@ -155,7 +155,7 @@ class TestFeatures:
             series=(ResourceSeries(interval_s=1.0, channels=channels),),
         )
         run = record(anchor=anchor)
-        row = dict(zip(features.NAMES, features.table([run])[0], strict=True))
+        row = dict(zip(features.NAMES, features.feature_table([run])[0], strict=True))
         assert math.isnan(row["cpu_cores_late_growth"])
         assert np.isfinite(features.sequences([run])).all()
 
@@ -273,21 +273,21 @@ class TestProblem:
             record(name="c", status="oom", time_s=None),
             record(name="d", facts={"is_noisy": 1.0}),
         ]
-        asked = problem(records)
+        asked = problem_of(records)
         assert [r.record_id for r in asked.records] == ["a", "b"]
         assert asked.is_censored.tolist() == [False, True]
 
     def test_an_unknown_target_is_a_usage_error(self) -> None:
         with pytest.raises(UsageError, match="no target named 'speed'"):
-            problem([record()], "speed")  # type: ignore[arg-type]
+            problem_of([record()], "speed")  # type: ignore[arg-type]
 
     def test_runs_without_what_the_target_needs_are_refused(self) -> None:
         with pytest.raises(ModelError, match="none of 1 runs"):
-            problem([record(anchor=None)], "over_anchor")
+            problem_of([record(anchor=None)], "over_anchor")
 
     @pytest.mark.parametrize("target", ["over_analytic", "over_anchor", "time", "cost"])
     def test_predictions_come_back_in_the_unit_of_the_truth(self, target: Any) -> None:
-        asked = problem(runs(), target)
+        asked = problem_of(runs(), target)
         model = asked.fit(Ridge(), slice(None))
         ratio = asked.predict(model, slice(None)) / asked.truth
         assert np.median(np.abs(np.log(ratio))) < 0.8
@@ -304,7 +304,7 @@ def test_metrics_do_not_depend_on_the_unit(factor: float) -> None:
 
 
 def test_evaluation_beats_its_baselines_where_there_is_something_to_learn() -> None:
-    asked = problem(runs(families=8))
+    asked = problem_of(runs(families=8))
     result = evaluate(asked, Ridge, "job")
     assert result.overall.mape_fraction < 0.12
     assert result.overall.mape_fraction < result.baselines["mean"].mape_fraction
@@ -562,7 +562,7 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
             for i in range(programs)
             for k, cores in enumerate((0.25, 0.5, 1.0))
         ]
-        asked = problem(runs)
+        asked = problem_of(runs)
         stack = Stack((("ridge", Ridge()),), folds=3, static_columns=len(features.FEATURES))
         asked.fit(stack, slice(None))
         calls.clear()

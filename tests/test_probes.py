@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from advisor.answer import Recommendation
+from advisor.ask import Constraints
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 from advisor.words.recommendation import show_probes
 
 MakeJob = Callable[..., Job]
@@ -25,7 +26,9 @@ def predictor() -> Predictor:
 @pytest.fixture(scope="module")
 def dear(make_job: MakeJob, predictor: Predictor) -> Recommendation:
     """A job of hundreds of dollars, where minutes on another card cost little in comparison."""
-    return recommend(make_job(), Request(deadline_h=120.0, with_probes=True), predictor=predictor)
+    return recommend(
+        make_job(), Constraints(deadline_h=120.0, with_probes=True), predictor=predictor
+    )
 
 
 def test_a_dear_job_is_worth_a_probe_that_costs_less_than_it_saves(dear: Recommendation) -> None:
@@ -39,12 +42,12 @@ def test_a_dear_job_is_worth_a_probe_that_costs_less_than_it_saves(dear: Recomme
 
 def test_a_job_of_cents_is_not(make_job: MakeJob, predictor: Predictor) -> None:
     cheap = make_job(total_steps=50.0)
-    answer = recommend(cheap, Request(with_probes=True), predictor=predictor)
+    answer = recommend(cheap, Constraints(with_probes=True), predictor=predictor)
     assert answer.probes == ()
 
 
 def test_probes_are_made_only_where_asked_for(make_job: MakeJob, predictor: Predictor) -> None:
-    assert recommend(make_job(), Request(), predictor=predictor).probes == ()
+    assert recommend(make_job(), Constraints(), predictor=predictor).probes == ()
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter
 from advisor.estimate.best import best_columns, first_look, improvable, least_step_s
 from advisor.estimate.predictor import Predictor
@@ -15,8 +16,8 @@ from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
-from advisor.rank import Request, recommend
 from advisor.rank.prune import AskedRows, promising_columns
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 MODELS = {
@@ -37,7 +38,7 @@ def job_of(name: str, batch: int) -> Job:
     return described_job(work, name=name, global_batch=batch, steps=20_000)
 
 
-def front(job: Job, request: Request, *, prunes: bool) -> list[tuple[object, ...]]:
+def front(job: Job, request: Constraints, *, prunes: bool) -> list[tuple[object, ...]]:
     found = recommend(job, request, predictor=predictor(), prunes=prunes)
     return [
         (*((o.provider, o.instance_type, o.region, n) for o, n in c.configuration.parts),
@@ -52,7 +53,7 @@ def front(job: Job, request: Request, *, prunes: bool) -> list[tuple[object, ...
 def test_the_front_is_that_of_the_full_search(seed: int) -> None:
     rng = np.random.default_rng(seed)
     name = str(rng.choice(list(MODELS)))
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0,
         gpus=GpuFilter(names=tuple(map(str, rng.choice(GPUS, 3, replace=False)))),
         max_nodes=int(rng.choice([1, 2, 4])),
@@ -70,7 +71,7 @@ def test_a_pruned_search_looks_at_a_part_of_the_rows_only() -> None:
     job = job_of("small", 64)
     offers = predictor().catalogue.select(OfferFilter())
     asked = AskedRows(
-        job=job, request=Request(), offers=offers, types=np.unique(offers.type_index),
+        job=job, request=Constraints(), offers=offers, types=np.unique(offers.type_index),
         counts=np.array([1, 2, 4, 8]),
     )  # fmt: skip
     columns = promising_columns(asked, predictor())
@@ -101,7 +102,7 @@ def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: Ma
     job = make_job(
         work=work, global_batch=64, recorded_batch=work.micro_batch, step_s=0.5, workers=4
     )
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0, gpus=GpuFilter(names=("A100", "T4", "L4")), max_nodes=2, top=100
     )
     whole = front(job, request, prunes=False)
@@ -109,7 +110,7 @@ def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: Ma
     assert front(job, request, prunes=True) == whole
 
 
-def excess(job: Job, request: Request, *, prunes: bool) -> list[float]:
+def excess(job: Job, request: Constraints, *, prunes: bool) -> list[float]:
     """Factors by which the nearest misses are over the constraints."""
     found = recommend(job, request, predictor=predictor(), prunes=prunes)
     assert not found.front
@@ -127,7 +128,7 @@ def test_nearest_misses_are_found_where_bounds_rule_everything_out(
     limits: dict[str, float],
 ) -> None:
     gpus = GpuFilter(names=("A100-SXM4-80GB", "L4"))
-    request = Request(gpus=gpus, max_nodes=2, **limits)  # type: ignore[arg-type]
+    request = Constraints(gpus=gpus, max_nodes=2, **limits)  # type: ignore[arg-type]
     job = job_of("small", 64)
     whole, pruned = (excess(job, request, prunes=prunes) for prunes in (False, True))
     # Bounds choose which few are searched: the nearest of these may be a little farther off.

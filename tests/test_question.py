@@ -24,11 +24,11 @@ from advisor.ask import (
     merged,
 )
 from advisor.ask.sources import layout_space
-from advisor.cli import app
 from advisor.cli.options import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, ask
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.known import find_job
-from advisor.jobs.load import job_of
+from advisor.jobs.load import job_from_spec
 from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.layouts.problem import SearchSpace
 
@@ -314,8 +314,8 @@ def test_steps_are_steps_of_the_batch_that_is_asked_for() -> None:
     job = find_job(**SMALL, batch=8, total_samples=8000)
     assert job.total_steps == 1000
     changed = Question.read({"batch": 16, "total_steps": 500}).job
-    assert job_of(changed, job=job).total_steps == 500
-    doubled = job_of(Question.read({"batch": 16}).job, job=job)
+    assert job_from_spec(changed, job=job).total_steps == 500
+    doubled = job_from_spec(Question.read({"batch": 16}).job, job=job)
     assert doubled.total_steps * doubled.global_batch == 8000
     named = find_job(**SMALL, batch=16, total_samples=8000)
     assert replace(doubled, total_source="") == replace(named, total_source="")
@@ -324,7 +324,10 @@ def test_steps_are_steps_of_the_batch_that_is_asked_for() -> None:
 def test_what_was_taken_is_said_until_the_user_says_otherwise() -> None:
     plain = find_job(**SMALL)
     assert any("--batch" in note for note in plain.assumptions)
-    for said in (find_job(**SMALL, batch=16), job_of(Question.read({"batch": 16}).job, job=plain)):
+    for said in (
+        find_job(**SMALL, batch=16),
+        job_from_spec(Question.read({"batch": 16}).job, job=plain),
+    ):
         assert not any("--batch" in note for note in said.assumptions)
 
 
@@ -336,7 +339,9 @@ def test_described_so_or_changed_to_it_is_the_same_job(
     said = {"kernels": kernels, "weights": weights, "optimizer": optimizer}
     plain = find_job(**SMALL, precision="bf16")
     asked = Question.read(said)
-    assert job_of(asked.job, asked.setup, job=plain) == find_job(**SMALL, precision="bf16", **said)
+    assert job_from_spec(asked.job, asked.setup, job=plain) == find_job(
+        **SMALL, precision="bf16", **said
+    )
 
 
 def test_python_and_the_command_line_have_one_estimate(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from advisor.collectors.derive import summary
 from advisor.collectors.derive.profiler_log import throttling
 from advisor.collectors.derive.ranks import communication_of, corrected_together, ranks_of
-from advisor.collectors.derive.resources import resources
+from advisor.collectors.derive.resources import resources_of
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.events import CommunicationCounts, Events
 from advisor.collectors.format.recording import Reading, Recording, StepTime
@@ -390,10 +390,10 @@ def test_a_script_with_ddp_is_recorded_rank_by_rank(tmp_path: Path) -> None:
     assert all(max(one.rss_bytes) > 50e6 for one in of_ranks.values())
     assert set(seen.rss_by_process) >= {one.pid for one in seen.ranks}
     assert seen.readings[-1].minor_faults > 1000
-    record_of = summary.record(seen)
+    record_of = summary.summary_record(seen)
     assert [one["rank"] for one in record_of["ranks"]] == [0, 1]
     assert record_of["minor_faults"] > 0
-    assert any("2 ranks over loopback" in line for line in summary.lines(seen))
+    assert any("2 ranks over loopback" in line for line in summary.summary_lines(seen))
 
 
 def check_job(seen: Recording) -> None:
@@ -418,7 +418,7 @@ def test_what_ranks_send_is_a_series_to_learn_from(tmp_path: Path) -> None:
     assert seen.status == "stopped"
     first, second = (len(steps) for steps in seen.steps_by_rank.values())
     assert abs(first - second) <= 3  # they left after the same one; traced ones differ
-    channels = resources(seen).channels
+    channels = resources_of(seen).channels
     for name in ("network_sent_bytes_per_s", "network_received_bytes_per_s"):
         assert sum(channels[name]) > 0
     assert seen.readings[-1].network_sent_bytes > 100 * GRADIENT_BYTES
@@ -459,7 +459,7 @@ def test_a_plain_script_is_trained_as_its_ranks_whole_batch(tmp_path: Path) -> N
     )
     alone = parameters_of(tmp_path, "alone")
     assert parameters_of(tmp_path, "0") == pytest.approx(alone, rel=1e-3, abs=1e-5)
-    assert any("was wrapped" in line for line in summary.lines(seen))
+    assert any("was wrapped" in line for line in summary.summary_lines(seen))
     assert not any("same data" in line for line in seen.warnings)
     assert seen.step_samples == 64
 
@@ -506,7 +506,7 @@ def test_data_that_every_rank_reads_is_said(tmp_path: Path) -> None:
 def test_an_optimizer_that_decides_by_the_loss_is_not_wrapped(tmp_path: Path) -> None:
     seen = record(tmp_path, PLAIN, "2", "lbfgs", str(tmp_path / "out"), workers=2)
     assert (seen.status, seen.exit_code) == ("failed", 2)
-    problem = summary.problem(seen)
+    problem = summary.recording_problem(seen)
     assert problem is not None
     assert "LBFGS" in problem[0]
     assert "--workers" in problem[1]
@@ -523,7 +523,7 @@ def test_with_a_rank_that_fails_the_others_end(tmp_path: Path) -> None:
 def test_copies_that_never_meet_are_said_to(tmp_path: Path) -> None:
     seen = record(tmp_path, MARKED, "20", workers=2)
     assert seen.exit_code == 0
-    problem = summary.problem(seen)
+    problem = summary.recording_problem(seen)
     assert problem is not None
     assert "never trained together" in problem[0]
 

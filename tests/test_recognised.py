@@ -16,7 +16,7 @@ from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import recognised, recorded_heads
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
-from advisor.planners.step.units import TransformerBlocks, transformer_blocks, units
+from advisor.planners.step.units import TransformerBlocks, transformer_blocks, work_units
 
 MakeJob = Callable[..., Job]
 
@@ -29,7 +29,7 @@ def test_heads_that_are_known_bound_tensor_parallelism(make_job: MakeJob) -> Non
     for known, widest in ((None, 512 // 64), (16, 16), (4, 4)):
         job = recognised(_recorded(make_job, heads=known))
         assert job.work is not None
-        blocks = transformer_blocks(job.work, units(job.work), heads=job.heads)
+        blocks = transformer_blocks(job.work, work_units(job.work), heads=job.heads)
         assert isinstance(blocks, TransformerBlocks)
         assert blocks.widest_tp == widest
         (note,) = [one for one in job.assumptions if one.startswith("recognised")]

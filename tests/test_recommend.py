@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from advisor.answer import Recommendation
+from advisor.ask import Constraints
 from advisor.catalogue import parse_gpus
 from advisor.catalogue.overrides import bills, charged_h
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 
@@ -81,7 +82,7 @@ def test_shares_of_the_step_sum_to_one(answer: Recommendation) -> None:
 
 
 def test_a_budget_only_removes_candidates(make_job: MakeJob, predictor: Predictor) -> None:
-    every = Request(top=500, least_gain_fraction=0.0)
+    every = Constraints(top=500, least_gain_fraction=0.0)
     free = recommend(make_job(), every, predictor=predictor)
     costs = [c.cost_usd.value for c in free.front]
     budget = float(np.median(costs))
@@ -93,7 +94,7 @@ def test_a_budget_only_removes_candidates(make_job: MakeJob, predictor: Predicto
 
 
 def test_a_deadline_is_kept(make_job: MakeJob, predictor: Predictor) -> None:
-    bound = recommend(make_job(), Request(deadline_h=24.0), predictor=predictor)
+    bound = recommend(make_job(), Constraints(deadline_h=24.0), predictor=predictor)
     assert all(c.training_time_h.value <= 24.0 for c in bound.front)
     assert bound.rejected["over_deadline"] > 0
 
@@ -101,10 +102,10 @@ def test_a_deadline_is_kept(make_job: MakeJob, predictor: Predictor) -> None:
 def test_impossible_constraints_give_the_nearest_misses(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
-    answer = recommend(make_job(), Request(budget_usd=0.01), predictor=predictor)
+    answer = recommend(make_job(), Constraints(budget_usd=0.01), predictor=predictor)
     assert not answer.front
     assert answer.nearest
-    free = recommend(make_job(), Request(top=500), predictor=predictor)
+    free = recommend(make_job(), Constraints(top=500), predictor=predictor)
     cheapest = min(c.cost_usd.value for c in free.front)
     assert math.isclose(answer.nearest[0].cost_usd.value, cheapest)
 
@@ -119,7 +120,7 @@ def test_a_model_that_fits_nowhere_says_so(make_job: MakeJob, predictor: Predict
 
 
 def test_filters_admit_only_what_they_name(make_job: MakeJob, predictor: Predictor) -> None:
-    request = Request(providers=("aws",), gpus=parse_gpus("A100:8"))
+    request = Constraints(providers=("aws",), gpus=parse_gpus("A100:8"))
     answer = recommend(make_job(), request, predictor=predictor)
     for c in answer.front:
         for offer, _ in c.configuration.parts:
@@ -130,7 +131,7 @@ def test_filters_admit_only_what_they_name(make_job: MakeJob, predictor: Predict
 
 
 def test_spot_only_adds_offers(make_job: MakeJob, predictor: Predictor) -> None:
-    every = Request(least_gain_fraction=0.0)
+    every = Constraints(least_gain_fraction=0.0)
     dear = recommend(make_job(), every, predictor=predictor)
     spot = replace(every, pricings=("on-demand", "spot"))
     both = recommend(make_job(), spot, predictor=predictor)
@@ -152,7 +153,7 @@ def test_spot_takes_longer_than_the_same_machines_on_demand(
 
 
 def test_spot_without_checkpoints_is_refused(make_job: MakeJob, predictor: Predictor) -> None:
-    request = Request(pricings=("on-demand", "spot"), saves_checkpoints=False)
+    request = Constraints(pricings=("on-demand", "spot"), saves_checkpoints=False)
     answer = recommend(make_job(), request, predictor=predictor)
     assert answer.rejected["no_checkpoints"] > 0
     parts = [offer for c in answer.front for offer, _ in c.configuration.parts]
@@ -162,7 +163,7 @@ def test_spot_without_checkpoints_is_refused(make_job: MakeJob, predictor: Predi
 def test_leaving_out_hopeless_spot_rows_changes_no_front(
     make_job: MakeJob, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Request(providers=("aws",), pricings=("on-demand", "spot"), max_nodes=2, top=500)
+    request = Constraints(providers=("aws",), pricings=("on-demand", "spot"), max_nodes=2, top=500)
     pruned = recommend(make_job(), request, predictor=predictor)
     monkeypatch.setattr(
         "advisor.rank.ranking_rows._worth_replaying",

@@ -19,10 +19,10 @@ from advisor.planners.memory.recorded import (
     offloaded_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step.units import units
+from advisor.planners.step.units import work_units
 
 WORK = transformer()
-TABLE = UnitTable.of(units(WORK), WORK)
+TABLE = UnitTable.of(work_units(WORK), WORK)
 MEMORY = MemoryParameters(
     context_bytes=5e8, alone_context_bytes=4e8, process_bytes=1e9, slack=1.25, cpu_slack=1.1,
     logit_bytes=6.0, bucket_fraction=0.0, log_sd=0.1,
@@ -102,7 +102,7 @@ def test_tensor_parallel_ranks_hold_all_divided_parameters_once() -> None:
         everywhere = tp * moved("parameters", tp=tp) / 4.0
         assert everywhere == pytest.approx(WORK.parameters + (tp - 1) * whole)
     small = convolutions()
-    table = UnitTable.of(units(small), small)
+    table = UnitTable.of(work_units(small), small)
     assert moved("parameters", work=small, table=table) == pytest.approx(small.parameter_bytes)
 
 

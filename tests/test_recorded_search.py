@@ -31,7 +31,7 @@ from advisor.planners.step.units import (
     UnitTimes,
     transformer_blocks,
     unit_times,
-    units,
+    work_units,
 )
 from advisor.planners.systems.cephalo import MicroBatchCurve, balance
 from advisor.planners.systems.zorse import StageGroup, StageMemory, grouped_pipeline
@@ -42,7 +42,7 @@ BATCHES = tuple(2.0**k for k in range(10))
 
 
 def model_of(work: Work) -> RecordedModel:
-    parts = units(work)
+    parts = work_units(work)
     blocks = transformer_blocks(work, parts)
     return RecordedModel(
         work=work,
@@ -66,41 +66,43 @@ def machine(work: Work, name: str = "L4", count: int = 4, **changes: float) -> R
         memory_bytes=64e9,
     )
     degrees = (
-        [1, 2, 4] if isinstance(transformer_blocks(work, units(work)), TransformerBlocks) else [1]
+        [1, 2, 4]
+        if isinstance(transformer_blocks(work, work_units(work)), TransformerBlocks)
+        else [1]
     )
     times = {
-        tp: unit_times(work, units(work), device, BATCHES, CONSTANTS, tp=tp) for tp in degrees
+        tp: unit_times(work, work_units(work), device, BATCHES, CONSTANTS, tp=tp) for tp in degrees
     }
     return RecordedMachine(node=node, times=times)
 
 
 def test_units_are_blocks_and_single_layers() -> None:
-    names = [u.name for u in units(transformer(blocks=2))]
+    names = [u.name for u in work_units(transformer(blocks=2))]
     assert names == ["embed", "blocks.0", "blocks.1", "norm", "head"]
     # A layer without parameters stays with the one before it.
-    assert [len(u.layers) for u in units(convolutions())] == [2, 2, 2, 2, 1]
-    assert len(units(replace(transformer(), layers=()))) == 1
+    assert [len(u.layers) for u in work_units(convolutions())] == [2, 2, 2, 2, 1]
+    assert len(work_units(replace(transformer(), layers=()))) == 1
 
 
 def test_units_hold_all_parameters_and_activations() -> None:
     for work in (transformer(), convolutions()):
-        assert sum(u.parameters for u in units(work)) == work.parameters
-        saved = sum(u.saved_bytes_per_sample for u in units(work))
+        assert sum(u.parameters for u in work_units(work)) == work.parameters
+        saved = sum(u.saved_bytes_per_sample for u in work_units(work))
         assert saved == pytest.approx(work.saved_bytes_per_sample)
 
 
 def test_a_transformer_is_recognised_and_a_cnn_is_not() -> None:
-    found = transformer_blocks(transformer(6, 512, 128), units(transformer(6, 512, 128)))
+    found = transformer_blocks(transformer(6, 512, 128), work_units(transformer(6, 512, 128)))
     assert isinstance(found, TransformerBlocks)
     assert (found.blocks, found.hidden, found.tokens) == (6, 512, 128)
     assert found.degrees(8) == (1, 2, 4, 8)
-    assert "repeated" in str(transformer_blocks(convolutions(), units(convolutions())))
+    assert "repeated" in str(transformer_blocks(convolutions(), work_units(convolutions())))
     without = replace(transformer(), operators=convolutions().operators)
-    assert "attention" in str(transformer_blocks(without, units(without)))
+    assert "attention" in str(transformer_blocks(without, work_units(without)))
 
 
 def test_heads_bound_the_tensor_parallel_ranks() -> None:
-    found = transformer_blocks(transformer(), units(transformer()), heads=6)
+    found = transformer_blocks(transformer(), work_units(transformer()), heads=6)
     assert isinstance(found, TransformerBlocks)
     assert found.degrees(8) == (1, 2)  # 3 and 6 divide the heads but not the width of 512
 
@@ -109,8 +111,8 @@ def test_heads_bound_the_tensor_parallel_ranks() -> None:
 def test_units_add_up_to_the_devices_step(gain: float) -> None:
     work = transformer()
     device, host = DEVICES["A100-SXM4-40GB"], DEVICES["T4"]
-    found = unit_times(work, units(work), device, BATCHES, CONSTANTS, host=host, gain=gain)
-    alone = unit_times(work, units(replace(work, layers=())), device, BATCHES, CONSTANTS)
+    found = unit_times(work, work_units(work), device, BATCHES, CONSTANTS, host=host, gain=gain)
+    alone = unit_times(work, work_units(replace(work, layers=())), device, BATCHES, CONSTANTS)
     np.testing.assert_allclose(found.forward_s.sum(axis=1), alone.forward_s[:, 0])
     np.testing.assert_allclose(found.backward_s.sum(axis=1), alone.backward_s[:, 0])
 
@@ -122,7 +124,13 @@ def test_measured_units_move_the_shares_by_the_gain() -> None:
     shares = []
     for gain in (0.0, 0.3, 1.0):
         t = unit_times(
-            slowed, units(slowed), DEVICES["L4"], [4.0], CONSTANTS, host=DEVICES["T4"], gain=gain
+            slowed,
+            work_units(slowed),
+            DEVICES["L4"],
+            [4.0],
+            CONSTANTS,
+            host=DEVICES["T4"],
+            gain=gain,
         )
         shares.append(t.forward_s[0, 1] / t.forward_s[0].sum())
     assert shares == sorted(shares)
@@ -132,7 +140,7 @@ def test_measured_units_move_the_shares_by_the_gain() -> None:
 def test_tensor_parallel_divides_products_and_leaves_norms() -> None:
     work = transformer(hidden=2048, tokens=1024)
     one, four = (
-        unit_times(work, units(work), DEVICES["A100-SXM4-40GB"], [32.0], CONSTANTS, tp=tp)
+        unit_times(work, work_units(work), DEVICES["A100-SXM4-40GB"], [32.0], CONSTANTS, tp=tp)
         for tp in (1, 4)
     )
     block = four.forward_s[0, 1] / one.forward_s[0, 1]

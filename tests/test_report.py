@@ -20,11 +20,11 @@ from report_pages import IMPOSSIBLE, PIPELINE, RECORDED, data_of, predictor, que
 from typer.testing import CliRunner
 
 from advisor import api, report_page, words
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.collectors.format.recording import Reading
 from advisor.planners.core.nouns import Layout
 from advisor.report import page as model_cards
-from advisor.report.page import GENERATOR, _finite, embedded, page, plotly, schedule_of
+from advisor.report.page import GENERATOR, _finite, answer_page, embedded, plotly, schedule_of
 from advisor.show import charts
 
 ROOT = Path(__file__).parents[1]
@@ -128,7 +128,7 @@ def _hash(text: str) -> str:
 
 
 def test_the_page_is_whole_small_and_loads_nothing(recorded: dict[str, Any]) -> None:
-    text = page(recorded)
+    text = answer_page(recorded)
     found = _parsed(text)
     assert len(text.encode()) < MOST_BYTES
     assert found.loads == ["#report"]
@@ -140,18 +140,18 @@ def test_the_page_is_whole_small_and_loads_nothing(recorded: dict[str, Any]) -> 
     assert {_hash(one) for one in programs} | {_hash(plotly()[0])} == admitted
     assert "unsafe" not in policy.partition("script-src")[2].partition(";")[0]
     assert found.metas["generator"] == GENERATOR
-    assert text == page(recorded)
+    assert text == answer_page(recorded)
 
 
 def test_the_page_holds_the_data_it_was_given(recorded: dict[str, Any]) -> None:
-    scripts = _parsed(page(recorded, live={"address": "<here>"})).scripts
+    scripts = _parsed(answer_page(recorded, live={"address": "<here>"})).scripts
     held = {given.get("id"): text for given, text in scripts}
     assert json.loads(held["data"]) == recorded
     assert json.loads(held["live"]) == {"address": "<here>"}
 
 
 def test_only_a_live_page_may_ask_its_own_server(recorded: dict[str, Any]) -> None:
-    policy = _parsed(page(recorded, live={})).metas["content-security-policy"]
+    policy = _parsed(answer_page(recorded, live={})).metas["content-security-policy"]
     assert "connect-src 'self'" in policy
 
 
@@ -165,7 +165,7 @@ def test_no_text_ends_its_script(hostile: str) -> None:
 @given(st.sampled_from(["</title><script>x()</script>", "<img src=x>", "%%script%%", '"><b>']))
 def test_names_stay_texts(recorded_name: str) -> None:
     answer = {"run": recorded_name, "summary": [recorded_name]}
-    found = _parsed(page({"answer": answer}))
+    found = _parsed(answer_page({"answer": answer}))
     assert found.loads == ["#report"]
     # Data, what is live, Plotly packed, our own.
     assert len(found.scripts) == 4
@@ -174,7 +174,7 @@ def test_names_stay_texts(recorded_name: str) -> None:
 
 def test_a_script_that_would_end_its_element_is_refused(recorded: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="ends its own element"):
-        page(recorded, scripts=["'</script>'"])
+        answer_page(recorded, scripts=["'</script>'"])
 
 
 def test_numbers_without_a_word_in_json_are_null() -> None:
@@ -292,7 +292,7 @@ def test_the_verb_writes_over_reports_only(
     done = CliRunner().invoke(app, ["report", "-o", str(target)])
     assert (done.exit_code, done.stdout) == (0, "")
     assert f"wrote {target}" in done.stderr
-    assert target.read_text(encoding="utf-8") == page(recorded)
+    assert target.read_text(encoding="utf-8") == answer_page(recorded)
     assert CliRunner().invoke(app, ["report", "-o", str(target)]).exit_code == 0
     target.write_text("my own notes")
     refused = CliRunner().invoke(app, ["report", "-o", str(target)])
@@ -301,7 +301,7 @@ def test_the_verb_writes_over_reports_only(
     assert CliRunner().invoke(app, ["report", "-o", str(target), "--force"]).exit_code == 0
     assert GENERATOR in target.read_text(encoding="utf-8")
     piped = CliRunner().invoke(app, ["report", "-o", "-"])
-    assert piped.stdout == page(recorded)
+    assert piped.stdout == answer_page(recorded)
 
 
 def test_where_nothing_is_kept_the_page_shows_the_nearest_misses(

@@ -12,7 +12,7 @@ import pytest
 from browser import browser, opened, wait_until_drawn
 from report_pages import IMPOSSIBLE, PIPELINE, RECORDED, data_of
 
-from advisor.report.page import page
+from advisor.report.page import answer_page
 
 pytestmark = pytest.mark.browser
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _written(folder: Path, name: str, data: dict[str, Any]) -> Path:
     path = folder / f"{name}.html"
-    path.write_text(page(data), encoding="utf-8")
+    path.write_text(answer_page(data), encoding="utf-8")
     return path
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.ask import Constraints
 from advisor.errors import UsageError
-from advisor.rank import Request
 
 
 @pytest.mark.parametrize(
@@ -16,16 +16,16 @@ from advisor.rank import Request
 )  # fmt: skip
 def test_nonsense_constraints_are_refused(field: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        Request(**field)  # type: ignore[arg-type]
+        Constraints(**field)  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 512))
 def test_counts_rise_from_one_to_the_most_nodes(most: int) -> None:
-    counts = Request(max_nodes=most).counts
+    counts = Constraints(max_nodes=most).counts
     assert counts[0] == 1
     assert counts[-1] == most
     assert list(counts) == sorted(set(counts))
 
 
 def test_counts_are_powers_of_two_and_the_points_between() -> None:
-    assert Request(max_nodes=16).counts == (1, 2, 3, 4, 6, 8, 12, 16)
+    assert Constraints(max_nodes=16).counts == (1, 2, 3, 4, 6, 8, 12, 16)

@@ -15,7 +15,6 @@ from collecting import give_order, hooked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.answer import REACH_90
 from advisor.collectors.derive.work import count_rounds, rounds_of
 from advisor.collectors.format.events import Events
 from advisor.collectors.format.recording import Reading, StepTime
@@ -24,6 +23,7 @@ from advisor.collectors.hooks.frameworks.keras_jax import Jitted, Updates
 from advisor.collectors.hooks.frameworks.rounds import RoundCounter
 from advisor.estimate.ways.programs import cores_factor
 from advisor.jobs.job import Program
+from advisor.quantities import REACH_90
 
 S = 1_000_000_000
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from advisor.answer import REACH_90
 from advisor.estimate import case
 from advisor.lab.fit import scaling
 from advisor.lab.fit.scaling import (
@@ -27,6 +26,7 @@ from advisor.lab.fit.verbs import widening
 from advisor.planners.links.collectives import ring_all_reduce_s
 from advisor.planners.links.data_parallel import ScalingParameters
 from advisor.planners.links.scaling import MeasuredPlacements, Placements
+from advisor.quantities import REACH_90
 
 WORKERS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 PLACES = Placements(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from recorded_models import convolutions, transformer
 
+from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, parse_gpus
 from advisor.collectors.format.facts import Told
 from advisor.estimate.estimate import estimate_on_type
@@ -19,8 +20,8 @@ from advisor.jobs.job import Job
 from advisor.jobs.recorded import script_notes
 from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.nouns import Layer, Work
-from advisor.rank import Request, recommend
 from advisor.rank.given import PlanQuestion, plan
+from advisor.rank.ranking import recommend
 from advisor.words.ways import show
 
 MakeJob = Callable[..., Job]
@@ -63,7 +64,7 @@ def test_accelerators_are_offered_with_the_change_that_the_script_needs(
 ) -> None:
     job = job_of(make_job, told)
     answer = recommend(
-        job, Request(gpus=parse_gpus("L4"), providers=("gcp",)), predictor=predictor()
+        job, Constraints(gpus=parse_gpus("L4"), providers=("gcp",)), predictor=predictor()
     )
     assert answer.front
     assert said(answer.notes, change) == 1
@@ -88,7 +89,7 @@ def test_launch_commands_carry_the_change(make_job: MakeJob) -> None:
 
 def test_rows_of_several_devices_say_once_that_the_script_has_no_ddp(make_job: MakeJob) -> None:
     alone, spread = job_of(make_job, Told()), job_of(make_job, SPREAD)
-    request = Request(gpus=parse_gpus("L4:4"), providers=("gcp",), max_nodes=2)
+    request = Constraints(gpus=parse_gpus("L4:4"), providers=("gcp",), max_nodes=2)
     answer = recommend(alone, request, predictor=predictor())
     assert max(one.layout.devices for one in answer.front) > 1
     assert said(answer.notes, "need DDP or FSDP") == 1

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from advisor.ask import ENTRIES, Question
 from advisor.ask.sources import read_environment, settings, stated, unknown_variables, variable_of
-from advisor.cli import app
 from advisor.cli.options import CONSTRAINTS, JOB, ask
+from advisor.cli.program import app
 from advisor.collectors.derive import store
 from advisor.errors import UsageError
 

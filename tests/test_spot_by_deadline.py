@@ -12,24 +12,24 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor.answer import Candidate, Recommendation
-from advisor.ask import JobSpec
+from advisor.ask import Constraints, JobSpec
 from advisor.catalogue import parse_gpus
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.spot import planned_jobs
 from advisor.jobs.job import Job
-from advisor.jobs.load import job_of
+from advisor.jobs.load import job_from_spec
 from advisor.planners.spot.availability import Spells, SpotJob, hazard_of_band
 from advisor.planners.spot.deadline import late_probability, replay_plan, replay_policy
 from advisor.planners.spot.policy import SpellHazards, SpotPolicy, with_saves_s
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 from advisor.simulate.spot import PLANNED, SpotQuestion, packaged_answer
 from advisor.words import recommendation
 
 HOUR_S = 3600.0
 DEADLINE_H = 13.0
-REQUEST = Request(
+REQUEST = Constraints(
     pricings=("on-demand", "spot"), deadline_h=DEADLINE_H, providers=("aws",), max_nodes=1,
     gpus=parse_gpus("A100:8"), top=500,
 )  # fmt: skip
@@ -81,7 +81,7 @@ def predictor() -> Predictor:
 @pytest.fixture(scope="module")
 def job() -> Job:
     """A job of some hours on eight A100s: long enough to be taken away on the way."""
-    return job_of(JobSpec(layers=32, hidden=4096, heads=32, tokens=1e9))
+    return job_from_spec(JobSpec(layers=32, hidden=4096, heads=32, tokens=1e9))
 
 
 @pytest.fixture(scope="module")

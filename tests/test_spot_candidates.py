@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from advisor.answer import Candidate, Recommendation
+from advisor.ask import Constraints
 from advisor.catalogue import parse_gpus
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.rank import Request, recommend, rows
+from advisor.rank import rows
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 
 # V100s of AWS stand in the open interruption band: on the front are machines that stay, both new
 # ways, and plain spot.
-REQUEST = Request(
+REQUEST = Constraints(
     least_gain_fraction=0.0,
     pricings=("on-demand", "spot"),
     providers=("aws",),

@@ -14,7 +14,7 @@ from advisor.planners.spot.forecast import (
     ForecastParameters,
     Library,
     finish_runner,
-    forecast,
+    forecast_of,
     library,
     state_at,
 )
@@ -38,7 +38,7 @@ def test_intervals_cover_what_they_say_where_the_future_is_like_the_past() -> No
     )
     start = np.linspace(0, future.end_s * 0.9, 1500)
     actual = replay(future, JOB, start).finish_s
-    low, middle, high = forecast(own, [], *state_at(future, start), parameters).quantiles.T
+    low, middle, high = forecast_of(own, [], *state_at(future, start), parameters).quantiles.T
     # 400 spells and starts that overlap: three standard errors of about 2 %.
     assert np.mean((actual >= low) & (actual <= high)) == pytest.approx(0.8, abs=0.06)
     assert np.mean(actual <= middle) == pytest.approx(0.5, abs=0.07)
@@ -51,7 +51,7 @@ def test_drift_widens_the_interval() -> None:
     for drift in (0.0, 1.0):
         parameters = ForecastParameters(drift=drift)
         own = library(past, finish_runner(JOB), JOB.attempt_s, kept, parameters)
-        low, _, high = forecast(own, [], [True], [600.0], parameters).quantiles[0]
+        low, _, high = forecast_of(own, [], [True], [600.0], parameters).quantiles[0]
         widths.append(np.log(high / low))
     assert widths[1] > widths[0]
 
@@ -61,8 +61,8 @@ def test_levels_stand_closer_to_the_median_only_where_other_zones_take_part() ->
         outcome=np.arange(1.0, 1002.0), is_up=np.ones(1001, bool), age_s=np.full(1001, 60.0)
     )
     parameters = ForecastParameters(level_scale=0.5)
-    alone = forecast(one, [], [True], [60.0], parameters).quantiles[0]
-    pooled = forecast(one, [one], [True], [60.0], parameters).quantiles[0]
+    alone = forecast_of(one, [], [True], [60.0], parameters).quantiles[0]
+    pooled = forecast_of(one, [one], [True], [60.0], parameters).quantiles[0]
     np.testing.assert_allclose(alone, [101, 501, 901], atol=1)
     np.testing.assert_allclose(pooled, [301, 501, 701], atol=1)
 
@@ -74,7 +74,7 @@ def test_only_starts_in_the_same_state_count() -> None:
         age_s=np.full(4, 60.0),
     )
     parameters = ForecastParameters()
-    table = forecast(own, [], [True, False], [60.0, 60.0], parameters, levels=(0.5, 1.0))
+    table = forecast_of(own, [], [True, False], [60.0, 60.0], parameters, levels=(0.5, 1.0))
     np.testing.assert_array_equal(table.quantiles, [[1.0, 2.0], [100.0, 200.0]])
     np.testing.assert_allclose(table.mean, [1.5, 150.0])
 
@@ -83,7 +83,7 @@ def test_a_replay_that_never_ends_makes_the_mean_infinite_not_the_median() -> No
     own = Library(
         outcome=np.array([1.0, 2.0, np.inf]), is_up=np.ones(3, bool), age_s=np.full(3, 60.0)
     )
-    table = forecast(own, [], [True], [60.0], ForecastParameters(), levels=(0.5,))
+    table = forecast_of(own, [], [True], [60.0], ForecastParameters(), levels=(0.5,))
     assert table.quantiles[0, 0] == 2.0
     assert np.isinf(table.mean[0])
 

@@ -15,17 +15,17 @@ from typer.testing import CliRunner
 
 from advisor import api
 from advisor.answer import Estimate, Recommendation
-from advisor.ask import JobSpec, Question
+from advisor.ask import Constraints, JobSpec, Question
 from advisor.catalogue import Pricing
 from advisor.catalogue.columns import PRICINGS
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.completion import CHECKPOINTS_KEPT
 from advisor.estimate.predictor import Predictor
 from advisor.jobs import load
 from advisor.jobs.job import Job
 from advisor.jobs.transfers import VOLUME_BYTES_PER_S, Transfers, recorded_data
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 GIB = 2**30
 WHOLE: dict[str, Any] = {
@@ -38,7 +38,7 @@ WHOLE: dict[str, Any] = {
 
 def with_surroundings(job: Job, **said: str | float) -> Job:
     """The job with what a user says about it; its machines start as fast as before."""
-    found = load.job_of(Question.read(said).job, job=job)
+    found = load.job_from_spec(Question.read(said).job, job=job)
     return replace(found, transfers=replace(found.transfers, boot_s=job.transfers.boot_s))
 
 
@@ -54,7 +54,7 @@ def job(make_job: Callable[..., Job]) -> Job:
 
 @pytest.fixture(scope="module")
 def answer(job: Job, predictor: Predictor) -> Recommendation:
-    request = Request(least_gain_fraction=0.0, pricings=("on-demand", "spot"), top=50)
+    request = Constraints(least_gain_fraction=0.0, pricings=("on-demand", "spot"), top=50)
     return recommend(with_surroundings(job, **WHOLE), request, predictor=predictor)
 
 
@@ -175,7 +175,7 @@ def test_the_chance_above_a_limit_agrees_with_the_interval(
 
 
 def test_a_deadline_has_the_chance_of_being_missed(job: Job, predictor: Predictor) -> None:
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0, deadline_h=48.0, pricings=("on-demand", "spot"), top=30
     )
     for c in recommend(job, request, predictor=predictor).front:
@@ -189,7 +189,7 @@ def test_a_deadline_has_the_chance_of_being_missed(job: Job, predictor: Predicto
 
 def test_what_is_not_priced_is_said(job: Job, predictor: Predictor) -> None:
     def said(of: Job, provider: str, region: str | None = None) -> str:
-        asked = Request(providers=(provider,), region=region, top=3, least_gain_fraction=0.0)
+        asked = Constraints(providers=(provider,), region=region, top=3, least_gain_fraction=0.0)
         shown = recommend(of, asked, predictor=predictor)
         return " ".join(note for note in shown.notes if note.startswith("not in time and cost"))
 

@@ -14,7 +14,7 @@ from advisor.planners.systems.atom import (
     SwapModel,
     averaging_s,
     pipeline_rival_s,
-    plan,
+    plan_atom,
     step_parts,
 )
 
@@ -60,9 +60,9 @@ def test_cuts_equal_trying_every_cut(
                 best = time if best is None else min(best, time)
     if best is None:
         with pytest.raises(PlanningError, match="no cut fits"):
-            plan(model_of(forward, size), peer, peers=1, accumulation_steps=accumulation)
+            plan_atom(model_of(forward, size), peer, peers=1, accumulation_steps=accumulation)
         return
-    found = plan(model_of(forward, size), peer, peers=1, accumulation_steps=accumulation)
+    found = plan_atom(model_of(forward, size), peer, peers=1, accumulation_steps=accumulation)
     assert found.step_s == pytest.approx(best)
     assert found.gpu_bytes <= peer.gpu_bytes
 
@@ -70,7 +70,7 @@ def test_cuts_equal_trying_every_cut(
 def test_with_a_fast_host_link_only_computing_is_left() -> None:
     model = model_of([1.0] * 6, [1.0] * 6)
     peer = replace(PEER, host_bytes_per_s=1e12)
-    found = plan(model, peer, peers=1, accumulation_steps=5)
+    found = plan_atom(model, peer, peers=1, accumulation_steps=5)
     assert found.step_s == pytest.approx(4 * 5 * 6.0)
     assert found.exposed_fraction == pytest.approx(0.0, abs=1e-9)
 
@@ -78,8 +78,8 @@ def test_with_a_fast_host_link_only_computing_is_left() -> None:
 def test_enough_accumulation_hides_the_loads() -> None:
     model = model_of([1.0] * 6, [7.0] * 6)
     peer = replace(PEER, gpu_bytes=22.0)
-    few = plan(model, peer, peers=1, accumulation_steps=1)
-    many = plan(model, peer, peers=1, accumulation_steps=few.accumulation_to_hide)
+    few = plan_atom(model, peer, peers=1, accumulation_steps=1)
+    many = plan_atom(model, peer, peers=1, accumulation_steps=few.accumulation_to_hide)
     assert few.accumulation_to_hide == 7
     assert few.exposed_fraction > 0.5
     # All that is left is the very first load, 7 s of 175 s.
@@ -117,7 +117,7 @@ def gpt3(name: str, network_gbit_per_s: float) -> tuple[SwapModel, Peer]:
 def gain(name: str, network_gbit_per_s: float, average_every: int) -> float:
     """Swapping's throughput over a pipeline's on 8 peers, 64 micro-batches a step."""
     model, peer = gpt3(name, network_gbit_per_s)
-    found = plan(model, peer, peers=8, accumulation_steps=8, average_every=average_every)
+    found = plan_atom(model, peer, peers=8, accumulation_steps=8, average_every=average_every)
     return pipeline_rival_s(model, peer, peers=8, micro_batches=64) / found.step_s
 
 
@@ -149,8 +149,8 @@ def test_an_averaging_costs_the_same_however_often_it_is_made(
     peers: int, every: int, network: float
 ) -> None:
     model, peer = gpt3("small", network)
-    often = plan(model, peer, peers=peers, accumulation_steps=2, average_every=1)
-    seldom = plan(model, peer, peers=peers, accumulation_steps=2, average_every=every)
+    often = plan_atom(model, peer, peers=peers, accumulation_steps=2, average_every=1)
+    seldom = plan_atom(model, peer, peers=peers, accumulation_steps=2, average_every=every)
     once = averaging_s(sum(model.parameter_bytes), peer, peers=peers)
     assert often.sync_s == pytest.approx(once)
     assert seldom.sync_s * every == pytest.approx(once)
@@ -165,8 +165,8 @@ def test_what_the_last_layer_makes_is_handed_to_nobody() -> None:
     for one in (model, logits):
         rival_s = pipeline_rival_s(one, peer, peers=8, micro_batches=64)
         assert rival_s == pipeline_rival_s(model, peer, peers=8, micro_batches=64)
-        assert plan(one, peer, peers=8, accumulation_steps=8).host_bytes == pytest.approx(
-            plan(model, peer, peers=8, accumulation_steps=8).host_bytes
+        assert plan_atom(one, peer, peers=8, accumulation_steps=8).host_bytes == pytest.approx(
+            plan_atom(model, peer, peers=8, accumulation_steps=8).host_bytes
         )
     inside = replace(model, boundary_bytes=(1e12, *model.boundary_bytes[1:]))
     assert pipeline_rival_s(inside, peer, peers=8, micro_batches=64) > rival_s
@@ -174,7 +174,7 @@ def test_what_the_last_layer_makes_is_handed_to_nobody() -> None:
 
 def test_the_hosts_processors_touch_all_of_the_state_once_a_step() -> None:
     model, peer = gpt3("small", 1.0)
-    found = plan(model, peer, peers=4, accumulation_steps=2)
+    found = plan_atom(model, peer, peers=4, accumulation_steps=2)
     parameters = sum(model.parameter_bytes) / 2
     assert found.update_s == pytest.approx(16 * parameters / peer.host_update_bytes_per_s)
     parts = found.forward_s + found.backward_s + found.update_s + found.sync_s
@@ -195,4 +195,4 @@ def test_all_peers_together_send_what_an_all_reduce_must() -> None:
 def test_host_memory_is_a_constraint() -> None:
     model, peer = gpt3("175B", 0.1)
     with pytest.raises(PlanningError, match="host memory"):
-        plan(model, replace(peer, memory_bytes=512 * GIB), peers=8, accumulation_steps=8)
+        plan_atom(model, replace(peer, memory_bytes=512 * GIB), peers=8, accumulation_steps=8)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from recorded_models import transformer as recorded_transformer
 
 from advisor.answer import Recommendation
-from advisor.ask import LayoutRequest
+from advisor.ask import Constraints, LayoutRequest
 from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.estimate.best import best_columns
@@ -31,8 +31,8 @@ from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.systems.atom import AVERAGE_EVERY
-from advisor.rank import Request, recommend
 from advisor.rank.given import PlanQuestion, plan
+from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
 Integers = NDArray[np.int64]
@@ -223,7 +223,7 @@ def shown(found: Recommendation) -> list[tuple[object, ...]]:
     pytest.param(("L4", "A10G", "V100"), 64, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_front_is_that_of_the_full_search(gpus: tuple[str, ...], batch: int) -> None:
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0,
         gpus=GpuFilter(names=gpus), max_nodes=4, top=100, space=SWAPS,
         pricings=("on-demand", "spot") if batch == 64 else ("on-demand",),
@@ -237,7 +237,7 @@ def test_the_front_is_that_of_the_full_search(gpus: tuple[str, ...], batch: int)
 
 def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: MakeJob) -> None:
     job = recorded(make_job)
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0,
         gpus=GpuFilter(names=("V100",)),
         providers=("aws",),
@@ -251,7 +251,7 @@ def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: Ma
 
 
 def test_a_candidate_that_swaps_says_what_that_rests_on() -> None:
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0, gpus=GpuFilter(names=("V100",)), max_nodes=8, top=100, space=SWAPS
     )
     job = described("small", 512)
@@ -272,7 +272,7 @@ def test_a_candidate_that_swaps_says_what_that_rests_on() -> None:
 
 def test_predict_says_the_same_as_recommend() -> None:
     job = described("small", 512)
-    request = Request(
+    request = Constraints(
         least_gain_fraction=0.0, gpus=GpuFilter(names=("V100",)), max_nodes=8, top=100, space=SWAPS
     )
     found = recommend(job, request, predictor=predictor())

@@ -121,7 +121,7 @@ class TestKept:
 
     @pytest.mark.parametrize("said", [None, MACHINE])
     def test_wandb_offline(self, said: Instances | None) -> None:
-        (run,) = formats.read("wandb", KEPT / "wandb", said)
+        (run,) = formats.read_runs_as("wandb", KEPT / "wandb", said)
         check(run, cores=2.0)
         assert run.job.family == "tracker_runs"
         machine = run.configuration[0]
@@ -130,30 +130,30 @@ class TestKept:
 
     def test_a_wandb_run_that_was_killed_is_a_lower_bound(self, tmp_path: Path) -> None:
         (tmp_path / "run-x.wandb").write_bytes(LOG.read_bytes()[:-200])
-        (run,) = formats.read("wandb", tmp_path)
+        (run,) = formats.read_runs_as("wandb", tmp_path)
         assert run.status == "censored"
         assert run.time_s is not None
         assert run.time_s > 0
 
     def test_mlflow_file_store(self) -> None:
-        (run,) = formats.read("mlflow", KEPT / "mlruns", MACHINE)
+        (run,) = formats.read_runs_as("mlflow", KEPT / "mlruns", MACHINE)
         check(run, cores=2.0)
         assert run.cost_usd == pytest.approx(0.096 * (run.time_s or 0) / 3600)
 
     def test_mlflow_folders_inside_the_store(self) -> None:
-        (store,) = formats.read("mlflow", KEPT / "mlruns")
+        (store,) = formats.read_runs_as("mlflow", KEPT / "mlruns")
         (experiment,) = [one for one in (KEPT / "mlruns").glob("[!.]*") if one.is_dir()]
         (folder,) = [one for one in experiment.iterdir() if one.is_dir()]
         for inside in (experiment, folder):
-            assert formats.read("mlflow", inside) == [store]
+            assert formats.read_runs_as("mlflow", inside) == [store]
 
     def test_mlflow_database(self, database: Path) -> None:
-        (run,) = formats.read("mlflow", database, MACHINE)
+        (run,) = formats.read_runs_as("mlflow", database, MACHINE)
         check(run, cores=2.0)
-        assert formats.read("mlflow", database.parent, MACHINE) == [run]
+        assert formats.read_runs_as("mlflow", database.parent, MACHINE) == [run]
 
     def test_without_a_machine_mlflow_keeps_what_needs_no_cores(self, database: Path) -> None:
-        (run,) = formats.read("mlflow", database)
+        (run,) = formats.read_runs_as("mlflow", database)
         assert run.configuration[0].instance_type == "unknown"
         assert "cpu_cores" not in run.series[0].channels
         assert max(run.series[0].channels["memory_bytes"]) > 0
@@ -166,12 +166,12 @@ class TestKept:
         sqlite3.connect(other).execute("create table mine (x)").connection.commit()
         before = other.read_bytes()
         with pytest.raises(RunError, match="not an MLflow database"):
-            formats.read("mlflow", other)
+            formats.read_runs_as("mlflow", other)
         assert other.read_bytes() == before
         assert sorted(tmp_path.iterdir()) == [other]
 
     def test_tensorboard(self) -> None:
-        (run,) = formats.read("tensorboard", KEPT / "tensorboard", MACHINE)
+        (run,) = formats.read_runs_as("tensorboard", KEPT / "tensorboard", MACHINE)
         assert run.time_s is not None
         assert 2.5 < run.time_s < 60.0
         assert run.job.family == "line-fit"
@@ -187,7 +187,7 @@ class TestKept:
             later = time.time() + step
             writer.add_scalar("DeviceStats/cpu_percent", 75.0, step, walltime=later)
         writer.close()
-        runs = formats.read("tensorboard", tmp_path, MACHINE)
+        runs = formats.read_runs_as("tensorboard", tmp_path, MACHINE)
         (run,) = [one for one in runs if one.series]
         assert run.job.facts["batch"] == 16.0
         assert set(run.series[0].channels["cpu_cores"]) == {1.5}
@@ -211,7 +211,7 @@ def test_a_run_tracked_now_is_read(
     began = time.monotonic()
     write[tracker]()
     took_s = time.monotonic() - began
-    (run,) = formats.read(tracker.partition("-")[0], tmp_path, MACHINE)
+    (run,) = formats.read_runs_as(tracker.partition("-")[0], tmp_path, MACHINE)
     assert run.time_s is not None
     assert 2.5 < run.time_s <= took_s + 1.0
     if tracker != "tensorboard":  # its event files know neither settings nor load
@@ -225,14 +225,14 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
             monkeypatch.setitem(sys.modules, one, None)
         folder = KEPT / ("mlruns" if name == "mlflow" else name)
         with pytest.raises(RunError, match=f"read with {name}, which is not installed") as error:
-            formats.read(name, folder)
+            formats.read_runs_as(name, folder)
         assert error.value.hint == "pip install 'cloud-config-advisor[trackers]'"
 
 
 class TestTable:
     def test_a_row_a_run(self, tmp_path: Path) -> None:
         (tmp_path / "runs.csv").write_text(TABLE)
-        a, b, c, d = formats.read("csv", tmp_path / "runs.csv", MACHINE)
+        a, b, c, d = formats.read_runs_as("csv", tmp_path / "runs.csv", MACHINE)
         assert (a.configuration[0].count, a.configuration[0].accelerators) == (2, 1)
         assert a.cost_usd == 2.4
         assert b.cost_usd == pytest.approx(0.096 * 0.5)  # --price where the row has none
@@ -251,7 +251,7 @@ class TestTable:
     def test_a_bad_cell_is_named(self, tmp_path: Path, row: str, what: str) -> None:
         (tmp_path / "runs.csv").write_text(TABLE + row + "\n")
         with pytest.raises(RunError, match=rf"runs\.csv: row 5: {what}: "):
-            formats.read("csv", tmp_path / "runs.csv")
+            formats.read_runs_as("csv", tmp_path / "runs.csv")
 
     def test_the_verb_puts_machine_and_price(self, tmp_path: Path) -> None:
         table, out = tmp_path / "runs.csv", tmp_path / "records.jsonl"
@@ -271,7 +271,7 @@ class TestTable:
 
     def test_a_format_that_names_its_machines_takes_no_others(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="name their own machines"):
-            formats.read("scout", tmp_path, MACHINE)
+            formats.read_runs_as("scout", tmp_path, MACHINE)
 
 
 def test_the_kept_files_are_small() -> None:

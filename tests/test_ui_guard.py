@@ -17,7 +17,7 @@ from ui_pages import FEW, HERE, Opened, opened
 from advisor.errors import AdvisorError
 from advisor.ui.guard import HEADERS
 from advisor.ui.replies import LONGEST_BODY
-from advisor.ui.serve import listening
+from advisor.ui.serve import listening_socket
 
 
 @pytest.fixture(scope="module")
@@ -152,12 +152,12 @@ def test_every_reply_has_the_security_headers(ui: Opened, stranger: Opened) -> N
 
 
 def test_it_listens_on_loopback_only_and_a_taken_port_is_told() -> None:
-    with listening(0) as listener:
+    with listening_socket(0) as listener:
         host, port = listener.getsockname()
         assert host == "127.0.0.1"
         with (
             pytest.raises(AdvisorError, match=f"port {port} is in use") as raised,
-            listening(port),
+            listening_socket(port),
         ):
             pass
         assert "--port" in raised.value.hint

@@ -26,9 +26,9 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Precision, Transformer, transformer_parameters
 from advisor.planners.layouts.units import transformer_layers
-from advisor.planners.memory.recorded import layer_activation_bytes
+from advisor.planners.memory.recorded import recorded_activation_bytes
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.units import TransformerBlocks, transformer_blocks, units
+from advisor.planners.step.units import TransformerBlocks, transformer_blocks, work_units
 from advisor.rank.given import PlanQuestion, plan
 
 MakeJob = Callable[..., Job]
@@ -171,12 +171,12 @@ def test_described_layers_add_up_to_the_model(
     found = transformer_layers(model)
     assert sum(x.parameters for x in found) == transformer_parameters(model)
     kept = sum(x.saved_bytes_per_sample for x in found)
-    assert kept == pytest.approx(layers * float(layer_activation_bytes(model, 32)))
+    assert kept == pytest.approx(layers * float(recorded_activation_bytes(model, 32)))
 
 
 def test_described_layers_are_recognised_like_recorded_ones() -> None:
     work = with_layers(described())
-    parts = units(work)
+    parts = work_units(work)
     blocks = transformer_blocks(work, parts)
     assert isinstance(blocks, TransformerBlocks)
     assert (blocks.blocks, blocks.hidden, blocks.tokens) == (12, 768, 512)
@@ -185,7 +185,7 @@ def test_described_layers_are_recognised_like_recorded_ones() -> None:
 
 def test_a_described_head_keeps_its_logits() -> None:
     work = with_layers(described())
-    parts = units(work)
+    parts = work_units(work)
     few, many = (unit_table(work, parts, logit_bytes=b).saved_bytes for b in (0.0, 6.0))
     assert many[-1] - few[-1] == pytest.approx(6.0 * 512 * 32000)
     np.testing.assert_array_equal(many[:-1], few[:-1])

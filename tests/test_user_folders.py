@@ -61,7 +61,7 @@ def test_every_place_hangs_below_them(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv(store.VARIABLE, raising=False)
     own, kept, cache = (tmp_path / name / "advisor" for name in FOLDERS)
     assert (data.user_data(), data.own_models()) == (own, own / "models")
-    assert store.run_root() == own / "runs"
+    assert store.default_run_root() == own / "runs"
     assert user_file() == kept / "advisor.toml"
     assert snapshot.config_folder() == kept
     assert snapshot.cache_folder() == cache / "catalogue"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from advisor.cli import app
+from advisor.cli.program import app
 from advisor.errors import AdvisorError, ModelError, UsageError
 from advisor.lab.score.tables import SUITES, score_table
 from advisor.machines.devices import suite_device

@@ -12,7 +12,7 @@ import pytest
 from documentation import ROOT, tool
 from typer.testing import CliRunner
 
-from advisor.cli import app
+from advisor.cli.program import app
 
 # Patterns of prose that reads as translated, with what is written instead.
 REFUSED = {

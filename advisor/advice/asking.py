@@ -14,13 +14,12 @@ from advisor.advice.facts import Facts
 from advisor.answer import Candidate
 from advisor.ask import Constraints
 from advisor.catalogue import InstanceType, Pricing
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError
-from advisor.estimate.at_hand import at_hand
-from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.estimate import Predictor, machine_at_hand
+from advisor.jobs import Job
+from advisor.planners.core import PlanningError
+from advisor.planners.layouts import SearchSpace
 
 _MOST_SMALLER: Final = 8
 
@@ -36,7 +35,7 @@ def facts_here(
     """
     limits = constraints or Constraints()
     look = partial(
-        at_hand, predictor, price_usd_per_h=limits.here_usd_per_h, coverage=limits.coverage
+        machine_at_hand, predictor, price_usd_per_h=limits.here_usd_per_h, coverage=limits.coverage
     )
     now = look(job)
     if now is None:

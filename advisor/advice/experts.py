@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from advisor.advice.facts import Advice, Facts, How
 from advisor.catalogue import Catalogue
-from advisor.collectors.format.facts import Routing
+from advisor.collectors.format import Routing
 from advisor.errors import UsageError
-from advisor.machines.devices import part
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.systems.expert_caching import (
+from advisor.machines import part
+from advisor.planners.core import GIB, PlanningError
+from advisor.planners.systems import (
     POLICIES,
     CacheSize,
     Mixture,
@@ -57,7 +57,7 @@ class _Place:
     link: str
 
 
-def serving(facts: Facts, asked: Serving, catalogue: Catalogue) -> Advice:
+def serving_advice(facts: Facts, asked: Serving, catalogue: Catalogue) -> Advice:
     """Return the smallest cache of experts that serves a token in time.
 
     ``facts``: of a recorded job whose routers were seen, on one machine or device.

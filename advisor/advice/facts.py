@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
 
-from advisor import words
-from advisor.answer import QUANTILES, SCHEMA_VERSION, Candidate, Estimate, Recorded
+from advisor.answer import SCHEMA_VERSION, Candidate, Estimate, Recorded
 from advisor.ask import Constraints
 from advisor.catalogue import Pricing
-from advisor.collectors.format.recording import OperatorCount, Recording
-from advisor.jobs.job import Job
-from advisor.planners.core.nouns import Operator
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.show import notebook
+from advisor.collectors.format import OperatorCount, Recording
+from advisor.jobs import Job
+from advisor.planners.core import Operator
+from advisor.planners.layouts import SearchSpace
+from advisor.quantities import QUANTILES
+from advisor.show import table_html
+from advisor.words import answer_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +126,7 @@ class AdviceList(Recorded):
 
     def __repr__(self) -> str:
         """Say what is judged, then a line a piece of advice."""
-        head = f"<Advice on {self.run}: {words.answer_line(self.now.to_record())}>"
+        head = f"<Advice on {self.run}: {answer_line(self.now.to_record())}>"
         lines = (
             f"{one.name}: {one.time_factor:.2f} x the time, {one.cost_factor:.2f} x the cost "
             f"({one.evidence}): {one.change}"
@@ -134,7 +135,7 @@ class AdviceList(Recorded):
         return "\n".join((head, *lines))
 
     def _repr_html_(self) -> str:
-        return notebook.html(self.to_frame())
+        return table_html(self.to_frame())
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:

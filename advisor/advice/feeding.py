@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from advisor.advice.facts import Advice, Facts, How, cut_of, faster_by, saved, source, without
 from advisor.advice.script import SourceScript, argument, has_argument, last_name
-from advisor.answer import QUANTILES
-from advisor.collectors.format.recording import Recording
-from advisor.estimate.completion import checkpoint_s
-from advisor.jobs.job import Job
-from advisor.planners.core.errors import GIB
+from advisor.collectors.format import Recording
+from advisor.estimate import checkpoint_s
+from advisor.jobs import Job
+from advisor.planners.core import GIB
 from advisor.planners.goodput import expected_completion
-from advisor.planners.systems.perfect import (
+from advisor.planners.systems import (
     RHO,
     RHO_HIGH,
     RHO_LOW,
@@ -24,7 +23,7 @@ from advisor.planners.systems.perfect import (
     freshness,
     repeat_then_fresh_s,
 )
-from advisor.quantities import seconds_text
+from advisor.quantities import QUANTILES, seconds_text
 
 # Shares of a step from which waiting for data is worth a change.
 _INPUT_BOUND: Final = 0.05

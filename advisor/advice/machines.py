@@ -12,12 +12,11 @@ import numpy as np
 from advisor.advice.facts import Advice, Facts, How, saved, source
 from advisor.advice.step import MODEL
 from advisor.answer import Estimate
-from advisor.collectors.format.recording import Recording
-from advisor.jobs.job import Job
-from advisor.planners.core.errors import GIB, HOUR_S, MIB
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.rightsizing.limits import RightSize, memory_limit_bytes, right_size
-from advisor.planners.rightsizing.replay import RecordedUsage
+from advisor.collectors.format import Recording
+from advisor.jobs import Job
+from advisor.planners.core import GIB, HOUR_S, MIB
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.rightsizing import RecordedUsage, RightSize, memory_limit_bytes, right_size
 
 # ------------------------------------------------------------------------------------------
 # Limits for the job: ones to paste, or a smaller machine of the same family.

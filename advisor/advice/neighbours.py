@@ -10,39 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.advice.facts import Advice, Facts, How, saved
-from advisor.answer import QUANTILES, Candidate, Estimate
-from advisor.collectors.format.recording import Recording
+from advisor.answer import Candidate, Estimate
+from advisor.collectors.format import Recording
 from advisor.errors import UsageError
-from advisor.jobs.job import Job
-from advisor.machines.devices import suite_device
-from advisor.planners.core.errors import GIB, HOUR_S, MIB
-from advisor.planners.systems.stragglers import (
+from advisor.jobs import Job
+from advisor.machines import suite_device
+from advisor.planners.core import GIB, HOUR_S, MIB
+from advisor.planners.systems import (
+    FAULT_S,
     FEWEST_STEPS,
+    MOST_LOSS,
+    Harvest,
     Mended,
+    Shared,
+    Sharer,
+    Tenant,
+    TouchedWindow,
     UnlikeRanks,
     asynchronous,
     backed_up,
     dropped,
+    harvest,
     measured_spread,
-    own_times,
-    rebalanced,
-)
-from advisor.planners.systems.switchflow import (
-    Shared,
-    Sharer,
-    Tenant,
     needed_bytes,
+    own_times,
     pair_bill,
+    rebalanced,
     shared_rates,
     sharer,
 )
-from advisor.planners.systems.working_set import (
-    FAULT_S,
-    MOST_LOSS,
-    Harvest,
-    TouchedWindow,
-    harvest,
-)
+from advisor.quantities import QUANTILES
 
 # One standard deviation of the error of ln(1 / rate - 1) where neither job was measured beside any
 # other: Gavel's pairs with the mean job in place of both (0.43 where both were, 2026-11-22).

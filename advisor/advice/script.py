@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording
 
 # A script is read, never run; what is longer than this was not written by hand. [bytes]
 _LONGEST: Final = 1_000_000

@@ -10,19 +10,16 @@ from typing import Any, Final
 
 from advisor.advice.facts import Advice, Cut, Facts, How, cut_of, faster_by, saved, source, without
 from advisor.advice.script import SourceScript, argument, has_argument
-from advisor.answer import QUANTILES
 from advisor.ask import JobSpec, SetupRequest
-from advisor.collectors.format.recording import OperatorCount
+from advisor.collectors.format import OperatorCount
 from advisor.errors import AdvisorError
-from advisor.jobs.job import Job
-from advisor.jobs.load import job_of
-from advisor.machines.devices import accelerator_devices, host_device
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Operator
-from advisor.planners.core.setup import Precision, TrainingSetup
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.step.device_rates import runs_as
-from advisor.planners.systems.hydrozoa import NoiseScale
+from advisor.jobs import Job, job_from_spec
+from advisor.machines import accelerator_devices, host_device
+from advisor.planners.core import Operator, PlanningError, Precision, TrainingSetup
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.step import runs_as
+from advisor.planners.systems import NoiseScale
+from advisor.quantities import QUANTILES
 
 MODEL: Final = "the device model, asked with the recorded operators"
 _AUTOCAST: Final = """\
@@ -104,7 +101,7 @@ def _compiled(facts: Facts) -> Iterator[Advice | None]:
     if work.setup.kernels != "eager" or work.transformer is None:
         return
     yield facts.priced(
-        job_of(JobSpec(), SetupRequest(kernels="compiled"), job=facts.job),
+        job_from_spec(JobSpec(), SetupRequest(kernels="compiled"), job=facts.job),
         name="compile",
         change="Compile the model: torch.compile(model).",
         rests_on=MODEL,
@@ -163,7 +160,7 @@ def _fused_attention(facts: Facts) -> Iterator[Advice | None]:
         ),
     }
     if job.measured is None:
-        flash = job_of(JobSpec(), SetupRequest(attention="flash"), job=job)
+        flash = job_from_spec(JobSpec(), SetupRequest(attention="flash"), job=job)
         yield facts.priced(flash, rests_on=MODEL, **usual)  # type: ignore[arg-type]
         return
     cut = cut_of(facts, _is_of_scores)
@@ -184,7 +181,7 @@ def _is_of_scores(one: OperatorCount) -> bool:
 
 
 def _in(facts: Facts, precision: Precision) -> Job:
-    return job_of(JobSpec(precision=precision), job=facts.job)
+    return job_from_spec(JobSpec(precision=precision), job=facts.job)
 
 
 def moved_once(parameters: float, numbers: float, calls: float) -> Operator:
@@ -219,7 +216,7 @@ advise_software: Final = source(
 def _larger(facts: Facts) -> Iterator[Advice | None]:
     """Offer twice the batch; where gradients were seen, with the samples that it needs more."""
     job, twice = facts.job, 2 * facts.job.global_batch
-    changed = job_of(JobSpec(batch=twice), job=job)
+    changed = job_from_spec(JobSpec(batch=twice), job=job)
     rests_on = f"{MODEL}, as many samples as now"
     condition = (
         "Below the critical batch: the gradient noise scale is unknown, since one gradient norm "
@@ -413,7 +410,7 @@ def _other_software(facts: Facts) -> Iterator[Advice | None]:
         if _is_so(work.setup, chosen) or (is_tuned and work.setup.has_adapters):
             continue
         try:
-            changed = job_of(JobSpec(), SetupRequest(**chosen), job=job)
+            changed = job_from_spec(JobSpec(), SetupRequest(**chosen), job=job)
         except (AdvisorError, PlanningError):
             continue  # contradicts what is chosen already
         yield facts.priced(
@@ -521,7 +518,7 @@ def _eight_bits(facts: Facts) -> Iterator[Advice | None]:
     if facts.job.work.setup.optimizer != "adamw" or not facts.has_accelerators:
         return
     yield facts.priced(
-        job_of(JobSpec(), SetupRequest(optimizer="adamw-8bit"), job=facts.job),
+        job_from_spec(JobSpec(), SetupRequest(optimizer="adamw-8bit"), job=facts.job),
         name="8-bit-optimizer",
         change="Keep Adam's moments in 8 bits: bitsandbytes.optim.AdamW8bit.",
         rests_on=f"{MODEL}; 2 bytes of state a parameter in place of 8 (Dettmers et al., 2022)",

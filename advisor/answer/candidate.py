@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from advisor import words
 from advisor.answer.estimate import Estimate
 from advisor.answer.offers import Alternative, Bill, CompletionWay, Configuration, Fact, Part
 from advisor.answer.records import Recorded
-from advisor.planners.core.nouns import Layout
-from advisor.show import notebook
+from advisor.planners.core import Layout
+from advisor.show import answers_frame, table_html
+from advisor.words import answer_line
 
 Bottleneck = Literal[
     "compute", "memory", "network", "input", "launch", "pipeline", "offload"
@@ -138,10 +138,10 @@ class Answer(Recorded):
 
     def __repr__(self) -> str:
         """Say in one line what is run on, for how long and how much."""
-        return f"<{type(self).__name__} {words.answer_line(self.to_record())}>"
+        return f"<{type(self).__name__} {answer_line(self.to_record())}>"
 
     def _repr_html_(self) -> str:
-        return notebook.html(notebook.answers_frame([self.to_record()]))
+        return table_html(answers_frame([self.to_record()]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.answer.candidate import Candidate
 from advisor.errors import AdvisorError
-from advisor.show import notebook
+from advisor.show import answers_frame, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,10 +86,10 @@ class Predictions:
 
         ``reason`` says why a configuration has no numbers.
         """
-        return notebook.answers_frame([one.to_record() for one in self.rows])
+        return answers_frame([one.to_record() for one in self.rows])
 
     def _repr_html_(self) -> str:
-        return notebook.html(self.to_frame())
+        return table_html(self.to_frame())
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +109,4 @@ class Explanation:
         return pd.DataFrame(list(self.rows))
 
     def _repr_html_(self) -> str:
-        return notebook.html(self.to_frame())
+        return table_html(self.to_frame())

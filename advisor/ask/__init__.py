@@ -4,23 +4,6 @@
 alike; ``entries.ENTRIES`` lists every name with its help.
 """
 
-from __future__ import annotations
+from advisor.faces import face
 
-from advisor.ask.entries import ALIASES, ENTRIES, Entry
-from advisor.ask.records import ClusterRequest, Constraints, JobSpec, LayoutRequest, SetupRequest
-from advisor.ask.sources import Question, flag_of, merged, read_question
-
-__all__ = [
-    "ALIASES",
-    "ENTRIES",
-    "ClusterRequest",
-    "Constraints",
-    "Entry",
-    "JobSpec",
-    "LayoutRequest",
-    "Question",
-    "SetupRequest",
-    "flag_of",
-    "merged",
-    "read_question",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -15,11 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from advisor import quantities
-from advisor.answer import COMPLETIONS, QUANTILES
+from advisor.answer import COMPLETIONS
 from advisor.errors import UsageError
+from advisor.quantities import QUANTILES
 
 if TYPE_CHECKING:
-    from advisor.catalogue.select import GpuFilter
+    from advisor.catalogue import GpuFilter
 
 
 # ------------------------------------------------------------------------------------------
@@ -138,13 +139,13 @@ def _spot(value: Any, name: str) -> tuple[str, ...]:
 
 def _gpus(value: Any, name: str) -> GpuFilter:
     # The catalogue is heavy, and help needs none of it.
-    from advisor.catalogue.select import GpuFilter, parse_gpus
+    from advisor.catalogue import GpuFilter, parse_gpus
 
     return value if isinstance(value, GpuFilter) else parse_gpus(_text(value, name))
 
 
 def _gpus_shown(value: GpuFilter | None) -> str | None:
-    from advisor.catalogue.select import gpus_text
+    from advisor.catalogue import gpus_text
 
     return None if value is None else gpus_text(value)
 

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from advisor.answer import QUANTILES
 from advisor.errors import UsageError
+from advisor.quantities import QUANTILES
 
 if TYPE_CHECKING:
     from advisor.catalogue import GpuFilter, Pricing
-    from advisor.planners.layouts.problem import SearchSpace
+    from advisor.planners.layouts import SearchSpace
 
 Recompute = Literal["none", "selective", "full"]
 Objective = Literal["time", "cost"]

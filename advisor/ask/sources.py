@@ -24,10 +24,10 @@ from advisor.ask.records import (
 )
 from advisor.collectors import bounded
 from advisor.collectors.atomic import config_folder
-from advisor.collectors.derive import store
+from advisor.collectors.derive import VARIABLE, default_run_root
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.layouts import SearchSpace
 
 SCHEMA_VERSION: Final = 1
 _RECORDS: Final[Mapping[str, type[Any]]] = {
@@ -336,7 +336,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off"})
 # Variables of the program that are no answers to a question. ADVISOR_RUNS is a folder; the table
 # of runs that a question has under this name is given by its flag.
 _TAKEN: Final[Mapping[str, str]] = {
-    store.VARIABLE: "folder or URL of recorded runs",
+    VARIABLE: "folder or URL of recorded runs",
     "ADVISOR_DEBUG": "tracebacks of errors",
     "ADVISOR_SHARED": "mirror of public measurements",
     "ADVISOR_CATALOGUE_MIRROR": "mirror that `catalogue update` downloads from",
@@ -455,12 +455,12 @@ def _program_settings(folder: Path, environ: Mapping[str, str]) -> Iterator[Sett
         for one in settings_files(folder)
         if one.runs_folder
     ]
-    named = environ.get(store.VARIABLE)
+    named = environ.get(VARIABLE)
     if named and (not saying or named != saying[-1][1]):
-        saying.append((store.VARIABLE, named))
-    yield Setting.of(RUNS_FOLDER, saying or [(DEFAULT, str(store.run_root()))])
+        saying.append((VARIABLE, named))
+    yield Setting.of(RUNS_FOLDER, saying or [(DEFAULT, str(default_run_root()))])
     for variable, about in _TAKEN.items():
-        if variable != store.VARIABLE and environ.get(variable):
+        if variable != VARIABLE and environ.get(variable):
             yield Setting(name=about, value=environ[variable], place=variable)
 
 

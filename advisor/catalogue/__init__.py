@@ -1,25 +1,5 @@
 """Offers of the cloud providers: priced, dated, checked, and read offline."""
 
-from advisor.catalogue.catalogue import Catalogue
-from advisor.catalogue.columns import (
-    Accelerator,
-    InstanceType,
-    OfferColumns,
-    PriceColumns,
-    Pricing,
-    TypeColumns,
-)
-from advisor.catalogue.select import GpuFilter, OfferFilter, parse_gpus
+from advisor.faces import face
 
-__all__ = [
-    "Accelerator",
-    "Catalogue",
-    "GpuFilter",
-    "InstanceType",
-    "OfferColumns",
-    "OfferFilter",
-    "PriceColumns",
-    "Pricing",
-    "TypeColumns",
-    "parse_gpus",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

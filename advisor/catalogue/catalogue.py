@@ -36,8 +36,8 @@ from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
 from advisor.catalogue.tables import Column, known, read
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
-from advisor.planners.core.errors import GB, GIB
-from advisor.planners.spot.availability import BANDS
+from advisor.planners.core import GB, GIB
+from advisor.planners.spot import BANDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -331,7 +331,7 @@ def _age_days(as_of: str) -> float:
 _Key = Callable[[Catalogue, OfferColumns], Floats | Texts]
 
 
-def ordered(
+def ordered_offers(
     catalogue: Catalogue, offers: OfferColumns, sort: str, *, cheapest: bool = False
 ) -> OfferColumns:
     """Return offers sorted by ``sort``; equal ones stay cheapest first, unknown ones come last."""
@@ -343,7 +343,7 @@ def ordered(
     return offers.take(np.argsort(SORTS[sort](catalogue, offers), kind="stable"))
 
 
-def first(offers: OfferColumns, count: int) -> OfferColumns:
+def first_offers(offers: OfferColumns, count: int) -> OfferColumns:
     """Return the first ``count`` offers."""
     return offers.take(np.arange(min(count, len(offers))))
 
@@ -550,7 +550,7 @@ def _provider_record(catalogue: Catalogue, name: str) -> dict[str, Any]:
     }
 
 
-def flat(record: Mapping[str, Any]) -> dict[str, object]:
+def flat_record(record: Mapping[str, Any]) -> dict[str, object]:
     """Return a record of scalars for a row of CSV, safe to open in a spreadsheet.
 
     A text that a spreadsheet would take for a formula gets a quote in front.

@@ -26,7 +26,7 @@ from advisor.catalogue.columns import (
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of, sustained_network
 from advisor.catalogue.tables import Column, read, text
 from advisor.errors import AdvisorError, CatalogueError
-from advisor.planners.core.errors import GIB, HOUR_S
+from advisor.planners.core import GIB, HOUR_S
 
 # ------------------------------------------------------------------------------------------
 # Shortest bill of a provider, and the step that a bill is a whole multiple of.

@@ -19,7 +19,7 @@ from advisor.catalogue.networks import network_columns
 from advisor.catalogue.select import key
 from advisor.catalogue.tables import Values, known, numbers, read, texts
 from advisor.errors import CatalogueError
-from advisor.planners.core.errors import GB, GIB, TERA
+from advisor.planners.core import GB, GIB, TERA
 
 # ------------------------------------------------------------------------------------------
 # Speed of one vCPU: fill the holes between the measured instance types, and say how.

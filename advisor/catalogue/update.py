@@ -27,8 +27,8 @@ from advisor.catalogue.catalogue import Catalogue
 from advisor.catalogue.checks import Context, Finding, replaced_by
 from advisor.catalogue.columns import PRICINGS, Pricing
 from advisor.catalogue.download import DownloadLimits, HttpSession, Progress, RawStore
-from advisor.catalogue.providers import Adapter, RawFile, Source
-from advisor.catalogue.providers.base import local_file
+from advisor.catalogue.providers.base import Adapter, RawFile, local_file
+from advisor.catalogue.providers.sources import Source
 from advisor.catalogue.rows import CatalogueRows, TypeRow, read_rows, write_rows
 from advisor.catalogue.snapshot import cache_folder, read_snapshot
 from advisor.collectors import bounded
@@ -37,7 +37,7 @@ from advisor.errors import AdvisorError, CatalogueError, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Options", "Outcome", "Report", "given_files", "update"]
+__all__ = ["Options", "Outcome", "Report", "given_files", "update_catalogue"]
 
 
 # ------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class Report:
         }
 
 
-def update(sources: Sequence[Source], options: Options) -> Report:
+def update_catalogue(sources: Sequence[Source], options: Options) -> Report:
     """Update the catalogue from some sources.
 
     Raises CatalogueError if another update is running, or the snapshot in use cannot be read or

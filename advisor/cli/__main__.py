@@ -1,5 +1,5 @@
 """``python -m advisor.cli`` is the same as ``advisor``."""
 
-from advisor.cli import main
+from advisor.cli.program import main
 
 main()

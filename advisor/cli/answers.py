@@ -38,8 +38,8 @@ from advisor.errors import UsageError
 
 if TYPE_CHECKING:
     from advisor.catalogue import Catalogue
-    from advisor.jobs.job import Job
-    from advisor.show.charts import Chart
+    from advisor.jobs import Job
+    from advisor.show import Chart
 
 
 @asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
@@ -113,11 +113,10 @@ def advise(
     nothing satisfies the constraints as the job is now.
     """
     from advisor import api
-    from advisor.advice.experts import Serving
+    from advisor.advice import Serving
     from advisor.catalogue import Catalogue
-    from advisor.estimate.predictor import Predictor
-    from advisor.words import verdicts as report
-    from advisor.words.verdicts import cache_table
+    from advisor.estimate import Predictor
+    from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
 
     asked = with_run(question, recorded)
     wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
@@ -138,11 +137,11 @@ def advise(
         typer.echo(json.dumps(record, indent=2))
     else:
         width = shutil.get_terminal_size().columns
-        most = None if full else report.SCREEN_LINES
+        most = None if full else SCREEN_LINES
         lines = (
-            report.advice_text(record, width=width, most=most)
+            advice_text(record, width=width, most=most)
             if explain is None
-            else report.explained(record, explain, width=width)
+            else explained_advice(record, explain, width=width)
         )
         lines += [line for one in found if serving for line in cache_table(one.details)]
         typer.echo("\n".join(lines))
@@ -168,13 +167,12 @@ def plan(
 
     Exit code 3 means that no layout fits; the message says what would.
     """
-    from advisor.ask.sources import layout_space
+    from advisor.ask import layout_space
     from advisor.catalogue import Catalogue
-    from advisor.estimate.case import SPACE
-    from advisor.estimate.predictor import Predictor
-    from advisor.machines.cluster import read_cluster
-    from advisor.rank.given import PlanQuestion, plan
-    from advisor.words.ways import show
+    from advisor.estimate import SPACE, Predictor
+    from advisor.machines import read_cluster
+    from advisor.rank import PlanQuestion, plan
+    from advisor.words import show
 
     if question.cluster.machines is None:
         raise UsageError("no cluster is given", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
@@ -197,23 +195,23 @@ def plan(
     record = answer.to_record()
     typer.echo(json.dumps(record, indent=2) if as_json else show(record))
     if plot is not None:
-        from advisor.show.charts import plan_charts
+        from advisor.show import plan_charts
 
         show_plot(plan_charts(record), plot)
 
 
 def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
     """Return the job, and the command line that a recorded one was started with."""
-    from advisor.collectors.derive import store
-    from advisor.estimate.known import job_of
-    from advisor.jobs.describe import NO_LENGTH
+    from advisor.collectors.derive import find_run, latest_run, read_recording
+    from advisor.estimate import job_of
+    from advisor.jobs import NO_LENGTH
 
     spec = question.job
     if spec.run is None and (spec.names_a_job or spec.is_known_by_runs):
         return job_of(spec, question.setup, catalogue=lambda: known), ()
     is_latest = spec.run in (None, "latest")
-    path = store.latest_run() if is_latest else store.find_run(str(spec.run))
-    recording = store.read_recording(path)
+    path = latest_run() if is_latest else find_run(str(spec.run))
+    recording = read_recording(path)
     spec = replace(spec, run=str(path))
     if recording.total_work is not None or spec.has_length:
         return job_of(spec, question.setup, catalogue=lambda: known), recording.command
@@ -253,13 +251,13 @@ def predict(
     from advisor import api
     from advisor.answer import SCHEMA_VERSION
     from advisor.catalogue import Catalogue
-    from advisor.estimate.predictor import Predictor
+    from advisor.estimate import Predictor
 
     catalogue = cache(partial(Catalogue.load, question.catalogue, overrides=question.overrides))
     with waiting("reading the job", is_quiet=as_json):
         wanted = api.job_of(question.job, question.setup, catalogue=catalogue)
     if save_job is not None:
-        from advisor.jobs.load import write_job
+        from advisor.jobs import write_job
 
         write_job(wanted, save_job)
         typer.echo(f"wrote {save_job}", err=True)
@@ -276,9 +274,9 @@ def predict(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
         return
-    from advisor.words.ways import text
+    from advisor.words import prediction_text
 
-    typer.echo(text(record, width=shutil.get_terminal_size().columns))
+    typer.echo(prediction_text(record, width=shutil.get_terminal_size().columns))
 
 
 # ------------------------------------------------------------------------------------------
@@ -309,7 +307,7 @@ def recommend(
     from advisor import api
     from advisor.catalogue import Catalogue
     from advisor.cli import simulate
-    from advisor.estimate.predictor import Predictor
+    from advisor.estimate import Predictor
 
     with waiting("pricing the job on every offer", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
@@ -323,10 +321,10 @@ def recommend(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     elif explain is not None:
-        from advisor.words import recommendation
+        from advisor.words import explained_text
 
         width = shutil.get_terminal_size().columns
-        typer.echo(recommendation.explained_text(record, explain, width=width))
+        typer.echo(explained_text(record, explain, width=width))
     else:
         _show(question, record, full=full)
     show_plot(charts, plot)
@@ -338,7 +336,7 @@ def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
     """Return the chart of an answer where it is to be drawn; a file has room for names."""
     if plot is None:
         return []
-    from advisor.show.charts import front_chart
+    from advisor.show import front_chart
 
     charts = front_chart(record, names=not is_terminal(plot))
     check_drawable(charts, plot, hint="relax the constraints")
@@ -348,13 +346,13 @@ def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
 def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from rich.console import Console
 
-    from advisor.report import simulation as own_report
-    from advisor.words import recommendation
+    from advisor.report import show_simulation
+    from advisor.words import SCREEN_LINES, show_probes, show_recommendation
 
-    most = None if full else recommendation.SCREEN_LINES
-    recommendation.show(record, Console(highlight=False, soft_wrap=True), most=most)
+    most = None if full else SCREEN_LINES
+    show_recommendation(record, Console(highlight=False, soft_wrap=True), most=most)
     if (own := record.get("own_cluster")) is not None:
-        own_report.show(own, Console())
+        show_simulation(own, Console())
     if question.constraints.with_probes:
-        recommendation.show_probes(record, Console())
+        show_probes(record, Console())
     warn_of_drift()

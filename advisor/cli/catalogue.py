@@ -20,8 +20,7 @@ from advisor.cli.options import BYTES_WITH_UNIT, USD, quantity
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from advisor.catalogue import Catalogue, Pricing
-    from advisor.catalogue.download import Progress
+    from advisor.catalogue import Catalogue, Pricing, Progress
 
 app = typer.Typer(
     add_completion=False,
@@ -130,9 +129,14 @@ def list_offers(
     overrides: Rules = None,
 ) -> None:
     """List priced offers, cheapest first."""
-    from advisor.catalogue import Catalogue, OfferFilter, parse_gpus
-    from advisor.catalogue import catalogue as ordering
-    from advisor.catalogue import catalogue as records
+    from advisor.catalogue import (
+        Catalogue,
+        OfferFilter,
+        first_offers,
+        list_record,
+        ordered_offers,
+        parse_gpus,
+    )
 
     catalogue = Catalogue.load(path, overrides=overrides)
     listings = ("retired",) if retired else ()
@@ -150,10 +154,10 @@ def list_offers(
         listings=(*OfferFilter().listings, *listings),
         with_unspecified=True,
     )
-    found = ordering.ordered(catalogue, catalogue.select(wanted), sort.value, cheapest=cheapest)
+    found = ordered_offers(catalogue, catalogue.select(wanted), sort.value, cheapest=cheapest)
     form = Form.json if as_json else form
     limit = top if top is not None else (20 if form is Form.table else len(found))
-    record = records.list_record(catalogue, ordering.first(found, limit), len(found))
+    record = list_record(catalogue, first_offers(found, limit), len(found))
     _warn_of_age(catalogue)
     if form is Form.csv:
         _write_csv(record["offers"])
@@ -173,22 +177,20 @@ def show(
     overrides: Rules = None,
 ) -> None:
     """Show one instance type with its prices, links and sources."""
-    from advisor.catalogue import Catalogue
-    from advisor.catalogue import catalogue as records
+    from advisor.catalogue import Catalogue, type_record
 
     catalogue = Catalogue.load(path, overrides=overrides)
-    record = records.type_record(catalogue, catalogue.instance_type(name, provider=cloud))
+    record = type_record(catalogue, catalogue.instance_type(name, provider=cloud))
     _print(record, "instance_type", as_json=as_json, all_regions=all_regions)
 
 
 @app.command()
 def info(as_json: AsJson = False, path: Snapshot = None, overrides: Rules = None) -> None:
     """Show how old and how complete the catalogue is."""
-    from advisor.catalogue import Catalogue
-    from advisor.catalogue import catalogue as records
+    from advisor.catalogue import Catalogue, info_record
 
     catalogue = Catalogue.load(path, overrides=overrides)
-    _print(records.info_record(catalogue), "info", as_json=as_json)
+    _print(info_record(catalogue), "info", as_json=as_json)
 
 
 @app.command()
@@ -208,9 +210,9 @@ def storage(
     if as_json:
         typer.echo(json.dumps({"schema_version": 1, "prices": found}, indent=2))
     else:
-        from advisor.words import catalogue as report
+        from advisor.words import other_prices
 
-        report.other_prices(found, _console())
+        other_prices(found, _console())
 
 
 @app.command()
@@ -225,10 +227,9 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two snapshots: types and prices added, removed, changed."""
-    from advisor.catalogue import Catalogue, snapshot
-    from advisor.catalogue.update import difference
+    from advisor.catalogue import Catalogue, difference, named_folder
 
-    folders = [snapshot.named_folder(name) for name in (old, new)]
+    folders = [named_folder(name) for name in (old, new)]
     before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
     record = difference(before, after).to_record(str(folders[0]), str(folders[1]))
     _print(record, "difference", as_json=as_json, top=top)
@@ -273,10 +274,8 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Update the catalogue, and keep the previous snapshot."""
-    from advisor.catalogue.download import DownloadLimits
-    from advisor.catalogue.providers import sources
-    from advisor.catalogue.update import Options, given_files
-    from advisor.catalogue.update import update as bring_up_to_date
+    from advisor.catalogue import DownloadLimits, Options, given_files, sources
+    from advisor.catalogue import update_catalogue as bring_up_to_date
 
     _check_date(as_of)
     chosen = sources(names or ())
@@ -337,9 +336,9 @@ def _downloads() -> Iterator[Callable[[Progress], None]]:
 @app.command()
 def rollback() -> None:
     """Return to the snapshot before the last update."""
-    from advisor.catalogue import snapshot
+    from advisor.catalogue import roll_back
 
-    typer.echo(f"in use now: {snapshot.roll_back()}")
+    typer.echo(f"in use now: {roll_back()}")
 
 
 def _parts(text: str | None) -> tuple[str, ...]:
@@ -361,7 +360,7 @@ def _print(record: Mapping[str, Any], what: str, *, as_json: bool, **options: An
     if as_json:
         typer.echo(json.dumps(record, indent=2, allow_nan=False))
         return
-    from advisor.words.catalogue import VIEWS
+    from advisor.words import VIEWS
 
     VIEWS[what](record, _console(), **options)
 
@@ -373,18 +372,18 @@ def _console() -> Any:
 
 
 def _write_csv(offers: Sequence[Mapping[str, Any]]) -> None:
-    from advisor.catalogue import catalogue as records
+    from advisor.catalogue import OFFER_FIELDS, flat_record
 
-    writer = csv.DictWriter(sys.stdout, records.OFFER_FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(sys.stdout, OFFER_FIELDS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records.flat(offer) for offer in offers)
+    writer.writerows(flat_record(offer) for offer in offers)
 
 
 def _warn_of_age(catalogue: Catalogue) -> None:
-    from advisor.catalogue import catalogue as records
+    from advisor.catalogue import OLD_DAYS
 
     age = catalogue.age_days()
-    if age > records.OLD_DAYS:
+    if age > OLD_DAYS:
         typer.echo(
             f"note: the newest price is {age:.0f} days old; advisor catalogue update", err=True
         )

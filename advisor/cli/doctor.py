@@ -14,7 +14,7 @@ import typer
 from advisor.cli.options import waiting
 
 if TYPE_CHECKING:
-    from advisor.ask.sources import Setting
+    from advisor.ask import Setting
 
 
 def doctor(
@@ -38,16 +38,25 @@ def doctor(
 
     The machine is measured once, which takes about four seconds.
     """
-    from advisor.ask.sources import settings, unknown_variables
-    from advisor.cli import VERBS, load_verb, options
-    from advisor.collectors.watch import benchmark, host
-    from advisor.collectors.watch import benchmark as sheets
+    from advisor.ask import settings, unknown_variables
+    from advisor.cli import options
+    from advisor.cli.program import VERBS, load_verb
+    from advisor.collectors.watch import (
+        cached_or_measured,
+        cached_sheets,
+        describe_host,
+        host_abilities,
+        host_lines,
+        measure_and_remember,
+        measure_sheets,
+        sheet_lines,
+    )
 
     with waiting("measuring this machine", is_quiet=as_json):
-        measured = benchmark.measure_and_remember() if again else benchmark.cached_or_measured()
-        known = sheets.measure_sheets() if device_sheet else sheets.cached_sheets()
-    described = host.describe(benchmark=measured, sheets=known)
-    abilities = benchmark.abilities()
+        measured = measure_and_remember() if again else cached_or_measured()
+        known = measure_sheets() if device_sheet else cached_sheets()
+    described = describe_host(benchmark=measured, sheets=known)
+    abilities = host_abilities()
     of_verbs, variables = options.all_in_force(os.environ, load_verb, VERBS)
     found = [*settings(Path.cwd(), os.environ), *of_verbs]
     unknown = unknown_variables(os.environ, variables)
@@ -61,10 +70,10 @@ def doctor(
         }
         typer.echo(json.dumps(record, indent=2))
         return
-    for line in benchmark.host_lines(described):
+    for line in host_lines(described):
         typer.echo(line)
     for sheet in known:
-        for line in sheets.sheet_lines(sheet):
+        for line in sheet_lines(sheet):
             typer.echo(line)
     for ability in abilities:
         mark = "yes" if ability.is_there else "no "

@@ -29,12 +29,12 @@ from advisor.errors import UsageError
 if TYPE_CHECKING:
     from advisor.answer import Recommendation
     from advisor.catalogue import Catalogue
-    from advisor.collectors.format.recording import Recording
-    from advisor.estimate.predictor import Predictor
-    from advisor.export.target import Exported
-    from advisor.gate.decision import GateVerdict, Submission
-    from advisor.jobs.job import Job
-    from advisor.simulate.own_cluster import ClusterComparison
+    from advisor.collectors.format import Recording
+    from advisor.estimate import Predictor
+    from advisor.export import Exported
+    from advisor.gate import GateVerdict, Submission
+    from advisor.jobs import Job
+    from advisor.simulate import ClusterComparison
 
 
 gate_settings: Final[dict[str, Any]] = {
@@ -115,12 +115,12 @@ def gate(
 
     def read(catalogue: Catalogue) -> Submission:
         if skypilot is not None:
-            from advisor.gate.submissions import read_task
+            from advisor.gate import read_task
 
             return read_task(_text(skypilot), catalogue)
         return _slurm(question, sbatch_arguments or [], slurm_options, partitions)
 
-    from advisor.gate.decision import judge_submission
+    from advisor.gate import judge_submission
 
     with waiting("judging the submission", is_quiet=as_json):
         found = (
@@ -132,7 +132,7 @@ def gate(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     else:
-        from advisor.words.verdicts import text
+        from advisor.words import text
 
         typer.echo(text(record))
     if not found.passes:
@@ -141,7 +141,7 @@ def gate(
 
 def _machines(question: Question, on: str, count: int) -> GateVerdict:
     """Judge named machines; what keeps them from being judged is an error."""
-    from advisor.gate.decision import AskedMachines, Submission, judge
+    from advisor.gate import AskedMachines, Submission, judge
 
     provider, _, name = on.rpartition(":")
     asked = AskedMachines(
@@ -154,7 +154,7 @@ def _machines(question: Question, on: str, count: int) -> GateVerdict:
 def _slurm(
     question: Question, arguments: list[str], options: str | None, partitions: list[str]
 ) -> Submission:
-    from advisor.gate.submissions import parse_partitions, read_command, read_submission
+    from advisor.gate import parse_partitions, read_command, read_submission
 
     known = parse_partitions(partitions)
     folder = Path.cwd()
@@ -230,7 +230,7 @@ def export(
 
     Exit code 3 means that nothing satisfies the constraints, or no framework runs the layout.
     """
-    from advisor.export.targets import target_of, write
+    from advisor.export import target_of, write
 
     output = None if output == Path("-") else output  # as ``report -o -``
     target = target_of(to)
@@ -256,11 +256,10 @@ def _exported(
 ) -> Exported:
     """Return the export of a stored answer, or of the one that the question has now."""
     from advisor import api
-    from advisor.ask.sources import layout_space
+    from advisor.ask import layout_space
     from advisor.catalogue import Catalogue
-    from advisor.estimate.case import SPACE
-    from advisor.estimate.predictor import Predictor
-    from advisor.export.targets import export_to
+    from advisor.estimate import SPACE, Predictor
+    from advisor.export import export_to
 
     record = None if answer is None else _stored(answer, row)
     predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
@@ -283,7 +282,7 @@ def _exported(
 def _stored(path: Path, row: int | None) -> dict[str, Any]:
     """Return the answer in a file, once it has the row that is asked for."""
     from advisor.collectors.bounded import read_json
-    from advisor.export.pick import read_pick
+    from advisor.export import read_pick
 
     try:
         record = read_json(path)
@@ -383,9 +382,9 @@ def report(
 
 def _write(data: dict[str, object], out: str, target: Path) -> None:
     from advisor.collectors import atomic
-    from advisor.report.page import page
+    from advisor.report import answer_page
 
-    text = page(data)
+    text = answer_page(data)
     if out == _STDOUT:
         typer.echo(text, nl=False)
         return
@@ -395,7 +394,7 @@ def _write(data: dict[str, object], out: str, target: Path) -> None:
 
 def _check_overwrites(target: Path) -> None:
     """Refuse to replace a file that is no report: it may be the user's own work."""
-    from advisor.report.page import GENERATOR
+    from advisor.report import GENERATOR
 
     mark = f'<meta name="generator" content="{GENERATOR}">'
     if target.is_dir():
@@ -434,11 +433,11 @@ def ui(
     printed. Ctrl-C ends it.
     """
     from advisor.cli import simulate
-    from advisor.ui import serve
+    from advisor.ui import Server, listening_socket
 
     asked = with_run(question, recorded)
-    with serve.listening(port) as listener:
+    with listening_socket(port) as listener:
         with waiting("reading the job and the catalogue"):
-            server = serve.Server(asked, listener, beside=simulate.comparison)
+            server = Server(asked, listener, beside=simulate.comparison)
         typer.echo(server.address)
         server.run(is_opened=is_opened)

@@ -29,11 +29,16 @@ import typer
 from typer.core import TyperCommand
 
 from advisor import quantities
-from advisor.ask import ALIASES, ENTRIES, Question, flag_of, merged, read_question
-from advisor.ask.sources import (
+from advisor.ask import (
+    ALIASES,
+    ENTRIES,
     ENVIRONMENT,
     PREFIX,
+    Question,
     Setting,
+    flag_of,
+    merged,
+    read_question,
     settings_files,
     shown_path,
     stated,
@@ -43,8 +48,7 @@ from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
 if TYPE_CHECKING:
-    from advisor.show.charts import Chart
-    from advisor.show.draw import Style
+    from advisor.show import Chart, Style
 
 
 # What a question asks and verbs without a question have an option for, with the same meaning.
@@ -484,10 +488,10 @@ def show_plot(charts: Sequence[Chart], plot: str | None) -> None:
     if plot is None:
         return
     if plot == _TERMINAL:
-        from advisor.show import draw
+        from advisor.show import charts_text
 
         style = terminal_style()
-        typer.echo("\n" + draw.text(charts, style), color=style.is_coloured)
+        typer.echo("\n" + charts_text(charts, style), color=style.is_coloured)
         return
     _write(charts, Path(plot))
 
@@ -510,7 +514,7 @@ def terminal_style() -> Style:
     """Return what standard output can show: its width, colours, signs."""
     from rich.console import Console
 
-    from advisor.show.draw import Style
+    from advisor.show import Style
 
     console = Console(file=sys.stdout)
     return Style(
@@ -521,10 +525,10 @@ def terminal_style() -> Style:
 
 
 def _write(charts: Sequence[Chart], file: Path) -> None:
-    from advisor.show import draw
+    from advisor.show import write_charts
 
     drawn = io.BytesIO()
-    draw.write(charts, drawn, file.suffix.lower())
+    write_charts(charts, drawn, file.suffix.lower())
     try:
         atomic.write_bytes(file, drawn.getvalue())
     except OSError as error:

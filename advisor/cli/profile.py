@@ -13,7 +13,7 @@ from advisor.cli.options import RATE, SECONDS_WITH_UNIT, quantity
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from advisor.collectors.run.runner import Interpreter
+    from advisor.collectors.run import Interpreter
 
 # Options before the script are ours, everything from the script on is the script's.
 profile_settings: Final[dict[str, Any]] = {
@@ -119,15 +119,14 @@ def profile(
     script's own output is left alone; progress and the summary go to stderr, and the script's
     exit code is passed on (0 where the recording ends it).
     """
-    from advisor.collectors.derive import store
-    from advisor.collectors.derive.work import GivenWork
-    from advisor.collectors.run import runner
+    from advisor.collectors.derive import GivenWork, is_url
+    from advisor.collectors.run import become_agent, plan_recording, run_plan, share_run
 
     if limit <= 0:
         raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
     words = _command(script or [], pid)
     interpreter = _interpreter(words)
-    wanted = runner.plan(
+    wanted = plan_recording(
         words if interpreter is None else [interpreter.path, *words],
         interpreter=interpreter,
         run_root=runs,
@@ -145,10 +144,10 @@ def profile(
         bandwidth_bit_per_s=None if bandwidth is None else 8 * bandwidth,
         working_set=working_set,
     )
-    if runs is None or not store.is_url(runs):
-        runner.become_agent(wanted)
-    code = runner.run(wanted)
-    runner.share(Path(wanted.run), runs)
+    if runs is None or not is_url(runs):
+        become_agent(wanted)
+    code = run_plan(wanted)
+    share_run(Path(wanted.run), runs)
     raise typer.Exit(code)
 
 
@@ -178,7 +177,7 @@ def _command(words: list[str], pid: int | None) -> list[str]:
 
 def _interpreter(words: list[str]) -> Interpreter | None:
     """Return the Python that a script runs in; None for a command or a process to watch."""
-    from advisor.collectors.run.runner import interpreter_for
+    from advisor.collectors.run import interpreter_for
 
     if not words or not words[0].endswith(".py"):
         return None

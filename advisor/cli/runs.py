@@ -29,15 +29,15 @@ from advisor.cli.options import (
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import seconds_text
-from advisor.records.formats import FORMATS
+from advisor.records import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from advisor.collectors.derive.run_list import RunLine
-    from advisor.learned.choose import NextTries, NextTry
+    from advisor.collectors.derive import RunLine
+    from advisor.learned import NextTries, NextTry
     from advisor.records import Instances
-    from advisor.train.feedback import Comparison, Drift, StepComparison
+    from advisor.train import Comparison, Drift, StepComparison
 
 
 # ------------------------------------------------------------------------------------------
@@ -60,12 +60,12 @@ def compare(
     Runs are recorded by `advisor runs actual` and shown oldest first; each is compared with
     what was predicted before it.
     """
-    from advisor.collectors.derive import store
-    from advisor.train.feedback import drift, read
+    from advisor.collectors.derive import find_run, local_folders
+    from advisor.train import drift, read
 
-    found = read(*store.local_folders())
+    found = read(*local_folders())
     if run is not None:
-        name = store.find_run(run).name
+        name = find_run(run).name
         found = tuple(one for one in found if one.actual.run == name)
     summary = drift(found)
     record: dict[str, Any] = {
@@ -80,7 +80,7 @@ def compare(
     else:
         typer.echo("\n".join([*_table(found), *_verdict(summary)]))
     if plot is not None:
-        from advisor.show.charts import compared_charts
+        from advisor.show import compared_charts
 
         charts = compared_charts(record)
         check_drawable(charts, plot, hint=f"note what a real run took: {_NOTE_ONE}")
@@ -123,10 +123,10 @@ def _verdict(summary: Drift) -> list[str]:
 
 def warn_of_drift() -> None:
     """Say on stderr where the latest runs left their intervals too often, and what to do."""
-    from advisor.collectors.derive import store
-    from advisor.train.feedback import drift, read
+    from advisor.collectors.derive import local_folders
+    from advisor.train import drift, read
 
-    for line in warning(drift(read(*store.local_folders()))):
+    for line in warning(drift(read(*local_folders()))):
         typer.echo(line, err=True)
 
 
@@ -134,7 +134,7 @@ def warning(summary: Drift) -> list[str]:
     """Return what to say of a drift, and what to do; nothing where there is none."""
     if not summary.is_drifting:
         return []
-    from advisor.train.feedback import RETRAINING
+    from advisor.train import RETRAINING
 
     way = "too long" if summary.median_error > 0 else "too short"
     return [
@@ -207,7 +207,7 @@ def actual(
         found = _cluster_run(run, question, step_time)
     else:
         _refuse_described(question)
-        from advisor.train.feedback import note_run
+        from advisor.train import note_run
 
         found = note_run(
             run,
@@ -218,7 +218,7 @@ def actual(
             step_s=step_time,
             cost_usd=cost,
         )
-    from advisor.train.feedback import StepComparison
+    from advisor.train import StepComparison
 
     if as_json:
         typer.echo(json.dumps(found.to_record(), indent=2))
@@ -236,7 +236,7 @@ def _refuse_described(question: Question) -> None:
 
 
 def _cluster_run(run: str, question: Question, step_s: float | None) -> StepComparison:
-    from advisor.train.feedback import note_cluster_run
+    from advisor.train import note_cluster_run
 
     _refuse_described(question)
     if step_s is None:
@@ -247,9 +247,9 @@ def _cluster_run(run: str, question: Question, step_s: float | None) -> StepComp
 
 def _layout_run(question: Question, step_s: float | None) -> StepComparison:
     from advisor import api
-    from advisor.ask.sources import layout_space
-    from advisor.estimate.case import SPACE
-    from advisor.train.feedback import note_layout_run
+    from advisor.ask import layout_space
+    from advisor.estimate import SPACE
+    from advisor.train import note_layout_run
 
     if not question.job.is_described:
         raise UsageError(
@@ -340,8 +340,8 @@ def choose(
     After a run that failed or timed out, machines that cost more than twice as much per hour come
     first.
     """
-    from advisor.learned.choose import choose
-    from advisor.train.labelled import read_runs
+    from advisor.learned import next_tries
+    from advisor.train import read_runs
 
     with waiting("reading the runs", is_quiet=as_json):
         records = read_runs(runs, fmt)
@@ -352,7 +352,7 @@ def choose(
             hint=f"one of: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",
         )
     with waiting("learning from them", is_quiet=as_json):
-        found = choose(records, job)
+        found = next_tries(records, job)
     typer.echo(
         json.dumps(found.to_record(), indent=2) if as_json else _runs_choose_text(found, top)
     )
@@ -416,11 +416,9 @@ def import_runs(
     ] = None,
 ) -> None:
     """Read runs of another format and write them as records; bad rows are refused."""
-    from advisor.records import write_records
-    from advisor.records.formats import read
-    from advisor.records.tracked import UNKNOWN
+    from advisor.records import UNKNOWN, read_runs_as, write_records
 
-    records = read(fmt, path, _machines(machine, price))
+    records = read_runs_as(fmt, path, _machines(machine, price))
     target = out or Path("records.jsonl.gz")
     write_records(target, records)
     counts = Counter(record.status for record in records)
@@ -436,9 +434,7 @@ def import_runs(
 def _machines(machine: str | None, price: float | None) -> Instances | None:
     """Return what the user says of the machines; a price alone is of machines that were seen."""
     from advisor.catalogue import Catalogue
-    from advisor.records import Instances
-    from advisor.records.catalogued import named_machines
-    from advisor.records.tracked import UNKNOWN
+    from advisor.records import UNKNOWN, Instances, named_machines
 
     if machine is not None:
         return named_machines(machine, Catalogue.load(), price_usd_per_h=price)
@@ -467,10 +463,9 @@ def show_list(as_json: AsJson = False) -> None:
     """List the recorded runs, oldest first."""
     from dataclasses import asdict
 
-    from advisor.collectors.derive import store
-    from advisor.collectors.derive.run_list import run_lines
+    from advisor.collectors.derive import default_run_root, list_runs, run_lines
 
-    lines = run_lines(store.list_runs())
+    lines = run_lines(list_runs())
     if as_json:
         rows = [{**asdict(line), "command": " ".join(line.command)} for line in lines]
         typer.echo(json.dumps({"schema_version": 1, "runs": rows}, indent=2))
@@ -478,7 +473,7 @@ def show_list(as_json: AsJson = False) -> None:
     if lines:
         typer.echo("\n".join(table(lines, _columns())))
     else:
-        typer.echo(f"no run in {shown(str(store.run_root()))}", err=True)
+        typer.echo(f"no run in {shown(str(default_run_root()))}", err=True)
 
 
 def _columns() -> int:
@@ -510,23 +505,29 @@ def show(run: Name, plot: Plot = None, as_json: AsJson = False) -> None:
 
     Exit code 3 means that it is not known well enough to answer from.
     """
-    from advisor.collectors.derive import certainty, store, summary
+    from advisor.collectors.derive import (
+        find_run,
+        read_recording,
+        shortfall_of,
+        summary_record,
+        summary_text,
+    )
     from advisor.errors import NotKnownError
 
-    seen = store.read_recording(store.find_run(run))
+    seen = read_recording(find_run(run))
     if as_json:
-        typer.echo(json.dumps(summary.record(seen), indent=2))
+        typer.echo(json.dumps(summary_record(seen), indent=2))
     else:
-        typer.echo(summary.text(seen, _columns()), nl=False)
+        typer.echo(summary_text(seen, _columns()), nl=False)
     if plot is not None:
-        from advisor.show.charts import run_charts
+        from advisor.show import run_charts
 
         charts = run_charts(seen)
         check_drawable(
             charts, plot, hint="nothing was read or stepped in this run; record another"
         )
         show_plot(charts, plot)
-    if missing := certainty.shortfall(seen):
+    if missing := shortfall_of(seen):
         raise NotKnownError(missing[0], hint=missing[1])
 
 
@@ -541,16 +542,16 @@ def recover(
     ] = False,
 ) -> None:
     """Close a run whose profiler was killed, so that it can be used."""
-    from advisor.collectors.derive import store
+    from advisor.collectors.derive import find_run, recover_run
 
     if (run is None) != every:
         raise UsageError("recover takes a run, or --all", hint="`advisor runs list` shows them")
     if run is not None:
-        from advisor.collectors.derive import summary
+        from advisor.collectors.derive import summary_text
 
-        typer.echo(summary.text(store.recover(store.find_run(run)), _columns()), nl=False)
+        typer.echo(summary_text(recover_run(find_run(run)), _columns()), nl=False)
         return
-    from advisor.collectors.derive.store import recover_all
+    from advisor.collectors.derive import recover_all
 
     found = recover_all()
     for one in found:
@@ -562,8 +563,8 @@ def recover(
 @app.command()
 def rm(run: Name) -> None:
     """Delete a run."""
-    from advisor.collectors.derive import store
+    from advisor.collectors.derive import find_run, remove_run
 
-    path = store.find_run(run)
-    store.remove(path)
+    path = find_run(run)
+    remove_run(path)
     typer.echo(f"deleted {printable(str(path))}", err=True)

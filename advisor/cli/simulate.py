@@ -28,19 +28,17 @@ from advisor.cli.options import (
     waiting,
 )
 from advisor.errors import UsageError
-from advisor.planners.spot.availability import BAND_FRACTIONS, hazard_of_band
+from advisor.planners.spot import BAND_FRACTIONS, hazard_of_band
 from advisor.quantities import parse_seconds
 
 if TYPE_CHECKING:
     from advisor.answer import Recommendation
     from advisor.ask import Question
-    from advisor.estimate.peers import PeerGroup
-    from advisor.estimate.predictor import Predictor
-    from advisor.jobs.job import Job
-    from advisor.planners.systems.internet_peers import FirstMinutes, Peers
-    from advisor.show.charts import Chart
-    from advisor.simulate.elastic import JobFigures
-    from advisor.simulate.own_cluster import ClusterComparison
+    from advisor.estimate import PeerGroup, Predictor
+    from advisor.jobs import Job
+    from advisor.planners.systems import FirstMinutes, Peers
+    from advisor.show import Chart
+    from advisor.simulate import ClusterComparison, JobFigures
 
 
 # ------------------------------------------------------------------------------------------
@@ -70,7 +68,7 @@ def show(
     else:
         from rich.console import Console, Group
 
-        from advisor.report.simulation import SIMULATIONS
+        from advisor.report import SIMULATIONS
 
         Console().print(Group(*SIMULATIONS[verb](record)))
     show_plot(charts, plot)
@@ -123,7 +121,7 @@ def aggregation(
     """
     from advisor import api
     from advisor.ask import JobSpec
-    from advisor.simulate.systems import shared_aggregation
+    from advisor.simulate import shared_aggregation
 
     jobs = [api.job_of(JobSpec(run=run)) for run in runs]
     found = shared_aggregation(
@@ -162,8 +160,8 @@ def availability(
     All workers wait for the slowest node. The forecast chooses for a job that arrives at the end
     of the record; other ways of choosing stand beside it, each with what past jobs took by it.
     """
-    from advisor.records.node_shares import published_node_shares, read_node_shares
-    from advisor.simulate.systems import nodes_answer
+    from advisor.records import published_node_shares, read_node_shares
+    from advisor.simulate import nodes_answer
 
     with waiting("playing jobs on the record", is_quiet=as_json):
         record = published_node_shares() if trace is None else read_node_shares(trace, slot_s=slot)
@@ -291,7 +289,7 @@ def elastic(
     With --run and --on the job's figures are the recording's, on these machines; what is given
     besides stands in their place.
     """
-    from advisor.simulate import elastic as simulation
+    from advisor.simulate import elastic_answer, question_of
 
     counts = [int(count) for count in _numbers("--workers", workers)]
     by_hand = {
@@ -304,7 +302,7 @@ def elastic(
         if missing or on is not None:
             what = "--on needs a run" if not missing else f"not given: {', '.join(missing)}"
             raise UsageError(what, hint="take them from a recording: --run latest --on g5.xlarge")
-    question = simulation.question_of(
+    question = question_of(
         samples=samples,
         phases=int(_first(phases, None if known is None else known.phases)),
         noise=_noise(noise),
@@ -324,16 +322,16 @@ def elastic(
         known=known,
     )
     with waiting("planning", is_quiet=as_json):
-        answer = simulation.elastic_answer(question)
+        answer = elastic_answer(question)
     show(answer.to_record(), answer.charts, plot, as_json, "elastic")
 
 
 def _figures(run: str, on: str | None, workers: list[int]) -> JobFigures:
     """Return what the recording and the one estimate say of the job on these machines."""
     from advisor.cli.options import waiting
-    from advisor.estimate.predictor import Predictor
-    from advisor.jobs.load import load_job
-    from advisor.simulate.elastic import figures_of
+    from advisor.estimate import Predictor
+    from advisor.jobs import load_job
+    from advisor.simulate import figures_of
 
     if on is None:
         raise UsageError("--run needs machines", hint="name a worker's type: --on g5.xlarge")
@@ -470,7 +468,7 @@ def failures(
     The answer is given by number of devices, with and without a second network path.
     """
     from advisor.planners.goodput import EDGE_P95, EdgeFaultTolerance, save_s
-    from advisor.simulate import systems as simulation
+    from advisor.simulate import FailureQuestion, failures_answer
 
     save = checkpoint
     if checkpoint_size is not None:
@@ -485,8 +483,8 @@ def failures(
         edge = replace(edge, slowdown_fraction=slowdown)
     if network_share is not None:
         edge = replace(edge, network_fraction=network_share)
-    answer = simulation.failures_answer(
-        simulation.FailureQuestion(
+    answer = failures_answer(
+        FailureQuestion(
             work_s=hours * HOUR_S,
             devices=devices,
             checkpoint_s=save,
@@ -561,7 +559,7 @@ def peers(
     Give the rate of each peer alone (`--peer`), or the first minute of the running job
     (`--running`). A link between sites slows every averaging down.
     """
-    from advisor.estimate.peers import answer, peers_of
+    from advisor.estimate import peers_answer, peers_of
 
     if bool(peer) == bool(running):
         raise UsageError(
@@ -579,13 +577,13 @@ def peers(
             [group for group, _ in found], target_batch=target_batch,
             parameters=_parameters(parameters, jobs), links=links,
         )  # fmt: skip
-    show(answer(asked, samples=samples).to_record(), (), None, as_json, "peers")
+    show(peers_answer(asked, samples=samples).to_record(), (), None, as_json, "peers")
 
 
 def _peer(text: str) -> tuple[PeerGroup, Job | None]:
     """Read one group of peers, and the run it names, if it names one."""
-    from advisor.estimate.peers import PeerGroup
-    from advisor.jobs.load import load_job
+    from advisor.estimate import PeerGroup
+    from advisor.jobs import load_job
 
     words = _PEER.match(text.strip())
     if words is None:
@@ -611,13 +609,13 @@ def _running(
     links: dict[frozenset[str], float],
 ) -> FirstMinutes:  # fmt: skip
     """Return the first minute of the running peers as one row."""
-    from advisor.collectors.derive import store
-    from advisor.estimate.peers import minute_of, series_of, together
-    from advisor.jobs.load import load_job
+    from advisor.collectors.derive import find_run, read_recording
+    from advisor.estimate import minute_of, series_of, together
+    from advisor.jobs import load_job
 
     jobs = [load_job(run) for run in runs]
     minutes = [
-        minute_of(series_of(store.read_recording(store.find_run(run)), float(job.global_batch)))
+        minute_of(series_of(read_recording(find_run(run)), float(job.global_batch)))
         for run, job in zip(runs, jobs, strict=True)
     ]
     if nodes is not None and nodes < len(runs):
@@ -709,10 +707,9 @@ def queue(
     cluster's own jobs would meet under every policy.
     """
     from advisor.answer import Estimate
-    from advisor.planners.queueing.engine import POLICIES, SharedCluster
-    from advisor.records.job_tables import read_cluster_trace
-    from advisor.simulate import queue as simulation
-    from advisor.simulate.queue import OwnCluster
+    from advisor.planners.queueing import POLICIES, SharedCluster
+    from advisor.records import read_cluster_trace
+    from advisor.simulate import OwnCluster, queue_answer
 
     known = next((p for p in POLICIES if p == policy), None)
     if known is None:
@@ -734,7 +731,7 @@ def queue(
     if rent_hours is not None:
         rented = Estimate(value=rent_hours, low=rent_hours, high=rent_hours)
     with waiting("replaying the cluster's jobs", is_quiet=as_json):
-        answer = simulation.queue_answer(
+        answer = queue_answer(
             own,
             devices=devices,
             duration_h=Estimate(value=hours, low=low or hours, high=high or hours),
@@ -822,9 +819,8 @@ def spot(
     as_json: AsJson = False,
 ) -> None:
     """Replay a job on spot nodes under each strategy, and on demand."""
-    from advisor.planners.spot.availability import SpotJob
-    from advisor.simulate import spot as simulation
-    from advisor.simulate.spot import SpotQuestion
+    from advisor.planners.spot import SpotJob
+    from advisor.simulate import SpotQuestion, packaged_answer, spot_answer
 
     question = SpotQuestion(
         job=SpotJob(
@@ -845,17 +841,17 @@ def spot(
         raise UsageError("--interruptions does not go with --trace", hint="leave one of them out")
     with waiting("replaying the job", is_quiet=as_json):
         if trace is None:
-            answer = simulation.packaged_answer(question)
+            answer = packaged_answer(question)
         else:
             unit_s = parse_seconds(f"1{time_unit}", option="--time-unit")
             chosen, others = _chosen(trace, zone, unit_s)
-            answer = simulation.spot_answer(chosen, question, others)
+            answer = spot_answer(chosen, question, others)
     show(answer.to_record(), answer.charts, plot, as_json, "spot")
 
 
 def _chosen(path: Path, zone: str | None, unit_s: float) -> tuple[Any, list[Any]]:
     """Return the trace to replay on, and the others of the file."""
-    from advisor.records.traces import read_spot_traces
+    from advisor.records import read_spot_traces
 
     traces = read_spot_traces(path, unit_s=unit_s)
     fitting = [t for t in traces if zone is None or zone in t.name]
@@ -904,7 +900,7 @@ def comparison(
             "--cluster-trace and --cluster are needed together",
             hint="--cluster-trace sacct.txt --cluster 10x4xV100-SXM2-16GB@100Gbps",
         )
-    from advisor.simulate.own_cluster import compare_with_cluster
+    from advisor.simulate import compare_with_cluster
 
     return compare_with_cluster(
         job,

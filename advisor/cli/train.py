@@ -16,8 +16,7 @@ from typer.core import TyperGroup
 
 from advisor.cli.options import while_waiting
 from advisor.data import laboratory
-from advisor.train import folder as model_folder
-from advisor.train import models
+from advisor.train import Day, Out, day_of, train_models
 
 _DEFAULT: Final = "models"
 
@@ -57,9 +56,7 @@ _FITS: Final = {
 
 
 def _fit(verb: str) -> Callable[..., None]:
-    def command(
-        given: _Data = None, out: model_folder.Out = None, day: model_folder.Day = None
-    ) -> None:
+    def command(given: _Data = None, out: Out = None, day: Day = None) -> None:
         laboratory("advisor.lab.fit.verbs").fit(verb, given, out, day)
 
     command.__doc__ = _FITS[verb]
@@ -91,7 +88,7 @@ def check(
         folder = again.folder_of(name)
         if not as_json:
             typer.echo(f"fitting {folder.name} again ...", err=True)
-        checked = again.check(folder, model_folder.day_of(day) if replace else None)
+        checked = again.check(folder, day_of(day) if replace else None)
         found.append(checked)
         if not as_json:
             typer.echo(checked.text(is_replaced=replace))
@@ -104,5 +101,5 @@ def check(
 
 for _verb in _FITS:
     app.command(_verb)(while_waiting("fitting")(_fit(_verb)))
-app.command("models")(models.command)
+app.command("models")(train_models)
 app.command("check")(check)

@@ -23,13 +23,11 @@ from advisor.catalogue import Catalogue, OfferColumns
 from advisor.estimate.columns import WAYS, TimeColumns
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
 from advisor.estimate.words import assumed_network
-from advisor.jobs.job import Job
-from advisor.jobs.units import transformer_units
-from advisor.planners.core.errors import GIB
-from advisor.planners.core.nouns import Device
+from advisor.jobs import Job, transformer_units
+from advisor.planners.core import GIB, Device
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
-from advisor.planners.spot.availability import BANDS
-from advisor.planners.step.units import vcpus_needed
+from advisor.planners.spot import BANDS
+from advisor.planners.step import vcpus_needed
 from advisor.quantities import hours_interval, seconds_text, usd_interval
 from advisor.words import units_words
 

@@ -6,14 +6,14 @@ from advisor.answer import Candidate
 from advisor.errors import AdvisorError
 from advisor.estimate.estimate import PROVIDER, machine_here, on_device
 from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.jobs import Job
+from advisor.planners.core import PlanningError
+from advisor.planners.layouts import SearchSpace
 
-__all__ = ["PROVIDER", "at_hand"]
+__all__ = ["PROVIDER", "machine_at_hand"]
 
 
-def at_hand(
+def machine_at_hand(
     predictor: Predictor, job: Job, *, price_usd_per_h: float = 0.0, coverage: float = 0.9,
     space: SearchSpace | None = None, count: int = 1, is_changed: bool = False,
 ) -> Candidate | None:  # fmt: skip

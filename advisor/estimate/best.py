@@ -20,12 +20,9 @@ from advisor.estimate.ways.beside import WAYS as BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import model_parallel, nothing, on_machine
 from advisor.estimate.ways.units import could_gain, improved, unit_model
-from advisor.machines.cluster import NamedCluster
-from advisor.machines.fleet import assumed_network_log_sd
-from advisor.planners.core.columns import put
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Device
-from advisor.planners.step.device import step_time
+from advisor.machines import NamedCluster, assumed_network_log_sd
+from advisor.planners.core import Device, PlanningError, put
+from advisor.planners.step import step_time
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

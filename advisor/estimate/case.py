@@ -19,55 +19,57 @@ from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.estimate.columns import CODE
 from advisor.estimate.layout_model import LayoutModel, load
-from advisor.jobs.job import Job
-from advisor.jobs.transfers import data_in_s
-from advisor.machines import devices
-from advisor.machines.devices import host_device, residual_parameters
-from advisor.machines.fleet import Fleet
-from advisor.planners.core.columns import Layouts
-from advisor.planners.core.layout_case import LayoutParameters
-from advisor.planners.core.nouns import Device, Work
-from advisor.planners.layouts.own_runs import (
+from advisor.jobs import Job, data_in_s
+from advisor.machines import (
+    Fleet,
+    calibration_parameters,
+    device_parameters,
+    host_device,
+    residual_parameters,
+)
+from advisor.planners.core import Device, LayoutParameters, Layouts, Work
+from advisor.planners.layouts import (
     NAMES,
+    LayoutProblem,
     LayoutRuns,
     OwnRunsFit,
+    SearchSpace,
     fit_own_runs,
     from_logarithms,
     logarithms,
     sensitivity,
 )
-from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
-from advisor.planners.links.collectives import CollectiveParameters
-from advisor.planners.links.data_parallel import ScalingParameters
-from advisor.planners.links.scaling import (
+from advisor.planners.links import (
     NOISE,
     Array,
+    CollectiveParameters,
     MeasuredPlacements,
     Placements,
     ScalingFit,
+    ScalingParameters,
     fit_cluster,
 )
-from advisor.planners.memory.recorded import MemoryParameters
-from advisor.planners.step.calibrate import (
+from advisor.planners.memory import MemoryParameters
+from advisor.planners.step import (
     CalibrationParameters,
+    DeviceParameters,
     ExpectedErrors,
+    OtherJobs,
     ResidualParameters,
-    calibrate,
+    calibrated_work,
     conditioned,
     correlations,
-    expected_errors,
-)
-from advisor.planners.step.device import step_time
-from advisor.planners.step.device_rates import DeviceParameters, measured_flop_per_s, runs_as
-from advisor.planners.step.from_runs import (
-    OtherJobs,
     errors_on,
     expected_error,
+    expected_errors,
     features,
     is_known_by_runs,
+    measured_flop_per_s,
+    relative_speed,
+    runs_as,
+    step_time,
 )
-from advisor.planners.step.units import relative_speed
-from advisor.planners.systems.stragglers import RankSpread, per_doubling
+from advisor.planners.systems import RankSpread, per_doubling
 
 # ------------------------------------------------------------------------------------------
 # Fitted constants: from the files of ``trained_models`` to the planners' frozen records.
@@ -186,9 +188,9 @@ def constants() -> Constants:
     Raises ModelError if one of them cannot be read.
     """
     return Constants(
-        device=devices.device_parameters(),
+        device=device_parameters(),
         residual=residual_parameters(),
-        calibration=devices.calibration_parameters(),
+        calibration=calibration_parameters(),
         scaling=scaling(),
         memory=memory(),
         layout=load(),
@@ -282,7 +284,7 @@ class Anchors:
         self, targets: Sequence[Device], log_sd: Floats, constants: Constants
     ) -> tuple[Floats, Floats]:
         """Return the same on other devices, by the steps measured and the kinds of devices."""
-        return calibrate(
+        return calibrated_work(
             self.predicted_s,
             self.measured_s,
             self.measured_log_sd,

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
-from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts
-from advisor.planners.core.nouns import Layout, Schedule
+from advisor.planners.core import OFFLOADS, RECOMPUTES, Layout, Layouts, Schedule
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

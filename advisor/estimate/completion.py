@@ -19,20 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import COMPLETIONS, QUANTILES, CompletionWay, Estimate, Part
-from advisor.catalogue import Catalogue, OfferColumns
-from advisor.catalogue.columns import OtherPrice
-from advisor.catalogue.overrides import SHORTEST_BILL_H, charged_h
+from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part
+from advisor.catalogue import SHORTEST_BILL_H, Catalogue, OfferColumns, OtherPrice, charged_h
 from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.estimate.columns import TimeColumns
-from advisor.jobs.job import RUN_LOG_SD, Job
-from advisor.jobs.transfers import VOLUME_BYTES_PER_S
-from advisor.planners.core.errors import GIB, HOUR_S
+from advisor.jobs import RUN_LOG_SD, VOLUME_BYTES_PER_S, Job
+from advisor.planners.core import GIB, HOUR_S
 from advisor.planners.goodput import CampaignLaw, expected_completion
-from advisor.planners.spot.availability import BANDS, hazard_of_band
-from advisor.planners.spot.columns import spot_completion
-from advisor.records.traces import packaged_spot_history
+from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
+from advisor.quantities import QUANTILES
+from advisor.records import packaged_spot_history
 
 # ------------------------------------------------------------------------------------------
 # The fitted law of what a whole run adds to its steps.

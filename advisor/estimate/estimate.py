@@ -20,8 +20,13 @@ from advisor.answer import (
     to_record,
 )
 from advisor.catalogue import Catalogue, OfferColumns, Pricing
-from advisor.collectors.format.recording import Host
-from advisor.collectors.watch import benchmark, host
+from advisor.collectors.format import Host
+from advisor.collectors.watch import (
+    cached_benchmark,
+    cached_or_measured,
+    cached_sheets,
+    describe_host,
+)
 from advisor.errors import UsageError
 from advisor.estimate.answer import (
     beside_steps,
@@ -41,18 +46,18 @@ from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.ways.data_parallel import is_answer
 from advisor.estimate.words import assumed_network
-from advisor.jobs.describe import NO_LENGTH
-from advisor.jobs.job import Job
-from advisor.jobs.recorded import script_notes
-from advisor.jobs.units import transformer_units
-from advisor.machines import devices
-from advisor.machines.devices import host_device, is_same_machine
-from advisor.machines.fleet import lone_fleet
-from advisor.planners.core.errors import GIB
-from advisor.planners.core.nouns import Device
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.step.device_rates import runs_as
-from advisor.records.profiled import profile
+from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
+from advisor.machines import (
+    accelerator_devices,
+    host_device,
+    is_same_machine,
+    lone_fleet,
+    suite_device,
+)
+from advisor.planners.core import GIB, Device
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.step import runs_as
+from advisor.records import profile
 from advisor.words import units_words
 
 # ------------------------------------------------------------------------------------------
@@ -215,9 +220,9 @@ def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
 
     Raises UsageError if this machine's GPU is not in the device sheet.
     """
-    sheets = benchmark.cached_sheets()
-    measured = benchmark.cached_or_measured() if measures else benchmark.cached()
-    described = host.describe(benchmark=measured, sheets=sheets)
+    sheets = cached_sheets()
+    measured = cached_or_measured() if measures else cached_benchmark()
+    described = describe_host(benchmark=measured, sheets=sheets)
     seen = job.measured
     is_recorded = seen is not None and is_same_machine(seen.host, described)
     kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
@@ -257,9 +262,9 @@ def _check_count(count: int) -> None:
 
 
 def _accelerator(name: str) -> Device:
-    device = devices.suite_device(name)
+    device = suite_device(name)
     if device is None:
-        known = list(devices.accelerator_devices())
+        known = list(accelerator_devices())
         lowered = {one.lower(): one for one in known}
         close = difflib.get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
         meant = " or ".join(lowered[one] for one in close)

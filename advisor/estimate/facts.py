@@ -11,13 +11,11 @@ from advisor.answer import Candidate, Fact
 from advisor.estimate.columns import TimeColumns
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.ways.beside import beside_words
-from advisor.jobs.describe import setup_words
-from advisor.jobs.job import Job
-from advisor.machines import devices
-from advisor.planners.core.errors import GIB
-from advisor.planners.core.nouns import Device, Work
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.step.device_rates import (
+from advisor.jobs import Job, setup_words
+from advisor.machines import model_day, sheet_sources
+from advisor.planners.core import GIB, Device, Work
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.step import (
     measured_flop_per_s,
     peak_flop_per_s,
     runs_as,
@@ -93,7 +91,7 @@ class StepFacts:
             )  # fmt: skip
 
     def _looked_up(self, device: Device, work: Work) -> Iterator[Fact]:
-        sources = devices.sheet_sources(device.name)
+        sources = sheet_sources(device.name)
         as_of = sources.get("as_of", "")
         precision = runs_as(device, work.precision)
         peak = peak_flop_per_s(device, precision) or 0.0
@@ -145,11 +143,11 @@ class StepFacts:
         yield Fact(
             what="sustained products", value=f"{rate / 1e12:.4g} Tflop/s",
             source=("measured" if device.call_s else "looked up") if is_measured else "learned",
-            note=devices.sheet_sources(device.name).get("sustained_source", "")
+            note=sheet_sources(device.name).get("sustained_source", "")
             if is_measured else "limits of arithmetic and power, device model",
         )  # fmt: skip
         yield Fact(
-            what="efficiencies of operators, launch costs", value=devices.model_day(),
+            what="efficiencies of operators, launch costs", value=model_day(),
             source="learned", note="advisor train device-model",
         )  # fmt: skip
         if int(self.columns.dp[0]) > 1:

@@ -26,13 +26,18 @@ from numpy.typing import NDArray
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.laws import operator_units, units_of
 from advisor.estimate.ways.model_parallel import on_machine
-from advisor.planners.core.columns import RECOMPUTES, Layouts
-from advisor.planners.layouts.mixed import MOST_MICRO_BATCH
-from advisor.planners.layouts.problem import LayoutProblem, divisors
-from advisor.planners.layouts.time import calibrated, data_parallel_s, fixed_s
-from advisor.planners.links.collectives import tensor_parallel_s
-from advisor.planners.memory.transformers import memory_bytes
-from advisor.planners.step.transformer import head_s, launch_s, layer_times
+from advisor.planners.core import RECOMPUTES, Layouts
+from advisor.planners.layouts import (
+    MOST_MICRO_BATCH,
+    LayoutProblem,
+    calibrated,
+    data_parallel_s,
+    divisors,
+    fixed_s,
+)
+from advisor.planners.links import tensor_parallel_s
+from advisor.planners.memory import memory_bytes
+from advisor.planners.step import head_s, launch_s, layer_times
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

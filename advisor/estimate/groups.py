@@ -12,11 +12,9 @@ from advisor.answer import Command, Estimate
 from advisor.estimate.laws import LayoutLaw, ModelOn
 from advisor.estimate.plan import Choice, way_on
 from advisor.estimate.words import assumed_network
-from advisor.machines.cluster import ClusterGroup, NamedCluster
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.machines import ClusterGroup, NamedCluster
+from advisor.planners.core import Floats, Layout, PlanningError
+from advisor.planners.layouts import SearchSpace
 
 Machines = list[ClusterGroup]
 # Options by the names of what may be chosen.

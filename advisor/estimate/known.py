@@ -31,28 +31,29 @@ from advisor.estimate.case import (
     measured_clusters,
     own_layouts,
 )
-from advisor.estimate.places import places
+from advisor.estimate.places import places_of
 from advisor.estimate.ways.model_parallel import on_machine
-from advisor.jobs import load
-from advisor.jobs.describe import described_job
-from advisor.jobs.job import Job
-from advisor.jobs.runs import Actual, LayoutRun, read_runs, runs_of
-from advisor.machines.cluster import ClusterGroup, one_group
-from advisor.machines.devices import accelerator_devices, suite_device
-from advisor.machines.fleet import Fleet, lone_fleet, own_fleet
-from advisor.machines.fleet import fleet as all_machines
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Device, Work
-from advisor.planners.core.setup import Precision
-from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.links.data_parallel import straggling
-from advisor.planners.links.scaling import ScalingFit
-from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.device_rates import DeviceParameters, unmeasured
-from advisor.planners.step.from_runs import (
+from advisor.jobs import Actual, Job, LayoutRun, described_job, job_from_spec, read_runs, runs_of
+from advisor.machines import (
+    ClusterGroup,
+    Fleet,
+    accelerator_devices,
+    lone_fleet,
+    one_group,
+    own_fleet,
+    suite_device,
+)
+from advisor.machines import catalogue_fleet as all_machines
+from advisor.planners.core import Device, PlanningError, Precision, Work
+from advisor.planners.layouts import layout_columns
+from advisor.planners.links import ScalingFit, straggling
+from advisor.planners.step import (
+    DeviceParameters,
     MeasuredRun,
     OtherJobs,
     is_known_by_runs,
+    transformer_work,
+    unmeasured,
     work_from_runs,
 )
 
@@ -93,7 +94,7 @@ def job_of(
     ``catalogue``: loads what has the machines of ``spec.runs``; called where there are any.
     """
     if spec.runs is None:
-        return load.job_of(spec, setup, job=job)
+        return job_from_spec(spec, setup, job=job)
     path, known = Path(spec.runs), catalogue()
     runs, others = runs_of(path, read_runs(path), spec.runs_of)
     if job is None and spec.is_known_by_runs:
@@ -101,10 +102,10 @@ def job_of(
             runs, known, constants().device, name=spec.runs_of or path.stem, others=others,
             precision=cast(Precision, spec.precision or _PRECISION), batch=spec.batch,
         )  # fmt: skip
-        return load.job_of(replace(spec, batch=None), setup, job=found)
+        return job_from_spec(replace(spec, batch=None), setup, job=found)
     for run in runs:
         machine_of(run, known)  # a name that nobody has is refused
-    return load.job_of(spec, setup, job=job, actuals=runs)
+    return job_from_spec(spec, setup, job=job, actuals=runs)
 
 
 def job_from_runs(
@@ -359,7 +360,7 @@ class OwnRuns:
             run.transformer, micro_batch=1, precision=run.precision, setup=run.setup
         )
         bare = described_job(work, name=run.name, global_batch=run.layout.global_batch)
-        (place,) = places(
+        (place,) = places_of(
             self._physics.case(bare),
             self._physics.catalogue,
             [one_group(run.machines, self._physics.catalogue)],

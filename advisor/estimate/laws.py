@@ -20,31 +20,42 @@ import numpy as np
 
 from advisor.catalogue import Catalogue
 from advisor.estimate.case import Constants, StepCase, is_laid_out_by_shape
-from advisor.estimate.places import Place, places
+from advisor.estimate.places import Place, places_of
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.estimate.ways.units import UnitModel, unit_model
-from advisor.machines.cluster import ClusterGroup
-from advisor.planners.core.columns import RECOMPUTES, Floats, LayerLatency, Layouts, Machines
-from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
-from advisor.planners.core.nouns import Work
-from advisor.planners.core.setup import PRECISION_BYTES, Transformer
-from advisor.planners.layouts.problem import LayoutProblem
-from advisor.planners.layouts.time import calibrated, data_parallel_s, fixed_s, step_times
-from advisor.planners.layouts.units import transformer_layers
-from advisor.planners.links.collectives import hierarchical_reduce_scatter_s
-from advisor.planners.links.data_parallel import data_parallel_step
-from advisor.planners.memory.recorded import (
+from advisor.machines import ClusterGroup
+from advisor.planners.core import (
+    PRECISION_BYTES,
+    RECOMPUTES,
+    Floats,
+    LayerLatency,
+    LayoutCase,
+    LayoutParameters,
+    Layouts,
+    Machines,
+    Transformer,
+    Work,
+)
+from advisor.planners.layouts import (
+    LayoutProblem,
+    calibrated,
+    data_parallel_s,
+    fixed_s,
+    step_times,
+    transformer_layers,
+)
+from advisor.planners.links import data_parallel_step, hierarchical_reduce_scatter_s
+from advisor.planners.memory import (
     Kept,
     MemoryParameters,
     UnitTable,
     base_bytes,
+    memory_bytes,
     unit_state_bytes,
 )
-from advisor.planners.memory.transformers import memory_bytes
-from advisor.planners.step.transformer import head_s, launch_s, layer_times
-from advisor.planners.step.units import Unit, UnitTimes, units
-from advisor.planners.systems.zorse import ring_s
+from advisor.planners.step import Unit, UnitTimes, head_s, launch_s, layer_times, work_units
+from advisor.planners.systems import ring_s
 
 # Micro-batches at which units are timed; lines in between and beyond.
 TABULATED = tuple(float(2**k) for k in range(17))
@@ -545,7 +556,7 @@ def model_on(case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup
 
     Raises UsageError if there is no time model of an accelerator.
     """
-    return model_at(case, places(case, catalogue, groups))
+    return model_at(case, places_of(case, catalogue, groups))
 
 
 def model_at(case: StepCase, found: tuple[Place, ...]) -> ModelOn:
@@ -566,7 +577,7 @@ def units_of(case: StepCase) -> tuple[Work, tuple[Unit, ...], UnitTable]:
     key = ("units and their table",)
     if key not in case.seen:
         work = with_layers(case.work)
-        parts = units(work)
+        parts = work_units(work)
         table = unit_table(work, parts, logit_bytes=case.constants.memory.logit_bytes)
         case.seen[key] = work, parts, table
     found: tuple[Work, tuple[Unit, ...], UnitTable] = case.seen[key]

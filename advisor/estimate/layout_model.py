@@ -22,15 +22,22 @@ from advisor.answer import Estimate
 from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError, ModelError
-from advisor.machines.devices import AcceleratorPart, part
-from advisor.planners.core.columns import FUSIONS, GENERATIONS, LOGIT_SCALES, Floats, Software
-from advisor.planners.core.layout_case import LayerTable, LayoutParameters
-from advisor.planners.core.nouns import Device, Work
-from advisor.planners.core.setup import PRECISION_BYTES, TrainingSetup
-from advisor.planners.layouts.own_runs import logarithms
-from advisor.planners.step.device import StepColumns
-from advisor.planners.step.device_rates import runs_as
-from advisor.planners.step.transformer import adapter_work
+from advisor.machines import AcceleratorPart, part
+from advisor.planners.core import (
+    FUSIONS,
+    GENERATIONS,
+    LOGIT_SCALES,
+    PRECISION_BYTES,
+    Device,
+    Floats,
+    LayerTable,
+    LayoutParameters,
+    Software,
+    TrainingSetup,
+    Work,
+)
+from advisor.planners.layouts import logarithms
+from advisor.planners.step import StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 1
 # With fewer left-out tables of a generation than this, those of other generations are taken too.

@@ -22,25 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import REACH_90
 from advisor.catalogue import Catalogue
 from advisor.collectors import atomic
 from advisor.estimate.columns import TimeColumns
 from advisor.estimate.ways.beside import is_beside
-from advisor.jobs.job import Job
-from advisor.learned import features, registry
-from advisor.learned.quick import LEAST_ROWS, Hull
-from advisor.records import Instances, RunRecord
-from advisor.records.catalogued import machines_of
-from advisor.records.profiled import Profile, profile, record
+from advisor.jobs import Job
+from advisor.learned import (
+    FEATURES,
+    LEAST_ROWS,
+    NAMES,
+    Hull,
+    as_asked,
+    feature_table,
+    features_of,
+    require_same,
+)
+from advisor.quantities import REACH_90
+from advisor.records import Instances, Profile, RunRecord, machines_of, profile, record
 
 if TYPE_CHECKING:
-    from advisor.learned.trained import TrainedModel
+    from advisor.learned import TrainedModel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-NAME: Final = "runs"
+OWN_RUNS: Final = "runs"
 COST: Final = "runs_cost"  # what is asked for the cost itself
 _COVERAGE: Final = 0.9
 
@@ -59,12 +65,12 @@ class Learned:
         Raises ModelError if the folder was changed, or was fitted on other features than this
         version's.
         """
-        about = registry.features_of(folder)
-        features.require_same(about, str(folder))
+        about = features_of(folder)
+        require_same(about, str(folder))
         return cls(folder, about)
 
     @classmethod
-    def default(cls, name: str = NAME) -> Learned | None:
+    def default(cls, name: str = OWN_RUNS) -> Learned | None:
         """Return the user's own model, else the one that ships; None where there is neither."""
         for folder in (data.own_models() / name, data.root("trained_models") / name):
             if (atomic.current_folder(folder) / "model.json").is_file():
@@ -79,7 +85,7 @@ class Learned:
     @cached_property
     def model(self) -> TrainedModel:
         """The model itself."""
-        from advisor.learned.trained import TrainedModel
+        from advisor.learned import TrainedModel
 
         return TrainedModel.load(self.folder)
 
@@ -87,7 +93,7 @@ class Learned:
         """Return for each record whether it lies in what was seen, shape (n,)."""
         if not records:
             return np.zeros(0, bool)
-        rows = features.as_asked(features.table(records))
+        rows = as_asked(feature_table(records))
         runs = self.about["accelerators"]
         is_known = [runs.get(r.configuration[0].accelerator, 0) >= LEAST_ROWS for r in records]
         return np.array(is_known) & ~self.hull.is_outside(rows)
@@ -120,7 +126,7 @@ class Learned:
 
         nan where the model does not cover the candidate (see ``TrainedModel.explain``).
         """
-        groups = dict.fromkeys(f"effect_{f.group}" for f in features.FEATURES)
+        groups = dict.fromkeys(f"effect_{f.group}" for f in FEATURES)
         found = [dict.fromkeys(groups, math.nan) for _ in columns.count]
         rows = self._promising(job, catalogue, columns)
         asked = candidate_records(job, catalogue, columns, rows) if rows.size else []
@@ -140,13 +146,13 @@ class Learned:
         types = catalogue.types
         at = columns.type_index
         with np.errstate(divide="ignore", invalid="ignore"):
-            rows = np.full((len(at), len(features.NAMES)), math.nan)
+            rows = np.full((len(at), len(NAMES)), math.nan)
             for name, values in (
                 ("instances", np.log(columns.count)),
                 ("vcpus", np.log(np.asarray(types.vcpus, float)[at])),
                 ("accelerators", np.nan_to_num(types.accelerator_count)[at] * columns.count),
             ):
-                rows[:, features.NAMES.index(name)] = values
+                rows[:, NAMES.index(name)] = values
         is_known = (columns.status == 0) & ~is_beside(columns)
         return np.flatnonzero(is_known & ~self.hull.is_outside(rows))
 
@@ -156,13 +162,13 @@ class Learned:
             known, Instances(provider="", instance_type="any"), record_id="any", workers=1,
             physics_s=known.anchor.time_s,
         )  # fmt: skip
-        row = features.as_asked(features.table([bare]))
-        shared = [i for i, f in enumerate(features.FEATURES)
+        row = as_asked(feature_table([bare]))
+        shared = [i for i, f in enumerate(FEATURES)
                   if f.group not in ("job", "anchor", "series")]  # fmt: skip
         row[:, shared] = math.nan
         kinds = np.repeat(row, 4, axis=0)  # one machine or several, with accelerators or without
-        kinds[1::2, features.NAMES.index("instances")] = math.log(2.0)
-        kinds[2:, features.NAMES.index("accelerators")] = 1.0
+        kinds[1::2, NAMES.index("instances")] = math.log(2.0)
+        kinds[2:, NAMES.index("accelerators")] = 1.0
         is_beyond = self.hull.is_beyond_reach(kinds, ignored=shared)
         return bool((~is_beyond & self.hull.has_rows_of(kinds)).any())
 

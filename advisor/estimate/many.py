@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Candidate, CompletionWay, Refused
-from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing
-from advisor.catalogue.select import named
+from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing, named
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.estimate.columns import STATUSES, TimeColumns
 from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
-from advisor.jobs.job import Job
+from advisor.jobs import Job
 
 Integers = NDArray[np.int64]
 _NOWHERE: Final = -1

@@ -16,17 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import QUANTILES, Estimate
+from advisor.answer import Estimate
 from advisor.collectors import bounded
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording
 from advisor.errors import ModelError, RunError, UsageError
-from advisor.planners.systems.internet_peers import (
+from advisor.planners.systems import (
     FirstMinutes,
     PeerParameters,
     Peers,
     rate_after_a_minute,
     rate_of_parts,
 )
+from advisor.quantities import QUANTILES
 
 Array = NDArray[np.float64]
 NAME: Final = "peers"
@@ -166,7 +167,7 @@ class PeerAnswer:
         }
 
 
-def answer(
+def peers_answer(
     asked: Peers | FirstMinutes, *, samples: float | None = None, coverage: float = 0.9,
     model: PeerModel | None = None,
 ) -> PeerAnswer:  # fmt: skip

@@ -8,19 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.answer import QUANTILES
 from advisor.catalogue import Catalogue
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.columns import CODE, WAITS, TimeColumns, integer_layouts
 from advisor.estimate.plan import Choice
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.estimate.ways.units import node_of
-from advisor.machines.cluster import ClusterGroup
-from advisor.machines.fleet import own_fleet
-from advisor.planners.core.columns import RECOMPUTES
-from advisor.planners.core.errors import GIB
-from advisor.planners.core.nouns import Layout
-from advisor.planners.step.device import step_time
+from advisor.machines import ClusterGroup, own_fleet
+from advisor.planners.core import GIB, RECOMPUTES, Layout
+from advisor.planners.step import step_time
+from advisor.quantities import QUANTILES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,7 @@ class Place:
     row: int
 
 
-def places(
+def places_of(
     case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup]
 ) -> tuple[Place, ...]:
     """Return groups as rows of the catalogue's fleet, or of one made for them.

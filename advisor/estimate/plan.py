@@ -17,9 +17,8 @@ from advisor.answer import (
     Offer,
     Recorded,
 )
-from advisor.machines.cluster import ClusterGroup, NamedCluster
-from advisor.planners.core.errors import GIB, HOUR_S
-from advisor.planners.core.nouns import Layout
+from advisor.machines import ClusterGroup, NamedCluster
+from advisor.planners.core import GIB, HOUR_S, Layout
 
 __all__ = ["Choice", "Command", "Objective", "Plan", "burden", "way_on"]
 

@@ -46,14 +46,11 @@ from advisor.estimate.ways.data_parallel import as_recorded, is_answer
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.units import check_space
 from advisor.estimate.words import reasons
-from advisor.jobs.job import Job
-from advisor.jobs.load import load_job
-from advisor.machines.fleet import Fleet, fleet, limited_fleet
-from advisor.planners.core.nouns import Device, Work
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.step.device import step_time
-from advisor.planners.step.device_rates import unmeasured
-from advisor.planners.step.from_runs import is_known_by_runs, steps_s
+from advisor.jobs import Job, load_job
+from advisor.machines import Fleet, catalogue_fleet, limited_fleet
+from advisor.planners.core import Device, Work
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.step import is_known_by_runs, step_time, steps_s, unmeasured
 
 __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 
@@ -100,7 +97,7 @@ class Physics:
     def fleet(self) -> Fleet:
         """The catalogue's types as columns, made once."""
         if self._fleet is None:
-            self._fleet = fleet(self.catalogue)
+            self._fleet = catalogue_fleet(self.catalogue)
         return self._fleet
 
     def fleet_of(self, job: Job) -> Fleet:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import COMPLETIONS, QUANTILES, CompletionWay
+from advisor.answer import COMPLETIONS, CompletionWay
 from advisor.estimate.columns import TimeColumns
 from advisor.estimate.completion import (
     Completion,
@@ -30,33 +30,36 @@ from advisor.estimate.completion import (
     widened,
 )
 from advisor.estimate.ways.beside import is_beside
-from advisor.jobs.job import Job
-from advisor.planners.core.errors import HOUR_S
+from advisor.jobs import Job
+from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import expected_completion
-from advisor.planners.spot.availability import (
-    Column,
-    Rental,
-    Spells,
-    SpotJob,
-    joined,
-    replay_timeline,
-    settling_s,
-)
-from advisor.planners.spot.columns import (
+from advisor.planners.spot import (
     GANG_EXPONENT,
+    Column,
+    FallbackRun,
+    Rental,
     RentalColumns,
+    Spells,
     SpotHistory,
+    SpotJob,
     best_interval_s,
     copies_of,
     cut,
+    growing_timeline,
+    joined,
+    late_probability,
+    nested_levels,
+    replay_alternating,
+    replay_plan,
     replay_records,
+    replay_timeline,
     scaled_records,
+    settling_s,
     starts_s,
+    with_saves_s,
 )
-from advisor.planners.spot.deadline import FallbackRun, late_probability, replay_plan
-from advisor.planners.spot.policy import with_saves_s
-from advisor.planners.spot.timelines import growing_timeline, nested_levels, replay_alternating
-from advisor.records.traces import packaged_spot_history
+from advisor.quantities import QUANTILES
+from advisor.records import packaged_spot_history
 
 # ------------------------------------------------------------------------------------------
 # A way to complete a job: on as many spot machines as there are, up to a number (elastic).

@@ -11,7 +11,7 @@ from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.columns import CODE
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine, space_on
-from advisor.planners.core.nouns import Layout
+from advisor.planners.core import Layout
 
 _DATA_PARALLEL: Final[dict[str, Any]] = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
 

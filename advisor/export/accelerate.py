@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from advisor.estimate.launch.trainer import fsdp_config
+from advisor.estimate import fsdp_config
 from advisor.export.data_parallel import on_framework
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick

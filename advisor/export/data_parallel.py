@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from advisor.answer import Command
-from advisor.estimate.launch import NAMES
-from advisor.estimate.launch.trainer import deepspeed_command, trainer_command
+from advisor.estimate import NAMES, deepspeed_command, trainer_command
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
-from advisor.planners.core.columns import shapes_of
-from advisor.planners.layouts.frameworks import Framework, broken_rule
+from advisor.planners.core import shapes_of
+from advisor.planners.layouts import Framework, broken_rule
 
 _COMMANDS: Final[Mapping[Framework, Callable[..., Command]]] = {
     "trainer": trainer_command,

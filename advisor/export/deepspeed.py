@@ -10,14 +10,13 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from advisor.estimate.launch.recorded import DEEPSPEED_LINES
-from advisor.estimate.launch.trainer import deepspeed_config
+from advisor.estimate import DEEPSPEED_LINES, deepspeed_config
 from advisor.export.data_parallel import on_framework
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.export.target import Blank, Exported, NotExportableError, Target
 from advisor.export.torchrun import HERE, shell_script
-from advisor.planners.layouts.frameworks import broken_rule
+from advisor.planners.layouts import broken_rule
 
 _FILE: Final = "ds_config.json"
 _SCRIPT: Final = "run.sh"

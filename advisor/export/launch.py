@@ -1,6 +1,6 @@
 """How the exported job is started on every machine: the command that ``plan`` prints.
 
-The layout's arguments come from ``advisor.estimate.launch`` alone. A recorded script keeps its own
+The layout's arguments come from ``advisor.estimate`` alone. A recorded script keeps its own
 name and arguments; its path is said from the folder that the machines get a copy of.
 """
 
@@ -13,19 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors.errors import shell_line
-from advisor.collectors.format.facts import on_accelerators
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording, on_accelerators
 from advisor.collectors.hooks.redaction import HIDDEN
 from advisor.errors import AdvisorError
-from advisor.estimate.case import SPACE
-from advisor.estimate.launch.commands import commands
-from advisor.estimate.launch.launcher import torchrun
-from advisor.estimate.launch.recorded import script_words
-from advisor.estimate.predictor import Predictor
+from advisor.estimate import SPACE, Predictor, commands, script_words, torchrun
 from advisor.export.pick import HERE, Pick
-from advisor.jobs.job import Job
-from advisor.planners.core.nouns import Work
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.jobs import Job
+from advisor.planners.core import Work
+from advisor.planners.layouts import SearchSpace
 
 PLACEHOLDER: Final = "train.py"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from advisor.estimate.launch.megatron import command_line
+from advisor.estimate import command_line
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.export.target import Exported, NotExportableError, Target
 from advisor.export.torchrun import MASTER, on_every, shell_script
-from advisor.planners.core.columns import shapes_of
-from advisor.planners.layouts.frameworks import broken_rule
+from advisor.planners.core import shapes_of
+from advisor.planners.layouts import broken_rule
 
 _FILE: Final = "megatron.sh"
 

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from advisor.answer import Recommendation
 from advisor.collectors import atomic
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording
 from advisor.errors import UsageError
-from advisor.estimate.case import SPACE
-from advisor.estimate.predictor import Predictor
+from advisor.estimate import SPACE, Predictor
 from advisor.export import (
     accelerate,
     deepspeed,
@@ -26,8 +25,8 @@ from advisor.export import (
 from advisor.export.launch import launch_of
 from advisor.export.pick import read_pick
 from advisor.export.target import Exported, Target
-from advisor.jobs.job import Job
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.jobs import Job
+from advisor.planners.layouts import SearchSpace
 
 TARGETS: Final[Mapping[str, Target]] = {
     one.name: one

@@ -5,3 +5,7 @@
 admin policy) and ``cli_filter.lua`` (Slurm) only hand it over. Nothing is imported here: SkyPilot
 loads the policy in an environment of its own, without what the advisor computes with.
 """
+
+from advisor.faces import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

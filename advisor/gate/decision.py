@@ -24,24 +24,20 @@ from advisor.answer import (
     Prices,
     Recorded,
 )
-from advisor.ask import Constraints, Question
-from advisor.ask.sources import layout_space
+from advisor.ask import Constraints, Question, layout_space
 from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.estimate.columns import STATUSES
-from advisor.estimate.predictor import Predictor
+from advisor.estimate import STATUSES, Predictor
 from advisor.gate.said import joined
-from advisor.jobs.describe import NO_LENGTH
-from advisor.jobs.job import Job
-from advisor.machines.cluster import one_group
-from advisor.planners.core.columns import select
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.layouts.search import node_counts
+from advisor.jobs import NO_LENGTH, Job
+from advisor.machines import one_group
+from advisor.planners.core import PlanningError, select
+from advisor.planners.layouts import node_counts
 from advisor.quantities import hours_interval, hours_text, usd_interval, usd_text
-from advisor.rank.front import broken
-from advisor.simulate.own_cluster import on_own_devices
+from advisor.rank import broken
+from advisor.simulate import on_own_devices
 from advisor.words import offer_words
 
 # ------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from advisor.ask import ENTRIES, Question, merged
-from advisor.ask.sources import PREFIX, read_environment
+from advisor.ask import ENTRIES, PREFIX, Question, merged, read_environment
 from advisor.errors import UsageError
 
 _LIMITS: Final = ("budget", "deadline", "max_hourly", "confidence")

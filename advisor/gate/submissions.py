@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from advisor.catalogue import Catalogue, OfferFilter, Pricing
-from advisor.catalogue.select import GpuFilter
+from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, Pricing
 from advisor.errors import AdvisorError, UsageError
 from advisor.gate.decision import Asked, AskedMachines, OwnDevices, Submission, Unclear
 from advisor.gate.said import from_environment, from_script

@@ -11,31 +11,33 @@ from typing import Any, Final
 
 from advisor.ask import SetupRequest
 from advisor.collectors import bounded
-from advisor.collectors.format.recording import OperatorCount
+from advisor.collectors.format import OperatorCount
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
-from advisor.planners.core.nouns import Work
-from advisor.planners.core.setup import (
+from advisor.planners.core import (
     DEFAULT_SETUP,
     Precision,
     TrainingSetup,
     Transformer,
+    Work,
     transformer_parameters,
 )
-from advisor.planners.step.describe import (
+from advisor.planners.step import (
     ConvolutionalNetwork,
-    convolutional_work,
-    transformer_work,
-)
-from advisor.planners.step.describe_configs import DescribedModel, longest_sequence, read_config
-from advisor.planners.step.describe_networks import (
+    DescribedModel,
     DiffusionUNet,
     EncoderDecoder,
+    TransformerBlocks,
+    convolutional_work,
     diffusion_work,
     encoder_decoder_work,
+    longest_sequence,
+    read_config,
+    transformer_blocks,
+    transformer_work,
+    update,
+    work_units,
 )
-from advisor.planners.step.ledger import update
-from advisor.planners.step.units import TransformerBlocks, transformer_blocks, units
 
 NO_LENGTH: Final = "no length was given: one step"
 
@@ -256,7 +258,7 @@ def recognised(job: Job, *, heads: int | None = None) -> Job:
     """
     work = job.work
     blocks = "it was not recorded" if work is None or not work.layers else (
-        transformer_blocks(work, units(work), heads=heads or job.heads)
+        transformer_blocks(work, work_units(work), heads=heads or job.heads)
     )  # fmt: skip
     if work is None or not isinstance(blocks, TransformerBlocks):
         if heads is not None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from advisor.collectors.derive import store
+from advisor.collectors.derive import read_recording
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.records import PROFILER_FILE
+from advisor.collectors.format import PROFILER_FILE
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
@@ -64,7 +64,7 @@ def _are_one(other: Job, job: Job) -> bool:
 def _read(path: Path, command: tuple[str, ...]) -> Job | None:
     """Return the job of a recording of that command; None where there is none to read."""
     try:
-        recording = store.read_recording(path)
+        recording = read_recording(path)
         if recording.command[1:] != command[1:]:
             return None
         return job_from_recording(recording, total_steps=1.0)

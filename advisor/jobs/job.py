@@ -10,15 +10,12 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from advisor.collectors.derive.resources import Resources
-from advisor.collectors.format.facts import Limits, Told
-from advisor.collectors.format.recording import Host
+from advisor.collectors.derive import Resources
+from advisor.collectors.format import Host, Limits, Told
 from advisor.jobs.runs import Actual, LayoutRun
 from advisor.jobs.transfers import Transfers
-from advisor.planners.core.nouns import Work
-from advisor.planners.core.setup import TrainingSetup
-from advisor.planners.systems.hydrozoa import NoiseScale
-from advisor.planners.systems.stragglers import RankSpread
+from advisor.planners.core import TrainingSetup, Work
+from advisor.planners.systems import NoiseScale, RankSpread
 from advisor.quantities import count_text, seconds_text
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine

@@ -48,7 +48,7 @@ def note(folder: Path, parts: Mapping[str, object], *, now: datetime | None = No
     return path
 
 
-def read(folder: Path, part: str, parse: Callable[[Entry], Part]) -> tuple[Part, ...]:
+def journal_entries(folder: Path, part: str, parse: Callable[[Entry], Part]) -> tuple[Part, ...]:
     """Return the entries that have ``part``, in the order in which they were added.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from advisor.answer import from_record, to_record
 from advisor.ask import JobSpec, SetupRequest
 from advisor.collectors import atomic, bounded
-from advisor.collectors.derive import store
+from advisor.collectors.derive import find_run, latest_run, local_folder, read_recording
 from advisor.errors import RunError, UsageError
 from advisor.jobs.describe import (
     described_anew,
@@ -35,11 +35,9 @@ from advisor.jobs.runs import (
     unread_lines,
 )
 from advisor.jobs.transfers import BOOT_S
-from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
-from advisor.planners.layouts.search import check_sizes
-from advisor.planners.step.describe import in_precision, parse_network
-from advisor.planners.step.describe_configs import DescribedModel
-from advisor.planners.step.device import PRODUCTS
+from advisor.planners.core import Precision, TrainingSetup, Transformer
+from advisor.planners.layouts import check_sizes
+from advisor.planners.step import PRODUCTS, DescribedModel, in_precision, parse_network
 
 # ------------------------------------------------------------------------------------------
 # Jobs as files: what a step computes, how long the job is, what was measured of it.
@@ -139,8 +137,8 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     Raises RecordingError if there is no such run, or it cannot be read. Raises RunError if it
     lacks what a prediction needs.
     """
-    path = store.latest_run() if run is None else store.find_run(str(run))
-    recording = store.read_recording(path)
+    path = latest_run() if run is None else find_run(str(run))
+    recording = read_recording(path)
     job = job_from_recording(recording, **length)
     root = path.parent
     noted = read_actuals(root, path.name)
@@ -148,7 +146,7 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
 
 
-def job_of(
+def job_from_spec(
     spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None,
     actuals: tuple[Actual, ...] = (),
 ) -> Job:  # fmt: skip
@@ -196,7 +194,7 @@ def with_layout_runs(job: Job, root: Path | None = None) -> Job:
     """
     if job.work is None or job.work.transformer is None or job.actuals or job.layout_runs:
         return job
-    place = store.local_folder(root)
+    place = local_folder(root)
     return replace(
         job,
         layout_runs=read_layout_runs(place),

@@ -7,23 +7,23 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, get_args
 
-from advisor.answer import REACH_90
-from advisor.collectors.derive.certainty import (
+from advisor.collectors.derive import (
     LENGTH_LOG_SD,
     REACH,
-    shortfall,
+    Resources,
+    length_hint,
+    resources_of,
+    shortfall_of,
     step_log_sd,
     with_correction,
 )
-from advisor.collectors.derive.resources import Resources, resources
-from advisor.collectors.derive.work import length_hint
-from advisor.collectors.format.facts import Saves
-from advisor.collectors.format.recording import (
+from advisor.collectors.format import (
     DeepStep,
     Loading,
     OperatorCount,
     Recording,
     Rounds,
+    Saves,
     StepTime,
     TotalWork,
 )
@@ -31,30 +31,37 @@ from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.describe import recognised, recorded_heads
 from advisor.jobs.job import RUN_LOG_SD, Feed, Job, Measured, Program
 from advisor.jobs.transfers import recorded_data
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layer, Moment, Operator, OperatorKind, Work
-from advisor.planners.core.setup import (
+from advisor.planners.core import (
     PRECISION_BYTES,
+    Layer,
+    Moment,
+    Operator,
+    OperatorKind,
     Optimizer,
+    PlanningError,
     Precision,
     StoredWeights,
     TrainingSetup,
+    Work,
 )
-from advisor.planners.step.device_rates import (
+from advisor.planners.step import (
+    OVER_LISTS,
     convolution_kind,
     fused_calls,
+    idle_s_per_sample,
     kernels_in_call,
     operator_kind,
+    over_lists,
 )
-from advisor.planners.step.ledger import OVER_LISTS, over_lists
-from advisor.planners.step.units import idle_s_per_sample
-from advisor.planners.systems.hydrozoa import NoiseScale, measured_noise
-from advisor.planners.systems.stragglers import (
+from advisor.planners.systems import (
     FEWEST_STEPS,
+    NoiseScale,
     RankSpread,
+    measured_noise,
     measured_spread,
     own_times,
 )
+from advisor.quantities import REACH_90
 
 # ------------------------------------------------------------------------------------------
 # Programs without a traced step: rounds of frameworks other than torch, and what has no steps.
@@ -133,7 +140,7 @@ def rounds_job(
     lengths = (epochs, total_steps, total_samples)
     is_given = any(length is not None for length in lengths)
     is_whole = not is_given and _is_seen_to_its_end(recording)
-    if not is_whole and (missing := shortfall(recording, is_length_given=is_given)):
+    if not is_whole and (missing := shortfall_of(recording, is_length_given=is_given)):
         raise NotKnownError(missing[0], hint=missing[1])
     total, source = _length(recording, rounds, *lengths)
     seen = step.steps + step.warmup_steps
@@ -500,7 +507,7 @@ def job_from_recording(
             total_samples=total_samples,
             startup_log_sd=startup_log_sd,
         )
-    if missing := shortfall(recording, is_length_given=is_length_given):
+    if missing := shortfall_of(recording, is_length_given=is_length_given):
         raise NotKnownError(missing[0], hint=missing[1])
     if recording.deep_step is None:
         raise RunError(
@@ -515,7 +522,7 @@ def job_from_recording(
     )
     batch = global_batch or recorded_global
     saves = _checkpoints(recording.saves, recording.deep_step.parameter_bytes)
-    used = resources(recording)
+    used = resources_of(recording)
     ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
     job = Job(
         name=recording.run_id,

@@ -17,8 +17,7 @@ from advisor.collectors.errors import printable
 from advisor.errors import UsageError
 from advisor.jobs import journal
 from advisor.jobs.journal import Entry
-from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.core import Layout, Precision, TrainingSetup, Transformer
 from advisor.quantities import parse_seconds
 
 PART: Final = "actual"
@@ -81,7 +80,7 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
 
     Lines that cannot be read cost no others: ``unread_lines`` names them.
     """
-    return tuple(one for one in journal.read(root, PART, from_entry) if one.run == run)
+    return tuple(one for one in journal.journal_entries(root, PART, from_entry) if one.run == run)
 
 
 def unread_lines(root: Path) -> tuple[str, ...]:
@@ -207,7 +206,7 @@ def append_layout_run(root: Path, run: LayoutRun) -> Path:
 
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:
     """Return the latest measurements, the oldest first; broken lines cost no others."""
-    return journal.read(root, LAYOUT_RUNS_PART, _run)[-MOST_RUNS:]
+    return journal.journal_entries(root, LAYOUT_RUNS_PART, _run)[-MOST_RUNS:]
 
 
 def unread_layout_runs(root: Path) -> tuple[str, ...]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 from advisor.answer import TrainingUnits, Utilisation
 from advisor.jobs.describe import NO_LENGTH
 from advisor.jobs.job import Job
-from advisor.planners.core.errors import HOUR_S
-from advisor.planners.core.nouns import Device
-from advisor.planners.step.device_rates import peak_flop_per_s, runs_as
-from advisor.planners.step.transformer import model_flop_per_token
+from advisor.planners.core import HOUR_S, Device
+from advisor.planners.step import model_flop_per_token, peak_flop_per_s, runs_as
 
 
 def tokens_per_sample(job: Job) -> int | None:

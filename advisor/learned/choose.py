@@ -382,7 +382,7 @@ class NextTries:
         }
 
 
-def choose(records: Sequence[RunRecord], job: str) -> NextTries:
+def next_tries(records: Sequence[RunRecord], job: str) -> NextTries:
     """Return what to try next for a job, from all runs there are.
 
     Raises UsageError if fewer than two other jobs have completed.

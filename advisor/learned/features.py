@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.machines.devices import accelerator_devices
-from advisor.planners.core.nouns import Device
-from advisor.records import AnchorRun, Fact, Instances, ResourceSeries, RunRecord
-from advisor.records.nouns import Role
+from advisor.machines import accelerator_devices
+from advisor.planners.core import Device
+from advisor.records import AnchorRun, Fact, Instances, ResourceSeries, Role, RunRecord
 
 # ------------------------------------------------------------------------------------------
 # The physical estimate before anything is learned: the anchor's time, carried over.
@@ -367,7 +366,7 @@ def require_same(about: Mapping[str, Any], where: str) -> None:
     )
 
 
-def table(records: Sequence[RunRecord]) -> Floats:
+def feature_table(records: Sequence[RunRecord]) -> Floats:
     """Return the features of some runs.
 
     Returns

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError, UsageError
 from advisor.learned import features
 from advisor.learned.features import analytic_time_s
-from advisor.planners.core.errors import HOUR_S
+from advisor.planners.core import HOUR_S
 from advisor.records import RunRecord
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Problem:
         return np.exp(answer)
 
 
-def problem(
+def problem_of(
     records: Sequence[RunRecord],
     target: Target = "over_analytic",
     *,
@@ -131,7 +131,7 @@ def problem(
             hint="costs need cost_usd, over_anchor a partial run; see docs/records.md",
         )
     runs = tuple(r for r, _ in kept)
-    X = features.table(runs)
+    X = features.feature_table(runs)
     if target in ("over_analytic", "cost_over_anchor"):
         X = features.as_asked(X)
     elif target == "over_anchor":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError
 from advisor.learned import features, registry
 from advisor.learned.features import SEQUENCE_CHANNELS
-from advisor.learned.problem import Problem, Target, problem
+from advisor.learned.problem import Problem, Target, problem_of
 from advisor.learned.quick import Hull, QuickModel
 from advisor.records import RunRecord, to_line
 
@@ -132,7 +132,7 @@ class TrainedModel:
         return found
 
     def _problem(self, records: Sequence[RunRecord]) -> Problem:
-        asked = problem(
+        asked = problem_of(
             [_asked(r) for r in records], self.target,
             has_series=self.channels > 0, channels=self.channels,
         )  # fmt: skip

@@ -9,16 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.catalogue import Catalogue, InstanceType
-from advisor.catalogue.networks import assumed_networks
+from advisor.catalogue import Catalogue, InstanceType, assumed_networks
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.devices import AcceleratorPart, part
 from advisor.machines.pcie import link_between
-from advisor.planners.core.columns import Machines
-from advisor.planners.core.errors import GIB, bytes_per_s
-from advisor.planners.core.nouns import Cluster, Device, Link, Node
-from advisor.planners.links.collectives import RDMA_FROM_BYTES_PER_S
+from advisor.planners.core import GIB, Cluster, Device, Link, Machines, Node, bytes_per_s
+from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 from advisor.quantities import parse_rate
 
 

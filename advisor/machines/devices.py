@@ -17,23 +17,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from advisor import data
-from advisor.catalogue import Accelerator
-from advisor.catalogue.specifications import device_memory_bytes
+from advisor.catalogue import Accelerator, device_memory_bytes
 from advisor.collectors import bounded
-from advisor.collectors.format.recording import DeviceSheet, Host
+from advisor.collectors.format import DeviceSheet, Host
 from advisor.errors import CatalogueError, ModelError
 from advisor.machines.pcie import link_between, pcie_bytes_per_s
-from advisor.planners.core.errors import GB, TERA
-from advisor.planners.core.layout_case import STREAM_SHARE
-from advisor.planners.core.nouns import Device
-from advisor.planners.step.calibrate import (
+from advisor.planners.core import GB, STREAM_SHARE, TERA, Device
+from advisor.planners.step import (
     AMPLITUDES,
     CalibrationParameters,
+    DeviceParameters,
+    Efficiency,
     ErrorPoints,
     ResidualParameters,
     SeenErrors,
 )
-from advisor.planners.step.device_rates import DeviceParameters, Efficiency
 
 if TYPE_CHECKING:
     from advisor.catalogue import Accelerator

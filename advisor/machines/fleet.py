@@ -13,15 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import Accelerator, Catalogue
-from advisor.catalogue.networks import NOTHING_KNOWN_LOG_SD, assumed_networks
+from advisor.catalogue import NOTHING_KNOWN_LOG_SD, Accelerator, Catalogue, assumed_networks
 from advisor.errors import UsageError
-from advisor.jobs.job import Job
+from advisor.jobs import Job
 from advisor.machines import devices
 from advisor.machines.cluster import ClusterGroup
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.machines.pcie import link_between
-from advisor.planners.core.nouns import Device
+from advisor.planners.core import Device
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -93,7 +92,7 @@ def assumed_network_log_sd(
     return np.where(np.asarray(count) > 1, sd, 0.0)
 
 
-def fleet(catalogue: Catalogue) -> Fleet:
+def catalogue_fleet(catalogue: Catalogue) -> Fleet:
     """Turn the catalogue's types into device and link columns."""
     types = catalogue.types
     distinct: dict[tuple[object, ...], int] = {}

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.advice import Advice, Facts
-from advisor.advice import advise as cures
-from advisor.advice.asking import facts_on
+from advisor.advice import Advice, Facts, facts_on
+from advisor.advice import cures_for as cures
 from advisor.answer import (
     Candidate,
     Estimate,
@@ -27,13 +26,11 @@ from advisor.answer import (
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferColumns
 from advisor.collectors import bounded
-from advisor.collectors.format.recording import Recording
-from advisor.estimate.answer import offer_of
-from advisor.estimate.columns import TimeColumns
-from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.learned.probing import worthwhile
-from advisor.machines.devices import suite_device
+from advisor.collectors.format import Recording
+from advisor.estimate import Predictor, TimeColumns, offer_of
+from advisor.jobs import Job
+from advisor.learned import worthwhile
+from advisor.machines import suite_device
 from advisor.rank.ranking_rows import Rows
 
 # The same question of another job.

@@ -40,13 +40,12 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.answer import REACH_90, Alternative, Candidate, Configuration, Estimate
+from advisor.answer import Alternative, Candidate, Configuration, Estimate
 from advisor.ask import Constraints
 from advisor.catalogue import OfferColumns
-from advisor.estimate.answer import offer_of
-from advisor.estimate.columns import TimeColumns
-from advisor.estimate.predictor import Predictor
-from advisor.learned.probing import SHARED
+from advisor.estimate import Predictor, TimeColumns, offer_of
+from advisor.learned import SHARED
+from advisor.quantities import REACH_90
 from advisor.rank.prune import MixedRows
 from advisor.rank.ranking_front import spread_out
 from advisor.rank.ranking_rows import Rows

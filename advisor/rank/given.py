@@ -15,36 +15,48 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.answer import QUANTILES, Estimate, Named
-from advisor.collectors.format.facts import on_accelerators
+from advisor.answer import Estimate, Named
+from advisor.collectors.format import on_accelerators
 from advisor.errors import RunError, UsageError
-from advisor.estimate.best import tried, unlike_choices
-from advisor.estimate.case import SPACE, StepCase, is_laid_out_by_shape
-from advisor.estimate.columns import STATUSES, TimeColumns
-from advisor.estimate.completion import on_demand
-from advisor.estimate.groups import OnGroups, notes_of
-from advisor.estimate.launch.commands import commands
-from advisor.estimate.laws import ModelOn, model_on
-from advisor.estimate.places import Place, group_columns
-from advisor.estimate.plan import Choice, GivenMachines, Objective, Plan, burden, way_on
-from advisor.estimate.predictor import Predictor
-from advisor.estimate.ways.model_parallel import on_machine, search, space_on
-from advisor.estimate.ways.swapping import NAME as SWAPPING
-from advisor.estimate.ways.swapping import is_compared, layer_swapping, or_swap
-from advisor.estimate.ways.units import UnitModel
-from advisor.estimate.words import assumed_network
-from advisor.jobs.describe import NO_LENGTH
-from advisor.jobs.job import Job
-from advisor.jobs.recorded import script_notes
-from advisor.jobs.units import transformer_units
-from advisor.machines.cluster import NamedCluster
-from advisor.machines.fleet import Fleet
-from advisor.planners.core.columns import select
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.core.nouns import Layout, Work
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.layouts.search import check, node_counts, nothing_fits
-from advisor.planners.step.units import TransformerBlocks
+from advisor.estimate import NAME as SWAPPING
+from advisor.estimate import (
+    SPACE,
+    STATUSES,
+    Choice,
+    GivenMachines,
+    ModelOn,
+    Objective,
+    OnGroups,
+    Place,
+    Plan,
+    Predictor,
+    StepCase,
+    TimeColumns,
+    UnitModel,
+    assumed_network,
+    burden,
+    commands,
+    group_columns,
+    is_compared,
+    is_laid_out_by_shape,
+    layer_swapping,
+    model_on,
+    notes_of,
+    on_demand,
+    on_machine,
+    or_swap,
+    search,
+    space_on,
+    tried,
+    unlike_choices,
+    way_on,
+)
+from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
+from advisor.machines import Fleet, NamedCluster
+from advisor.planners.core import GIB, Layout, PlanningError, Work, select
+from advisor.planners.layouts import SearchSpace, check, node_counts, nothing_fits
+from advisor.planners.step import TransformerBlocks
+from advisor.quantities import QUANTILES
 from advisor.rank.ranking_front import pareto_front
 
 __all__ = ["FAMILIES", "PlanQuestion", "plan"]

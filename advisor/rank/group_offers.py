@@ -27,9 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns, TypeColumns
-from advisor.estimate.case import StepCase
-from advisor.estimate.completion import SideCosts
-from advisor.estimate.ways.data_parallel import host_fits
+from advisor.estimate import SideCosts, StepCase, host_fits
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -18,22 +18,32 @@ from numpy.typing import NDArray
 
 from advisor.answer import Candidate
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns
-from advisor.catalogue.overrides import SHORTEST_BILL_H, charged_h
-from advisor.estimate.best import best_columns, best_released, first_look, improvable, least_step_s
-from advisor.estimate.case import StepCase
-from advisor.estimate.columns import CODE, STATUSES, TimeColumns
-from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
-from advisor.estimate.estimate import group_candidate
-from advisor.estimate.group_bounds import least_group_step_s, refined_step_s
-from advisor.estimate.laws import model_on
-from advisor.estimate.places import group_columns
-from advisor.estimate.plan import Choice
-from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.machines.cluster import ClusterGroup, NamedCluster, group_of_type
-from advisor.planners.core.columns import concatenate, put, select
-from advisor.planners.core.errors import HOUR_S
+from advisor.catalogue import SHORTEST_BILL_H, OfferColumns, charged_h
+from advisor.estimate import (
+    CODE,
+    STATUSES,
+    Choice,
+    Completion,
+    Predictor,
+    SideCosts,
+    StepCase,
+    TimeColumns,
+    best_columns,
+    best_released,
+    first_look,
+    group_candidate,
+    group_columns,
+    improvable,
+    least_group_step_s,
+    least_step_s,
+    model_on,
+    on_demand,
+    on_spot,
+    refined_step_s,
+)
+from advisor.jobs import Job
+from advisor.machines import ClusterGroup, NamedCluster, group_of_type
+from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.rank.group_offers import MixedOffers, mixed_offers
 from advisor.rank.ranking_front import bar_of, pareto_front
 from advisor.rank.ranking_rows import kept_factor

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from advisor.ask import Constraints
 from advisor.catalogue import OfferColumns
-from advisor.estimate.columns import TimeColumns
-from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
-from advisor.jobs.job import Job
+from advisor.estimate import Completion, SideCosts, TimeColumns, on_demand, on_spot
+from advisor.jobs import Job
 from advisor.rank.ranking_front import bar_of, pareto_front
 
 Floats = NDArray[np.float64]

@@ -19,27 +19,30 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, ProbeAdvice
 from advisor.ask import Constraints
 from advisor.catalogue import OfferColumns, OfferFilter
-from advisor.estimate.columns import STATUSES, TimeColumns
-from advisor.estimate.completion import Completion, SideCosts, hazards, restart_s
-from advisor.estimate.predictor import Predictor
-from advisor.estimate.spot import (
+from advisor.estimate import (
+    STATUSES,
+    Completion,
+    Predictor,
+    SideCosts,
+    TimeColumns,
     elastic_workers,
+    hazards,
     late_fractions,
     on_elastic_spot,
     on_spot_by_deadline,
     on_spot_with_fallback,
+    restart_s,
 )
-from advisor.jobs.job import Job
-from advisor.jobs.recorded import script_notes
-from advisor.planners.core.errors import HOUR_S
+from advisor.jobs import Job, script_notes
+from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
-from advisor.planners.spot.columns import availability
+from advisor.planners.spot import availability_of
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
 from advisor.rank.ranking_front import bar_of, pareto_front
 from advisor.rank.ranking_rows import Further, Rows, price_rows
-from advisor.records.traces import packaged_spot_history
+from advisor.records import packaged_spot_history
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -243,7 +246,9 @@ def _availability(case: _Case) -> Floats:
     kinds, of_kind = np.unique(
         np.stack([case.count, hazards(case.band)], axis=1), axis=0, return_inverse=True
     )
-    return np.array([availability(history, *kind) for kind in kinds.tolist()])[of_kind.reshape(-1)]
+    return np.array([availability_of(history, *kind) for kind in kinds.tolist()])[
+        of_kind.reshape(-1)
+    ]
 
 
 def _elastic(case: _Case, front: _Front) -> list[Further]:

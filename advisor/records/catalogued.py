@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from advisor.catalogue import Catalogue
-from advisor.catalogue.select import named
+from advisor.catalogue import Catalogue, named
 from advisor.records.nouns import Instances
 
 

@@ -73,7 +73,7 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
 TRACKERS: Final = frozenset({"huggingface", "wandb", "mlflow", "tensorboard", "csv"})
 
 
-def read(name: str, path: Path, machines: Instances | None = None) -> list[RunRecord]:
+def read_runs_as(name: str, path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read the runs of a file or folder in a named format.
 
     ``name``: a key of ``FORMATS``; ``machines``: what the runs ran on, with its price, where the

@@ -27,8 +27,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.collectors import bounded
-from advisor.planners.queueing.engine import Column, JobTable
-from advisor.planners.queueing.simulator import OpenJobs
+from advisor.planners.queueing import Column, JobTable, OpenJobs
 from advisor.records.traces import TraceError
 
 # ------------------------------------------------------------------------------------------

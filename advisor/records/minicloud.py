@@ -22,7 +22,7 @@ import numpy as np
 
 from advisor.collectors import bounded
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.recording import Host, HostBenchmark
+from advisor.collectors.format import Host, HostBenchmark
 from advisor.errors import RunError
 from advisor.records.collected import (
     SCHEMA,

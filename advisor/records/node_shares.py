@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.errors import AbsentDataError
-from advisor.planners.core.errors import HOUR_S
+from advisor.planners.core import HOUR_S
 from advisor.records.traces import (
     TIME_COLUMNS,
     Row,

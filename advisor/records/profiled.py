@@ -18,13 +18,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.collectors.derive.resources import Resources
+from advisor.collectors.derive import Resources
 from advisor.errors import RunError
-from advisor.jobs import journal
-from advisor.jobs.job import Job, Measured
-from advisor.jobs.runs import from_entry
-from advisor.planners.core.errors import HOUR_S
-from advisor.planners.core.nouns import Work
+from advisor.jobs import FILE_NAME, Job, Measured, file_in, from_entry, journal_entries
+from advisor.planners.core import HOUR_S, Work
 from advisor.records.files import from_row
 from advisor.records.nouns import (
     AnchorRun,
@@ -213,18 +210,18 @@ def read_journal(path: Path) -> list[RunRecord]:
 
     Raises RunError if there is none, or one of its records makes no sense.
     """
-    if path.is_file() and path.name != journal.FILE_NAME:
-        raise RunError(f"{path} is not a journal", hint=f"name a {journal.FILE_NAME}")
+    if path.is_file() and path.name != FILE_NAME:
+        raise RunError(f"{path} is not a journal", hint=f"name a {FILE_NAME}")
     folder = path if path.is_dir() else path.parent
-    if journal.file_in(folder) is None:
-        raise RunError(f"no {journal.FILE_NAME} in {folder}", hint="name the folder of the runs")
+    if file_in(folder) is None:
+        raise RunError(f"no {FILE_NAME} in {folder}", hint="name the folder of the runs")
     noted: Counter[str] = Counter()
     rows = []
-    for entry in journal.read(folder, "actual", dict):
+    for entry in journal_entries(folder, "actual", dict):
         row = _labelled(entry, noted)
         if row is not None:
             rows.append(row)
-    earlier = (entry for entry in journal.read(folder, "record", dict) if "actual" not in entry)
+    earlier = (entry for entry in journal_entries(folder, "record", dict) if "actual" not in entry)
     rows = [*(entry["record"] for entry in earlier), *rows]
     try:
         return [from_row(row) for row in rows]

@@ -25,7 +25,7 @@ _COLLECTING: ContextVar[tuple[dict[str, str], ...]] = ContextVar("collecting", d
 
 
 @contextmanager
-def collected() -> Iterator[dict[str, str]]:
+def tables_read() -> Iterator[dict[str, str]]:
     """Give a mapping that fills with name -> SHA-256 of every table read inside the block."""
     found: dict[str, str] = {}
     before = _COLLECTING.get()
@@ -36,7 +36,7 @@ def collected() -> Iterator[dict[str, str]]:
         _COLLECTING.reset(token)
 
 
-def note(name: str, lines: Iterable[str]) -> None:
+def note_table(name: str, lines: Iterable[str]) -> None:
     """Note that a table was read; the order of its rows does not matter.
 
     Parameters
@@ -57,7 +57,7 @@ def note_file(name: str, path: Path) -> None:
 def note_frame(name: str, frame: pd.DataFrame) -> None:
     """Note that a table was read, as ``note`` does."""
     if _COLLECTING.get():
-        note(name, frame.to_csv(index=False, lineterminator="\n").splitlines())
+        note_table(name, frame.to_csv(index=False, lineterminator="\n").splitlines())
 
 
 def _note(name: str, content: bytes) -> None:

@@ -27,9 +27,8 @@ import numpy as np
 from advisor import data
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError
-from advisor.planners.core.errors import HOUR_S, PlanningError
-from advisor.planners.spot.availability import Column, Spells, SpotTrace
-from advisor.planners.spot.columns import SpotHistory
+from advisor.planners.core import HOUR_S, PlanningError
+from advisor.planners.spot import Column, Spells, SpotHistory, SpotTrace
 
 
 class TraceError(AdvisorError):

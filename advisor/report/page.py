@@ -40,21 +40,36 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from advisor import data, words
-from advisor.advice.facts import AdviceList
+from advisor import data
+from advisor.advice import AdviceList
 from advisor.answer import Recommendation, from_record
 from advisor.collectors import atomic, bounded
-from advisor.collectors.derive import summary
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.derive import summary_lines
+from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError
-from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.pipeline import bubble_fraction, timeline
+from advisor.planners.core import Layout
+from advisor.planners.layouts import bubble_fraction, timeline
 from advisor.quantities import digits, hours_text, usd_text
 from advisor.report.simulation import own_words
-from advisor.show.charts import steps, thinned_readings
-from advisor.words import degrees, layout_words
-from advisor.words.recommendation import REJECTED, job_line, part_words, waits_words
-from advisor.words.verdicts import saving_words
+from advisor.show import steps, thinned_readings
+from advisor.words import (
+    PICKS,
+    REJECTED,
+    answer_line,
+    contents_words,
+    degrees,
+    hours_words,
+    job_line,
+    layout_words,
+    machines_words,
+    part_words,
+    picked_as_words,
+    place_words,
+    saving_words,
+    seconds_words,
+    usd_words,
+    waits_words,
+)
 
 # Written into every page, so that the verb knows its own.
 GENERATOR: Final = "advisor report"
@@ -62,7 +77,7 @@ _STYLES: Final = ("page.css",)
 _SCRIPTS: Final = ("elements.js", "plots.js", "front.js", "candidate.js", "run.js", "page.js")
 
 
-def page(
+def answer_page(
     data: Mapping[str, Any],
     *,
     live: Any = None,
@@ -316,7 +331,7 @@ def run_record(seen: Recording) -> dict[str, Any]:
         "started_at": seen.started_at,
         "duration_s": seen.duration_s,
         "startup_s": seen.startup_raw_s or seen.startup_s,
-        "lines": summary.lines(seen),
+        "lines": summary_lines(seen),
         "host": {
             "cpu_model": seen.host.cpu_model,
             "cpu_limit": seen.host.cpu_limit,
@@ -385,14 +400,14 @@ def page_data(
         "run": None if recording is None else run_record(recording),
         "words": {
             "job": job_line(record, with_source=True),
-            "picks": dict(words.PICKS),
+            "picks": dict(PICKS),
             "rejected": {name: REJECTED.get(name, name) for name in record["rejected"]},
             "changes": [_change_words(one) for one in record["changes"]],
             "advice": [_advice_words(one) for one in advised["advice"]] if advised else [],
             "own_cluster": None if own_cluster is None else own_words(own_cluster),
             "candidates": {
                 key: candidate_words(
-                    one, words.picked_as(record, "here" if key == "here" else one["rank"])
+                    one, picked_as_words(record, "here" if key == "here" else one["rank"])
                 )
                 for key, one in rows.items()
             },
@@ -409,14 +424,14 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
     is_here = all(part["provider"] == "here" for part in parts)
     return {
         "picked_as": picked_as,
-        "machines": "this machine" if is_here else words.machines(parts),
+        "machines": "this machine" if is_here else machines_words(parts),
         "inside": " + ".join(
-            words.contents(part) + (" each" if part["count"] > 1 else "") for part in parts
+            contents_words(part) + (" each" if part["count"] > 1 else "") for part in parts
         ),
-        "where": words.where(parts, one["completion"]),
-        "time": list(words.hours(one["training_time_h"])),
-        "cost": ["free", ""] if one["cost_usd"]["high"] == 0 else list(words.usd(one["cost_usd"])),
-        "step": list(words.seconds(one["step_time_s"])),
+        "where": place_words(parts, one["completion"]),
+        "time": list(hours_words(one["training_time_h"])),
+        "cost": ["free", ""] if one["cost_usd"]["high"] == 0 else list(usd_words(one["cost_usd"])),
+        "step": list(seconds_words(one["step_time_s"])),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
         "memory": f"{digits(one['memory_gib'])} GiB",
         "limited_by": waits_words(one["bottleneck"]),
@@ -431,8 +446,8 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
         },
         "alternatives": [
             {
-                "machines": words.machines(other["configuration"]),
-                "where": words.where(other["configuration"]),
+                "machines": machines_words(other["configuration"]),
+                "where": place_words(other["configuration"]),
                 "time": hours_text(other["training_time_h"]),
                 "cost": usd_text(other["cost_usd"]),
             }
@@ -445,9 +460,9 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
 def _change_words(one: Record) -> dict[str, Any]:
     return {
         "do": one["do"],
-        "time": list(words.hours(one["training_time_h"])),
-        "cost": list(words.usd(one["cost_usd"])),
-        "pick": None if one["pick"] is None else words.answer_line(one["pick"]),
+        "time": list(hours_words(one["training_time_h"])),
+        "cost": list(usd_words(one["cost_usd"])),
+        "pick": None if one["pick"] is None else answer_line(one["pick"]),
     }
 
 

@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.quantities import digits, hours_text, seconds_text, usd_text
-from advisor.records.job_tables import left_out_note
-from advisor.words import hours, interval_text
+from advisor.records import left_out_note
+from advisor.words import hours_words, interval_text
 
 # ------------------------------------------------------------------------------------------
 # The user's own shared cluster under the list of what could be rented, as text.
 
 
-def show(record: Mapping[str, Any], console: Console) -> None:
+def show_simulation(record: Mapping[str, Any], console: Console) -> None:
     """Print ``record["own_cluster"]`` of a comparison: what the job meets there, rent or wait."""
     ways = record["ways"]
     parts: list[RenderableType] = [Text(f"\n{_cluster_line(record)}"), _table(ways)]
@@ -45,7 +45,7 @@ def own_words(record: Mapping[str, Any]) -> dict[str, Any]:
         "ways": [
             {
                 "devices": _devices(way["devices"]),
-                "computing": list(hours(way["duration_h"])),
+                "computing": list(hours_words(way["duration_h"])),
                 "waits": _spread(way["delay_h"]),
                 "done": _spread(way["completion_h"]),
                 "rents": [
@@ -99,7 +99,7 @@ def _table(ways: list[Mapping[str, Any]]) -> Table:
     for way in ways:
         cells = [
             str(way["devices"]),
-            interval_text(hours(way["duration_h"])),
+            interval_text(hours_words(way["duration_h"])),
             _spread(way["delay_h"]),
             _spread(way["completion_h"]),
         ]

@@ -3,3 +3,7 @@
 Everything works from the JSON records (``to_record()``), so that a notebook, a page and a file say
 the same.
 """
+
+from advisor.faces import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from advisor import words
-from advisor.collectors.format.recording import Reading
-from advisor.words import machines
+from advisor.collectors.format import Reading
+from advisor.words import devices_words, machines_words, picked_as_words, time_text
 
 if TYPE_CHECKING:
-    from advisor.collectors.format.recording import Reading, Recording
+    from advisor.collectors.format import Reading, Recording
 
 
 # Largest over smallest value from which an axis is logarithmic where a chart leaves it open: on a
@@ -261,7 +260,7 @@ def front_chart(record: Mapping[str, Any], *, names: bool = False) -> list[Chart
         return []
     picked: dict[str, list[Mapping[str, Any]]] = {}
     for one in shown:
-        picked.setdefault(words.picked_as(record, one["rank"]), []).append(one)
+        picked.setdefault(picked_as_words(record, one["rank"]), []).append(one)
     order = sorted(picked, key=lambda label: (label != "", label))  # the others lie below
     return [
         Chart(
@@ -296,7 +295,7 @@ def _points(name: str, rows: Sequence[Mapping[str, Any]], *, names: bool) -> Ser
 
 
 def _front_named(one: Mapping[str, Any]) -> str:
-    return f"{one['rank']}: {words.inside(one['configuration'])}"
+    return f"{one['rank']}: {devices_words(one['configuration'])}"
 
 
 def _notes(
@@ -307,8 +306,8 @@ def _notes(
         yield "   ".join(_front_named(one).replace(" ", TOGETHER) for one in shown)
     here = record.get("here")
     if here is not None and here["cost_usd"]["high"] == 0:
-        picked = words.picked_as(record, "here")
-        time = words.time_text(here).replace(" ", TOGETHER)
+        picked = picked_as_words(record, "here")
+        time = time_text(here).replace(" ", TOGETHER)
         yield f"this machine: {time}, free{f' ({picked})' if picked else ''}"
 
 
@@ -353,7 +352,9 @@ def _plans_points(
 
 
 def _plans_named(place: int, one: Mapping[str, Any]) -> str:
-    return f"{place}: {one['name']} on {machines(one['configuration'])}".replace(" ", TOGETHER)
+    return f"{place}: {one['name']} on {machines_words(one['configuration'])}".replace(
+        " ", TOGETHER
+    )
 
 
 # ------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Style:
     is_unicode: bool = True  # draw with Braille and box characters; without, with ASCII alone
 
 
-def text(charts: Sequence[Chart], style: Style) -> str:
+def charts_text(charts: Sequence[Chart], style: Style) -> str:
     """Return the charts one below the other, no line wider than the terminal."""
     height = _HEIGHT if len(charts) == 1 else _HEIGHT_OF_MANY
     drawn = "\n\n".join("\n".join(_lines(chart, style, height)) for chart in charts)
@@ -309,7 +309,7 @@ def figure(charts: Sequence[Chart]) -> Figure:
     return drawn
 
 
-def write(charts: Sequence[Chart], file: Path | io.BytesIO, suffix: str) -> None:
+def write_charts(charts: Sequence[Chart], file: Path | io.BytesIO, suffix: str) -> None:
     """Write the charts as one picture."""
     from matplotlib import rc_context
 
@@ -321,7 +321,7 @@ def write(charts: Sequence[Chart], file: Path | io.BytesIO, suffix: str) -> None
 def svg(charts: Sequence[Chart]) -> str:
     """Return the charts as an SVG element for an HTML page, in the reader's colour scheme."""
     file = io.BytesIO()
-    write(charts, file, ".svg")
+    write_charts(charts, file, ".svg")
     text = file.getvalue().decode()
     text = re.sub(
         "|".join(_SCHEMES), lambda found: f"var(--{_SCHEMES[found[0]][0]},{found[0]})", text

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor import words
 from advisor.errors import UsageError
 from advisor.show import draw
 from advisor.show.charts import front_chart
+from advisor.words import cost_text, machines_words, picked_as_words, place_words, time_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ def recommendation_html(record: Mapping[str, Any]) -> str:
     """Return the record of ``advisor recommend --json`` as HTML without scripts."""
     shown = record["front"] or record["nearest"]
     choice, *more = record.get("summary") or [""]
-    parts = [f"<p>{escape(headline(record))}</p>"]
+    parts = [f"<p>{escape(headline_of(record))}</p>"]
     if choice:
         parts.append(f"<p><b>{escape(choice)}</b> {escape(' '.join(more))}</p>")
     if not record["front"]:
@@ -48,7 +48,7 @@ def _besides(record: Mapping[str, Any]) -> Iterator[str]:
     yield from (str(note) for note in record["notes"])
 
 
-def headline(record: Mapping[str, Any]) -> str:
+def headline_of(record: Mapping[str, Any]) -> str:
     """Return what was asked about, and how much was looked at, in one line."""
     return (
         f"{record['run']}: {record['job']['total_steps']:,.0f} steps; "
@@ -57,7 +57,7 @@ def headline(record: Mapping[str, Any]) -> str:
     )
 
 
-def plot(record: Mapping[str, Any], axes: Axes | None = None) -> Axes:
+def plot_front(record: Mapping[str, Any], axes: Axes | None = None) -> Axes:
     """Draw time against cost with matplotlib; return the axes.
 
     ``record``: of ``advisor recommend --json``.
@@ -81,12 +81,12 @@ def _row(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     rank = candidate["rank"] or "here"  # this machine has no place in the list
     cells = (
         str(rank),
-        words.machines(parts),
-        words.where(parts, candidate["completion"]),
-        words.time_text(candidate),
-        words.cost_text(candidate),
+        machines_words(parts),
+        place_words(parts, candidate["completion"]),
+        time_text(candidate),
+        cost_text(candidate),
         candidate["bottleneck"] + (" *" if candidate["extrapolating"] else ""),
-        words.picked_as(record, rank),
+        picked_as_words(record, rank),
     )
     title = escape("; ".join(candidate["reasons"]), quote=True)
     texts = "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in cells)
@@ -119,7 +119,7 @@ def answer_row(record: Mapping[str, Any]) -> dict[str, Any]:
 
     row: dict[str, Any] = {
         "rank": record["rank"],
-        "configuration": words.machines(parts),
+        "configuration": machines_words(parts),
         **{name: joined(name) for name in ("provider", "region", "pricing")},
         "completion": record["completion"],
         "way": record["way"],
@@ -133,6 +133,6 @@ def answer_row(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def html(frame: pd.DataFrame) -> str:
+def table_html(frame: pd.DataFrame) -> str:
     """Return a table for a notebook; pandas escapes what it prints."""
     return str(frame.to_html(index=False, na_rep=""))

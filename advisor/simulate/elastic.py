@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import UsageError
-from advisor.estimate.case import constants
-from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.planners.core.errors import HOUR_S
-from advisor.planners.links.data_parallel import straggling
-from advisor.planners.systems.hydrozoa import (
+from advisor.estimate import Predictor, constants
+from advisor.jobs import Job
+from advisor.planners.core import HOUR_S
+from advisor.planners.links import straggling
+from advisor.planners.systems import (
     Billing,
     ElasticPlan,
     NoiseScale,
@@ -24,7 +23,7 @@ from advisor.planners.systems.hydrozoa import (
     WorkerScaling,
     elastic_plan,
 )
-from advisor.show.charts import Chart, Series
+from advisor.show import Chart, Series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

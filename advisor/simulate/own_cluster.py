@@ -16,17 +16,13 @@ import numpy as np
 
 from advisor.answer import Candidate, Estimate, Recommendation
 from advisor.errors import UsageError
-from advisor.estimate.columns import STATUSES
-from advisor.estimate.completion import on_demand
-from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.machines.cluster import ClusterGroup, read_cluster
-from advisor.machines.fleet import own_fleet
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.queueing.engine import POLICIES, Policy, SharedCluster
-from advisor.planners.queueing.simulator import RentOrWait
+from advisor.estimate import STATUSES, Predictor, on_demand
+from advisor.jobs import Job
+from advisor.machines import ClusterGroup, own_fleet, read_cluster
+from advisor.planners.core import PlanningError
+from advisor.planners.queueing import POLICIES, Policy, RentOrWait, SharedCluster
 from advisor.quantities import parse_hours
-from advisor.records.job_tables import read_cluster_trace
+from advisor.records import read_cluster_trace
 from advisor.simulate.queue import OwnCluster, QueueAnswer, queue_answer
 
 

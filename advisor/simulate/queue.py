@@ -10,26 +10,24 @@ from typing import Any
 import numpy as np
 
 from advisor.answer import Estimate
-from advisor.planners.core.errors import HOUR_S, PlanningError
-from advisor.planners.queueing.engine import (
+from advisor.planners.core import HOUR_S, PlanningError
+from advisor.planners.queueing import (
     POLICIES,
+    POLICIES_OF_START,
     Column,
     Placement,
     Policy,
     QueueParameters,
-    SharedCluster,
-)
-from advisor.planners.queueing.simulator import (
-    POLICIES_OF_START,
     RentOrWait,
+    SharedCluster,
     Wait,
     rent_or_wait,
     simulate_queue,
     start_delays_s,
     wait_on_cluster,
 )
-from advisor.records.job_tables import ClusterTrace
-from advisor.show.charts import Chart, Series
+from advisor.records import ClusterTrace
+from advisor.show import Chart, Series
 from advisor.simulate.samples import LEVELS, ended, named, percentiles
 
 # ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from advisor.show.charts import Series
+from advisor.show import Series
 
 LEVELS: Final = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 

@@ -8,33 +8,35 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.planners.core.errors import HOUR_S, PlanningError
-from advisor.planners.spot.availability import Column, SpotJob, SpotTrace, replay
-from advisor.planners.spot.columns import (
-    SpotHistory,
-    refuse_without_checkpoints,
-    scaled_records,
-    spot_completion,
-)
-from advisor.planners.spot.deadline import (
-    check_deadline,
-    replay_plan,
-    replay_policy,
-    replay_with_fallback,
-)
-from advisor.planners.spot.forecast import (
+from advisor.planners.core import HOUR_S, PlanningError
+from advisor.planners.spot import (
     RECENT_DAYS,
+    STRATEGIES,
+    Column,
     ForecastParameters,
     Library,
+    SpellHazards,
+    SpotHistory,
+    SpotJob,
+    SpotPolicy,
+    SpotTrace,
+    check_deadline,
     finish_runner,
-    forecast,
+    forecast_of,
     library,
+    refuse_without_checkpoints,
+    replay,
+    replay_plan,
+    replay_policy,
+    replay_strategy,
+    replay_with_fallback,
+    scaled_records,
+    spot_completion,
     state_at,
+    strategy,
 )
-from advisor.planners.spot.policy import SpellHazards, SpotPolicy
-from advisor.planners.spot.strategies import STRATEGIES, replay_strategy, strategy
-from advisor.records.traces import packaged_spot_history
-from advisor.show.charts import Chart, Series
+from advisor.records import packaged_spot_history
+from advisor.show import Chart, Series
 from advisor.simulate.samples import ended, finite, named, sample_percentiles
 
 # ------------------------------------------------------------------------------------------
@@ -398,7 +400,7 @@ def _from_now(
     is_up, age = state_at(trace.spells(question.nodes), np.array([trace.end_s - 1.0]))
     elsewhere = [past(t) for t in others if t.spells(question.nodes).up_start_s.size]
     levels = tuple(np.linspace(0.01, 0.99, 99))
-    finish = forecast(
+    finish = forecast_of(
         past(trace), elsewhere, is_up, age, parameters, levels=levels, floor=job.wall_s
     ).quantiles[0]
     state = "up" if is_up[0] else "down"

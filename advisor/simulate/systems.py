@@ -10,36 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import UsageError
-from advisor.jobs.job import Job
-from advisor.planners.core.errors import HOUR_S, PlanningError
+from advisor.jobs import Job
+from advisor.planners.core import HOUR_S, PlanningError
 from advisor.planners.goodput import (
     LLAMA3,
     EdgeFaultTolerance,
     ExpectedCompletion,
     expected_completion,
 )
-from advisor.planners.systems.autops import (
-    AggregatedJob,
-    Exchange,
-    Packing,
-    aggregation_s,
-    exchange,
-    most_saved_fraction,
-    pack,
-)
-from advisor.planners.systems.sas import (
+from advisor.planners.systems import (
     CHOSEN,
     WAYS,
+    AggregatedJob,
     Arrival,
+    Exchange,
+    Packing,
     Placement,
     Shares,
+    aggregation_s,
+    exchange,
     groups,
     judge,
     learn,
+    most_saved_fraction,
+    pack,
     placement,
 )
-from advisor.records.node_shares import NodeShares
-from advisor.show.charts import Chart, Series
+from advisor.records import NodeShares
+from advisor.show import Chart, Series
 
 _GROUPS: Final = 3
 _DAY_S: Final = 24 * HOUR_S

@@ -30,22 +30,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError, UsageError
-from advisor.estimate.learned import NAME
-from advisor.learned import features
-from advisor.learned.evaluation import metrics
-from advisor.learned.intervals import calibrate
-from advisor.learned.problem import Problem, Target, problem
-from advisor.learned.quick import LEAST_ROWS, Hull, hull_parts
-from advisor.learned.stack import Guarded
-from advisor.learned.trained import TrainedModel, data_hash, describe_features
-from advisor.learned.trees import Boosting
+from advisor.estimate import OWN_RUNS
+from advisor.learned import (
+    FEATURES,
+    LEAST_ROWS,
+    NAMES,
+    Boosting,
+    Guarded,
+    Hull,
+    Problem,
+    Target,
+    TrainedModel,
+    calibrate,
+    data_hash,
+    describe_features,
+    hull_parts,
+    is_watched,
+    metrics,
+    problem_of,
+)
 from advisor.train.labelled import read_runs
 
 Floats = NDArray[np.float64]
 
 _LEFT_OUT_OF: Final = 5  # one program in five
 _COLUMNS: Final = ("X", "truth", "offset", "groups", "is_censored")
-_PARTED: Final = tuple(features.NAMES.index(n) for n in ("instances", "accelerators"))
+_PARTED: Final = tuple(NAMES.index(n) for n in ("instances", "accelerators"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,7 @@ def train_on_dask(
             + ("judge the model by" if asked is None else "learn from"),
             hint="add runs of other programs, or leave out --spread",
         )
-    width = len(features.FEATURES)
+    width = len(FEATURES)
     learned = [(dask.delayed(part), t.rows) for part, t in zip(parts, told, strict=True) if t.rows]
     inputs = array.concatenate(
         [array.from_delayed(part.X, (rows, width), dtype=float) for part, rows in learned]
@@ -116,7 +126,7 @@ def train_on_dask(
 
 def _read(path: Path, *, fmt: str, target: str) -> _Part:
     """Read a file where it will stay."""
-    asked = problem(read_runs([path], fmt), cast(Target, target))
+    asked = problem_of(read_runs([path], fmt), cast(Target, target))
     complete = ~asked.is_censored
     is_out = np.array([_is_left_out(name) for name in asked.groups]) & complete
     kept = ~is_out & complete
@@ -169,12 +179,12 @@ def _joined(problems: Sequence[Problem]) -> Problem | None:
 
 def _guarded(member: Boosting, told: Sequence[_Told], asked: Problem, seed: int) -> Guarded:
     """Return the trees behind their guard, with intervals from the programs left out."""
-    watched = np.flatnonzero(features.is_watched()).tolist()
+    watched = np.flatnonzero(is_watched()).tolist()
     guarded = Guarded(
         member, guarded_columns=watched, parted_columns=_PARTED, is_adaptive=True,
         random_state=seed,
     )  # fmt: skip
-    guarded.n_features_in_ = member.n_features_in_ = len(features.FEATURES)
+    guarded.n_features_in_ = member.n_features_in_ = len(FEATURES)
     hull = Hull.of(np.vstack([t.bounds for t in told]), _PARTED, watched)
     enough = np.sum([t.rows_by_kind for t in told], axis=0) >= LEAST_ROWS
     guarded.hull_ = replace(hull, has_rows=enough)
@@ -207,7 +217,7 @@ def _trained(
         "records": sum(t.rows for t in told) + len(asked.records),
     }
     model = TrainedModel(
-        name=NAME, estimator=guarded, target=asked.target, channels=0, about=about,
+        name=OWN_RUNS, estimator=guarded, target=asked.target, channels=0, about=about,
         metrics=found,
     )  # fmt: skip
     return model, found
@@ -314,7 +324,7 @@ PERIOD_S: Final = 5.0  # between lines: seldom enough for a log, often enough to
 @contextlib.contextmanager
 def progress(checkpoints: Path | None = None, *, is_quiet: bool = False) -> Iterator[None]:
     """Show how far the fits in the block are; keep finished parts in ``checkpoints``."""
-    from advisor.learned.tasks import supervised
+    from advisor.learned import supervised
 
     if is_quiet:
         with supervised(lambda *_: None, checkpoints):

@@ -17,25 +17,30 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Candidate, Estimate
+from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import store
+from advisor.collectors.derive import find_run, local_folder
 from advisor.errors import UsageError
-from advisor.estimate.case import SPACE
-from advisor.estimate.columns import STATUSES, TimeColumns
-from advisor.estimate.places import places
-from advisor.estimate.predictor import Predictor
-from advisor.jobs import journal, runs
-from advisor.jobs.job import Job
-from advisor.jobs.journal import Entry
-from advisor.jobs.load import load_job, with_layout_runs
-from advisor.jobs.runs import Actual, LayoutRun, append_actual, append_layout_run, read_layout_runs
-from advisor.machines.cluster import ClusterGroup, one_group
-from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.rank import Request, recommend
-from advisor.records.catalogued import machines_of
-from advisor.records.files import to_row
-from advisor.records.profiled import LABEL, profile, record
+from advisor.estimate import SPACE, STATUSES, Predictor, TimeColumns, places_of
+from advisor.jobs import (
+    PART,
+    Actual,
+    Entry,
+    Job,
+    LayoutRun,
+    append_actual,
+    append_layout_run,
+    from_entry,
+    journal_entries,
+    load_job,
+    read_layout_runs,
+    with_layout_runs,
+)
+from advisor.machines import ClusterGroup, one_group
+from advisor.planners.core import Layout
+from advisor.planners.layouts import SearchSpace
+from advisor.rank import recommend
+from advisor.records import LABEL, machines_of, profile, record, to_row
 
 # ------------------------------------------------------------------------------------------
 # Predicted against actual over time: the comparisons that were noted, and whether errors drift.
@@ -130,7 +135,7 @@ def _of(entry: Entry) -> Comparison:
     cost = predicted.get("cost_usd")
     return Comparison(
         noted_at=str(entry["noted_at"]),
-        actual=runs.from_entry(entry),
+        actual=from_entry(entry),
         predicted_h=Estimate(**predicted["training_time_h"]),
         predicted_usd=None if cost is None else Estimate(**cost),
     )
@@ -141,7 +146,7 @@ def _of_earlier(entry: Entry) -> Comparison:
     took = record["actual"]
     actual = {"run": record["run"], **record["configuration"], "step_s": took["step_time_s"],
               "time_h": took["training_time_h"], "cost_usd": took["cost_usd"]}  # fmt: skip
-    return _of({**record, runs.PART: actual})
+    return _of({**record, PART: actual})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +184,7 @@ def read(*folders: Path) -> tuple[Comparison, ...]:
         one
         for folder in folders
         for part, parse in ((_EARLIER, _of_earlier), (_PREDICTED, _of))
-        for one in journal.read(folder, part, parse)
+        for one in journal_entries(folder, part, parse)
     ]
     return tuple(sorted(found, key=lambda one: one.noted_at))
 
@@ -250,7 +255,7 @@ def note_run(
     """
     _check(time_h, step_s, cost_usd)
     predictor = predictor or Predictor(Catalogue.load())
-    path = store.find_run(run)
+    path = find_run(run)
     job = load_job(path)
     if instance_type is None:
         instance_type, provider, count = _by_price(job, predictor, time_h, cost_usd)
@@ -293,7 +298,7 @@ def _by_price(
     if time_h is None or cost_usd is None:
         raise UsageError("on which machine did it run?", hint=hint)
     price = cost_usd / time_h
-    answer = recommend(job, Request(pricings=("on-demand", "spot"), top=10_000),
+    answer = recommend(job, Constraints(pricings=("on-demand", "spot"), top=10_000),
                        predictor=predictor)  # fmt: skip
     same = {_machine(c) for c in answer.front
             if abs(c.configuration.price_usd_per_h / price - 1.0) <= _SAME_PRICE}  # fmt: skip
@@ -398,7 +403,7 @@ def note_cluster_run(
     Raises UsageError if the machines are unlike, or the job cannot run on them.
     """
     predictor = predictor or Predictor()
-    path = store.find_run(run)
+    path = find_run(run)
     job = load_job(path)
     job = job if batch is None else replace(job, global_batch=batch)
     if job.work is None:
@@ -420,7 +425,7 @@ def note_cluster_run(
 def _columns(
     predictor: Predictor, job: Job, group: ClusterGroup, space: SearchSpace
 ) -> TimeColumns:
-    (there,) = places(predictor.case(job, space=space), predictor.catalogue, [group])
+    (there,) = places_of(predictor.case(job, space=space), predictor.catalogue, [group])
     columns = predictor.step_columns(
         job, np.array([there.row]), np.array([group.count]), fleet=there.case.fleet, space=space
     )
@@ -465,7 +470,7 @@ def note_layout_run(
     on them.
     """
     predictor = predictor or Predictor()
-    place = store.local_folder(root)
+    place = local_folder(root)
     job = with_layout_runs(replace(job, layout_runs=()), place)
     if job.work is None or job.work.transformer is None or job.work.layers:
         raise _not_by_shape(job)

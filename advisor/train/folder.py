@@ -27,9 +27,8 @@ import typer
 from advisor import data
 from advisor.collectors import atomic
 from advisor.errors import UsageError
-from advisor.estimate.case import DIGITS
-from advisor.learned import features
-from advisor.learned.quick import LEAST_ROWS
+from advisor.estimate import DIGITS
+from advisor.learned import FEATURES, LEAST_ROWS, NAMES
 from advisor.records import RunRecord
 
 SCHEMA_VERSION: Final = 1
@@ -338,8 +337,8 @@ def _coverage(trained: Any) -> list[str]:
 
 
 def _range(hull: Mapping[str, Any], place: int, name: str) -> str:
-    column = features.NAMES.index(name)
-    feature = features.FEATURES[column]
+    column = NAMES.index(name)
+    feature = FEATURES[column]
     low, high = hull["lows"][place][column], hull["highs"][place][column]
     if low is None or high is None:
         return ""

@@ -10,15 +10,21 @@ from typing import Final, get_args
 
 from advisor import data
 from advisor.collectors import bounded
-from advisor.collectors.derive import store
+from advisor.collectors.derive import local_folders
 from advisor.errors import RunError, UsageError
-from advisor.jobs import journal
-from advisor.machines import devices
-from advisor.machines.devices import processor
-from advisor.planners.core.nouns import Operator, OperatorKind, Phase, Work
-from advisor.planners.step.device import step_time
-from advisor.records import JobFacts, RunRecord, formats, minicloud, reads
-from advisor.records.files import to_line
+from advisor.jobs import FILE_NAME, file_in
+from advisor.machines import device_parameters, processor
+from advisor.planners.core import Operator, OperatorKind, Phase, Work
+from advisor.planners.step import step_time
+from advisor.records import (
+    COUNTED,
+    JobFacts,
+    RunRecord,
+    host_of,
+    note_table,
+    read_runs_as,
+    to_line,
+)
 
 AUTO: Final = "auto"
 _COLLECTED: Final = "minicloud"  # what ``advisor collect`` made: a format and a source
@@ -27,7 +33,7 @@ _PACKED: Final = ("runs.jsonl.gz", "runs.jsonl")  # of such a folder
 
 def default_paths() -> list[Path]:
     """Return the packaged runs, and the user's own where there are some."""
-    own = (journal.file_in(folder) for folder in store.local_folders())
+    own = (file_in(folder) for folder in local_folders())
     return [data.root("datasets") / "runs", *(file for file in own if file is not None)]
 
 
@@ -42,7 +48,7 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}
     for path in places:
-        for record in _with_physics(formats.read(_format(path, fmt), path), path):
+        for record in _with_physics(read_runs_as(_format(path, fmt), path), path):
             if record.record_id in found:
                 raise RunError(
                     f"{path}: record_id: {record.record_id!r} is in the data twice",
@@ -53,7 +59,7 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
         raise UsageError(f"no runs in {', '.join(map(str, places))}", hint="see --data")
     for source in {record.source for record in found.values()}:
         lines = (to_line(record) for record in found.values() if record.source == source)
-        reads.note(f"runs of {source}", lines)
+        note_table(f"runs of {source}", lines)
     return list(found.values())
 
 
@@ -81,7 +87,7 @@ def _format(path: Path, fmt: str) -> str:
     """Return the format that is meant: collected runs name their schema in every row."""
     if fmt != AUTO:
         return fmt
-    if path.name == journal.FILE_NAME:
+    if path.name == FILE_NAME:
         return "journal"
     file = path
     if path.is_dir():
@@ -124,10 +130,10 @@ def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRec
         Of the runs: ``host.json`` beside them describes the machine that they were made on.
         Without it all are returned as they are, and physics is the share of the cores.
     """
-    host = minicloud.host_of(path)
+    host = host_of(path)
     if host is None:
         return list(records)
-    constants = devices.device_parameters()
+    constants = device_parameters()
     speedups: dict[tuple[str, int], float] = {}
     found = []
     for record in records:
@@ -173,9 +179,7 @@ def counted_work(job: JobFacts) -> Work:
     kinds: tuple[OperatorKind, ...] = get_args(OperatorKind)
     for phase in phases:
         for kind in kinds:
-            calls, flop, moved = (
-                facts.get(f"{what}_{phase}_{kind}", 0.0) for what in minicloud.COUNTED
-            )
+            calls, flop, moved = (facts.get(f"{what}_{phase}_{kind}", 0.0) for what in COUNTED)
             if calls > 0:
                 operators.append(Operator(
                     name=kind, kind="optimizer" if phase == "optimizer" else kind, phase=phase,

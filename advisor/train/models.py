@@ -13,8 +13,8 @@ import typer
 
 from advisor import data
 from advisor.errors import ModelError, UsageError
-from advisor.estimate.learned import COST, NAME
-from advisor.records import RunRecord, reads
+from advisor.estimate import COST, OWN_RUNS
+from advisor.records import RunRecord, tables_read
 from advisor.train import folder as model_folder
 from advisor.train.cluster import progress, workers
 from advisor.train.folder import card, spread_card
@@ -26,7 +26,7 @@ _LEAST_GROUPS: Final = 2
 _MOST_FOLDS: Final = 24  # of the pairs of ``both``
 
 
-def command(
+def train_models(
     runs: Annotated[
         list[Path] | None,
         typer.Option(
@@ -84,7 +84,7 @@ def command(
     if spread:
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return
-    with reads.collected() as inputs:
+    with tables_read() as inputs:
         records = read_runs(runs, fmt)
     with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
         trained, results = train(
@@ -163,17 +163,23 @@ def train(
     TrainedModel, dict
         The model, and what ``metrics.json`` holds.
     """
-    from advisor.learned.evaluation import STACK, best_of, contest, keep_only
-    from advisor.learned.problem import problem
-    from advisor.learned.stack import Stack
-    from advisor.learned.trained import TrainedModel, describe_features
+    from advisor.learned import (
+        STACK,
+        Stack,
+        TrainedModel,
+        best_of,
+        contest,
+        describe_features,
+        keep_only,
+        problem_of,
+    )
 
     if model not in MODELS:
         raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
     if split not in SPLITS:
         raise UsageError(f"no split named {split!r}", hint=f"one of: {', '.join(SPLITS)}")
     has_series = model in ("sequence", "all")
-    asked = _grouped(problem(records, cast(Any, target), has_series=has_series), split)
+    asked = _grouped(problem_of(records, cast(Any, target), has_series=has_series), split)
     _require_groups(asked, split)
     guarded = predictor(model, channels=asked.channels, n_jobs=n_jobs, seed=seed)
     asked.fit(guarded, slice(None))
@@ -193,7 +199,7 @@ def train(
     if split == "both":
         metrics["both"] = _both(asked, model, n_jobs=n_jobs, seed=seed)
     trained = TrainedModel(
-        name=COST if asked.target == "cost_over_anchor" else NAME,
+        name=COST if asked.target == "cost_over_anchor" else OWN_RUNS,
         estimator=guarded,
         target=asked.target,
         channels=asked.channels,
@@ -207,15 +213,14 @@ def predictor(
     model: str, *, channels: int, n_jobs: int | None = 1, seed: int = 0, folds: int = 10
 ) -> Any:
     """Return what is fitted, unfitted: a stack that physics guards where the data end."""
-    from advisor.learned import features
-    from advisor.learned.stack import Guarded, Stack
+    from advisor.learned import FEATURES, NAMES, Guarded, Stack, is_watched
 
     settings: dict[str, Any] = {"is_adaptive": True, "n_jobs": n_jobs, "random_state": seed}
     members = stack_members(model, channels=channels, n_jobs=n_jobs or 1, seed=seed)
     return Guarded(
-        Stack(members, folds=folds, static_columns=len(features.FEATURES), **settings),
-        guarded_columns=np.flatnonzero(features.is_watched()).tolist(),
-        parted_columns=[features.NAMES.index(n) for n in ("instances", "accelerators")],
+        Stack(members, folds=folds, static_columns=len(FEATURES), **settings),
+        guarded_columns=np.flatnonzero(is_watched()).tolist(),
+        parted_columns=[NAMES.index(n) for n in ("instances", "accelerators")],
         **settings,
     )
 
@@ -245,7 +250,7 @@ def _require_groups(asked: Any, split: str) -> None:
 
 
 def _both(asked: Any, model: str, *, n_jobs: int, seed: int) -> dict[str, Any]:
-    from advisor.learned.evaluation import evaluate
+    from advisor.learned import evaluate
 
     def build() -> Any:
         return predictor(model, channels=asked.channels, seed=seed, folds=5)
@@ -259,8 +264,7 @@ def stack_members(
     model: str, *, channels: int, n_jobs: int, seed: int
 ) -> tuple[tuple[str, Any], ...]:
     """Return the unfitted members of a stack by name."""
-    from advisor.learned.features import SEQUENCE_READINGS
-    from advisor.learned.registry import estimator
+    from advisor.learned import SEQUENCE_READINGS, estimator
 
     settings: dict[str, Any] = {"n_jobs": n_jobs, "random_state": seed}
     own: dict[str, dict[str, Any]] = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.ask import ENTRIES, Question
-from advisor.ask.sources import command_line, project_file
+from advisor.ask import ENTRIES, Question, command_line, project_file
 from advisor.errors import UsageError
 from advisor.quantities import share_text
 

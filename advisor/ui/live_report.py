@@ -15,18 +15,16 @@ from typing import Any, Final
 
 from advisor import api
 from advisor.answer import Recommendation
-from advisor.ask import Question
-from advisor.ask.sources import command_words, layout_space
+from advisor.ask import Question, command_words, layout_space
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import store
+from advisor.collectors.derive import latest_run
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
-from advisor.estimate.case import SPACE
-from advisor.estimate.predictor import Predictor
-from advisor.export.targets import TARGETS, export_to
-from advisor.jobs.job import Job
-from advisor.report.page import page
-from advisor.simulate.own_cluster import ClusterComparison
+from advisor.estimate import SPACE, Predictor
+from advisor.export import TARGETS, export_to
+from advisor.jobs import Job
+from advisor.report import answer_page
+from advisor.simulate import ClusterComparison
 from advisor.ui import controls
 
 Beside = Callable[[Question, Job, Recommendation, Predictor], ClusterComparison | None]
@@ -89,7 +87,7 @@ class LiveReport:
         first = self.first
         names = sorted(set(self.predictor.catalogue.types.provider.tolist()))
         live = {**first, "groups": controls.controls(tuple(names)), "targets": _targets()}
-        return page(
+        return answer_page(
             first["data"],
             live={name: value for name, value in live.items() if name != "data"},
             panel=_asset("panel.html"),
@@ -164,7 +162,7 @@ def with_name(question: Question) -> Question:
     is_run = not (spec.is_described or spec.job_file is not None or spec.is_known_by_runs)
     if not is_run or spec.run not in (None, "latest"):
         return question
-    return replace(question, job=replace(spec, run=store.latest_run().name))
+    return replace(question, job=replace(spec, run=latest_run().name))
 
 
 @cache

@@ -25,7 +25,7 @@ _MOST_CONNECTIONS: Final = 64
 
 
 @contextlib.contextmanager
-def listening(port: int) -> Iterator[socket.socket]:
+def listening_socket(port: int) -> Iterator[socket.socket]:
     """Listen on loopback for as long as the block lasts.
 
     ``port``: 0 takes a free one.

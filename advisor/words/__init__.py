@@ -1,49 +1,5 @@
 """What people read of answers, made from their JSON records: the one room that writes words."""
 
-from advisor.words.pieces import (
-    PICKS,
-    Bounds,
-    answer_line,
-    contents,
-    cost_text,
-    degrees,
-    hours,
-    inside,
-    interval_text,
-    layout_words,
-    machine,
-    machines,
-    offer_words,
-    picked_as,
-    seconds,
-    time_text,
-    units_words,
-    usd,
-    where,
-    wrapped,
-)
-from advisor.words.summary import summary
+from advisor.faces import face
 
-__all__ = [
-    "PICKS",
-    "Bounds",
-    "answer_line",
-    "contents",
-    "cost_text",
-    "degrees",
-    "hours",
-    "inside",
-    "interval_text",
-    "layout_words",
-    "machine",
-    "machines",
-    "offer_words",
-    "picked_as",
-    "seconds",
-    "summary",
-    "time_text",
-    "units_words",
-    "usd",
-    "where",
-    "wrapped",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

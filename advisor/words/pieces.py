@@ -34,17 +34,17 @@ class Bounds:
         return cls(value=record["value"], low=record["low"], high=record["high"])
 
 
-def hours(record: Record) -> tuple[str, str]:
+def hours_words(record: Record) -> tuple[str, str]:
     """Return a time in hours and its bounds: ``("42.0 min", "28.0-63.0")``."""
     return hours_interval(Bounds.of(record))
 
 
-def seconds(record: Record) -> tuple[str, str]:
+def seconds_words(record: Record) -> tuple[str, str]:
     """Return a time in seconds and its bounds."""
     return seconds_interval(Bounds.of(record))
 
 
-def usd(record: Record) -> tuple[str, str]:
+def usd_words(record: Record) -> tuple[str, str]:
     """Return money and its bounds: ``("$0.10", "0.067-0.15")``."""
     return usd_interval(Bounds.of(record))
 
@@ -56,12 +56,12 @@ def interval_text(pair: tuple[str, str]) -> str:
 
 def time_text(answer: Record) -> str:
     """Return the time of the whole job with its bounds."""
-    return interval_text(hours(answer["training_time_h"]))
+    return interval_text(hours_words(answer["training_time_h"]))
 
 
 def cost_text(answer: Record) -> str:
     """Return the cost of the whole job with its bounds."""
-    return interval_text(usd(answer["cost_usd"]))
+    return interval_text(usd_words(answer["cost_usd"]))
 
 
 def machine(part: Record) -> str:
@@ -70,29 +70,29 @@ def machine(part: Record) -> str:
     return "this machine" if own else f"{part['count']} x {part['instance_type']}"
 
 
-def machines(parts: Sequence[Record]) -> str:
+def machines_words(parts: Sequence[Record]) -> str:
     """Return what is rented: ``"2 x g5.xlarge + 1 x m5.large"``."""
     return " + ".join(f"{part['count']} x {part['instance_type']}" for part in parts)
 
 
-def contents(part: Record) -> str:
+def contents_words(part: Record) -> str:
     """Return what is in one machine: ``"8 x L4"``, or its processor and memory."""
     if part["accelerator"] is None:
         return f"{part['vcpus']} vCPU, {part['memory_gib']:.4g} GiB"
     return f"{part['accelerators_per_instance']:g} x {part['accelerator']}"
 
 
-def inside(parts: Sequence[Record]) -> str:
+def devices_words(parts: Sequence[Record]) -> str:
     """Return what computes, all machines together: ``"8 x L4"``, or their names without one."""
     if not all(part["accelerator"] for part in parts):
-        return machines(parts)
+        return machines_words(parts)
     return " + ".join(
         f"{part['count'] * part['accelerators_per_instance']:g} x {part['accelerator']}"
         for part in parts
     )
 
 
-def where(parts: Sequence[Record], completion: str = "on-demand") -> str:
+def place_words(parts: Sequence[Record], completion: str = "on-demand") -> str:
     """Return where machines stand and how they are paid: ``"aws us-east-1, on-demand"``."""
     if all(part["provider"] == "here" for part in parts):
         return str(parts[0]["region"])
@@ -120,11 +120,11 @@ def offer_words(parts: Sequence[Record]) -> str:
         spot += f", {part['terms']}" if part["terms"] else ""
         place = f"{part['provider']} {part['region']}{spot}"
         name = f"{part['count']} x {part['instance_type']}"
-        said.append(f"{name} ({contents(part)}{each}, {place})")
+        said.append(f"{name} ({contents_words(part)}{each}, {place})")
     return " + ".join(said)
 
 
-def picked_as(record: Record, rank: int | str) -> str:
+def picked_as_words(record: Record, rank: int | str) -> str:
     """Return what a rank of an answer's record is picked as, ``"here"`` included."""
     picks = record.get("picks", {})
     return ", ".join(label for name, label in PICKS.items() if picks.get(name) == rank)
@@ -133,14 +133,14 @@ def picked_as(record: Record, rank: int | str) -> str:
 def answer_line(answer: Record) -> str:
     """Return an answer in one line."""
     parts = answer["configuration"]
-    said = [interval_text(seconds(answer["step_time_s"])) + " a step"]
+    said = [interval_text(seconds_words(answer["step_time_s"])) + " a step"]
     if answer["training_time_h"] is not None:
         said = [time_text(answer)]
     if answer["cost_usd"] is not None:
         said.append(cost_text(answer))
     said += [f"limited by {answer['bottleneck']}"] if answer["bottleneck"] else []
-    place = where(parts, answer["completion"])
-    return f"#{answer['rank']} {machines(parts)} ({place}): {', '.join(said)}"
+    place = place_words(parts, answer["completion"])
+    return f"#{answer['rank']} {machines_words(parts)} ({place}): {', '.join(said)}"
 
 
 def degrees(layout: Record) -> str:

@@ -10,10 +10,10 @@ from typing import Any, Final
 from rich.console import Console, Group
 from rich.text import Text
 
-from advisor import words
 from advisor.errors import UsageError
-from advisor.estimate.ways.beside import shown_name
+from advisor.estimate import shown_name
 from advisor.quantities import REACH_90, digits, hours_text, usd_text
+from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
 # ------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def alternatives_words(one: Record, most: int = 2) -> str:
         part = other["configuration"][0]
         place = f"{part['provider']} {part['region']}"
         is_region = all(part[name] == own[name] for name in ("instance_type", "provider"))
-        named.append(part["region"] if is_region else f"{words.machine(part)} ({place})")
+        named.append(part["region"] if is_region else f"{pieces.machine(part)} ({place})")
     more = len(others) - len(named)
     if not named:
         return f"or {more} other{'s' if more > 1 else ''} (--explain {one['rank']})"
@@ -109,15 +109,15 @@ def explained_text(record: Record, rank: int, *, width: int = 80) -> str:
 
 
 def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
-    yield from wrapped(f"{one['rank']}: {words.offer_words(one['configuration'])}", width)
-    yield _pair("time", words.time_text(one))
-    yield _pair("cost", words.cost_text(one))
+    yield from wrapped(f"{one['rank']}: {pieces.offer_words(one['configuration'])}", width)
+    yield _pair("time", pieces.time_text(one))
+    yield _pair("cost", pieces.cost_text(one))
     step = {name: 1e3 * one["step_time_s"][name] for name in ("value", "low", "high")}
     bounds = f"{digits(step['low'])}-{digits(step['high'])}"
     yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
     yield _pair("samples a second", digits(one["throughput_samples_per_s"]["value"]))
     yield _pair("memory of a device", f"{digits(one['memory_gib'])} GiB")
-    layout = words.layout_words(one["layout"])
+    layout = pieces.layout_words(one["layout"])
     yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
     yield from ("", "what a step goes to")
     for name, share in sorted(one["shares"].items(), key=lambda item: -item[1]):
@@ -131,7 +131,7 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
         yield from ("", "what the model cannot tell apart from it")
         for other in one["alternatives"]:
             price = f"{hours_text(other['training_time_h'])}, {usd_text(other['cost_usd'])}"
-            machines = words.offer_words(other["configuration"])
+            machines = pieces.offer_words(other["configuration"])
             yield from wrapped(f"  {machines}: {price}", width, indent="    ")
     yield from _looked_at(record, width)
 
@@ -180,7 +180,9 @@ _TIME: Final = 13
 _COST: Final = 16
 
 
-def show(record: Record, console: Console, *, most: int | None = SCREEN_LINES) -> None:
+def show_recommendation(
+    record: Record, console: Console, *, most: int | None = SCREEN_LINES
+) -> None:
     """Print the list, or the nearest misses where nothing satisfies the constraints.
 
     ``record`` is that of ``advisor recommend --json``; ``most`` is the number of lines to stay
@@ -224,7 +226,7 @@ def show_probes(record: Record, console: Console) -> None:
             math.expm1(REACH_90 * probe[name]) for name in ("log_sd_before", "log_sd_after")
         )
         lines.append(Text(
-            f"probe: {probe['minutes']:.0f} min on {words.machine(offer)} ({offer['provider']} "
+            f"probe: {probe['minutes']:.0f} min on {pieces.machine(offer)} ({offer['provider']} "
             f"{offer['region']}) for ${digits(probe['price_usd'])} saves "
             f"${digits(probe['gain_usd'])} on average; the choice is then known to +{after:.0%} "
             f"in place of +{before:.0%} (90%)"
@@ -289,7 +291,7 @@ def _rows(record: Record, rows: list[Record], width: int) -> list[list[str]]:
     labels: dict[int | str, list[str]] = {}
     for name, place in record["picks"].items():
         if not (name == "fastest" and place == record["picks"]["best_value"]):
-            labels.setdefault(place, []).append(words.PICKS[name])
+            labels.setdefault(place, []).append(pieces.PICKS[name])
     is_alike = len({one["bottleneck"] for one in rows}) <= 1
     found = [
         _row(one, str(one["rank"]), labels.get(one["rank"], []), width, names_wait=not is_alike)
@@ -303,13 +305,13 @@ def _rows(record: Record, rows: list[Record], width: int) -> list[list[str]]:
 def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: bool) -> list[str]:
     """Return two lines or three: machines, what is in them and where, what is particular."""
     room = width - _RANK - _TIME - _COST
-    time, time_range = words.hours(one["training_time_h"])
+    time, time_range = pieces.hours_words(one["training_time_h"])
     is_free = one["cost_usd"]["high"] == 0
-    cost, cost_range = ("free", "") if is_free else words.usd(one["cost_usd"])
+    cost, cost_range = ("free", "") if is_free else pieces.usd_words(one["cost_usd"])
     mark = " *" if one["extrapolating"] else ""
     parts = one["configuration"]
-    left = [" + ".join(map(words.machine, parts)) + mark, *(_inside(part, one) for part in parts)]
-    shared = words.degrees(one["layout"])
+    left = [" + ".join(map(pieces.machine, parts)) + mark, *(_inside(part, one) for part in parts)]
+    shared = pieces.degrees(one["layout"])
     if said := shown_name(one["way"]):
         shared = f"{shared}, {said}"
     particular = [", ".join(labels)] if labels else []
@@ -327,24 +329,24 @@ def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: b
     return [line.rstrip() for line in lines]
 
 
-def _particular(pieces: list[str], one: Record, room: int) -> str:
+def _particular(said_first: list[str], one: Record, room: int) -> str:
     """Return one line of what is particular; alternatives are named as far as there is room."""
     others = (alternatives_words(one, most) for most in (2, 1, 0))
     for said in others if one["alternatives"] else ("",):
-        line = "; ".join([*pieces, *([said] if said else [])])
+        line = "; ".join([*said_first, *([said] if said else [])])
         if len(line) <= room:
             return line
-    return textwrap.shorten("; ".join(pieces), room, placeholder=" ...")
+    return textwrap.shorten("; ".join(said_first), room, placeholder=" ...")
 
 
 def _inside(part: Record, one: Record) -> str:
     """Return what is in a machine and where it is, in one line."""
     if part["pricing"] == "own":
-        return f"{part['instance_type']}, {words.contents(part)}"
+        return f"{part['instance_type']}, {pieces.contents_words(part)}"
     pricing = _COMPLETIONS.get(one["completion"], part["pricing"])
     price = "" if pricing == "on-demand" else f", {pricing}"
     price += f", {part['terms']}" if part["terms"] else ""
-    return f"{words.contents(part)}, {part['provider']} {part['region']}{price}"
+    return f"{pieces.contents_words(part)}, {part['provider']} {part['region']}{price}"
 
 
 def _fitting(
@@ -389,5 +391,5 @@ def _change(change: Record) -> str:
     line, pick = f"  {expected(change)}: {change['do']}", change["pick"]
     if pick is None:
         return line
-    machines = " + ".join(map(words.machine, pick["configuration"]))
+    machines = " + ".join(map(pieces.machine, pick["configuration"]))
     return f"{line}; then rent {machines} ({expected(pick)})"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from advisor.quantities import hours_text
-from advisor.words.pieces import cost_text, offer_words, time_text, usd
+from advisor.words.pieces import cost_text, offer_words, time_text, usd_words
 
 Record = Mapping[str, Any]
 
@@ -18,7 +18,7 @@ _FARTHEST: Final = 100
 _ROUND_FROM: Final = 10
 
 
-def summary(
+def summary_of(
     record: Record, *, certainty: float, worth: float, trouble_h: float,
     here: Record | None = None, unmeasured: str = "",
 ) -> tuple[str, ...]:  # fmt: skip
@@ -90,13 +90,13 @@ def _stay(here: Record, front: Sequence[Record], short_h: float) -> list[str]:
     """Say why nothing is rented."""
     if _time(here) < short_h:
         return [f"Too short to rent anything: it takes {hours_text(_time(here))} here."]
-    own = "free" if _cost(here) == 0 else usd(here["cost_usd"])[0]
+    own = "free" if _cost(here) == 0 else usd_words(here["cost_usd"])[0]
     said = [f"Stay on this machine: {time_text(here)}, {own}."]
     if front:
         best = min(front, key=lambda one: _time(one) * _cost(one))
         said.append(
             f"Renting pays off where it halves the time: #{best['rank']} takes "
-            f"{hours_text(_time(best))} for {usd(best['cost_usd'])[0]}."
+            f"{hours_text(_time(best))} for {usd_words(best['cost_usd'])[0]}."
         )
     return said
 

@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from advisor import words
 from advisor.errors import UsageError
-from advisor.planners.core.errors import GIB
+from advisor.planners.core import GIB
 from advisor.quantities import hours_text, usd_text
+from advisor.words import pieces
 from advisor.words.pieces import cost_text, time_text, wrapped
 from advisor.words.recommendation import SCREEN_LINES
 
-__all__ = ["SCREEN_LINES", "advice_text", "explained"]
+__all__ = ["SCREEN_LINES", "advice_text", "explained_advice"]
 
 
 _KINDS = {
@@ -93,7 +93,7 @@ def advice_text(record: Record, *, width: int = 80, most: int | None = SCREEN_LI
     return [*head, "", title, *(line for item in items[:shown] for line in item), *foot]
 
 
-def explained(record: Record, number: int, *, width: int = 80) -> list[str]:
+def explained_advice(record: Record, number: int, *, width: int = 80) -> list[str]:
     """Return everything that is known of one piece of advice.
 
     Raises UsageError if there is no such advice.
@@ -121,8 +121,8 @@ def _head(record: Record, width: int) -> list[str]:
     now = record["now"]
     parts, cost = now["configuration"], now["cost_usd"]
     paid = "free" if cost["high"] == 0 else usd_text(cost["value"])
-    place = "this machine" if parts[0]["pricing"] == "own" else words.offer_words(parts)
-    line = f"{record['run']} as it is: {words.time_text(now)}, {paid} on {place}."
+    place = "this machine" if parts[0]["pricing"] == "own" else pieces.offer_words(parts)
+    line = f"{record['run']} as it is: {pieces.time_text(now)}, {paid} on {place}."
     if not record["meets_constraints"]:
         line += " That misses the constraints."
     return wrapped(line, width)
@@ -177,7 +177,7 @@ def saving_words(saved: Record | None, *, is_time: bool) -> str:
 
 def _bounded(saved: Record, *, is_time: bool) -> str:
     clipped = {**saved, "low": max(saved["low"], 0.0)}
-    value, bounds = words.hours(clipped) if is_time else words.usd(clipped)
+    value, bounds = pieces.hours_words(clipped) if is_time else pieces.usd_words(clipped)
     may_lose = "; it may also cost" if saved["low"] < 0 else ""
     return f"{value} ({bounds}, {saved['coverage']:.0%}{may_lose})"
 

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor import words
 from advisor.quantities import digits, hours_text, seconds_text
+from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
 Record = Mapping[str, Any]
@@ -42,7 +42,7 @@ def show(record: Record, *, width: int | None = None) -> str:
         lines += ["", "also:"]
         for one in others:
             runs = "" if one["commands"] else " (no released framework runs it)"
-            machines = ", ".join(map(words.machine, one["configuration"]))
+            machines = ", ".join(map(pieces.machine, one["configuration"]))
             lines.append(f"  {one['name']} on {machines}{runs}: {_speed(one)}")
             if "gain_over_pipeline" in one["details"]:  # nobody can run it: it speaks for itself
                 lines += [f"    {note}" for note in one["notes"]]
@@ -76,15 +76,15 @@ def _command(text: str, columns: int) -> list[str]:
 
 
 def _speed(one: Record) -> str:
-    step, around = words.seconds(one["step_time_s"])
+    step, around = pieces.seconds_words(one["step_time_s"])
     rate = one["throughput_samples_per_s"]["value"]
     text = (
         f"{step} a step ({around}, {one['step_time_s']['coverage']:.0%}), {digits(rate)} samples/s"
     )
     if one["training_time_h"] is not None:
-        text += f"; whole job {words.time_text(one)}"
+        text += f"; whole job {pieces.time_text(one)}"
     if one["cost_usd"] is not None:
-        return f"{text}, {words.cost_text(one)}"
+        return f"{text}, {pieces.cost_text(one)}"
     prices = [part["price_usd_per_h"] for part in one["configuration"]]
     if None in prices:
         return text
@@ -104,10 +104,10 @@ def _money(usd: float) -> str:
 
 def _details(one: Record) -> list[str]:
     details, step_s = one["details"], one["step_time_s"]["value"]
-    lines = [f"  {name}: {words.layout_words(each)}" for name, each in one["layouts"].items()]
+    lines = [f"  {name}: {pieces.layout_words(each)}" for name, each in one["layouts"].items()]
     for name, used in one["memory_gib_by_group"].items():
         lines.append(f"  {name}: {used:.1f} GiB on the fullest device")
-    lines += [f"  {said}" for said in words.units_words(one["units"])]
+    lines += [f"  {said}" for said in pieces.units_words(one["units"])]
     lines += [f"  {n.replace('_', ' ')}: {_value(details[n])}" for n in _SHOWN if n in details]
     if bottleneck := one["bottleneck"] or details.get("bottleneck"):
         lines.append(f"  bottleneck: {_value(bottleneck)}")
@@ -132,7 +132,7 @@ _INDENT: Final = 20
 _SHARE_SHOWN: Final = 0.005
 
 
-def text(record: Record, *, width: int = 80) -> str:
+def prediction_text(record: Record, *, width: int = 80) -> str:
     """Return the record of ``advisor predict --json`` for a terminal of ``width`` columns."""
     width, step = max(width, 40), record["step_time_s"]
     scale, unit = (1e3, "ms") if step["value"] < 1 else (1.0, "s")
@@ -151,11 +151,12 @@ def text(record: Record, *, width: int = 80) -> str:
     there = record["device_memory_gib"]
     memory = f"{digits(record['memory_gib'])}{f' of {digits(there)}' if there else ''} GiB"
     lines.append(_row("memory of a device", memory))
-    layout = _row("layout", words.layout_words(record["layout"]))
+    layout = _row("layout", pieces.layout_words(record["layout"]))
     lines += wrapped(layout, width, indent=" " * _INDENT)
     for name, key, interval in (
-        ("whole job", "training_time_h", words.hours), ("cost", "cost_usd", words.usd)
-    ):  # fmt: skip
+        ("whole job", "training_time_h", pieces.hours_words),
+        ("cost", "cost_usd", pieces.usd_words),
+    ):
         if record[key] is not None:
             value, bounds = interval(record[key])
             lines.append(_row(name, f"{value}  ({bounds})"))
@@ -177,7 +178,7 @@ def target_words(parts: list[Record]) -> str:
     (part,) = parts
     if part["pricing"] == "own":
         return f"this machine ({part['instance_type']})"
-    return words.machine(part) + (f" ({part['provider']})" if part["provider"] else "")
+    return pieces.machine(part) + (f" ({part['provider']})" if part["provider"] else "")
 
 
 def _completion(record: Record) -> str:

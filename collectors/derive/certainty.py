@@ -14,8 +14,7 @@ from typing import Final
 
 from advisor.collectors.derive.work import length_hint
 from advisor.collectors.errors import duration_text
-from advisor.collectors.format.recording import Recording, StepTime
-from advisor.collectors.format.step_time import Mean, Steps, mean
+from advisor.collectors.format import Mean, Recording, Steps, StepTime, mean
 
 # Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
 # instance types differ by factors of two in price, twice that and a little more for the noise.
@@ -70,7 +69,7 @@ def widest_fraction() -> float:
     return (MOST_RATIO - 1) / (MOST_RATIO + 1)
 
 
-def shortfall(seen: Recording, *, is_length_given: bool = False) -> tuple[str, str] | None:
+def shortfall_of(seen: Recording, *, is_length_given: bool = False) -> tuple[str, str] | None:
     """Return what is not known well enough and what to do about it; None where all is.
 
     ``is_length_given``: the user says how long the job is, whatever was found; False by default.

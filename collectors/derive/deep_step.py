@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from advisor.collectors.format.recording import DeepStep, LayerCost, OperatorCount, Reading
+from advisor.collectors.format import DeepStep, LayerCost, OperatorCount, Reading
 
 
 def deep_step(

@@ -10,17 +10,19 @@ from types import UnionType
 from typing import Any, Final, get_args
 
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.recording import (
+from advisor.collectors.format import (
     ProcessSeries,
     Reading,
     RunStatus,
     Throttling,
     TouchedReading,
+    identity,
+    parse,
+    parse_json,
 )
-from advisor.collectors.format.records import identity, parse, parse_json
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.redaction import redacted_command
-from advisor.collectors.watch.sampler import unpack, unpack_touched
+from advisor.collectors.watch import unpack, unpack_touched
 
 
 @dataclass(slots=True)

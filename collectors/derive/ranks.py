@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from advisor.collectors.format.events import CommunicationCounts, Events
-from advisor.collectors.format.recording import RankSeries, StepTime
+from advisor.collectors.format import CommunicationCounts, Events, RankSeries, StepTime
 
 _MOST_STEPS = 100_000  # of a kept series: the last ones
 _FIRST_STEPS = 12  # warm-up, and the traced ones

@@ -34,26 +34,26 @@ from advisor.collectors.derive.work import (
     unused,
 )
 from advisor.collectors.errors import RecordingError, printable
-from advisor.collectors.format.contention import Corrected
-from advisor.collectors.format.events import Events, take_all
-from advisor.collectors.format.facts import (
-    gradient_norms,
-    limits_of,
-    routing_of,
-    saves_of,
-    told_of,
-)
-from advisor.collectors.format.recording import (
+from advisor.collectors.format import (
+    EVENT_FILES,
+    PROFILER_FILE,
+    Corrected,
     DeepStep,
     DeviceSheet,
+    Events,
     Host,
     HostBenchmark,
     Loading,
     Recording,
     StepClock,
     StepTime,
+    gradient_norms,
+    limits_of,
+    routing_of,
+    saves_of,
+    take_all,
+    told_of,
 )
-from advisor.collectors.format.records import EVENT_FILES, PROFILER_FILE
 from advisor.collectors.hooks.format import CLOCKS
 
 _CONTENDED = 0.2

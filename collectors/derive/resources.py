@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final
 
-from advisor.collectors.format.recording import RankSeries, Reading, Recording
+from advisor.collectors.format import RankSeries, Reading, Recording
 
 INTERVAL_S: Final = 0.5
 _LONGEST_S: Final = 120.0  # of a kept series: a profile lasts about two minutes
@@ -47,7 +47,7 @@ _COUNTERS: Final[Mapping[str, Callable[[Reading], float]]] = {
 }
 
 
-def resources(recording: Recording) -> Resources:
+def resources_of(recording: Recording) -> Resources:
     """Return what the recording used from its first step on."""
     started_s = recording.startup_raw_s or recording.startup_s or 0.0
     seen = [r for r in recording.readings if r.t_s >= started_s]

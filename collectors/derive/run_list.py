@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from advisor.collectors import atomic
 from advisor.collectors.errors import printable, shown
-from advisor.collectors.format.records import PROFILER_FILE, parse, parse_json, profiler_lives
+from advisor.collectors.format import PROFILER_FILE, parse, parse_json, profiler_lives
 from advisor.collectors.hooks import format as fmt
 
 if TYPE_CHECKING:
-    from advisor.collectors.format.recording import Recording
+    from advisor.collectors.format import Recording
 
 INDEX_FILE: Final = "index.json"
 UNREADABLE: Final = "unreadable: "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from advisor.collectors import atomic
 from advisor.collectors.atomic import OWNER_ONLY, cache_folder, data_folder, private_folder
 from advisor.collectors.errors import RecordingError, printable, shown
-from advisor.collectors.format.records import (
+from advisor.collectors.format import (
     EVENT_FILES,
     PROFILER_FILE,
     Appender,
@@ -29,7 +29,7 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.redaction import redacted
 
 if TYPE_CHECKING:
-    from advisor.collectors.format.recording import Recording
+    from advisor.collectors.format import Recording
 
 
 # ------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def mirror_of(url: str) -> Path:
     return cache_folder() / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def push(run: Path, url: str) -> None:
+def push_run(run: Path, url: str) -> None:
     """Copy a run's files to ``url``."""
     files, base = _file_system(url)
     try:
@@ -103,7 +103,7 @@ VARIABLE: Final = "ADVISOR_RUNS"
 EARLIER: Final = Path(".advisor") / "runs"
 
 
-def run_root() -> Root:
+def default_run_root() -> Root:
     """Return where runs are kept: ``ADVISOR_RUNS`` (a folder or URL), else the user's folder."""
     named = os.environ.get(VARIABLE)
     if named:
@@ -113,7 +113,7 @@ def run_root() -> Root:
 
 def local_folder(root: Root | None = None) -> Path:
     """Return the folder that runs are recorded in: ``root`` itself, or a URL's mirror."""
-    place = run_root() if root is None else root
+    place = default_run_root() if root is None else root
     return mirror_of(str(place)) if is_url(place) else Path(place)
 
 
@@ -130,7 +130,7 @@ def local_folders(root: Root | None = None) -> tuple[Path, ...]:
 
 def list_runs(root: Root | None = None) -> list[Path]:
     """Return the folders of all runs, oldest first; a URL's are brought here first."""
-    place = run_root() if root is None else root
+    place = default_run_root() if root is None else root
     if is_url(place):
         pull(str(place))
     runs = [run for folder in local_folders(root) for run in _runs_in(folder)]
@@ -155,7 +155,7 @@ def latest_run(root: Root | None = None) -> Path:
     runs = list_runs(root)
     if not runs:
         raise RecordingError(
-            f"no run in {run_root() if root is None else root}",
+            f"no run in {default_run_root() if root is None else root}",
             hint="`advisor profile train.py` makes one",
         )
     return runs[-1]
@@ -216,7 +216,7 @@ def read_recording(path: Path | str) -> Recording:
     return derived
 
 
-def recover(path: Path | str) -> Recording:
+def recover_run(path: Path | str) -> Recording:
     """Close a run whose profiler was killed, and return it.
 
     Raises RecordingError if it is still being recorded, or not readable, or the disk is full.
@@ -259,7 +259,7 @@ def _unwritable(run: Path, why: str | None) -> RecordingError:
     )
 
 
-def remove(path: Path | str) -> None:
+def remove_run(path: Path | str) -> None:
     """Delete a run: the files that a recording consists of, then its folder.
 
     Raises RecordingError if it is still being recorded, or something else lies in the folder.
@@ -316,19 +316,19 @@ def _recovered(run: Path) -> Recovered | None:
     name = printable(run.name)
     try:
         if never_recorded(run):
-            remove(run)
+            remove_run(run)
             return Recovered(run=name, what="deleted", why="nothing was recorded")
         if _has_ended(run):
             return None
         if profiler_lives(run):
             return Recovered(run=name, what="recording", why="its profiler is at work")
-        seen = recover(run)
+        seen = recover_run(run)
         return Recovered(run=name, what="closed", why=f"{seen.duration_s:.0f} s are kept")
     except Exception as error:  # one bad run costs no other
         return Recovered(run=name, what="unreadable", why=shown(str(error)))
 
 
-def clean(root: Root | None = None) -> int:
+def clean_runs(root: Root | None = None) -> int:
     """Take away the runs that never held a reading and whose profiler is dead; return how many.
 
     What cannot be read or deleted is left: this is done in passing.
@@ -341,7 +341,7 @@ def clean(root: Root | None = None) -> int:
     for run in runs:
         try:
             if never_recorded(run):
-                remove(run)
+                remove_run(run)
                 removed += 1
         except (OSError, RecordingError):
             continue

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
-from advisor.collectors.derive.certainty import shortfall
+from advisor.collectors.derive.certainty import shortfall_of
 from advisor.collectors.derive.deep_step import advised_memory_bytes
 from advisor.collectors.derive.work import length_hint
 from advisor.collectors.errors import bytes_text, duration_text
-from advisor.collectors.format.recording import (
+from advisor.collectors.format import (
     DeepStep,
     Loading,
     ProcessSeries,
@@ -20,14 +20,16 @@ from advisor.collectors.format.recording import (
 )
 
 
-def text(seen: Recording, columns: int, prefix: str = "") -> str:
+def summary_text(seen: Recording, columns: int, prefix: str = "") -> str:
     """Return what was learned, every line with ``prefix``, broken where the terminal ends."""
     width = max(40, columns - len(prefix))
-    broken = [part for line in lines(seen) for part in wrap(line, width, subsequent_indent="  ")]
+    broken = [
+        part for line in summary_lines(seen) for part in wrap(line, width, subsequent_indent="  ")
+    ]
     return "".join(f"{prefix}{line}\n" for line in broken)
 
 
-def lines(seen: Recording) -> list[str]:
+def summary_lines(seen: Recording) -> list[str]:
     """Return what was learned, a fact a line, then the warnings."""
     found = [f"run {seen.run_id}: {seen.status}, {seen.stop_reason}"]
     step = seen.step_time
@@ -121,7 +123,7 @@ def _loading_line(loading: Loading) -> str:
     )
 
 
-def problem(seen: Recording) -> tuple[str, str] | None:
+def recording_problem(seen: Recording) -> tuple[str, str] | None:
     """Return (what went wrong, what to do) for a run that shows less than was hoped for."""
     if seen.wrapping.startswith("refused"):
         return (
@@ -144,10 +146,10 @@ def problem(seen: Recording) -> tuple[str, str] | None:
             "no training step was seen: only resources were recorded",
             "call advisor.step() once a step, or let the script run until it trains (--for 5m)",
         )
-    return shortfall(seen)
+    return shortfall_of(seen)
 
 
-def record(seen: Recording) -> dict[str, Any]:
+def summary_record(seen: Recording) -> dict[str, Any]:
     """Return the JSON record of ``advisor profile --json``; the series stay in the run."""
     values = asdict(seen)
     for series in ("readings", "ranks", "processes"):
@@ -162,7 +164,7 @@ def record(seen: Recording) -> dict[str, Any]:
         deep.pop("operators")
         deep.pop("layers")
     values["path"] = str(seen.path)
-    missing = shortfall(seen)
+    missing = shortfall_of(seen)
     values["not_known"] = None if missing is None else {"what": missing[0], "hint": missing[1]}
     values["advised_memory_bytes"] = advised_memory_bytes(seen.peak_rss_bytes)
     return {"schema_version": 1, **values}

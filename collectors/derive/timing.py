@@ -15,17 +15,18 @@ from operator import add
 from typing import Any
 
 from advisor.collectors.derive.profiler_log import ProfilerLog
-from advisor.collectors.format.contention import (
+from advisor.collectors.format import (
     Corrected,
     Curve,
+    Events,
+    Mean,
+    Reading,
     Stretch,
     correct,
+    mean,
     own_share,
     total,
 )
-from advisor.collectors.format.events import Events
-from advisor.collectors.format.recording import Reading
-from advisor.collectors.format.step_time import Mean, mean
 
 
 class Tree:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from advisor.collectors.format.events import Events
-from advisor.collectors.format.recording import Reading, Recording, Rounds, StepTime, TotalWork
+from advisor.collectors.format import Events, Reading, Recording, Rounds, StepTime, TotalWork
 from advisor.collectors.hooks import format as fmt
 
 # ------------------------------------------------------------------------------------------

@@ -17,11 +17,16 @@ import time
 from pathlib import Path
 from typing import Final
 
-from advisor.collectors.derive import run_list, summary
-from advisor.collectors.derive.read import recording, rule_of
+from advisor.collectors.derive import (
+    closing_fact,
+    recording,
+    recording_problem,
+    rule_of,
+    summary_record,
+    summary_text,
+)
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.recording import Recording
-from advisor.collectors.format.records import PROFILER_FILE, Appender, machine, sync_file
+from advisor.collectors.format import PROFILER_FILE, Appender, Recording, machine, sync_file
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.format import start_ticks
 from advisor.collectors.hooks.redaction import redacted, redacted_command
@@ -45,9 +50,14 @@ from advisor.collectors.run.monitor import (
     columns,
     write,
 )
-from advisor.collectors.watch.host import Groups
-from advisor.collectors.watch.processes import Processes, ProcessTree, is_python
-from advisor.collectors.watch.sampler import Sampler, TouchedMemory
+from advisor.collectors.watch import (
+    Groups,
+    Processes,
+    ProcessTree,
+    Sampler,
+    TouchedMemory,
+    is_python,
+)
 
 # ------------------------------------------------------------------------------------------
 # The profiler's word to the hooks: a small file, rewritten in place.
@@ -330,7 +340,7 @@ class Agent:
             self._seen = recording(self._run)
         except (RecordingError, OSError):  # the disk was full, or somebody has deleted the run
             return
-        self._log.write_json(fmt.FACT, run_list.closing_fact(self._seen))
+        self._log.write_json(fmt.FACT, closing_fact(self._seen))
 
     def _survivors(self) -> int:
         """Return how many processes still run when those that end with the command have ended."""
@@ -348,10 +358,10 @@ class Agent:
             return
         seen = self._seen or recording(self._run)
         if self._plan.summary == "json":
-            write(1, json.dumps(summary.record(seen)) + "\n")
+            write(1, json.dumps(summary_record(seen)) + "\n")
         else:
-            write(2, summary.text(seen, columns(), PREFIX))
-        if (problem := summary.problem(seen)) is not None:
+            write(2, summary_text(seen, columns(), PREFIX))
+        if (problem := recording_problem(seen)) is not None:
             kind = "note" if seen.exit_code == 0 else "error"
             write(2, f"{kind}: {problem[0]}\nhint: {self._missing() or problem[1]}\n")
 
@@ -368,7 +378,7 @@ class Agent:
 
 def _tree_of(plan: RecordingPlan) -> Processes:
     if plan.reader == "psutil":  # not imported where /proc is read: starting takes 20 ms
-        from advisor.collectors.watch.portable import PortableTree
+        from advisor.collectors.watch import PortableTree
 
         return PortableTree(plan.attached)
     return ProcessTree(plan.attached)

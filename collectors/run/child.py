@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import lineage
 from advisor.collectors.hooks.format import WRAP_VARIABLE
-from advisor.collectors.watch import network
+from advisor.collectors.watch import INTERFACE, Nodes, can_make_nodes, cluster_of_namespaces
 
 _INJECT: Final = Path(lineage.__file__).parents[1] / "inject"
 # Python ignores these in itself; a child is to find them as the shell would leave them.
@@ -297,7 +297,7 @@ def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | Non
                 hint="leave out --workers, or profile the script itself: "
                 f"advisor profile --workers {workers} train.py",
             )
-    if bandwidth_bit_per_s is not None and not network.can_make_nodes():
+    if bandwidth_bit_per_s is not None and not can_make_nodes():
         raise RecordingError(
             "a link cannot be limited here: that takes root, network namespaces and "
             "the tools ip and tc (iproute2)",
@@ -353,13 +353,13 @@ class Ranks(Child):
         self._running: dict[int, int] = {}  # pid -> rank
         self._failed: tuple[int, int] | None = None  # rank, code
         self._cleanup = ExitStack()
-        self._nodes: network.Nodes | None = None
+        self._nodes: Nodes | None = None
 
     def spawn(self, command: Sequence[str], run: str) -> None:
         """Start every rank, each on its cores and in its network."""
         if self._bandwidth_bit_per_s is not None:
             try:
-                self._nodes = self._cleanup.enter_context(network.cluster(self._workers))
+                self._nodes = self._cleanup.enter_context(cluster_of_namespaces(self._workers))
                 self._nodes.shape(self._bandwidth_bit_per_s)
             except RecordingError as error:
                 raise OSError(errno.EPERM, str(error)) from error
@@ -428,10 +428,10 @@ class Ranks(Child):
         self._cleanup.close()
 
 
-def _meeting_place(nodes: network.Nodes | None) -> tuple[str, tuple[int, int], str]:
+def _meeting_place(nodes: Nodes | None) -> tuple[str, tuple[int, int], str]:
     """Return where rank 0 listens, on which ports, and the interface that ranks talk over."""
     if nodes is not None:
-        return nodes.address(0), _PORTS_APART, network.INTERFACE
+        return nodes.address(0), _PORTS_APART, INTERFACE
     with socket.socket() as one, socket.socket() as other:
         for free in (one, other):
             free.bind(("127.0.0.1", 0))

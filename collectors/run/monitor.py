@@ -12,15 +12,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from advisor.collectors.derive.certainty import SETTLED, StopRule, Verdict, judge
-from advisor.collectors.derive.read import trainer_of, world_size_of
-from advisor.collectors.derive.work import steps_per_epoch
+from advisor.collectors.derive import (
+    SETTLED,
+    StopRule,
+    Verdict,
+    judge,
+    steps_per_epoch,
+    trainer_of,
+    world_size_of,
+)
 from advisor.collectors.errors import bytes_text, duration_text
-from advisor.collectors.format.events import Events
-from advisor.collectors.format.records import EVENT_FILES, Tail
+from advisor.collectors.format import EVENT_FILES, Events, Tail
 from advisor.collectors.run.child import RecordingPlan, send_signal
-from advisor.collectors.watch.processes import Processes
-from advisor.collectors.watch.sampler import Proportional
+from advisor.collectors.watch import Processes, Proportional
 
 # The order is written within some ms of the count that it is made from, and read within 0.1 s; on
 # a machine where both wait for a core it may take ten times as long.

@@ -16,14 +16,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
-from advisor.collectors.derive import store
-from advisor.collectors.derive.store import Root, new_run, read_recording
-from advisor.collectors.derive.work import GivenWork
+from advisor.collectors.derive import (
+    GivenWork,
+    Root,
+    clean_runs,
+    default_run_root,
+    is_url,
+    new_run,
+    push_run,
+    read_recording,
+)
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording
 from advisor.collectors.run import child
 from advisor.collectors.run.child import RecordingPlan
-from advisor.collectors.watch import benchmark, host
+from advisor.collectors.watch import (
+    cached_benchmark,
+    cached_or_measured,
+    cached_sheets,
+    describe_host,
+)
 
 # ------------------------------------------------------------------------------------------
 # The Python that a script runs in: the user's, not the one that the advisor is installed in.
@@ -161,7 +173,7 @@ PRECISE_FRACTION = 0.02
 _IS_POSIX = os.name == "posix"
 
 
-def plan(
+def plan_recording(
     command: Sequence[str],
     *,
     interpreter: Interpreter | None = None,
@@ -233,9 +245,9 @@ def plan(
             "only Linux says which memory is touched", hint="leave --working-set out"
         )
     child.check(command, workers, bandwidth_bit_per_s)
-    store.clean(run_root)
+    clean_runs(run_root)
     folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
-    measured = benchmark.cached_or_measured() if measure_host else benchmark.cached()
+    measured = cached_or_measured() if measure_host else cached_benchmark()
     options: dict[str, Any] = {
         "given": {k: v for k, v in asdict(given or GivenWork()).items() if v is not None}
     }
@@ -254,7 +266,7 @@ def plan(
         interval_s=interval_s,
         continues=continue_run,
         options=options,
-        host=asdict(host.describe(benchmark=measured, sheets=benchmark.cached_sheets())),
+        host=asdict(describe_host(benchmark=measured, sheets=cached_sheets())),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         progress_s=progress_s,
         patience_s=patience_s,
@@ -273,20 +285,20 @@ def profile(
 
     ``on_progress``: called with a line of text every few seconds.
     """
-    wanted = plan(command, **settings)
-    run(wanted, on_progress=on_progress)
-    share(Path(wanted.run), settings.get("run_root"))
+    wanted = plan_recording(command, **settings)
+    run_plan(wanted, on_progress=on_progress)
+    share_run(Path(wanted.run), settings.get("run_root"))
     return read_recording(Path(wanted.run))
 
 
-def share(run: Path, run_root: Root | None = None) -> None:
+def share_run(run: Path, run_root: Root | None = None) -> None:
     """Copy a run to where the team's runs are, if that is a URL."""
-    place = store.run_root() if run_root is None else run_root
-    if store.is_url(place):
-        store.push(run, str(place))
+    place = default_run_root() if run_root is None else run_root
+    if is_url(place):
+        push_run(run, str(place))
 
 
-def run(wanted: RecordingPlan, *, on_progress: Callable[[str], None] | None = None) -> int:
+def run_plan(wanted: RecordingPlan, *, on_progress: Callable[[str], None] | None = None) -> int:
     """Record according to a plan in a process of its own, and return its exit code."""
     read_fd, write_fd = os.pipe() if on_progress else (-1, -1)
     plan_fd = replace(wanted, progress_fd=write_fd).open_copy()

@@ -22,7 +22,7 @@ from typing import Any, Final
 from advisor.collectors import atomic
 from advisor.collectors.atomic import cache_folder
 from advisor.collectors.errors import RecordingError, bytes_text
-from advisor.collectors.format.recording import DeviceSheet, Host, HostBenchmark
+from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import Groups, cpu_model, usable_cpus
 from advisor.collectors.watch.probes import Gpus, TcpCounters
@@ -169,12 +169,12 @@ _PATIENCE_S = 30.0
 
 def cache_path() -> Path:
     """Return where this machine's figures are kept: one file for each machine and core limit."""
-    described = host.describe()
+    described = host.describe_host()
     key = f"{os.uname().nodename} {described.cpu_model} {described.cpu_limit} v{_VERSION}"
     return cache_folder() / f"host-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
-def cached() -> HostBenchmark | None:
+def cached_benchmark() -> HostBenchmark | None:
     """Return the remembered figures, or None."""
     try:
         return HostBenchmark(**json.loads(cache_path().read_text()))
@@ -184,7 +184,7 @@ def cached() -> HostBenchmark | None:
 
 def cached_or_measured() -> HostBenchmark | None:
     """Return the remembered figures; measure and remember them if there are none."""
-    return cached() or measure_and_remember()
+    return cached_benchmark() or measure_and_remember()
 
 
 def measure_and_remember() -> HostBenchmark | None:
@@ -483,7 +483,7 @@ class Ability:
     remark: str
 
 
-def abilities() -> tuple[Ability, ...]:
+def host_abilities() -> tuple[Ability, ...]:
     """Return what can be recorded here."""
     from advisor.collectors.watch.network import (
         can_make_nodes,  # brings what starts other programs

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from advisor.collectors.format.recording import DeviceSheet, Host, HostBenchmark
+from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
 
 # ------------------------------------------------------------------------------------------
 # A small file of the kernel's that is read again and again through one descriptor.
@@ -174,7 +174,7 @@ def _integer(path: Path) -> int | None:
         return None
 
 
-def describe(
+def describe_host(
     *,
     python_version: str = "",
     torch_version: str | None = None,

@@ -105,7 +105,7 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def cluster(count: int) -> Iterator[Nodes]:
+def cluster_of_namespaces(count: int) -> Iterator[Nodes]:
     """Make namespaces, links and a bridge for the length of a block.
 
     Raises RecordingError: ``ip`` or ``tc`` is missing, or it is not allowed.
@@ -135,7 +135,7 @@ def can_make_nodes() -> bool:
     if os.geteuid() != 0:
         return False
     try:
-        with cluster(1) as nodes:
+        with cluster_of_namespaces(1) as nodes:
             nodes.shape(1e9)
     except RecordingError:
         return False

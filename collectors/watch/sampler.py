@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from advisor.collectors.format.recording import Reading, TouchedReading
-from advisor.collectors.format.records import fields
+from advisor.collectors.format import Reading, TouchedReading, fields
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.watch.host import Groups, KeptFile
 from advisor.collectors.watch.probes import GpuReading, Gpus, TcpCounters

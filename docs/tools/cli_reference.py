@@ -30,7 +30,7 @@ _PARTS: Final = {
 
 def verbs() -> dict[str, Any]:
     """Return every command by its words: ``recommend``, ``runs list``, ..., groups included."""
-    from advisor.cli import VERBS, load_verb
+    from advisor.cli.program import VERBS, load_verb
 
     found: dict[str, Any] = {}
     for name in VERBS:
@@ -63,7 +63,7 @@ def pages() -> dict[str, str]:
 
 
 def _index(known: dict[str, Any]) -> str:
-    from advisor.cli import VERBS
+    from advisor.cli.program import VERBS
 
     lines = [
         _notice(), "# Command line", "",

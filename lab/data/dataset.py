@@ -245,7 +245,7 @@ class Dataset:
         for root in roots(folder):
             found = self.runs[runs].read_under(root)
             if found is not None:
-                reads.note(f"{self.name}/{runs}", [to_line(record) for record in found])
+                reads.note_table(f"{self.name}/{runs}", [to_line(record) for record in found])
                 return found
         raise self.absent(folder)
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import REACH_90
 from advisor.estimate import case
 from advisor.lab.data import MLPERF
 from advisor.lab.score.scaling import ask, read_pairs
+from advisor.quantities import REACH_90
 
 Floats = NDArray[np.float64]
 

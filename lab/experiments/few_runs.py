@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
-from advisor.answer import REACH_90
 from advisor.lab.data import LAMBDA
 from advisor.lab.score.cells import cell_table, left_out
 from advisor.lab.score.devices import one_device_cells
+from advisor.quantities import REACH_90
 
 RUNS = (1, 2, 3, 6, 12)
 

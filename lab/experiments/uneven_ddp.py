@@ -17,7 +17,7 @@ from pathlib import Path
 
 from advisor.planners.core.columns import LayerLatency
 from advisor.planners.core.errors import GIB
-from advisor.planners.systems.cephalo import CephaloConstants, UnevenJob, Worker, plan
+from advisor.planners.systems.cephalo import CephaloConstants, UnevenJob, Worker, plan_cephalo
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "uneven_ddp.py"
 PROFILED = (16, 32, 64, 128)
@@ -58,7 +58,7 @@ def main() -> None:
     workers = profile(slow)
     free = CephaloConstants(reserve_bytes=0.0, accumulation_overhead_s=0.0)
     job = UnevenJob(global_batch=arguments.batch, layers=1)
-    chosen = plan(workers, job, constants=free, may_accumulate=False)
+    chosen = plan_cephalo(workers, job, constants=free, may_accumulate=False)
     even = (arguments.batch // 2,) * 2
     rounds = [(run(even, slow), run(chosen.batches, slow)) for _ in range(arguments.rounds)]
     even_s = statistics.median(float(e["step_s"]) for e, _ in rounds)  # type: ignore[arg-type]

@@ -26,7 +26,6 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import QUANTILES
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.errors import AdvisorError, ModelError
 from advisor.estimate.columns import STATUSES
@@ -47,6 +46,7 @@ from advisor.planners.core.setup import (
     transformer_parameters,
 )
 from advisor.planners.goodput import STEPS_ALONE, CampaignLaw, efolds
+from advisor.quantities import QUANTILES
 from advisor.records import reads
 
 # ------------------------------------------------------------------------------------------

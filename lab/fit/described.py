@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from advisor.answer import REACH_90
 from advisor.errors import ModelError
 from advisor.lab.data import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET
 from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, thinned
@@ -38,6 +37,7 @@ from advisor.planners.step.describe import (
 from advisor.planners.step.device import KINDS
 from advisor.planners.step.device_rates import peak_flop_per_s, runs_as
 from advisor.planners.step.ledger import Tally
+from advisor.quantities import REACH_90
 
 WAYS: Final = ("model", "device", "architecture", "kind")
 

@@ -22,7 +22,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from advisor import data as folders
-from advisor.answer import REACH_90
 from advisor.collectors import bounded
 from advisor.lab.data import MLPERF
 from advisor.lab.fit.described import (
@@ -53,6 +52,7 @@ from advisor.planners.step.calibrate import (
 from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters, unmeasured
+from advisor.quantities import REACH_90
 
 # ------------------------------------------------------------------------------------------
 # MLPerf's Xeon submissions as described jobs: how wrong the step-time equation is on processors.

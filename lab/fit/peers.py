@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data as packaged
-from advisor.answer import QUANTILES
 from advisor.errors import ModelError
 from advisor.estimate.case import DIGITS
 from advisor.estimate.peers import FittedRate, PeerModel, PeerSeries, minute_of, together
@@ -31,6 +30,7 @@ from advisor.planners.systems.internet_peers import (
     rate_after_a_minute,
     rate_of_parts,
 )
+from advisor.quantities import QUANTILES
 from advisor.records import RunRecord
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from advisor.answer import QUANTILES
+from advisor.quantities import QUANTILES
 from advisor.records import reads
 from advisor.train import folder as model_folder
 
@@ -39,7 +39,7 @@ def fit(verb: str, given: Path | None, out: Path | None, day: str | None) -> Non
     """Fit what a verb fits on what ``--data`` names, and write it to its folder."""
     name, module = FITS[verb]
     stated, folder = model_folder.day_of(day), model_folder.target(out, name)
-    with reads.collected() as inputs:
+    with reads.tables_read() as inputs:
         made: FittedFolder = importlib.import_module(module).fitted(given, stated)
     origin = model_folder.origin(verb, inputs, stated, model_folder.option("--data", given))
     model_folder.write(name, folder, origin, made.files, made.metrics)

@@ -401,7 +401,7 @@ def _machinery(scale: Scale) -> Iterator[tuple[bool, network.Nodes | None]]:
     with contextlib.ExitStack() as stack:
         nodes = None
         with contextlib.suppress(RecordingError):
-            nodes = stack.enter_context(network.cluster(scale.nodes))
+            nodes = stack.enter_context(network.cluster_of_namespaces(scale.nodes))
         yield has_quota, nodes
 
 

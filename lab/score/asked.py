@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import REACH_90
 from advisor.estimate.case import MeasuredLayout
 from advisor.estimate.columns import STATUSES
 from advisor.estimate.predictor import Predictor
@@ -35,6 +34,7 @@ from advisor.planners.core.setup import Kernels, Precision, TrainingSetup, Trans
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.memory.transformers import MemoryConstants, StageAsked
 from advisor.planners.step.describe import transformer_work
+from advisor.quantities import REACH_90
 
 PUTS_IN: Final = (
     "the framework's kernels, overlaps and buffers, fp4, and the rates of boards that run below "

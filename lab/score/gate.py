@@ -58,7 +58,7 @@ def measure(protocol: str, *, is_blind: bool = False) -> ProtocolRun:
     """Run a protocol on the measurements that are here, and note what it read."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     record, problem, is_absent = None, "", False
-    with reads.collected() as inputs:
+    with reads.tables_read() as inputs:
         try:
             found = score.run(protocol, data.measurements(), is_blind=is_blind)
             record = found.to_record()

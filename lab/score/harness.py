@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import REACH_90
 from advisor.errors import ModelError, UsageError
 from advisor.lab.score.scores import THE_PRODUCT, Blind, Form, Group, Scores, Validation, score
+from advisor.quantities import REACH_90
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

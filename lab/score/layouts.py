@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import REACH_90
 from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
 from advisor.estimate.layout_model import LayoutModel, load, operator_table
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
@@ -38,6 +37,7 @@ from advisor.planners.layouts.time import step_times
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters
+from advisor.quantities import REACH_90
 
 KNOWN: Final = 3
 SEEDS: Final = 9

@@ -30,7 +30,6 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from advisor import data as packaged
-from advisor.answer import QUANTILES
 from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.estimate.case import constants
@@ -64,9 +63,10 @@ from advisor.learned.evaluation import Metrics, SplitScores, evaluate, metrics
 from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS
 from advisor.learned.intervals import SplitName, left_out
 from advisor.learned.linear import Poisson, Ridge
-from advisor.learned.problem import Problem, problem
+from advisor.learned.problem import Problem, problem_of
 from advisor.learned.stack import Guarded, Stack
 from advisor.learned.trees import Boosting, Forest
+from advisor.quantities import QUANTILES
 from advisor.records import RunRecord
 from advisor.train.labelled import read_runs
 from advisor.train.models import predictor
@@ -107,14 +107,14 @@ def _run_rows(asked: Problem, tested: Bools) -> Questions:
 
 
 def _read_seconds(data: Path) -> Questions:
-    asked = problem(read_own(data))
+    asked = problem_of(read_own(data))
     return _run_rows(asked, np.ones(len(asked.records), bool))
 
 
 def _read_minutes(data: Path) -> Questions:
     seconds, minutes = read_own(data), read_own(data, "minutes")
     names = {record.record_id for record in minutes}
-    asked = problem([*seconds, *minutes])
+    asked = problem_of([*seconds, *minutes])
     return _run_rows(asked, np.array([r.record_id in names for r in asked.records]))
 
 
@@ -150,7 +150,7 @@ def _split_answers(split: SplitScores, rows: Questions, **more: Any) -> Answers:
 def _network(rows: Questions) -> Floats:
     """Return what the thesis's kind of network says, the series among its inputs."""
     asked = rows.facts.asked
-    seen = problem(asked.records, asked.target, has_series=True)
+    seen = problem_of(asked.records, asked.target, has_series=True)
 
     def build() -> SequenceNetwork:
         return SequenceNetwork(
@@ -190,7 +190,7 @@ def _split_figures(split: SplitScores) -> dict[str, float]:
 
 def _costs(asked: Problem, split: SplitScores, build: Callable[[], Guarded]) -> dict[str, float]:
     """Return the errors of the cost, billed for the predicted time and predicted directly."""
-    direct = evaluate(problem(asked.records, "cost_over_anchor"), build, "job").overall
+    direct = evaluate(problem_of(asked.records, "cost_over_anchor"), build, "job").overall
     records = [asked.records[i] for i in split.rows]
     priced = np.array([bool(r.cost_usd) and r.status == "ok" for r in records])
     hourly = np.array([(r.price_usd_per_h or 0.0) / 3600.0 for r in records])
@@ -314,7 +314,7 @@ def _read_thesis(data: Path) -> Questions:
 
     One run has no cost: every estimator is scored on the others, whatever it predicts.
     """
-    asked = problem([r for r in read_own(data) if r.cost_usd])
+    asked = problem_of([r for r in read_own(data) if r.cost_usd])
     _, _, test = next(left_out(asked.records, "random"))
     tested = np.zeros(len(asked.records), bool)
     tested[test] = True
@@ -352,7 +352,7 @@ def _thesis_answers(rows: Questions) -> Answers:
     test = np.flatnonzero(rows.facts.tested)
     kinds: tuple[Kind, ...] = ("time", "cost")
     for kind in kinds:
-        target = problem(asked.records, kind, has_series=True)
+        target = problem_of(asked.records, kind, has_series=True)
         for name, build in _estimators(kind).items():
             said = _estimated(target, build(), name, kind, rows.facts.tested)
             figures |= _judged(kind, name, metrics(said, target.truth[test]))

@@ -43,7 +43,7 @@ from advisor.planners.spot.forecast import (
     ForecastParameters,
     Library,
     finish_runner,
-    forecast,
+    forecast_of,
     library,
     state_at,
 )
@@ -224,7 +224,7 @@ def _rolling(
         past = half.trace.between(0.0, float(half.start_s[rows][0]))
         spells = past.recent(days, nodes).spells(nodes)
         own = library(spells, runner, JOB.attempt_s, JOB.kept_s(spells.up_length_s), parameters)
-        seen = forecast(own, others, half.is_up[rows], half.age_s[rows], parameters)
+        seen = forecast_of(own, others, half.is_up[rows], half.age_s[rows], parameters)
         tables.append(seen.quantiles)
     return np.concatenate(tables)
 
@@ -234,7 +234,7 @@ def _forecast(
 ) -> Forecast:
     others = [lib for k, lib in enumerate(libraries) if k != at]
     half = halves[at]
-    return forecast(libraries[at], others, half.is_up, half.age_s, parameters)
+    return forecast_of(libraries[at], others, half.is_up, half.age_s, parameters)
 
 
 def _by_trace(quantiles: Callable[[Half], Column]) -> Rule:

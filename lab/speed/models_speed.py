@@ -36,7 +36,7 @@ import numpy as np
 
 from advisor import data
 from advisor.learned import features
-from advisor.learned.problem import Problem, problem
+from advisor.learned.problem import Problem, problem_of
 from advisor.learned.trained import TrainedModel
 from advisor.learned.trees import Boosting
 from advisor.records import RunRecord
@@ -100,7 +100,7 @@ def columns(
     for seed, start in enumerate(range(0, count, _AT_ONCE)):
         some = records(own, min(_AT_ONCE, count - start), families, seed)
         found: list[Problem] = []
-        spent = spent + timed(lambda some=some, found=found: found.append(problem(some)))
+        spent = spent + timed(lambda some=some, found=found: found.append(problem_of(some)))
         tables.append(found[0].X)
         targets.append(np.log(found[0].truth) - found[0].offset)
     return spent, np.vstack(tables), np.concatenate(targets)
@@ -179,7 +179,7 @@ def main() -> None:
             prediction = timed(lambda t=trees, x=some: t.predict(x))
         else:
             runs = records(own, count, families, 0)
-            to_features = timed(lambda runs=runs: problem(runs))
+            to_features = timed(lambda runs=runs: problem_of(runs))
             found: list[TrainedModel] = []
             training = timed(
                 lambda runs=runs, found=found: found.append(

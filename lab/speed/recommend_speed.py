@@ -20,12 +20,13 @@ from conftest import laptop
 from recorded_models import convolutions
 
 from advisor.answer import Recommendation
+from advisor.ask import Constraints
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Feed, Job, Measured
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
-from advisor.rank import Request, recommend
+from advisor.rank.ranking import recommend
 
 TRIES = 3
 LLAMA_70B = Transformer(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, is_gated=True,
@@ -45,7 +46,12 @@ def recorded() -> Job:
 
 
 def timed(
-    job: Job, request: Request, predictor: Predictor, *, prunes: bool = True, tries: int = TRIES
+    job: Job,
+    request: Constraints,
+    predictor: Predictor,
+    *,
+    prunes: bool = True,
+    tries: int = TRIES,
 ) -> tuple[float, Recommendation]:
     """Return the least CPU time of some tries, and the answer."""
     least = np.inf
@@ -71,9 +77,9 @@ def main() -> None:
     predictor.fleet  # noqa: B018 - made on the first look
     work = transformer_work(LLAMA_70B, micro_batch=1)
     described = described_job(work, name="70b", global_batch=256, steps=20_000)
-    seconds, found = timed(described, Request(max_nodes=64), predictor)
+    seconds, found = timed(described, Constraints(max_nodes=64), predictor)
     print(f"70B transformer, 64 machines: {seconds:.2f} CPU-s, {len(found.front)} on the front")
-    job, request = recorded(), Request(top=1000)
+    job, request = recorded(), Constraints(top=1000)
     seconds, found = timed(job, request, predictor)
     print(f"recorded network: {seconds:.2f} CPU-s, {len(found.front)} on the front")
     slow, whole = timed(job, request, predictor, prunes=False, tries=1)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from browser import browser, opened
 from report_pages import PIPELINE, RECORDED, data_of
 
-from advisor.report.page import page
+from advisor.report.page import answer_page
 
 MARKS = {"words": "tables", "front-plot": "first chart", "ready": "all charts"}
 
@@ -50,7 +50,7 @@ def main() -> None:
     with browser() as started, tempfile.TemporaryDirectory() as folder:
         for name, asked in (("recorded run", RECORDED), ("described pipeline", PIPELINE)):
             path = Path(folder) / f"{name.split()[0]}.html"
-            path.write_text(page(data_of(asked)), encoding="utf-8")
+            path.write_text(answer_page(data_of(asked)), encoding="utf-8")
             times = measured(started, path, given.tries)
             rows.append({"page": name, "bytes": path.stat().st_size, "seconds": times})
     where = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}"

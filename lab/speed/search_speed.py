@@ -19,7 +19,7 @@ from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.mixed import MachineGroup, search_mixed
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.layouts.search import search
-from advisor.planners.systems.cephalo import UnevenJob, Worker, plan
+from advisor.planners.systems.cephalo import UnevenJob, Worker, plan_cephalo
 
 A100 = Machines(
     flop_per_s=271e12,
@@ -104,7 +104,7 @@ def cephalo() -> str:
         all_gather_s=0.01,
         reduce_scatter_s=0.01,
     )
-    return f"largest batch {max(plan(workers, job).batches)}"
+    return f"largest batch {max(plan_cephalo(workers, job).batches)}"
 
 
 def main() -> None:

@@ -84,10 +84,10 @@ def _scored(
 ) -> Any | None:
     """Score one split; None where the runs do not allow it and others are wanted too."""
     from advisor.learned.evaluation import evaluate
-    from advisor.learned.problem import problem
+    from advisor.learned.problem import problem_of
 
     has_series = model in ("sequence", "all")
-    asked = problem(records, cast(Any, target), has_series=has_series)
+    asked = problem_of(records, cast(Any, target), has_series=has_series)
 
     def build() -> Any:
         return predictor(model, channels=asked.channels, seed=seed, folds=5)

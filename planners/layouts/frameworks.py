@@ -14,9 +14,16 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import OFFLOADS, RECOMPUTES, Layouts, Shapes
-from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
+from advisor.planners.core import (
+    DEFAULT_SETUP,
+    OFFLOADS,
+    RECOMPUTES,
+    Layout,
+    Layouts,
+    Precision,
+    Shapes,
+    TrainingSetup,
+)
 
 # ------------------------------------------------------------------------------------------
 # Rules of released frameworks about layouts, each with the place where the framework says so.

@@ -23,17 +23,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import RECOMPUTES, Floats, Layouts, layer_parameters
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.core.layout_case import LayoutParameters
-from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import Transformer
+from advisor.planners.core import (
+    GIB,
+    RECOMPUTES,
+    Floats,
+    Layout,
+    LayoutParameters,
+    Layouts,
+    PlanningError,
+    Transformer,
+    layer_parameters,
+)
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors
 from advisor.planners.layouts.search import check_sizes
 from advisor.planners.layouts.time import calibrated, ring_bytes_per_s
-from advisor.planners.links.collectives import tensor_parallel_s
-from advisor.planners.memory.transformers import kept_bytes, layer_activation_bytes, sent_bytes
-from advisor.planners.step.transformer import head_s, launch_s, layer_times
+from advisor.planners.links import tensor_parallel_s
+from advisor.planners.memory import kept_bytes, layer_activation_bytes, sent_bytes
+from advisor.planners.step import head_s, launch_s, layer_times
 
 # ------------------------------------------------------------------------------------------
 # Stages of a pipeline over unlike groups: what a layer takes in each, and how many each holds.

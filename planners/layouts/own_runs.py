@@ -35,8 +35,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.columns import Floats, Layouts
-from advisor.planners.core.layout_case import LayoutParameters
+from advisor.planners.core import Floats, LayoutParameters, Layouts
 from advisor.planners.layouts.problem import LayoutProblem
 
 # The grid: standard deviations in log; of the constants as multiples of their spread. Chosen, like

@@ -27,9 +27,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.core.nouns import Schedule
+from advisor.planners.core import GIB, Floats, PlanningError, Schedule
 
 Ints = NDArray[np.int64]
 # One pass: (is it a backward, micro-batch, chunk of the device).

@@ -17,30 +17,28 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import (
+from advisor.planners.core import (
     OFFLOADS,
     RECOMPUTES,
     Floats,
+    Layout,
+    LayoutCase,
+    LayoutConditions,
     Layouts,
     Offload,
+    Recompute,
+    Schedule,
     Shapes,
+    Transformer,
     device_parameters,
     domain_devices,
     select,
     shapes_of,
 )
-from advisor.planners.core.layout_case import LayoutCase, LayoutConditions
-from advisor.planners.core.nouns import Layout, Recompute, Schedule
-from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.time import StepTimes, calibrated, step_times
-from advisor.planners.memory.transformers import (
-    MemoryConstants,
-    StageAsked,
-    host_bytes,
-    memory_bytes,
-)
-from advisor.planners.step.transformer import layer_times
+from advisor.planners.memory import MemoryConstants, StageAsked, host_bytes, memory_bytes
+from advisor.planners.step import layer_times
 
 # ------------------------------------------------------------------------------------------
 # Every valid layout of a transformer on so many devices, as three axes that broadcast.

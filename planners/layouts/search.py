@@ -10,16 +10,16 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.columns import Machines
-from advisor.planners.core.errors import (
+from advisor.planners.core import (
     GIB,
     LARGEST_DIMENSION,
     MOST_REPEATED,
+    Machines,
     PlanningError,
+    Transformer,
     check_not_negative,
     check_positive,
 )
-from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import (
     Found,
     LayoutProblem,

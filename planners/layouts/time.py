@@ -18,9 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.columns import (
+from advisor.planners.core import (
     Column,
     Floats,
+    LayoutCase,
+    LayoutParameters,
     Layouts,
     Software,
     device_parameters,
@@ -28,14 +30,9 @@ from advisor.planners.core.columns import (
     domain_network_bytes_per_s,
     passed_layers_share,
 )
-from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
-from advisor.planners.links.collectives import (
-    context_parallel_s,
-    expert_parallel_s,
-    tensor_parallel_s,
-)
-from advisor.planners.memory.transformers import accumulates_whole, kept_bytes, shard_ranks
-from advisor.planners.step.transformer import LayerTimes, head_s, launch_s, layer_times
+from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
+from advisor.planners.memory import accumulates_whole, kept_bytes, shard_ranks
+from advisor.planners.step import LayerTimes, head_s, launch_s, layer_times
 
 # Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
 # more (``DistributedDataParallelConfig.bucket_size``). [bytes]

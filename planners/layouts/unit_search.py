@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.core.nouns import Layout
+from advisor.planners.core import GIB, Layout, PlanningError
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
 from advisor.planners.layouts.problem import Found, SearchSpace, divisors
 from advisor.planners.layouts.units import (

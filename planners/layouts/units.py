@@ -20,29 +20,34 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layer, Layout, Node, Work
-from advisor.planners.core.setup import Precision, Transformer
+from advisor.planners.core import (
+    Floats,
+    Layer,
+    Layout,
+    Node,
+    PlanningError,
+    Precision,
+    Transformer,
+    Work,
+)
 from advisor.planners.layouts.pipeline import Partition, in_flight, partition
 from advisor.planners.layouts.problem import Found, PlannedLayout
-from advisor.planners.links.collectives import hierarchical_all_reduce_s
-from advisor.planners.links.data_parallel import (
+from advisor.planners.links import (
     DataParallelColumns,
     ScalingParameters,
     data_parallel_step,
+    hierarchical_all_reduce_s,
 )
-from advisor.planners.memory.recorded import (
+from advisor.planners.memory import (
     Kept,
     MemoryParameters,
     UnitTable,
     base_bytes,
-    layer_activation_bytes,
     offloaded_bytes,
+    recorded_activation_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step.ledger import activation_bytes
-from advisor.planners.step.units import TransformerBlocks, UnitTimes
+from advisor.planners.step import TransformerBlocks, UnitTimes, activation_bytes
 
 # ------------------------------------------------------------------------------------------
 # Model and machine that the planners of recorded models start from, and the layout they return.
@@ -318,7 +323,7 @@ def _block(model: Transformer, element: float) -> list[Layer]:
     ]
     if model.experts > 1:
         layers.insert(5, _product("router", h * model.experts, s, element * s * model.experts))
-    saved = float(layer_activation_bytes(model, s, element_bytes=element))
+    saved = float(recorded_activation_bytes(model, s, element_bytes=element))
     written = sum(layer.output_bytes_per_sample for layer in layers)
     return [
         replace(layer, saved_bytes_per_sample=layer.output_bytes_per_sample * saved / written)

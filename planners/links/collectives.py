@@ -37,16 +37,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.columns import (
+from advisor.planners.core import (
     Column,
     Floats,
+    LayoutCase,
     Machines,
+    bytes_per_s,
     domain_devices,
     domain_network_bytes_per_s,
     passed_layers_share,
 )
-from advisor.planners.core.errors import bytes_per_s
-from advisor.planners.core.layout_case import LayoutCase
 
 Array = NDArray[np.float64]
 # Interfaces of this rate on bypass the kernel: EFA and InfiniBand start here in the catalogue.
@@ -328,7 +328,7 @@ def _cut_of_the_phase(w: Floats, alive: list[int]) -> tuple[int, int, float]:
     return before_last, last, weight
 
 
-def splits(weights: Floats) -> list[list[Part]]:
+def split_partitions(weights: Floats) -> list[list[Part]]:
     """Return the SPLIT partition into k parts for every k from 1 to the number of vertices.
 
     Parts are sorted by their first vertex; partition k+1 refines partition k.

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import PlanningError
+from advisor.planners.core import PlanningError
 from advisor.planners.links.collectives import (
     CollectiveParameters,
     hierarchical_all_reduce_s,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import select
+from advisor.planners.core import select
 
 # ------------------------------------------------------------------------------------------
 # Step time of measured applications on one cluster, from few devices to many.

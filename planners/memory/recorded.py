@@ -16,17 +16,22 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.columns import Floats, shapes_of
-from advisor.planners.core.errors import MIB
-from advisor.planners.core.nouns import Moment, Work
-from advisor.planners.core.setup import PRECISION_BYTES, Transformer
+from advisor.planners.core import (
+    MIB,
+    PRECISION_BYTES,
+    Floats,
+    Moment,
+    Transformer,
+    Work,
+    shapes_of,
+)
 from advisor.planners.memory.transformers import (
     MemoryConstants,
     device_bytes,
     state_bytes,
     token_activation_bytes,
 )
-from advisor.planners.step.units import Unit
+from advisor.planners.step import Unit
 
 # ------------------------------------------------------------------------------------------
 # Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
@@ -134,7 +139,7 @@ class MemoryParameters(MemoryConstants):
             raise ValueError(f"impossible memory parameters: {self}")
 
 
-def layer_activation_bytes(
+def recorded_activation_bytes(
     model: Transformer, tokens: ArrayLike, *, element_bytes: float = 2.0
 ) -> Array:
     """Return what one transformer layer keeps for its backward pass [bytes].
@@ -278,7 +283,7 @@ def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParamete
     # Frozen layers keep nothing for a backward pass.
     layers = np.ceil(model.layers - work.setup.frozen_layers(model))
     logits = tokens * model.vocabulary * parameters.logit_bytes
-    kept = layers * layer_activation_bytes(model, tokens, element_bytes=element)
+    kept = layers * recorded_activation_bytes(model, tokens, element_bytes=element)
     return np.asarray(kept + logits)
 
 

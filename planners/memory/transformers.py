@@ -26,7 +26,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.columns import (
+from advisor.planners.core import (
+    GB,
+    MIB,
     Floats,
     Layouts,
     Machines,
@@ -38,7 +40,6 @@ from advisor.planners.core.columns import (
     passed_layers_share,
     stage_tables,
 )
-from advisor.planners.core.errors import GB, MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

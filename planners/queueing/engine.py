@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.errors import PlanningError
+from advisor.planners.core import PlanningError
 
 # ------------------------------------------------------------------------------------------
 # Jobs on a shared cluster: what a simulation is given, and what comes out.

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import HOUR_S, PlanningError
+from advisor.planners.core import HOUR_S, PlanningError
 from advisor.planners.queueing import las, preemptive
 from advisor.planners.queueing.engine import (
     Column,

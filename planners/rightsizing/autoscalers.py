@@ -35,7 +35,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.errors import HOUR_S, MIB
+from advisor.planners.core import HOUR_S, MIB
 from advisor.planners.rightsizing.replay import Controller, Period, RecordedUsage, ResourceLimits
 
 # ------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from advisor.planners.core.errors import MIB
+from advisor.planners.core import MIB
 from advisor.planners.rightsizing.replay import Controller, Period, RecordedUsage, ResourceLimits
 
 PERIOD_S: Final = 0.1

@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.errors import check_not_negative
+from advisor.planners.core import check_not_negative
 from advisor.planners.rightsizing.autoscalers import Fixed
 from advisor.planners.rightsizing.replay import (
     PERIOD_S,

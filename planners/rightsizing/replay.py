@@ -31,13 +31,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import (
-    GIB,
-    HOUR_S,
-    PlanningError,
-    check_not_negative,
-    check_positive,
-)
+from advisor.planners.core import GIB, HOUR_S, PlanningError, check_not_negative, check_positive
 
 # ------------------------------------------------------------------------------------------
 # Nouns of limited runs: what one used, may use, and what came of it under a policy.

@@ -36,7 +36,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, check_positive
 
 Column = NDArray[np.float64]
 

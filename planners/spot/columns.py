@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, check_positive
 from advisor.planners.goodput import optimal_interval_s
 from advisor.planners.spot.availability import (
     Column,
@@ -401,7 +401,7 @@ def scaled_records(history: SpotHistory, nodes: float, hazard: float) -> list[Sp
     ]
 
 
-def availability(history: SpotHistory, nodes: float, hazard: float) -> float:
+def availability_of(history: SpotHistory, nodes: float, hazard: float) -> float:
     """Return the share of the time with all nodes up, the mean over the records."""
     records = scaled_records(history, nodes, hazard)
     return float(np.mean([record.availability for record in records]))

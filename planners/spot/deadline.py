@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import HOUR_S, PlanningError
+from advisor.planners.core import HOUR_S, PlanningError
 from advisor.planners.spot.availability import Column, Spells, SpotJob, joined
 from advisor.planners.spot.policy import (
     IDLE,

@@ -31,7 +31,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import HOUR_S
+from advisor.planners.core import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
 from advisor.planners.spot.columns import MAXIMUM_TILES
 
@@ -128,7 +128,7 @@ def library(
     )
 
 
-def forecast(
+def forecast_of(
     own: Library,
     others: Sequence[Library],
     is_up: ArrayLike,

@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.errors import HOUR_S, check_not_negative, check_positive
+from advisor.planners.core import HOUR_S, check_not_negative, check_positive
 from advisor.planners.spot.availability import Column, Spells, SpotJob
 
 # ------------------------------------------------------------------------------------------

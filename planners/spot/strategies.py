@@ -31,7 +31,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import PlanningError, check_not_negative
+from advisor.planners.core import PlanningError, check_not_negative
 from advisor.planners.goodput import RESTART_AFTER_ADDITION_S, restart_after_removal_s
 from advisor.planners.spot.availability import Column, SpotTrace
 

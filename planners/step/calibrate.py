@@ -33,8 +33,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.columns import select
-from advisor.planners.core.nouns import Device, Work
+from advisor.planners.core import Device, Work, select
 from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_per_s, runs_as
 
 Floats = NDArray[np.float64]
@@ -291,7 +290,7 @@ class CalibrationParameters:
     cpu_to_accelerator: float
 
 
-def calibrate(
+def calibrated_work(
     predicted_s: ArrayLike,
     measured_s: ArrayLike,
     measured_log_sd: ArrayLike,

@@ -21,13 +21,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from advisor.planners.core.errors import PlanningError, check_dimensions
-from advisor.planners.core.nouns import Operator, Work
-from advisor.planners.core.setup import (
+from advisor.planners.core import (
     DEFAULT_SETUP,
+    Operator,
+    PlanningError,
     Precision,
     TrainingSetup,
     Transformer,
+    Work,
+    check_dimensions,
     head_width,
     key_value_width,
     layer_matrices,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.planners.core.errors import PlanningError, check_counts
-from advisor.planners.core.setup import Transformer
+from advisor.planners.core import PlanningError, Transformer, check_counts
 from advisor.planners.step.describe import ConvolutionalNetwork
 from advisor.planners.step.describe_networks import DiffusionUNet, EncoderDecoder
 

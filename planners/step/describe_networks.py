@@ -14,9 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from advisor.planners.core.errors import PlanningError, check_dimensions
-from advisor.planners.core.nouns import Work
-from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
+from advisor.planners.core import (
+    DEFAULT_SETUP,
+    PlanningError,
+    Precision,
+    TrainingSetup,
+    Work,
+    check_dimensions,
+)
 from advisor.planners.step.ledger import (
     ACTIVATION,
     FP32_BYTES,

@@ -38,9 +38,7 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Device, OperatorKind, Work
-from advisor.planners.core.setup import PRECISION_BYTES
+from advisor.planners.core import PRECISION_BYTES, Device, OperatorKind, PlanningError, Work
 from advisor.planners.step.device_rates import (
     DeviceParameters,
     distance_from_fitted,

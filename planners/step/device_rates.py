@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Device, OperatorKind
+from advisor.planners.core import Device, OperatorKind, PlanningError
 
 # ------------------------------------------------------------------------------------------
 # The constants of the step-time equation (``step.device``), fitted by ``advisor train``.

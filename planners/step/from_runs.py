@@ -32,9 +32,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Device, Operator, OperatorKind, Phase, Work
-from advisor.planners.core.setup import Precision
+from advisor.planners.core import (
+    Device,
+    Operator,
+    OperatorKind,
+    Phase,
+    PlanningError,
+    Precision,
+    Work,
+)
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters
 

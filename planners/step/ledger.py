@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layer, Operator, OperatorKind, Phase, Work
-from advisor.planners.core.setup import DEFAULT_SETUP, PRECISION_BYTES, Precision, TrainingSetup
+from advisor.planners.core import (
+    DEFAULT_SETUP,
+    PRECISION_BYTES,
+    Layer,
+    Operator,
+    OperatorKind,
+    Phase,
+    PlanningError,
+    Precision,
+    TrainingSetup,
+    Work,
+)
 
 # ------------------------------------------------------------------------------------------
 # Operators that described models share, with their work forward and backward.

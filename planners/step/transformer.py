@@ -23,9 +23,18 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core.columns import Floats, layer_parameters, passed_layers_share, pick
-from advisor.planners.core.layout_case import LayerTable, LayoutCase
-from advisor.planners.core.setup import TrainingSetup, Transformer, head_width, layer_matrices
+from advisor.planners.core import (
+    Floats,
+    LayerTable,
+    LayoutCase,
+    TrainingSetup,
+    Transformer,
+    head_width,
+    layer_matrices,
+    layer_parameters,
+    passed_layers_share,
+    pick,
+)
 from advisor.planners.step.ledger import ADAPTER_SUM
 
 # Output tile of large 16-bit products, and processors (SMs) of the generation's large part.

@@ -30,9 +30,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.nouns import Device, Layer, Operator, OperatorKind, Work
-from advisor.planners.core.setup import PRECISION_BYTES
+from advisor.planners.core import (
+    PRECISION_BYTES,
+    Device,
+    Floats,
+    Layer,
+    Operator,
+    OperatorKind,
+    Work,
+)
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters
 
@@ -101,7 +107,7 @@ class TransformerBlocks:
         )
 
 
-def units(work: Work) -> tuple[Unit, ...]:
+def work_units(work: Work) -> tuple[Unit, ...]:
     """Return the units of a model in forward order; one where no layers were recorded.
 
     Examples

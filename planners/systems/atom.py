@@ -38,9 +38,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.errors import (
+from advisor.planners.core import (
     GIB,
+    Floats,
     PlanningError,
     check_counts,
     check_not_negative,
@@ -177,7 +177,7 @@ class SwapPlan:
         return self.step_s + (self.average_every - 1) * self.sync_s
 
 
-def plan(
+def plan_atom(
     model: SwapModel,
     peer: Peer,
     *,
@@ -280,7 +280,7 @@ def _update(model: SwapModel, peer: Peer) -> tuple[float, float]:
     return state, state / peer.host_update_bytes_per_s
 
 
-def least_step_s(
+def least_swapped_step_s(
     model: SwapModel, peer: Peer, *, peers: int, accumulation_steps: int, average_every: int
 ) -> float:
     """Return a bound from below on ``plan``'s step: as if every load were hidden [s].

@@ -36,13 +36,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from advisor.planners.core.errors import (
-    PlanningError,
-    check_counts,
-    check_not_negative,
-    check_positive,
-)
-from advisor.planners.links.collectives import ring_all_reduce_s
+from advisor.planners.core import PlanningError, check_counts, check_not_negative, check_positive
+from advisor.planners.links import ring_all_reduce_s
 
 CAP: Final = 0.8
 MOST_LOSS: Final = 0.05

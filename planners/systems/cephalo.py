@@ -32,9 +32,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.columns import Floats, LayerLatency
-from advisor.planners.core.errors import (
+from advisor.planners.core import (
     GIB,
+    Floats,
+    LayerLatency,
     PlanningError,
     check_counts,
     check_not_negative,
@@ -325,7 +326,7 @@ def memory_curve(compute_bytes: Sequence[float], up_to: int) -> Floats:
     return np.concatenate([[0.0], known, beyond])[: up_to + 1]
 
 
-def plan(
+def plan_cephalo(
     workers: Sequence[Worker],
     job: UnevenJob,
     *,

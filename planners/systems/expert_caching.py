@@ -35,12 +35,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import (
-    PlanningError,
-    check_counts,
-    check_not_negative,
-    check_positive,
-)
+from advisor.planners.core import PlanningError, check_counts, check_not_negative, check_positive
 
 Policy = Literal["lru", "lfu", "periodic", "learned", "oracle"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)

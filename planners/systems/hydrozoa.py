@@ -34,8 +34,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.errors import HOUR_S, PlanningError, check_not_negative, check_positive
-from advisor.planners.links.data_parallel import expected_maximum
+from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.links import expected_maximum
 
 # ------------------------------------------------------------------------------------------
 # The dynamic program behind ``planners.elastic.hydrozoa``: which workers in which phase.

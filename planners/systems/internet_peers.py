@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import select
+from advisor.planners.core import select
 
 Array = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from advisor.planners.core.errors import PlanningError, check_not_negative, check_positive
+from advisor.planners.core import PlanningError, check_not_negative, check_positive
 
 # A wait below this share of the step is the scatter of a loader that keeps up.
 INPUT_BOUND_RATIO: Final = 1.05

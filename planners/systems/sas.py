@@ -30,8 +30,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.links.data_parallel import loss_to_slowest
+from advisor.planners.core import PlanningError
+from advisor.planners.links import loss_to_slowest
 
 # ------------------------------------------------------------------------------------------
 # Free shares of nodes: forecasts and possible futures from recorded shares.

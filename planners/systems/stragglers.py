@@ -33,8 +33,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import PlanningError, check_not_negative, check_positive
-from advisor.planners.links.data_parallel import expected_maximum
+from advisor.planners.core import PlanningError, check_not_negative, check_positive
+from advisor.planners.links import expected_maximum
 
 Array = NDArray[np.float64]
 SLOWER: Final = 0.1  # delta: below it nobody is a straggler

@@ -29,7 +29,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.errors import GIB, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import GIB, PlanningError, check_not_negative, check_positive
 
 Sharing = Literal["sessions", "switchflow"]
 

@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.errors import check_not_negative, check_positive
+from advisor.planners.core import check_not_negative, check_positive
 
 MOST_LOSS: Final = 0.021
 HEADROOM: Final = 0.1

@@ -31,16 +31,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.errors import (
+from advisor.planners.core import (
     GIB,
+    Floats,
     PlanningError,
     check_counts,
     check_not_negative,
     check_positive,
 )
-from advisor.planners.layouts.pipeline import partition
-from advisor.planners.step.units import UnitTimes
+from advisor.planners.layouts import partition
+from advisor.planners.step import UnitTimes
 from advisor.planners.systems.cephalo import Worker
 
 Ints = NDArray[np.int64]

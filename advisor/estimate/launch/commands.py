@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from advisor.answer import Command
-from advisor.estimate import launch
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.launch import recorded
+from advisor.estimate.launch import frameworks, recorded
 from advisor.estimate.ways.units import UnitModel
-from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.core import Layout
+from advisor.planners.layouts import SearchSpace
 
 
 def commands(
@@ -46,12 +45,12 @@ def commands(
     work, per_node = case.work, int(case.fleet.per_node[row])
     if work.transformer is not None and bool(is_laid_out_by_shape(case, np.array([row])).all()):
         settings: dict[str, Any] = {"setup": work.setup, "precision": work.precision}
-        reason = launch.runnable(layout, work.transformer, **settings)
+        reason = frameworks.runnable(layout, work.transformer, **settings)
         if reason is not None:
             return (), (reason,)
         shape = work.transformer
         return (
-            launch.command(
+            frameworks.command(
                 layout, shape, group=group, nodes=nodes, per_node=per_node, **settings
             ),
         ), ()  # fmt: skip

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.estimate.launch.launcher import torchrun
-from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
+from advisor.planners.core import DEFAULT_SETUP, Layout, Precision, TrainingSetup, Transformer
 
 _PRECISIONS: Final[dict[str, str]] = {
     "bf16": "--bf16",

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from advisor.planners.step.units import Unit, is_normalisation, layer_kind
+from advisor.planners.step import Unit, is_normalisation, layer_kind
 
 
 def module_name(name: str) -> str:

@@ -18,10 +18,9 @@ from advisor.collectors.errors import shell_line
 from advisor.estimate.launch.launcher import torchrun
 from advisor.estimate.launch.modules import listed, module_name, tensor_parallel_plan
 from advisor.estimate.launch.trainer import deepspeed_config
-from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import Precision
-from advisor.planners.layouts.frameworks import RECORDED, Framework, broken_rule
-from advisor.planners.step.units import Unit
+from advisor.planners.core import Layout, Precision
+from advisor.planners.layouts import RECORDED, Framework, broken_rule
+from advisor.planners.step import Unit
 
 _SETUP = """import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from advisor.answer import Command
 from advisor.estimate.launch.launcher import torchrun
-from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup
+from advisor.planners.core import DEFAULT_SETUP, Layout, Precision, TrainingSetup
 
 _PRECISIONS: Final[dict[str, str]] = {"bf16": "--bf16", "fp16": "--fp16", "tf32": "--tf32 true"}
 _OPTIMIZERS: Final[dict[str, str]] = {

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
-from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.collectors.derive import advised_memory_bytes
 from advisor.estimate.case import SPACE, StepCase, fitted_rows, placements
 from advisor.estimate.columns import (
     CODE,
@@ -24,15 +24,13 @@ from advisor.estimate.columns import (
     shares_of,
     spread,
 )
-from advisor.jobs.job import Job, Measured
-from advisor.machines.fleet import Fleet
-from advisor.planners.core.columns import Layouts, select
-from advisor.planners.core.errors import GIB
-from advisor.planners.core.nouns import Work
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.links.data_parallel import DataParallelColumns, data_parallel_step
-from advisor.planners.memory.recorded import largest_micro_batch, training_memory_bytes
-from advisor.planners.step.device import StepColumns, step_time
+from advisor.jobs import Job, Measured
+from advisor.machines import Fleet
+from advisor.planners.core import GIB, Layouts, Work, select
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.links import DataParallelColumns, data_parallel_step
+from advisor.planners.memory import largest_micro_batch, training_memory_bytes
+from advisor.planners.step import StepColumns, step_time
 
 # ------------------------------------------------------------------------------------------
 # Which micro-batch and ZeRO stage fit into the devices' memory, for each (type, workers).

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import REACH_90, Bottleneck
+from advisor.answer import Bottleneck
 from advisor.estimate.case import StepCase
 from advisor.estimate.columns import CODE, WAITS, WAYS, TimeColumns, integer_layouts, shares_of
 from advisor.estimate.layout_model import (
@@ -26,13 +26,18 @@ from advisor.estimate.layout_model import (
     trained_share,
 )
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.planners.core.columns import Layouts, Machines, shapes_of
-from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.frameworks import is_runnable, layout_columns
-from advisor.planners.layouts.problem import Found, LayoutProblem, PlannedLayout, SearchSpace
-from advisor.planners.layouts.time import calibrated
-from advisor.planners.step.device import step_time
-from advisor.planners.step.transformer import head_s, layer_times
+from advisor.planners.core import Layout, Layouts, Machines, shapes_of
+from advisor.planners.layouts import (
+    Found,
+    LayoutProblem,
+    PlannedLayout,
+    SearchSpace,
+    calibrated,
+    is_runnable,
+    layout_columns,
+)
+from advisor.planners.step import head_s, layer_times, step_time
+from advisor.quantities import REACH_90
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

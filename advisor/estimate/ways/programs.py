@@ -22,13 +22,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import REACH_90
-from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.collectors.derive import advised_memory_bytes
 from advisor.errors import RunError
 from advisor.estimate.columns import STATUSES, WAYS, TimeColumns, integer_layouts, shares_of
-from advisor.jobs.job import Job, Program
-from advisor.jobs.transfers import data_in_s
-from advisor.machines.fleet import Fleet
+from advisor.jobs import Job, Program, data_in_s
+from advisor.machines import Fleet
+from advisor.quantities import REACH_90
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

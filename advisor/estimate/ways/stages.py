@@ -23,17 +23,10 @@ from advisor.estimate.launch.megatron import command_line
 from advisor.estimate.launch.recorded import parallel_file, script_of
 from advisor.estimate.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.plan import Choice
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Layout
-from advisor.planners.layouts.mixed import MachineGroup, MixedPlan, search_mixed
-from advisor.planners.links import collectives
-from advisor.planners.systems.zorse import (
-    GroupedPipeline,
-    StageGroup,
-    StageMemory,
-    grouped_pipeline,
-)
+from advisor.planners.core import Floats, Layout, PlanningError
+from advisor.planners.layouts import MachineGroup, MixedPlan, search_mixed
+from advisor.planners.links import split_partitions
+from advisor.planners.systems import GroupedPipeline, StageGroup, StageMemory, grouped_pipeline
 
 # ------------------------------------------------------------------------------------------
 # Pipelines over unlike groups whose stages are equally wide, as Megatron-LM runs them.
@@ -161,7 +154,7 @@ def partitions(case: OnGroups) -> list[list[Machines]]:
     limit = min(_MOST_GROUPS, len(case.model.parts))
     return [
         [[machines[i] for i in part] for part in parts]
-        for parts in collectives.splits(network_weights(machines))[1:limit]
+        for parts in split_partitions(network_weights(machines))[1:limit]
     ]
 
 

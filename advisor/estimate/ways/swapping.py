@@ -27,15 +27,19 @@ from advisor.estimate.plan import Choice
 from advisor.estimate.ways.data_parallel import host_process_bytes
 from advisor.estimate.ways.model_parallel import machine_key
 from advisor.estimate.ways.units import node_of
-from advisor.machines.cluster import ClusterGroup, NamedCluster
-from advisor.machines.devices import part
-from advisor.machines.fleet import assumed_network_log_sd
-from advisor.planners.core.columns import RECOMPUTES, put, select
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.memory.recorded import offloaded_bytes
-from advisor.planners.systems import atom
-from advisor.planners.systems.atom import AVERAGE_EVERY, Peer, SwapModel, SwapPlan
+from advisor.machines import ClusterGroup, NamedCluster, assumed_network_log_sd, part
+from advisor.planners.core import GIB, RECOMPUTES, PlanningError, put, select
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.memory import offloaded_bytes
+from advisor.planners.systems import (
+    AVERAGE_EVERY,
+    Peer,
+    SwapModel,
+    SwapPlan,
+    least_swapped_step_s,
+    pipeline_rival_s,
+    plan_atom,
+)
 
 _MOST_MICRO_BATCH: Final = 64
 # What a swapping peer does in terms of a layout: nothing else fits that.
@@ -116,7 +120,7 @@ class PeersOn:
 
     def least_s(self, asked: SwapQuestion, micro_batch: int, steps: int) -> float:
         """Return a bound from below on the step at one micro-batch; inf where none is [s]."""
-        return atom.least_step_s(
+        return least_swapped_step_s(
             self.layers(micro_batch), self.peer(micro_batch), peers=asked.peers,
             accumulation_steps=steps, average_every=asked.average_every,
         )  # fmt: skip
@@ -127,7 +131,7 @@ class PeersOn:
         Raises PlanningError if the model does not fit into host memory, or no layer into the GPU.
         """
         peer = self.peer(micro_batch)
-        found = atom.plan(
+        found = plan_atom(
             self.layers(micro_batch), peer, peers=asked.peers, accumulation_steps=steps,
             average_every=asked.average_every,
         )  # fmt: skip
@@ -310,7 +314,7 @@ def layer_swapping(case: OnGroups, *, average_every: int | None = None) -> Choic
     Raises UsageError if ``average_every`` is below 1. Raises PlanningError if the model does not
     fit into host memory, or no layer into a GPU.
     """
-    every = atom.AVERAGE_EVERY if average_every is None else average_every
+    every = AVERAGE_EVERY if average_every is None else average_every
     if every < 1:
         raise UsageError(
             f"--average-every {every} is out of range",
@@ -335,7 +339,7 @@ def layer_swapping(case: OnGroups, *, average_every: int | None = None) -> Choic
 
 def _described(case: OnGroups, found: SwapStep) -> Choice:
     plan, u = found.plan, found.model.micro_batch
-    rival_s = atom.pipeline_rival_s(
+    rival_s = pipeline_rival_s(
         found.model,
         found.on.peer(u),
         peers=case.cluster.devices,

@@ -21,16 +21,16 @@ from advisor.estimate.launch.launcher import torchrun
 from advisor.estimate.launch.recorded import script_of
 from advisor.estimate.laws import ModelOn, ReducedStep, Stage
 from advisor.estimate.plan import Choice
-from advisor.planners.core.columns import Floats
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.step.units import UnitTimes
-from advisor.planners.systems import cephalo
-from advisor.planners.systems.cephalo import (
+from advisor.planners.core import GIB, Floats, PlanningError
+from advisor.planners.step import UnitTimes
+from advisor.planners.systems import (
     CephaloConstants,
     MicroBatchCurve,
     UnevenJob,
     Worker,
     balance,
+    even_plan,
+    plan_cephalo,
 )
 
 Ints = NDArray[np.int64]
@@ -288,7 +288,7 @@ def uneven_state(case: OnGroups) -> Choice:
         reduce_scatter_s=gather,
         optimizer_s=max(model.times(g).optimizer_s for g in groups) / case.cluster.devices,
     )
-    found = cephalo.plan(workers, job, constants=_CONSTANTS)
+    found = plan_cephalo(workers, job, constants=_CONSTANTS)
     whole = _with_stragglers(model, found.step_s)
     total = max(sum(found.state_bytes), 1.0)
     return case.choice(
@@ -317,7 +317,7 @@ def _with_stragglers(model: ModelOn, computed_s: float) -> ReducedStep:
 def _even_s(model: ModelOn, workers: Sequence[Worker], job: UnevenJob) -> float | None:
     """Return the step with equal batches; None where they do not divide or do not fit [s]."""
     try:
-        even = cephalo.even_plan(workers, job, constants=_CONSTANTS)
+        even = even_plan(workers, job, constants=_CONSTANTS)
     except PlanningError:
         return None
     return _with_stragglers(model, even.step_s).step_s

@@ -18,24 +18,26 @@ from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
 from advisor.estimate.columns import CODE, STATUSES, WAYS, TimeColumns, shares_of
 from advisor.estimate.ways.data_parallel import host_fits, kept_free_bytes
-from advisor.jobs.job import Job
-from advisor.machines.devices import host_device
-from advisor.machines.fleet import Fleet
-from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Device, Link, Node
-from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.layouts.unit_search import search_recorded
-from advisor.planners.layouts.units import RecordedLayout, RecordedMachine, RecordedModel
-from advisor.planners.memory.recorded import UnitTable
-from advisor.planners.step.device import step_time
-from advisor.planners.step.units import (
+from advisor.jobs import Job
+from advisor.machines import Fleet, host_device
+from advisor.planners.core import Device, Link, Node, PlanningError
+from advisor.planners.layouts import (
+    RecordedLayout,
+    RecordedMachine,
+    RecordedModel,
+    SearchSpace,
+    layout_columns,
+    search_recorded,
+)
+from advisor.planners.memory import UnitTable
+from advisor.planners.step import (
     TransformerBlocks,
     Unit,
     UnitTimes,
+    step_time,
     transformer_blocks,
     unit_times,
-    units,
+    work_units,
 )
 
 # ------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ class UnitModel:
 
     def __init__(self, case: StepCase) -> None:
         self.case = case
-        self.parts: tuple[Unit, ...] = units(case.work)
+        self.parts: tuple[Unit, ...] = work_units(case.work)
         self.blocks: TransformerBlocks | str = transformer_blocks(
             case.work, self.parts, heads=case.job.heads
         )
@@ -384,7 +386,7 @@ def node_of(fleet: Fleet, row: int, accelerators: Mapping[str, Accelerator]) -> 
 
 def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) -> float:
     """Return the rate between host memory and a device, by its PCIe generation [bytes/s]."""
-    from advisor.machines.devices import part
+    from advisor.machines import part
 
     row = accelerators.get(device.name.partition("/")[0])
     return _HOST_BYTES_PER_S if row is None else part(row).host_bytes_per_s

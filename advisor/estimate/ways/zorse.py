@@ -9,14 +9,15 @@ from advisor.estimate.groups import ALONE, Machines, OnGroups, slowest_networks
 from advisor.estimate.laws import ModelOn
 from advisor.estimate.plan import Choice
 from advisor.estimate.ways.stages import partitions
-from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.systems import zorse
-from advisor.planners.systems.cephalo import Worker
-from advisor.planners.systems.zorse import (
+from advisor.planners.core import GIB, PlanningError
+from advisor.planners.systems import (
     AsymmetricPlan,
     PipelineGroup,
     PipelineJob,
+    Worker,
     ZorseConstants,
+    best_of_groups,
+    order_groups,
 )
 
 NAME: Final = "asymmetric pipeline"
@@ -56,7 +57,7 @@ def _planned(case: OnGroups, parts: Sequence[Machines]) -> tuple[AsymmetricPlan,
     """
     groups = [_group(case, part) for part in parts]
     slowest = slowest_networks(parts)
-    order = zorse.order_groups(groups, slowest)
+    order = order_groups(groups, slowest)
     ordered = [groups[i] for i in order]
     try:
         return _best(case, ordered, parts, may_offload=False), order
@@ -103,7 +104,7 @@ def _best(
     table, blocks = model.table, model.blocks
     boundary = table.output_bytes[table.is_block].max()
     machines = [m for part in parts for m in part]
-    return zorse.best_of_groups(
+    return best_of_groups(
         groups,
         PipelineJob(
             global_batch=case.global_batch,

@@ -1,0 +1,9 @@
+from .asking import facts_here as facts_here
+from .asking import facts_on as facts_on
+from .cures import cures_for as cures_for
+from .cures import sharing_with as sharing_with
+from .experts import Serving as Serving
+from .experts import serving_advice as serving_advice
+from .facts import Advice as Advice
+from .facts import AdviceList as AdviceList
+from .facts import Facts as Facts

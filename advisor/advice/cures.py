@@ -1,0 +1,62 @@
+"""Advice that makes a job faster or cheaper before anything is rented: a source a module.
+
+A source is a module with ``advise(facts) -> Iterable[Advice]`` and one line in ``SOURCES``. It
+offers only what the recording shows to apply, prices it with ``facts.priced`` (the one estimate,
+asked of a changed job), and is silent otherwise; see ``docs/advice.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from advisor.advice import feeding, machines, neighbours, step
+from advisor.advice.facts import Advice, Facts, How
+from advisor.jobs import Job
+
+__all__ = ["SOURCES", "Advice", "Facts", "How", "cures_for", "sharing_with"]
+
+# One line a source, in any order: what is strongest is said first.
+SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
+    step.advise_software,
+    step.advise_optimizers,
+    step.advise_batches,
+    feeding.advise_feeding,
+    feeding.advise_chores,
+    machines.advise_machines,
+    step.advise_described,
+    feeding.advise_data_reuse,
+    neighbours.advise_colocation,
+    machines.advise_rightsizing,
+    neighbours.advise_stragglers,
+    neighbours.advise_harvesting,
+)  # fmt: skip
+
+# Said however weak: it was recorded for nothing else.
+_ASKED_FOR: Final = frozenset({"harvest-memory"})
+# Effects below this share on time times cost are not worth a line: two runs differ by more.
+LEAST_STRENGTH: Final = 0.02
+
+
+def cures_for(
+    facts: Facts, sources: Iterable[Callable[[Facts], Iterable[Advice]]] = SOURCES, *,
+    kept: Iterable[str] = (),
+) -> tuple[Advice, ...]:  # fmt: skip
+    """Return what is worth saying of a job, the strongest first.
+
+    ``sources``: all of them by default; ``kept``: names of advice that is said however weak, or
+    where it does not pay.
+    """
+    found = [one for source in sources for one in source(facts)]
+    always = _ASKED_FOR | set(kept)
+    said = [one for one in found if one.strength >= LEAST_STRENGTH or one.name in always]
+    return tuple(sorted(said, key=lambda one: (-one.strength, one.name)))
+
+
+def sharing_with(other: Job) -> tuple[Callable[[Facts], Iterable[Advice]], ...]:
+    """Return the sources where another job is there to share a device with."""
+
+    def share(facts: Facts) -> Iterable[Advice]:
+        return neighbours.beside_run(facts, other)
+
+    return tuple(share if one is neighbours.advise_colocation else one for one in SOURCES)

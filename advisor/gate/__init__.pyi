@@ -1,0 +1,9 @@
+from .decision import AskedMachines as AskedMachines
+from .decision import GateVerdict as GateVerdict
+from .decision import Submission as Submission
+from .decision import judge as judge
+from .decision import judge_submission as judge_submission
+from .submissions import parse_partitions as parse_partitions
+from .submissions import read_command as read_command
+from .submissions import read_submission as read_submission
+from .submissions import read_task as read_task

@@ -1,0 +1,126 @@
+"""From a job and constraints to the Pareto list, and why everything else is not on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
+from advisor.ask import Constraints as Request
+from advisor.collectors.format import Recording
+from advisor.estimate import Predictor, facts_of
+from advisor.jobs import Job
+from advisor.rank.changes import changes, known_error, relaxed, unmeasured_words
+from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, keeps, picks, shared_reasons
+from advisor.rank.ranking_front import pareto_front
+from advisor.rank.rows import ranked_rows
+from advisor.words import summary_of
+
+__all__ = ["Request", "pareto_front", "recommend"]
+
+
+def recommend(
+    job: Job,
+    request: Request | None = None,
+    *,
+    predictor: Predictor | None = None,
+    here: Candidate | None = None,
+    prunes: bool = True,
+    with_changes: bool = False,
+    recording: Recording | None = None,
+    in_full: bool = False,
+) -> Recommendation:
+    """Rank what could be rented for ``job`` by training time and cost.
+
+    Parameters
+    ----------
+    request : Request, optional
+        No constraints and on-demand prices by default.
+    predictor : Predictor, optional
+        Over the bundled catalogue by default.
+    here : Candidate, optional
+        The job on this machine, which takes part where it keeps the constraints.
+    prunes : bool, default True
+        False searches the best layout of every row, those that cannot be on the front too.
+    with_changes : bool, default False
+        Also say what would change the answer, which asks a few more questions.
+    recording : Recording, optional
+        What was seen of the job: more can be said of what would change the answer.
+    in_full : bool, default False
+        Also say of every candidate where its numbers are from.
+
+    Returns
+    -------
+    Recommendation
+        An empty ``front`` means that nothing satisfies the constraints; ``nearest`` then holds
+        what comes closest to them.
+    """
+    request = request or Request()
+    predictor = predictor or Predictor()
+    ranked, rejected, considered = ranked_rows(job, request, predictor, prunes=prunes)
+    front, nearest = ranked.candidates(ranked.shown), ranked.candidates(ranked.nearest)
+    if in_full:
+        front, nearest = (
+            tuple(replace(one, sources=facts_of(predictor, job, one, space=request.space))
+                  for one in rows)
+            for rows in (front, nearest)
+        )  # fmt: skip
+    at_hand = here if here is not None and keeps(here, request) else None
+    chosen = picks(front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence)
+    rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
+    error = None if rented is None else known_error(job, rented, predictor.catalogue)
+    unknown = unmeasured_words(job, rented) if rented is not None and error is None else ""
+    found = Recommendation(
+        run=job.name,
+        job=job.facts(),
+        catalogue=Prices(as_of=predictor.catalogue.as_of, offers=len(ranked.offers.type_index)),
+        predictor=Named(name=predictor.name, version=predictor.version),
+        considered=considered,
+        rejected={reason: number for reason, number in rejected.items() if number},
+        front=front,
+        nearest=nearest,
+        here=here,
+        picks=chosen,
+        shared_reasons=shared_reasons(front),
+        changes=(
+            _changes(job, request, predictor, rented, here, front, rejected, recording)
+            if with_changes and rented is not None
+            else ()
+        ),
+        known_error=error,
+        probes=ranked.probes(),
+        notes=ranked.notes(front, nearest),
+    )
+    said = summary_of(
+        found.to_record(),
+        certainty=request.confidence or CONFIDENCE,
+        worth=LEAST_SPEED_UP,
+        trouble_h=TROUBLE_H,
+        here=None if at_hand is None else at_hand.to_record(),
+        unmeasured=unknown,
+    )
+    return replace(found, summary=said)
+
+
+def _changes(
+    job: Job, request: Request, predictor: Predictor, rented: Candidate, here: Candidate | None,
+    front: tuple[Candidate, ...], rejected: Counter[str], recording: Recording | None,
+) -> tuple[ProposedChange, ...]:  # fmt: skip
+    """Return what would change the answer: the script, how it is paid, the limits that bind."""
+
+    def limited(other: Request) -> Recommendation:
+        return recommend(job, other, predictor=predictor)
+
+    def changed(other: Job) -> Recommendation:
+        return recommend(other, request, predictor=predictor)
+
+    return (
+        *changes(
+            job, request, predictor, rented, here, front, recording=recording, ask=changed
+        ),
+        *relaxed(request, rented, front, rejected, limited),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------
+# Constraints under the name that the ranking uses.

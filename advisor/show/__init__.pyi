@@ -1,0 +1,16 @@
+from .charts import Chart as Chart
+from .charts import Series as Series
+from .charts import compared_charts as compared_charts
+from .charts import front_chart as front_chart
+from .charts import plan_charts as plan_charts
+from .charts import run_charts as run_charts
+from .charts import steps as steps
+from .charts import thinned_readings as thinned_readings
+from .draw import Style as Style
+from .draw import charts_text as charts_text
+from .draw import write_charts as write_charts
+from .notebook import answers_frame as answers_frame
+from .notebook import headline_of as headline_of
+from .notebook import plot_front as plot_front
+from .notebook import recommendation_html as recommendation_html
+from .notebook import table_html as table_html

@@ -1,0 +1,16 @@
+from .elastic import JobFigures as JobFigures
+from .elastic import elastic_answer as elastic_answer
+from .elastic import figures_of as figures_of
+from .elastic import question_of as question_of
+from .own_cluster import ClusterComparison as ClusterComparison
+from .own_cluster import compare_with_cluster as compare_with_cluster
+from .own_cluster import on_own_devices as on_own_devices
+from .queue import OwnCluster as OwnCluster
+from .queue import queue_answer as queue_answer
+from .spot import SpotQuestion as SpotQuestion
+from .spot import packaged_answer as packaged_answer
+from .spot import spot_answer as spot_answer
+from .systems import FailureQuestion as FailureQuestion
+from .systems import failures_answer as failures_answer
+from .systems import nodes_answer as nodes_answer
+from .systems import shared_aggregation as shared_aggregation

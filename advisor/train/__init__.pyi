@@ -1,0 +1,14 @@
+from .feedback import RETRAINING as RETRAINING
+from .feedback import Comparison as Comparison
+from .feedback import Drift as Drift
+from .feedback import StepComparison as StepComparison
+from .feedback import drift as drift
+from .feedback import note_cluster_run as note_cluster_run
+from .feedback import note_layout_run as note_layout_run
+from .feedback import note_run as note_run
+from .feedback import read as read
+from .folder import Day as Day
+from .folder import Out as Out
+from .folder import day_of as day_of
+from .labelled import read_runs as read_runs
+from .models import train_models as train_models

@@ -1,0 +1,2 @@
+from .serve import Server as Server
+from .serve import listening_socket as listening_socket

@@ -1,0 +1,10 @@
+from .core import Cluster as Cluster
+from .core import Device as Device
+from .core import Layer as Layer
+from .core import Layout as Layout
+from .core import Link as Link
+from .core import Node as Node
+from .core import Operator as Operator
+from .core import PlanningError as PlanningError
+from .core import Transformer as Transformer
+from .core import Work as Work

@@ -1,0 +1,15 @@
+from .engine import POLICIES as POLICIES
+from .engine import Column as Column
+from .engine import JobTable as JobTable
+from .engine import Placement as Placement
+from .engine import Policy as Policy
+from .engine import QueueParameters as QueueParameters
+from .engine import SharedCluster as SharedCluster
+from .simulator import POLICIES_OF_START as POLICIES_OF_START
+from .simulator import OpenJobs as OpenJobs
+from .simulator import RentOrWait as RentOrWait
+from .simulator import Wait as Wait
+from .simulator import rent_or_wait as rent_or_wait
+from .simulator import simulate_queue as simulate_queue
+from .simulator import start_delays_s as start_delays_s
+from .simulator import wait_on_cluster as wait_on_cluster
