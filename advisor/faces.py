@@ -14,7 +14,7 @@ from typing import Any
 
 
 def face(room: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a room, whose ``__init__`` is ``file``.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a room; ``file`` is its ``__init__``.
 
     Nothing is kept: who looks again is given what the name means now.
     """

@@ -7,6 +7,7 @@ circles inside a room, those hidden in functions and behind ``TYPE_CHECKING`` in
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -116,7 +117,7 @@ def test_a_circle_is_found() -> None:
 def test_the_graph_has_what_only_some_statements_show() -> None:
     graph = imports()
     # Inside a function, relative, of a package, and behind TYPE_CHECKING.
-    assert "advisor.simulate.queue" in graph["advisor.cli.simulate"]
+    assert "advisor.simulate." in graph["advisor.cli.simulate"]
     assert "advisor.collectors.hooks.session" in graph["advisor.collectors.hooks.boot"]
     assert "advisor.collectors.hooks.state" in graph["advisor.collectors.hooks.chores"]
     assert "advisor.catalogue." in graph["advisor.cli.catalogue"]
@@ -126,6 +127,45 @@ def test_no_circle_of_imports() -> None:
     # A package's __init__ offers its modules' names: what is imported through it, by a module of
     # its own, is a circle too.
     assert circles(imports()) == []
+
+
+def room(module: str) -> str:
+    """Return the room that a module lies in; those beside the rooms are open to all."""
+    parts = module.split(".")
+    depth = 3 if parts[1] in GROUND else 2
+    return ".".join(parts[:depth]) if len(parts) > depth else ""
+
+
+def test_rooms_are_entered_by_their_doors() -> None:
+    """A room's face is what its ``__init__.pyi`` lists; the rest is its own.
+
+    The laboratory fits and scores what lies inside. The hooks run in the script's interpreter,
+    where they are loaded by path: their modules are their doors.
+    """
+    open_to_all = ("advisor.lab", "advisor.collectors.hooks")
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in imports().items()
+        for target in sorted(targets)
+        if not name.startswith("advisor.lab")
+        and not target.endswith(".")
+        and not target.startswith(open_to_all)
+        and room(target)
+        and room(target) != room(name)
+    ]
+    assert wrong == []
+
+
+def test_faces_list_what_is_there() -> None:
+    """Every name of every face can be had."""
+    stubs = [stub for top in ("advisor", *GROUND) for stub in (ROOT / top).glob("*/__init__.pyi")]
+    assert len(stubs) > 25
+    for stub in stubs:
+        if stub.parent.name in LINKS:
+            continue
+        found = importlib.import_module(_name([*stub.parent.relative_to(ROOT).parts]))
+        for listed in found.__all__:
+            assert hasattr(found, listed), (found.__name__, listed)
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -69,7 +69,6 @@ from .spot import late_fractions as late_fractions
 from .spot import on_elastic_spot as on_elastic_spot
 from .spot import on_spot_by_deadline as on_spot_by_deadline
 from .spot import on_spot_with_fallback as on_spot_with_fallback
-from .ways.beside import shown_name as shown_name
 from .ways.data_parallel import host_fits as host_fits
 from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search

@@ -11,7 +11,6 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from advisor.errors import UsageError
-from advisor.estimate import shown_name
 from advisor.quantities import REACH_90, digits, hours_text, usd_text
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
@@ -64,6 +63,10 @@ _PARTS: Final = {
 }
 _WORTH_SAYING: Final = 0.001
 _NAME: Final = 36
+# Ways of training whose degrees say it all.
+_TOLD_BY_DEGREES: Final = frozenset(
+    {"", "program", "data parallel", "model parallel", "recorded units"}
+)
 
 
 def waits_words(bottleneck: str) -> str:
@@ -312,8 +315,8 @@ def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: b
     parts = one["configuration"]
     left = [" + ".join(map(pieces.machine, parts)) + mark, *(_inside(part, one) for part in parts)]
     shared = pieces.degrees(one["layout"])
-    if said := shown_name(one["way"]):
-        shared = f"{shared}, {said}"
+    if len(parts) == 1 and one["way"] not in _TOLD_BY_DEGREES:
+        shared = f"{shared}, {one['way']}"
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"mostly {one['bottleneck']}"] if names_wait else []

@@ -63,8 +63,3 @@ def beside_words(columns: TimeColumns, row: int) -> tuple[str, ...]:
     """Return what is said of a row that one of these ways has; nothing of the others."""
     way = _CODES.get(int(columns.way[row]))
     return () if way is None else way.words(columns, row)
-
-
-def shown_name(name: str) -> str:
-    """Return the name of one of these ways, nothing of the layouts: their degrees say it all."""
-    return name if any(way.name == name for way in WAYS) else ""
