@@ -1,6 +1,6 @@
-"""Advice that makes a job faster or cheaper before anything is rented: a source a module.
+"""Advice that makes a job faster or cheaper before anything is rented.
 
-A source is a module with ``advise(facts) -> Iterable[Advice]`` and one line in ``SOURCES``. It
+A source is a function from ``Facts`` to ``Advice``, and one line in ``SOURCES``. It
 offers only what the recording shows to apply, prices it with ``facts.priced`` (the one estimate,
 asked of a changed job), and is silent otherwise; see ``docs/advice.md``.
 """

@@ -90,7 +90,7 @@ class Advice(Recorded):
         """Return ln of the factor on time times cost, negated: what advice is ranked by.
 
         Half the time at the same cost is as strong as half the cost in the same time: the weight
-        of ``ranking.picks``' best value.
+        of ``rank.front``' best value.
         """
         product = max(self.time_factor, _LEAST_FACTOR) * max(self.cost_factor, _LEAST_FACTOR)
         return -math.log(product)

@@ -98,7 +98,7 @@ class Recommendation(Recorded):
     predictor: Named
     considered: int  # candidates looked at: offers times counts
     rejected: Mapping[str, int]  # candidates by the first reason that ruled them out
-    # what to choose, by the name of what is wanted (``ranking.picks``): a rank of the front
+    # what to choose, by the name of what is wanted (``rank.front``): a rank of the front
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
     summary: tuple[str, ...] = ()  # the choice in words, most important first
     shared_reasons: tuple[str, ...] = ()  # what holds for every candidate of the front

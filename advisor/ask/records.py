@@ -24,13 +24,13 @@ class JobSpec:
 
     # run, job_file, model, cnn: at most one: a recorded run (name or folder), a job file, a
     # Hugging Face ``config.json`` (or its folder), a network as
-    # ``planners.step.describe_convolutions.parse_network`` reads it. The latest run where neither
+    # ``planners.step.describe.parse_network`` reads it. The latest run where neither
     # these nor ``layers``, ``hidden``, ``heads``, ``runs`` are given.
     run: str | None = None
     job_file: str | None = None
     model: str | None = None
     cnn: str | None = None
-    # a table of the job's runs elsewhere (``jobs.actuals.read_runs``); alone, all that is known of
+    # a table of the job's runs elsewhere (``jobs.runs.read_runs``); alone, all that is known of
     # it
     runs: str | None = None
     runs_of: str | None = None  # the job of that table that is meant
@@ -270,7 +270,7 @@ class SetupRequest:
 class ClusterRequest:
     """Machines that are given: those of ``plan``, or the user's own shared cluster."""
 
-    machines: str | None = None  # as ``machines.cluster_text`` reads them
+    machines: str | None = None  # as ``machines.cluster`` reads them
     # what the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs
     trace: str | None = None
     policy: str = "fifo"

@@ -406,7 +406,7 @@ def host_core_speed(job: Job) -> float | None:
 #
 # Where nothing was measured, links as sold and published constants time the exchange of gradients
 # (``ways.data_parallel``). Three runs of the job on at least two numbers of devices say more: the
-# law of ``planners.links.scaling_law`` is fitted to them, and takes the place of the nominal links
+# law of ``planners.links.scaling`` is fitted to them, and takes the place of the nominal links
 # on machines with the same device and network, however many. What the device model says of one
 # device stands in as runs of its own error, so that other batches than the measured ones are
 # known.
@@ -520,7 +520,7 @@ def fitted_rows(
 # What is known of links between machines is known of a few sites', most with RDMA: fits without
 # one table each agree on constants that no table moves from their priors, and say nothing of a
 # user's network. So much it is off at least: the prior's width of the efficiency of networks
-# (``train.layout_model.PRIOR_SD``).
+# (``lab.fit.layouts.PRIOR_SD``).
 _NETWORK_LOG_SD: Final = 0.15
 _OF_NETWORKS: Final = (
     "dp_network_efficiency", "dp_latency_s", "dp_overlap", "pp_efficiency", "pp_latency_s",

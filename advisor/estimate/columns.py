@@ -28,7 +28,7 @@ STATUSES: Final = (
     "runs_on_one_machine",
     "batch_does_not_divide",
     "excluded_by_layout",
-    # Not estimated, since a bound from below was enough (``ranking.pruning``):
+    # Not estimated, since a bound from below was enough (``rank.prune``):
     "dominated",
     "over_deadline",
     "over_budget",

@@ -1,9 +1,9 @@
 """From a step to a finish and a bill: start-up, data, checkpoints, failures, removals of machines.
 
-On demand the expected time with failures (``planners.goodput.goodput``); on spot machines the
+On demand the expected time with failures (``planners.goodput``); on spot machines the
 quantiles of
 replayed availability records (``planners.spot.replay``). What a whole run adds besides multiplies
-both (``planners.goodput.campaign``). The errors of the step time and of the whole run widen both.
+both (``planners.goodput``). The errors of the step time and of the whole run widen both.
 A new machine in place of another starts the program and brings in the data again.
 """
 
@@ -120,7 +120,7 @@ class Completion:
     overhead_fraction: Floats  # (n,); what checkpoints, failures and removals add to the work
     # (n,); useful work between two checkpoints that the figures assume [s]
     checkpoint_interval_s: Floats
-    # (n,); checkpoints and failures add less than ``planners.goodput.goodput.NEGLIGIBLE_FRACTION``
+    # (n,); checkpoints and failures add less than ``planners.goodput.NEGLIGIBLE_FRACTION``
     is_negligible: NDArray[np.bool_]
     # (n,); by which a whole run of this size takes longer than its steps, checkpoints, failures
     # and removals: evaluation, stalls, stops by hand

@@ -85,7 +85,7 @@ def job_of(
     spec: JobSpec, setup: SetupRequest | None = None, *, job: Job | None = None,
     catalogue: Callable[[], Catalogue] = Catalogue.load,
 ) -> Job:  # fmt: skip
-    """Return the job that is meant; as ``jobs.loading.job_of``, known by its runs alone as well.
+    """Return the job that is meant; one known by its runs alone as well.
 
     Raises UsageError if several jobs are named, or a value makes no sense; CatalogueError if a run
     was on a machine that the catalogue does not have; PlanningError if a model cannot be
@@ -228,12 +228,12 @@ def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> 
 # ------------------------------------------------------------------------------------------
 # The user's own runs of a job in the form that planners take, each made once.
 #
-# - Steps of transformers in known layouts calibrate the layout model (``ways.own_layouts``).
+# - Steps of transformers in known layouts calibrate the layout model (``estimate.case``).
 # - Three runs of the job on several numbers of devices are its law of scaling there
-#   (``ways.measured_cluster``).
+#   (``estimate.case``).
 # - Runs of other jobs tell of devices that they were on and the job was not
-#   (``planners.step.other_jobs``).
-# - Every run of the job stands beside the bare model's step in its place (``ways.anchors``).
+#   (``planners.step.from_runs``).
+# - Every run of the job stands beside the bare model's step in its place (``estimate.case``).
 
 
 _MOST_KEPT: Final = 10_000

@@ -5,8 +5,8 @@ the model was recorded or described. Its ``law`` says what the units and their c
 
 | law             | units' times              | reductions             | memory                   |
 |-----------------|---------------------------|------------------------|--------------------------|
-| ``OperatorLaw`` | ``step.unit_times``       | ``links.data_parallel``| ``memory.unit_memory``   |
-| ``LayoutLaw``   | ``step.transformer_step`` | ``layouts.layout_time``| ``memory.layout_memory`` |
+| ``OperatorLaw`` | ``step.units``            | ``links.data_parallel``| ``memory.recorded``      |
+| ``LayoutLaw``   | ``step.transformer``      | ``layouts.time``       | ``memory.transformers``  |
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class ModelOn:
 
 
 # ------------------------------------------------------------------------------------------
-# Units of a transformer by the layout model: layers, head, rings and sends (``ways.laws``).
+# Units of a transformer by the layout model: layers, head, rings, sends (``layout_model``).
 
 
 # Cephalo's and Zorse's measured rings against the plain formula (planners.md 4.7).

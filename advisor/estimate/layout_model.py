@@ -178,12 +178,12 @@ def load(file: Path | None = None) -> LayoutModel:
 # ------------------------------------------------------------------------------------------
 # Which of two laws times a transformer's layers on a device, always the same one for the same.
 #
-# - The law of the shapes (``planners.step.transformer_step``): products, attention and elementwise
+# - The law of the shapes (``planners.step.transformer``): products, attention and elementwise
 #   traffic counted from the model's dimensions, constants fitted on published runs of Megatron,
 #   DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on whose
 #   rate of large products was measured, in 16 bits or less (or TF32).
 # - The law of the operators (``planners.step.device``): a roofline over every operator of the
-#   step, with what measured steps say of its errors (``planners.step.residual``). It holds
+#   step, with what measured steps say of its errors (``planners.step.calibrate``). It holds
 #   everywhere else: processors, other makers' accelerators, fp32, and cards of known families
 #   whose rate nobody measured, on which the shapes err by a quarter and the operators by a tenth
 #   (``advisor validate described``).
@@ -245,7 +245,7 @@ def operator_table(work: Work, columns: StepColumns, log_factor: float = 0.0) ->
     """Return a layer's share of a model's times by the law of the operators.
 
     ``columns``: on one device, at the micro-batches 1, 2, 4, ; ``log_factor``: what measured steps
-    say of the device (``planners.step.calibration``).
+    say of the device (``planners.step.calibrate``).
     """
     assert work.transformer is not None
     share = float(np.exp(log_factor)) / work.transformer.layers

@@ -1,7 +1,7 @@
 """Corrections learned from runs, on top of physics where they cover the job.
 
 A model covers a candidate if the known features of the job, of its profile and of the machines
-lie no farther from the runs that it was fitted on than left-out programs do (``learned.hull``),
+lie no farther from the runs that it was fitted on than left-out programs do (``learned.quick``),
 some of them on the same accelerator; the physical estimate stays everywhere else. Whether it
 covers anything is asked of ``features.json`` alone: the trees themselves, and the packages that
 they need, are loaded only where there is something to correct.

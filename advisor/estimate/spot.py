@@ -65,7 +65,7 @@ from advisor.records import packaged_spot_history
 # A way to complete a job: on as many spot machines as there are, up to a number (elastic).
 #
 # Data-parallel workers only: the batch stays, so fewer machines take more micro-batches, and every
-# count has the step time that the estimate gives it. See ``planners.spot.growing``.
+# count has the step time that the estimate gives it. See ``planners.spot.timelines``.
 
 
 # Counts that are looked at everywhere: powers of two and the middle between two of them.
@@ -173,7 +173,7 @@ def _replayed(spells: Spells, begin: Column, workers: Workers, job: SpotJob) -> 
 # A way to complete a job: on spot machines, and on demand while there are none.
 #
 # The same machines in the same region: the job moves to on-demand ones when spot machines are
-# taken away, and back when they have been there again for a while (``planners.spot.alternating``).
+# taken away, and back when they have been there again for a while (``planners.spot.timelines``).
 
 
 # A record is long enough if it lasts twice the time on demand: moves at most double that
@@ -348,7 +348,7 @@ def _spot_ways_completion(
 # ------------------------------------------------------------------------------------------
 # The whole job on spot machines by a deadline: on demand or waiting where its plan says so.
 #
-# The plan and its replay are ``planners.spot.planned``'s, the same that ``advisor simulate spot``
+# The plan and its replay are ``planners.spot.deadline``'s, the same that ``advisor simulate spot``
 # follows; here they get the step's own error, what a whole run adds, and the parts of the time.
 
 

@@ -482,7 +482,7 @@ def job_from_recording(
 
     Raises RunError if the recording lacks what a prediction needs: steps, a batch size, the job's
     length. Raises NotKnownError if what it has is too uncertain to answer from
-    (``collectors.certainty``). Raises UsageError if a given length or batch makes no sense.
+    (``collectors.derive.certainty``). Raises UsageError if a given length or batch makes no sense.
     """
     lengths = (epochs, total_steps, total_samples)
     _check_lengths(*lengths, global_batch)

@@ -2,7 +2,7 @@
 
 Equal machines are asked of the same estimate as everything else (``Predictor.step_columns``): on
 all of them, in every family of layouts that can be told apart, and on fewer. Machines of several
-types are asked of the ways that join them (``ways.unlike``), and of each type alone.
+types are asked of the ways that join them (``estimate.best``), and of each type alone.
 """
 
 from __future__ import annotations

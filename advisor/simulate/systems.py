@@ -302,7 +302,7 @@ _MOST_DRAWN: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureQuestion:
-    """A job, its saves and restarts; see ``planners.goodput.goodput.expected_completion``.
+    """A job, its saves and restarts; see ``planners.goodput.expected_completion``.
 
     ``checkpoint_s`` is None for a job that saves nothing, ``checkpoint_interval_s`` for the best
     one, ``failures_per_device_h`` for Llama 3's rate. ``edge`` is the second network path that the

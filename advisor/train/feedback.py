@@ -344,9 +344,9 @@ def _record(
 # A measured step on machines that are named, beside its prediction.
 #
 # A transformer's in its layout calibrates the layout model for every transformer
-# (``jobs.layout_runs``). A recorded job's is one of its real runs (``jobs.actuals``): with three
+# (``jobs.runs``). A recorded job's is one of its real runs (``jobs.runs``): with three
 # of them on several numbers of devices, its own law of scaling times it on such machines
-# (``ways.measured_cluster``).
+# (``estimate.case``).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

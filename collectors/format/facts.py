@@ -145,7 +145,7 @@ def _is_norm(value: Any) -> bool:
 
 
 # ------------------------------------------------------------------------------------------
-# Experts that the tokens of a mixture were sent to, as the hooks saw it (``hooks.routing``).
+# Experts that the tokens of a mixture were sent to, as the hooks saw it (``hooks.chores``).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

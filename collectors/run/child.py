@@ -185,7 +185,7 @@ def become_subreaper() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """One recording to make; the fields are the settings of ``runner.plan``."""
+    """One recording to make; the fields are the settings of ``plan_recording``."""
 
     run: str
     command: tuple[str, ...]
@@ -257,7 +257,7 @@ class RecordingPlan:
 # is pinned to its share of them; where there are not, they contend, and their steps are
 # corrected for that (``ranks``).
 #
-# A script that opens no process group of its own is wrapped: see ``hooks.wrapping``.
+# A script that opens no process group of its own is wrapped: see ``collectors.hooks.ranks``.
 
 
 MOST_RANKS: Final = 64

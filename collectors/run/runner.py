@@ -205,7 +205,7 @@ def plan_recording(
     interpreter : Interpreter, optional
         The Python that was chosen for a script, which is the command's second word.
     run_root : Path or str, optional
-        Folder or URL of runs; see ``store.run_root``.
+        Folder or URL of runs; see ``default_run_root``.
     name : str
         Part of the run's id; by default the script's name.
     attached : int, optional

@@ -5,7 +5,7 @@
 
 Nodes are the virtual clusters of Helios' Earth (``datasets/measurements/helios``): what is free
 of each, half hour by half hour, in May 2020. The first half of the month is learned from. In the
-second, jobs of some workers arrive (``planners.availability.ways``), one worker goes to each of as
+second, jobs of some workers arrive (``planners.systems.sas``), one worker goes to each of as
 many nodes, and all wait for the slowest. How long that takes is read off what was really free.
 Beside the ways of the product stands a policy: a network that scores nodes, trained by the
 gradient of its reward in a gymnasium environment over the first half.

@@ -4,7 +4,7 @@
 
 A perceptron learns scikit-learn's digits from a ``DataLoader`` with one worker process that takes
 40 ms a batch. Loading alone and computing alone are timed around every window; from the two
-``planners.data_reuse`` says the steps per second for each echo factor, which is run in
+``planners.systems.perfect`` says the steps per second for each echo factor, which is run in
 between. Then every way gets the same wall time, and what counts is the accuracy on the held-out
 fifth: echoes, and PerFect's repeat first (8 times, 70 % of the time), fresh later.
 """

@@ -7,7 +7,7 @@ checkpoint intervals. Start-ups, step and save are read from each run's own log,
 machine changes speed from run to run; what is predicted is what the kills add. Two predictions are
 printed: the replay of the kills that really came (``planners.spot.availability``), run by run,
 and the exact
-expectation for the rate of kills (``planners.goodput.goodput``), to be compared with the mean
+expectation for the rate of kills (``planners.goodput``), to be compared with the mean
 over runs.
 """
 

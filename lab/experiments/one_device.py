@@ -6,8 +6,8 @@ The device is a core that one kernel at a time may use: a lock that is granted i
 asking. Each job is a process that loads (it sleeps, as storage does) and makes real steps of a
 perceptron, of which every ``kernel`` products hold the device. Each is timed alone, then both run
 at once in three ways: session slicing (a whole step holds the device), SwitchFlow (only computing
-holds it), and kernel by kernel, as two processes on a GPU. ``planners.colocation`` says the rates
-from the times alone.
+holds it), and kernel by kernel, as two processes on a GPU. ``planners.systems.switchflow`` says
+the rates from the times alone.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m advisor.lab.experiments.resize
 
 Short runs on one and on two workers give step times, start-up and save. From them the total of a
-schedule in two phases is predicted as ``planners.elastic.hydrozoa`` adds it up: phases plus one
+schedule in two phases is predicted as ``planners.systems.hydrozoa`` adds it up: phases plus one
 resize (save, stop, start on the other count). The schedule is run for real in between.
 """
 

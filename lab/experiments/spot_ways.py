@@ -4,7 +4,7 @@
 
 Fallback: a 10 h job on each SkyPilot trace of four days and more, its finish and bill predicted
 from all other traces (of the same day and zone none). Elastic: the same job on traces of node
-counts, with the counts as recorded against those that ``planners.spot.growing`` makes of the
+counts, with the counts as recorded against those that ``planners.spot.timelines`` makes of the
 spells of all nodes.
 """
 

@@ -1,7 +1,7 @@
 """What a plan's uneven split gains on this machine, against what it promised.
 
 Profiles two gloo workers, one of which computes everything several times, asks
-``planners.heterogeneous.cephalo`` for the split, and runs even and uneven batches in turns.
+``planners.systems.cephalo`` for the split, and runs even and uneven batches in turns.
 
     python -m advisor.lab.experiments.uneven_ddp
 """

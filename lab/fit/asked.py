@@ -147,7 +147,7 @@ def _stacked(kind: Any, records: Sequence[Any]) -> Any:
 
 
 # ------------------------------------------------------------------------------------------
-# Megatron steps on one node of eight B200 (``measurements.BLACKWELL``).
+# Megatron steps on one node of eight B200 (``lab.data.BLACKWELL``).
 #
 # Megatron Core with Transformer Engine: kernels fused by hand, fp32 gradients, the distributed
 # optimizer, and no overlap of the gradients' reduction. ``allocated_gib`` is PyTorch's largest
@@ -221,7 +221,7 @@ def _run(row: dict[Any, Any]) -> AskedRun:
 
 
 # ------------------------------------------------------------------------------------------
-# Fine-tuning runs of Hugging Face's trainer (``measurements.FINETUNE``) as questions.
+# Fine-tuning runs of Hugging Face's trainer (``lab.data.FINETUNE``) as questions.
 #
 # IBM's runs (fms-hf-tuning: SFTTrainer, FSDP over the GPUs, bf16). What the table does not state
 # is filled here, each a fact of that stack or marked as a guess:

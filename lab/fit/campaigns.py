@@ -1,6 +1,6 @@
 """Fit what a whole run adds to its steps, on published training runs, one family left out.
 
-``ln(published / estimated hours)`` of every run is explained by ``planners.goodput.campaign``:
+``ln(published / estimated hours)`` of every run is explained by ``planners.goodput``:
 its size where the published hours are of a run as it was, and the age of its software. The fit
 minimises, over constants of 0 or more,
 

@@ -143,7 +143,7 @@ def _work(benchmark: str, batch: int, precision: Precision) -> Work:
 
 
 # ------------------------------------------------------------------------------------------
-# Fit the process of the device model's errors (``planners.step.residual``) on measured steps.
+# Fit the process of the device model's errors (``planners.step.calibrate``) on measured steps.
 #
 # Amplitudes maximise evidence times a wide prior, on one row of every sweep; their lengths and the
 # correlation between precisions are set (chosen on these rows by devices and models left out). The

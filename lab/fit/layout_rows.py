@@ -1,4 +1,4 @@
-"""Published runs of transformer layouts (``measurements.LAYOUTS``) as columns.
+"""Published runs of transformer layouts (``lab.data.LAYOUTS``) as columns.
 
 What a table does not state is filled here and nowhere else; every rule is a fact about the release
 that made the run, or marked as a guess.

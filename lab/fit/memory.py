@@ -1,6 +1,6 @@
 """Fit the memory model's constants on printed readings of measured transformer runs.
 
-Context and slack are fitted over the tables that print memory (``measurements.LAYOUTS``);
+Context and slack are fitted over the tables that print memory (``lab.data.LAYOUTS``);
 what a framework keeps per parameter is a fact of its release (``layout_rows``).
 """
 

@@ -171,7 +171,7 @@ def _link_bytes_per_s(record: RunRecord) -> float:
 
 
 # ------------------------------------------------------------------------------------------
-# Fit the constants of peers that gather a batch together (``planners.links.peers``).
+# Fit the constants of peers that gather a batch together (``planners.systems.internet_peers``).
 #
 # On Hivemind's published recordings (``advisor data fetch hivemind``): constants by trust-region
 # least squares of relative errors with a soft-L1 loss and a weak Gaussian prior; the intervals

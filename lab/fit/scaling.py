@@ -278,7 +278,7 @@ def one_device_s(known: MeasuredPlacements, wanted: Placements) -> Array | None:
 # Fit what rings of devices reach, whichever clusters are left out of the constants of scaling.
 #
 # - Inside a node: launch, step and efficiency from measured NCCL all-reduces on 8 GPUs
-#   (``measurements.COLLECTIVES``). On one number of GPUs launch and steps are known only by
+#   (``lab.data.COLLECTIVES``). On one number of GPUs launch and steps are known only by
 #   their sum: NCCL's own figures say how it is shared.
 # - Between nodes with RDMA: step and efficiency from achieved over nominal bus bandwidth by
 #   message size on 2 to 128 nodes (SimAI's).

@@ -5,7 +5,7 @@ Three ways. ``step_s`` and ``memory_bytes`` answer by the layout problem that ``
 can say: the framework's kernels, overlaps and buffers, fp4, and boards that run below the
 catalogue's rates (``PUTS_IN``). ``step_s_by_flags`` puts in nothing: the software is the nearest
 ``TrainingSetup``, schedule and sequence parallelism are the search's own. ``ask`` answers runs
-that were written down as flags (``train.asked_rows``). In the last two a layout that does not fit
+that were written down as flags (``lab.fit.asked``). In the last two a layout that does not fit
 by the product's memory rule, or that no released framework accepts, has no answer.
 """
 

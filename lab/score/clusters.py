@@ -7,7 +7,7 @@
   goes to the nodes that ``advisor simulate availability`` would have named, and takes what was
   really free.
 - ``colocation``: Gavel's pairs of jobs on one GPU; what the other pairs on the GPU tell of two
-  jobs (``planners.colocation.interference``) says how fast each is beside the other: what a user
+  jobs (``planners.systems.switchflow``) says how fast each is beside the other: what a user
   asks in Python who has measured some pairs (docs/planner/colocation.md).
 - ``failures``: what saves, restarts and faults cost, against what was published of them.
 """

@@ -75,8 +75,8 @@ _EQUATION: Final = (
 class StepAnswer:
     """What the product says of one measured step; nan where it does not fit.
 
-    ``law`` times the operators (``ways.laws``); ``operators_s`` is what the law of the operators
-    says, whichever answers [s].
+    ``law`` times the operators (``estimate.layout_model``); ``operators_s`` is what the law of the
+    operators says, whichever answers [s].
     """
 
     step_s: float
@@ -229,7 +229,7 @@ def _described_answers(rows: Questions) -> Answers:
         | _interval_figures(devices, answers.scores(rows.truth))
         | {
             f"{name}: {what}": value
-            for name, s in devices.items()  # ``ranking.known_error`` reads them
+            for name, s in devices.items()  # ``rank.changes`` reads them
             for what, value in (("rows", float(s.rows)), ("median APE", s.median_ape_fraction))
         }
         | sibling_figures("devices", _is_alone(told), rows.truth, answers),

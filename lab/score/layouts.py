@@ -4,7 +4,7 @@ Every run is asked as a user asks: this transformer, on these machines, in this 
 Constants were fitted without the run's table (``advisor train layout-model``; of a table it never
 saw, all), and intervals come from the other tables' left-out errors. Besides: the same after three
 rows of a table are a user's own runs (``after_runs``: drawn by several seeds, noted as ``advisor
-runs actual`` notes them, calibrated by ``ways.own_layouts``), and by the law of the operators,
+runs actual`` notes them, calibrated by ``estimate.case``), and by the law of the operators,
 whose difference is that of the two laws (``by_operators``: links, pipelines and reductions are the
 same).
 """

@@ -427,7 +427,7 @@ class KnownJob:
 
     collection: str
     name: str
-    matrices: Any  # of ``learned.job_runs``
+    matrices: Any  # of ``learned.choose``
     job: int
     others: Any
     first: int

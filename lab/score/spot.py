@@ -10,7 +10,7 @@ passed by then, and undecided (left out) otherwise. Coverage and width are means
 
 ``spot-plan``: at times spread over the half, with deadlines of 12 to 30 h and a spot price of 0.3
 of the on-demand price; the plan is looked up again every third day. Beside it stands the least
-bill of somebody who knows the trace (``planners.spot.clairvoyant``), by a plan that can be carried
+bill of somebody who knows the trace (``planners.spot.deadline``), by a plan that can be carried
 out. MAPE is bill over least bill, less 1.
 """
 
@@ -312,7 +312,7 @@ FINISH: Final = Protocol(
     scorer=_spot_scores,
     notes=(
         "coverage is the mean over traces; errors are of starts that end within the trace",
-        "constants were chosen on first halves only (lab/speed/spot_constants.py); the form "
+        "constants were chosen on first halves only (lab/experiments/spot_constants.py); the form "
         "of the forecast came from a trial that had seen the second",
     ),
 )

@@ -228,7 +228,7 @@ class Software:
     # 0.5 for torchtitan's every second product
     selective_gemm: Column = 0.0
     # adapter_flop, adapter_product_bytes, adapter_sum_bytes: of a layer's adapters for a token,
-    # forward (``step.adapters``); 0 without. [flop/token], [bytes/token]
+    # forward (``planners.step.transformer``); 0 without. [flop/token], [bytes/token]
     adapter_flop: Column = 0.0
     adapter_product_bytes: Column = 0.0
     adapter_sum_bytes: Column = 0.0

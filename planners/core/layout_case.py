@@ -17,7 +17,7 @@ from advisor.planners.core.columns import Column, Floats, Layouts, Machines, Sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutParameters:
-    """Constants of ``planners.layouts.layout_time``; dimensionless unless a unit is named."""
+    """Constants of ``planners.layouts.time``; dimensionless unless a unit is named."""
 
     gemm_efficiency: float = 0.90  # matrix products of a layer against one large product
     # gemm_volta, gemm_hopper, gemm_blackwell, gemm_untuned: the same relative to Ampere, and for

@@ -30,7 +30,7 @@ from advisor.planners.core import (
 #
 # A rule is a fact about a combination that the framework refuses, or for which it has no switch.
 # Rules read columns, so that a search applies the same table to a block of layouts as a command
-# does to one (``planners.layouts.runnable``). The rules stand in ``megatron_rules`` and
+# does to one (``planners.layouts.frameworks``). The rules stand in ``megatron_rules`` and
 # ``pytorch_rules``.
 #
 # | framework   | what starts it                                                              |
@@ -446,7 +446,7 @@ TORCH: Final[tuple[FrameworkRule, ...]] = (
 # ------------------------------------------------------------------------------------------
 # Layouts that a released framework runs, as columns and one by one.
 #
-# A layout can run if one framework accepts all of it (``planners.layouts.framework_rules``); a
+# A layout can run if one framework accepts all of it (``planners.layouts.frameworks``); a
 # search that leaves the others out proposes nothing that cannot be started.
 
 

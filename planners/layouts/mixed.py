@@ -7,7 +7,7 @@
 | ``slowest_s``      | the longest stage and its sends [s]                                      |
 
 Every choice of D, tp per group, micro-batch, recomputation, ZeRO 0 or 1 and order of the groups is
-a column; layers are apportioned in ``planners.layouts.mixed_stages``. step = sum of the stages
+a column; layers are apportioned in ``planners.layouts.mixed``. step = sum of the stages
 and sends +
 (m-1) x the slowest + the slowest group's reduction and optimizer, as ``stage_partition``. One kind
 of machine is ``planners.layouts.search``'s case.

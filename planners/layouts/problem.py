@@ -1,6 +1,6 @@
 """One transformer on one kind of machine: its fastest layout on so many devices, and a bound.
 
-Layouts are evaluated as blocks of columns (``planners.layouts.grid``): memory first, then time
+Layouts are evaluated as blocks of columns (``planners.layouts.problem``): memory first, then time
 where it fits, block by block, so that memory stays bounded however many layouts there are.
 Deterministic: of equal layouts the first in the grid's order wins, which is the simpler one.
 Layouts that move anything to host memory are looked at only where they could be the fastest.
@@ -81,7 +81,7 @@ class SearchSpace:
     may_shard_in_nodes: bool = True
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     offloads: tuple[Offload, ...] = OFFLOADS
-    # layers may be swapped in from host memory, by peers that average (``planners.swapping``)
+    # layers may be swapped in from host memory, by peers that average (``planners.systems.atom``)
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
     average_every: int | None = None
@@ -335,7 +335,7 @@ class LayoutProblem(LayoutConditions):
     # with a backward pass
     trained_share: float = 1.0
     passed_share: float = 1.0
-    # which layouts a framework runs (``planners.layouts.runnable``); all where not given
+    # which layouts a framework runs (``planners.layouts.frameworks``); all where not given
     admits: Callable[[Layouts], Bools] | None = None
 
     @property

@@ -1,7 +1,7 @@
 """The engine behind every queue simulation, whatever its policy.
 
 An engine holds what waits and what runs, and moves from event to event: an arrival, an end, or
-what its policy adds. Symbols are in ``planners.queueing.nouns``.
+what its policy adds. Symbols are in ``planners.queueing.engine``.
 """
 
 from __future__ import annotations

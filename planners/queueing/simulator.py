@@ -1,10 +1,10 @@
 """A shared cluster: when jobs start and end under a scheduling policy.
 
-Policies (``planners.queueing.policies``): ``fifo`` waits behind the first job that does not fit;
+Policies (``planners.queueing.simulator``): ``fifo`` waits behind the first job that does not fit;
 ``fit-first`` lets later jobs pass it; ``shortest`` and ``shortest-gpu`` run the least remaining
 time or service first, preempting; ``las`` and ``las-2d`` (Tiresias) demote jobs through queues as
 their time or service grows; ``gittins`` (Tiresias) orders those queues by the Gittins index of a
-known distribution of service. Symbols are in ``planners.queueing.nouns``.
+known distribution of service. Symbols are in ``planners.queueing.engine``.
 
 Source: Gu et al., "Tiresias", NSDI'19, and the outputs of its published simulator, which the
 policies reproduce (``tests/golden/tiresias``). Times need not be whole; whole ones stay exact.

@@ -239,7 +239,7 @@ def spot_completion(
     deadline_s : array-like of shape (n,), optional
         Counted from submission. [s]
     hazard : array-like of shape (n,)
-        Relative to the history; see ``spot.bands``.
+        Relative to the history; see ``planners.spot.availability``.
     spot_price_usd_per_h : array-like of shape (n,)
         Of one node; only for the bill in a refusal. [USD/h]
     """
@@ -351,7 +351,7 @@ def best_interval_s(history: SpotHistory, nodes: Column, hazard: Column, save: C
 #
 # Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``
 # times spread over the first copy. A candidate's numbers are those of its own replays, whatever
-# stands beside it: nothing is interpolated (``planners.spot.table`` is for thousands of
+# stands beside it: nothing is interpolated (``planners.spot.columns`` is for thousands of
 # candidates).
 
 

@@ -414,7 +414,7 @@ def _on(ahead: Column, price: float, can: NDArray[np.bool_]) -> Column:
 # here                       meaning, unit
 # =========================  =====================================================================
 # plan                       ``planners.spot.policy``: spot, on demand or waiting, by least bill.
-# replay                     ``planners.spot.controlled``: the plan looked up at short intervals.
+# replay                     ``planners.spot.deadline``: the plan looked up at short intervals.
 # ``deadline_s``      D      from submission. [s]
 # ``whole_s``                work and its saves at intervals. [s]
 # ``log_sd``          s      standard deviation of the error of ln(work).

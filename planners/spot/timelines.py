@@ -14,7 +14,7 @@ are shorter than a move there and back (``settling_s``), and one that has
 lasted lasts on, for their lengths are heavy-tailed. With spot machines that stay this is plain
 spot, without any it is on demand. Laws: the job finishes after its time on demand by no more than
 its moves cost, and is rented at every moment, so where spot is cheaper it costs no more than that
-time does on demand. A guaranteed deadline is ``planners.spot.fallback``'s. The rule is our own.
+time does on demand. A guaranteed deadline is ``planners.spot.deadline``'s. The rule is our own.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _spot_at_submission(spells: Spells, start: Column) -> tuple[Column, NDArray[
 # to the next spell. The recorded counts lie between one zone that runs dry as a whole (SkyPilot,
 # four nodes) and nodes that go nearly one by one (Bamboo's p3 pool): see ``GANG_EXPONENT``.
 # Resizing by save, stop and start is Hydrozoa's (Guo et al., MLSys'22); its schedule over phases
-# of training is ``planners.elastic.hydrozoa``.
+# of training is ``planners.systems.hydrozoa``.
 
 
 Edges = tuple[Column, Column]  # begins and ends of spells, in order [s]

@@ -13,7 +13,7 @@ few tokens and narrow shards, plus their operands' memory traffic. Attention: ei
 the kernel's own rate). Elementwise: bytes counted per token, by how the framework fuses.
 Sources: Narayanan et al. (SC'21) for the counts; Korthikanti et al. (2022) for sequence
 parallelism and selective recomputation; Dao (2022, 2023) for the flash kernels' rates. What
-adapters and quantised weights add is counted by ``step.adapters``, at the same rates.
+adapters and quantised weights add is counted by ``planners.step.transformer``, at the same rates.
 """
 
 from __future__ import annotations

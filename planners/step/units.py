@@ -324,7 +324,7 @@ def idle_s_per_sample(
 # |-------|------------------------------------------------------------------------|
 # | ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
 # | ``m`` | measured forward or backward of the unit on the host [s]               |
-# | ``g`` | how far a measured error carries to the device (``step.calibration``)  |
+# | ``g`` | how far a measured error carries to the device (``planners.step.calibrate``)  |
 # | ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
 #
 # So the units always add up to the step that every other planner uses.

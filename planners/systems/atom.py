@@ -130,7 +130,7 @@ class Peer:
     ``kappa`` is the slowdown of computing while loading: near 0 where the GPU copies by itself,
     about 0.3 measured where the CPU computes and loads. ``host_update_bytes_per_s`` is the rate at
     which the processors update the optimizer's state; its default is the prior of
-    ``planners.core.layout_parameters``.
+    ``planners.core.layout_case``.
     """
 
     gpu_bytes: float

@@ -38,7 +38,7 @@ from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, che
 from advisor.planners.links import expected_maximum
 
 # ------------------------------------------------------------------------------------------
-# The dynamic program behind ``planners.elastic.hydrozoa``: which workers in which phase.
+# The dynamic program behind ``planners.systems.hydrozoa``: which workers in which phase.
 #
 # A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
 # on the same count of workers compete with each other only, since the next resize depends on the

@@ -11,7 +11,7 @@
 | ``degree``           | v      | ministages of a group; stages go round the groups v times       |
 | ``chunks``           | -      | layers of a group's ministages                                  |
 
-Machines are grouped so that slow links fall between groups (``planners.links.link_groups``).
+Machines are grouped so that slow links fall between groups (``planners.links.collectives``).
 Inside a
 group: data parallel with sharded state and micro-batches in proportion to speed. Across groups:
 layers in proportion to the groups' speed, cut into ministages, so that a group's memory holds two
@@ -358,7 +358,7 @@ def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[i
 # | ``n_i`` | n_i         | of them those of worker i of its group, by speed                |
 # | ``t_i`` | T           | forward and backward of one micro-batch of a group's units on i |
 #
-# Groups are machines between which only the slow links lie (``planners.links.link_groups``); a
+# Groups are machines between which only the slow links lie (``planners.links.collectives``); a
 # group shares the micro-batches out by speed, and the units are cut so that the groups need
 # equally long:
 #

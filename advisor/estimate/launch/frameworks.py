@@ -1,6 +1,6 @@
 """Layouts as what people run: the framework that accepts one, and the command that starts it.
 
-``framework_of`` chooses by the rules of ``planners.layouts.runnable``; ``command`` prints what
+``framework_of`` chooses by the rules of ``planners.layouts.frameworks``; ``command`` prints what
 that framework accepts; ``runnable`` says why a layout has no command.
 """
 

@@ -1,6 +1,6 @@
 """A layout as Megatron-LM's arguments and environment.
 
-The rules that the arguments must keep are ``planners.layouts.megatron_rules``; what follows from a
+The rules that the arguments must keep are ``planners.layouts.frameworks``; what follows from a
 layout alone (variables of the environment, switches that come together) is written here.
 """
 

@@ -2,7 +2,7 @@
 
 Every row of machines gets the fastest of all layouts that fit (``planners.layouts.problem``):
 degrees, schedule, micro-batch, ZeRO stage over all ranks or inside a node, recomputation, and
-host memory where nothing fits without. Layer times come from one of two laws (``ways.laws``).
+host memory where nothing fits without. Layer times come from one of two laws (``laws``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peers that swap layers: the fastest micro-batch of a model on equal or unlike GPUs (ATOM).
 
-What ``plan`` shows of a cluster (``ways.layer_swapping``) and what every row of machines may be
-trained in (``ways.swapping_columns``) is found here, so that both say the same.
+What ``plan`` shows of a cluster (``estimate.ways.swapping``) and what every row of machines may be
+trained in (``estimate.ways.swapping``) is found here, so that both say the same.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def layer_swapping(case: OnGroups, *, average_every: int | None = None) -> Choic
 
     ``case``: the slowest of its groups rules the step; ``average_every``: steps between two
     averagings of the peers' weights (K); 1 is synchronous SGD; None:
-    ``planners.swapping.atom.AVERAGE_EVERY``.
+    ``planners.systems.atom.AVERAGE_EVERY``.
 
     Raises UsageError if ``average_every`` is below 1. Raises PlanningError if the model does not
     fit into host memory, or no layer into a GPU.
@@ -414,7 +414,7 @@ def _synchronous(plan: SwapPlan) -> tuple[str, ...]:
 #
 # Asked for only (``SearchSpace.swaps``): no released framework swaps layers, and peers that
 # average every K steps do local SGD, whose extra steps are not modelled. The step is that of
-# ``ways.swap_peers``, as ``plan`` shows it of a cluster.
+# ``estimate.ways.swapping``, as ``plan`` shows it of a cluster.
 
 
 Floats = NDArray[np.float64]

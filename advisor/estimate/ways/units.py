@@ -1,7 +1,7 @@
 """A recorded model cut at its own modules: pipelines, divided blocks, recomputation, offload.
 
 What plain data parallelism (``ways.data_parallel``) does not do for a model that is no described
-transformer: the units of its layers are laid out by ``planners.layouts.recorded_search``.
+transformer: the units of its layers are laid out by ``planners.layouts.unit_search``.
 """
 
 from __future__ import annotations
