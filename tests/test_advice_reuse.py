@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import laptop
+from everywhere import replace_everywhere
 
 from advisor.advice import feeding
 from advisor.advice.asking import facts_here, facts_on
@@ -53,9 +54,11 @@ def test_repeating_is_priced_as_the_room_says(
 def test_where_it_ran_the_measured_wait_is_what_shrinks(
     make_job: MakeJob, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "describe_host", lambda **_: laptop())
-    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_sheets", tuple)
-    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
+    replace_everywhere(monkeypatch, hosts, "describe_host", lambda **_: laptop())
+    replace_everywhere(monkeypatch, "advisor.collectors.watch.benchmark", "cached_sheets", tuple)
+    replace_everywhere(
+        monkeypatch, "advisor.collectors.watch.benchmark", "cached_or_measured", lambda: None
+    )
     job = make_job(
         idle_s_per_sample=0.2, wait_s=6.4, workers=0, sample_bytes=None, global_batch=32,
         step_s=8.0,

@@ -319,12 +319,12 @@ def test_a_kill_in_the_middle_leaves_the_snapshot_in_use(site: Site) -> None:
     """The child is stopped dead while it writes; nothing of it is found afterwards."""
     code = (
         "import os, pathlib, datetime\n"
-        "from advisor.catalogue import store\n"
+        "from advisor.catalogue import snapshot\n"
         "def write(folder):\n"
         "    (folder / 'types.csv.gz').write_bytes(b'half')\n"
         "    print('writing', flush=True)\n"
         "    import time; time.sleep(60)\n"
-        "store.add(write, datetime.datetime.now(datetime.UTC), unlike=pathlib.Path('.'))\n"
+        "snapshot.add(write, datetime.datetime.now(datetime.UTC), unlike=pathlib.Path('.'))\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ}, text=True

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from collecting import record
 from conftest import laptop
+from everywhere import replace_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -110,9 +111,11 @@ VERBS = (
 def test_every_verb_says_it_and_exits_with_3(
     words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(store, "latest_run", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(store, "find_run", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(store, "read_recording", lambda _: recording(step(0.0, 1.0, 2.0)))
+    replace_everywhere(monkeypatch, store, "latest_run", lambda *_, **__: tmp_path)
+    replace_everywhere(monkeypatch, store, "find_run", lambda *_, **__: tmp_path)
+    replace_everywhere(
+        monkeypatch, store, "read_recording", lambda _: recording(step(0.0, 1.0, 2.0))
+    )
     if words[0] == "plan":
         words = [*words, "--run", "a"]
     done = RUN.invoke(app, words)
@@ -123,8 +126,10 @@ def test_every_verb_says_it_and_exits_with_3(
 
 
 def test_python_raises_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(store, "find_run", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(store, "read_recording", lambda _: recording(step(0.0, 1.0, 2.0)))
+    replace_everywhere(monkeypatch, store, "find_run", lambda *_, **__: tmp_path)
+    replace_everywhere(
+        monkeypatch, store, "read_recording", lambda _: recording(step(0.0, 1.0, 2.0))
+    )
     for ask in (
         lambda: api.load_job("a"),
         lambda: api.find_job(run="a"),

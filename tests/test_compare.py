@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from everywhere import replace_everywhere
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -107,7 +108,9 @@ def runs(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def load(path: str | Path) -> Job:
         return replace(make_job(name=RUN), actuals=read_actuals(tmp_path, RUN))
 
-    monkeypatch.setattr("advisor.collectors.derive.store.find_run", lambda name: tmp_path / RUN)
+    replace_everywhere(
+        monkeypatch, "advisor.collectors.derive.store", "find_run", lambda name: tmp_path / RUN
+    )
     monkeypatch.setattr(feedback, "load_job", load)
     monkeypatch.setenv("ADVISOR_RUNS", str(tmp_path))
     return tmp_path

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from everywhere import replace_everywhere
 from typer.testing import CliRunner
 
 from advisor.ask import Constraints
@@ -41,7 +42,9 @@ def runs(make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def load(path: str | Path) -> Job:
         return replace(make_job(name=RUN), actuals=read_actuals(tmp_path, RUN))
 
-    monkeypatch.setattr("advisor.train.feedback.store.find_run", lambda name: folder)
+    replace_everywhere(
+        monkeypatch, "advisor.collectors.derive.store", "find_run", lambda name: folder
+    )
     monkeypatch.setattr(feedback, "load_job", load)
     return tmp_path
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from collecting import record
 from conftest import laptop
+from everywhere import replace_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,9 +37,11 @@ def predictor() -> Predictor:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine is the laptop that the tests' jobs were recorded on."""
-    monkeypatch.setattr(hosts, "describe_host", lambda **_: laptop())
-    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_sheets", tuple)
-    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
+    replace_everywhere(monkeypatch, hosts, "describe_host", lambda **_: laptop())
+    replace_everywhere(monkeypatch, "advisor.collectors.watch.benchmark", "cached_sheets", tuple)
+    replace_everywhere(
+        monkeypatch, "advisor.collectors.watch.benchmark", "cached_or_measured", lambda: None
+    )
 
 
 @pytest.mark.usefixtures("here")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from everywhere import replace_everywhere
 from typer.testing import CliRunner
 
 from advisor import data
@@ -114,7 +115,7 @@ def test_the_verb_notes_runs_of_a_recorded_job_on_its_own_cluster(
     def load(path: str | Path) -> Job:
         return replace(make_job(name=folder.name), actuals=read_actuals(tmp_path, folder.name))
 
-    monkeypatch.setattr(store, "find_run", lambda name: folder)
+    replace_everywhere(monkeypatch, store, "find_run", lambda name: folder)
     monkeypatch.setattr(feedback, "load_job", load)
     for nodes, step in ((1, "300ms"), (2, "350ms"), (4, "380ms")):
         words = ["runs", "actual", "resnet", "--cluster", f"{nodes}x4x{LINKS}", "--batch",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from collecting import MARKED, ROOT, record
+from everywhere import replace_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,7 +126,7 @@ def test_an_ended_run_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read.append(path.name)
         return reading(path)
 
-    monkeypatch.setattr(store, "read_recording", counted)
+    replace_everywhere(monkeypatch, store, "read_recording", counted)
     assert run_lines(runs) == before
     assert read == []
     with (runs[1] / PROFILER_FILE).open("ab") as log:  # e.g. closed by `runs recover`
@@ -145,7 +146,7 @@ def test_a_run_that_goes_on_is_read_every_time(
     dead = {**header, "pid": 2**22 - 1}
     (run / PROFILER_FILE).write_bytes(framed(fmt.HEADER, json.dumps(dead)))
     assert [one.status for one in run_lines([run])] == ["killed"]
-    monkeypatch.setattr(store, "read_recording", None)
+    replace_everywhere(monkeypatch, store, "read_recording", None)
     assert [one.status for one in run_lines([run])] == ["killed"]
 
 
@@ -205,11 +206,10 @@ def test_a_profiler_leaves_its_line_and_a_copy_of_the_run_is_listed_by_it(
 ) -> None:
     seen = record(tmp_path, f"import sys; sys.path.insert(0, {ROOT!r})\n" + MARKED)
     copied = shutil.copytree(seen.path, tmp_path / "copies" / "another-name")
-    reading = store.read_recording
-    monkeypatch.setattr(store, "read_recording", None)  # the last record is enough
-    (line,) = run_lines([copied])
+    with monkeypatch.context() as without:  # the last record is enough
+        replace_everywhere(without, store, "read_recording", None)
+        (line,) = run_lines([copied])
     assert line.run == "another-name"
-    monkeypatch.setattr(store, "read_recording", reading)
     (copied / PROFILER_FILE).write_bytes((copied / PROFILER_FILE).read_bytes() + b"\0")
     (tmp_path / "copies" / INDEX_FILE).unlink()
     assert run_lines([copied]) == [line]  # derived from all the files

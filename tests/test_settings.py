@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everywhere import replace_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -117,7 +118,9 @@ def test_doctor_says_what_is_set_where(folder: Path, monkeypatch: pytest.MonkeyP
     assert (found.value, found.place) == ("12", "the environment")
     assert [text.rpartition(": ")[2] for text in found.beaten] == ["10", "11"]
     monkeypatch.setenv("ADVISOR_BUGDET", "5")
-    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
+    replace_everywhere(
+        monkeypatch, "advisor.collectors.watch.benchmark", "cached_or_measured", lambda: None
+    )
     shown = runner.invoke(app, ["doctor"])
     assert shown.exit_code == 0, shown.output
     (line,) = [line for line in shown.output.splitlines() if line.startswith("max_nodes")]
@@ -274,7 +277,9 @@ def test_doctor_shows_the_settings_of_every_verb(
     for place in ("user", "project", "environment"):
         _said_for_a_verb(folder, monkeypatch, place, len(place))
     monkeypatch.setenv("ADVISOR_SIMULATE_SPOT_NODS", "5")
-    monkeypatch.setattr("advisor.collectors.watch.benchmark.cached_or_measured", lambda: None)
+    replace_everywhere(
+        monkeypatch, "advisor.collectors.watch.benchmark", "cached_or_measured", lambda: None
+    )
     shown = runner.invoke(app, ["doctor"])
     assert shown.exit_code == 0, shown.output
     (line,) = [one for one in shown.output.splitlines() if one.startswith("simulate.spot.nodes")]

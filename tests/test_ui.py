@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everywhere import replace_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -193,9 +194,8 @@ def test_two_runs_and_a_port_out_of_range_are_mistakes() -> None:
 
 def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is recorded while the page is open is another job."""
-    monkeypatch.setattr(
-        "advisor.collectors.derive.store.latest_run", lambda: Path("/runs/digits-7")
-    )
+    latest = lambda: Path("/runs/digits-7")  # noqa: E731
+    replace_everywhere(monkeypatch, "advisor.collectors.derive.store", "latest_run", latest)
     assert live_report.with_name(Question()).job.run == "digits-7"
     assert live_report.with_name(Question.read(ASKED)) == Question.read(ASKED)
 

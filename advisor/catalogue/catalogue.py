@@ -555,7 +555,7 @@ def flat_record(record: Mapping[str, Any]) -> dict[str, object]:
 
     A text that a spreadsheet would take for a formula gets a quote in front.
 
-    >>> flat({"name": "=cmd()", "price": -1.5, "note": None})
+    >>> flat_record({"name": "=cmd()", "price": -1.5, "note": None})
     {'name': "'=cmd()", 'price': -1.5, 'note': ''}
     """
     return {

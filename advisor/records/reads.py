@@ -3,8 +3,8 @@
 A reader notes every table that it hands out; whoever wants to know collects what was read inside
 a block.
 
->>> with collected() as inputs:
-...     note("suite/table", ["a,b", "1,2"])
+>>> with tables_read() as inputs:
+...     note_table("suite/table", ["a,b", "1,2"])
 >>> list(inputs)
 ['suite/table']
 """

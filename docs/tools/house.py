@@ -41,6 +41,7 @@ WORDS: Final = {
     "quantities": "units read and printed",
     "data": "where the packaged data lie",
     "errors": "what, hint, exit code",
+    "faces": "what a room offers, imported when it is used",
     "collectors": "what was seen of a script: sampler outside, hooks inside",
     "planners": "systems of the literature: pure, no files",
 }
@@ -80,10 +81,12 @@ def drawing() -> str:
             f"docs/tools/house.py knows too little, or too much, of: {', '.join(sorted(missing))}"
         )
     parts: list[str] = []
-    y = _roof(parts, house[0])
-    for layer in house[1:-1]:
+    lab, roof, *floors_, ground, faces = house
+    y = _roof(parts, roof)
+    for layer in floors_:
         y = _row(parts, y, layer, COLOURS["floor"])
-    y = _ground(parts, y + GAP, house[-1], planners)
+    y = _ground(parts, y + GAP, ground, planners)
+    y = _row(parts, y, [*faces, *lab], "#ffffff")
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + GAP}" '
         'font-family="sans-serif" role="img">\n<title>The rooms of the house: a room imports what '

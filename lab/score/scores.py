@@ -156,7 +156,7 @@ def _group_record(group: Group) -> dict[str, Any]:
 
 
 def _record(scores: Scores) -> dict[str, Any]:
-    return {name: getattr(scores, name) for name in Scores.__slots__ if name != "pairs"}
+    return {one.name: getattr(scores, one.name) for one in fields(Errors)}
 
 
 def score(

@@ -117,7 +117,7 @@ def work_units(work: Work) -> tuple[Unit, ...]:
     >>> work = Work(operators=(), micro_batch=1, parameters=48, trainable_parameters=48,
     ...             parameter_bytes=192.0, optimizer_state_bytes=0.0, saved_bytes_per_sample=0.0,
     ...             layers=layers)
-    >>> [u.name for u in units(work)]
+    >>> [u.name for u in work_units(work)]
     ['embed', 'blocks.0', 'blocks.1', 'head']
     """
     if not work.layers:
