@@ -238,3 +238,19 @@ def test_level_utilisation_stores_all_and_minimises_the_fullest(
         level = fullness[filled].max()
         assert fullness[filled] == pytest.approx(level)
         assert (fullness[~filled] >= level * (1 - 1e-9)).all()
+
+
+def test_ties_on_slow_links_are_broken_by_balance() -> None:
+    """Where the links set the pace every split takes the same time: the fastest GPU gets most."""
+    slow = [linear(0.001, 0.0), linear(0.001, 0.0), linear(0.0005, 0.0), linear(0.004, 0.0)]
+    workers = [
+        Worker(name=f"gpu{n}", memory_bytes=48 * GIB, latency=x) for n, x in enumerate(slow)
+    ]
+    job = UnevenJob(
+        global_batch=34, layers=2, state_bytes=1.0 * GIB, compute_bytes=(0.1 * GIB, 0.2 * GIB),
+        all_gather_s=1.0, reduce_scatter_s=1.0,
+    )  # fmt: skip
+    found = plan_cephalo(workers, job)
+    assert found.step_s == pytest.approx(2 * 3.0)  # what the links take, whatever is split how
+    # In proportion to their speeds, 1 : 1 : 2 : 1/4.
+    assert found.batches == (8, 8, 16, 2)

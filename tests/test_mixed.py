@@ -288,8 +288,13 @@ def test_own_machines_of_several_types_work_together(make_job: MakeJob) -> None:
     request = Constraints(least_gain_fraction=0.0, top=1000)
     found = recommend(job, request, predictor=Predictor(catalogue, learned=None))
     assert max(len(one.configuration.parts) for one in found.front) == 3
-    none = recommend(job, replace(request, mixed=False), predictor=Predictor(catalogue))
+    without = Predictor(catalogue, learned=None)
+    none = recommend(job, replace(request, mixed=False), predictor=without, with_changes=True)
     assert not any(is_mixed(one) for one in none.front)
+    # What would change it is what was left out.
+    (change,) = [one for one in none.changes if one.name == "mixed"]
+    assert change.training_time_h.value in [one.training_time_h.value for one in found.front]
+    assert min(change.time_factor, change.cost_factor) < 1.0
 
 
 def test_a_deadline_that_equal_machines_miss_is_kept_by_unlike_ones(make_job: MakeJob) -> None:

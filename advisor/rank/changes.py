@@ -84,6 +84,23 @@ def relaxed(
     return tuple(found)
 
 
+def mixed(
+    request: Constraints, chosen: Candidate, front: Sequence[Candidate],
+    ask: Callable[[Constraints], Recommendation],
+) -> tuple[ProposedChange, ...]:  # fmt: skip
+    """Return what unlike machines together would take, where they were left out."""
+    if request.mixed is not False:
+        return ()
+    more = ask(replace(request, mixed=None)).front
+    if more and _gains(more[0].training_time_h, front[0].training_time_h):
+        best = more[0]
+    elif more and _gains(more[-1].cost_usd, front[-1].cost_usd):
+        best = more[-1]
+    else:
+        return ()
+    return (_change("mixed", "unlike machines together (without --no-mixed)", best, chosen),)
+
+
 def _gains(then: Estimate, now: Estimate) -> bool:
     return then.value < (1.0 - LEAST_EFFECT) * now.value
 

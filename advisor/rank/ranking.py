@@ -10,7 +10,7 @@ from advisor.ask import Constraints as Request
 from advisor.collectors.format import Recording
 from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
-from advisor.rank.changes import changes, known_error, relaxed, unmeasured_words
+from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, keeps, picks, shared_reasons
 from advisor.rank.ranking_front import pareto_front
 from advisor.rank.rows import ranked_rows
@@ -115,6 +115,7 @@ def _changes(
         return recommend(other, request, predictor=predictor)
 
     return (
+        *mixed(request, rented, front, limited),
         *changes(
             job, request, predictor, rented, here, front, recording=recording, ask=changed
         ),

@@ -21,7 +21,7 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     }),
     ("More constraints", {
         "max_price": "Most per machine and hour", "max_hourly": "Most per hour, all machines",
-        "mixed": "Two types of machines together", "checkpoints": "Can resume from a checkpoint",
+        "mixed": "Unlike machines together", "checkpoints": "Can resume from a checkpoint",
         "known_network": "Only networks that are known", "here_price": "An hour of this machine",
     }),
     ("How sure", {
@@ -98,7 +98,8 @@ def _open(name: str) -> str:
         return "yes" if default else "no"
     if default is not None and default != "":
         return f"{default:g}" if isinstance(default, int | float) else str(default)
-    return {"constraints": "any", "layout": "best"}.get(entry.part, "as found")
+    open_parts = {"constraints": "any", "layout": "best"}
+    return "where needed" if name == "mixed" else open_parts.get(entry.part, "as found")
 
 
 def changeable(question: Question) -> dict[str, Any]:

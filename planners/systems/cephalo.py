@@ -27,7 +27,7 @@ Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``sp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -109,7 +109,7 @@ def _require_room(state_bytes: float, room: Floats) -> None:
 
 
 # ------------------------------------------------------------------------------------------
-# Splitting a batch over unlike workers: smallest maximum time, then least memory (Cephalo).
+# Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
 #
 # | here          | Cephalo | meaning                                                             |
 # |---------------|---------|---------------------------------------------------------------------|
@@ -119,6 +119,10 @@ def _require_room(state_bytes: float, room: Floats) -> None:
 #
 # For a maximum the least total weight is a min-plus dynamic programme over (worker, samples);
 # feasible maxima are an upper set, found by galloping from a lower bound and halving. Exact.
+#
+# Where slow links set the pace, splits of very different balance take the same time. Among those
+# the least maximum of the computing alone is found in the same way, so that least is lost when a
+# link turns out faster than assumed. (Cephalo leaves such ties to the order of its search.)
 
 
 Ints = NDArray[np.int64]
@@ -131,12 +135,26 @@ class BatchOptions:
     b: Ints
     u: Ints
     time_s: Floats
+    compute_s: Floats  # of that time, what is computed
+
+    def chosen(self, rows: NDArray[np.intp]) -> BatchOptions:
+        """Return some of the options, in the order of ``rows``."""
+        return BatchOptions(self.b[rows], self.u[rows], self.time_s[rows], self.compute_s[rows])
+
+    def balancing(self, maximum_s: float) -> BatchOptions:
+        """Return what takes no longer than ``maximum_s``, timed and sorted by its computing."""
+        within = np.flatnonzero(self.time_s <= maximum_s)
+        rows = within[np.argsort(self.compute_s[within], kind="stable")]
+        return replace(self.chosen(rows), time_s=self.compute_s[rows])
 
 
 def split_batch(
     options: Sequence[BatchOptions], batch: int, compute: Floats, budget: float
 ) -> list[tuple[int, int]]:
-    """Return (batch, micro-batch) per worker: smallest maximum time, then smallest micro-batches.
+    """Return (batch, micro-batch) per worker.
+
+    The smallest maximum time comes first, then the smallest maximum of the computing, then the
+    smallest micro-batches.
 
     ``batch``: samples to split; every worker takes at least one; ``compute``: memory of the
     computation by micro-batch, from 0 on [bytes]; ``budget``: for the computations of all workers
@@ -144,22 +162,33 @@ def split_batch(
 
     Raises PlanningError if no split fits.
     """
+    slowest = _least_maximum(options, batch, compute, budget)
+    if slowest is None:
+        raise PlanningError(
+            "no split of the batch over these GPUs fits into their memory",
+            hint="lower the batch, add GPUs or shorten the sequence",
+            exit_code=3,
+        )
+    options = [one.balancing(slowest) for one in options]
+    slowest = _least_maximum(options, batch, compute, budget)
+    assert slowest is not None  # what fits is among them
+    small = _choose(options, batch, np.arange(compute.size, dtype=float), slowest)
+    if sum(compute[u] for _, u in small) <= budget:
+        return small
+    return _choose(options, batch, compute, slowest)
+
+
+def _least_maximum(
+    options: Sequence[BatchOptions], batch: int, compute: Floats, budget: float
+) -> float | None:
+    """Return the smallest maximum time of a split that fits [s]; None where none does."""
     maxima = np.unique(np.concatenate([o.time_s for o in options]))
 
     def fits(maximum: int) -> bool:
         return _least(options, batch, compute, maxima[maximum]) <= budget
 
     found = _first_that(fits, _first_maximum(options, batch, maxima), maxima.size)
-    if found is None:
-        raise PlanningError(
-            "no split of the batch over these GPUs fits into their memory",
-            hint="lower the batch, add GPUs or shorten the sequence",
-            exit_code=3,
-        )
-    small = _choose(options, batch, np.arange(compute.size, dtype=float), maxima[found])
-    if sum(compute[u] for _, u in small) <= budget:
-        return small
-    return _choose(options, batch, compute, maxima[found])
+    return None if found is None else float(maxima[found])
 
 
 def _first_that(holds: Callable[[int], bool], low: int, size: int) -> int | None:
@@ -378,7 +407,7 @@ def even_plan(
     b = job.global_batch // len(workers)
     compute = memory_curve(job.compute_bytes, b)
     options = [_options(w, job, len(workers), compute, fixed, True) for w in workers]
-    options = [BatchOptions(o.b[o.b == b], o.u[o.b == b], o.time_s[o.b == b]) for o in options]
+    options = [one.chosen(np.flatnonzero(one.b == b)) for one in options]
     budget = _memory_budget(workers, job, compute, fixed)
     chosen = split_batch(options, job.global_batch, compute, budget)
     return _finish(workers, job, options, chosen, compute, fixed, False)
@@ -406,16 +435,21 @@ def _options(
     k_all = np.concatenate([np.arange(1, n + 1) for n in steps]) if steps else u_all
     is_uneven = compute[u_all] + job.state_bytes / gpus > usable
     factor = np.where(is_uneven, fixed.uneven_collective_factor, 1.0)
+    overhead_s = fixed.accumulation_overhead_s
     time_s = layer_s(
         worker.latency,
         u_all,
         k_all,
         all_gather_s=factor * job.all_gather_s,
         reduce_scatter_s=factor * job.reduce_scatter_s,
-        accumulation_overhead_s=fixed.accumulation_overhead_s,
+        accumulation_overhead_s=overhead_s,
     )
+    compute_s = layer_s(
+        worker.latency, u_all, k_all, all_gather_s=0.0, reduce_scatter_s=0.0,
+        accumulation_overhead_s=overhead_s,
+    )  # fmt: skip
     order = np.argsort(time_s, kind="stable")
-    return BatchOptions((u_all * k_all)[order], u_all[order], time_s[order])
+    return BatchOptions(u_all * k_all, u_all, time_s, compute_s).chosen(order)
 
 
 def _memory_budget(
