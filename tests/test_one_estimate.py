@@ -132,7 +132,7 @@ class Draw:
                 cluster=parse_cluster(f"{self.count}x {self.name}", catalogue()),
                 space=self.space or SPACE,
                 predictor=predictor(),
-                swap=False,
+                asked=LayoutRequest(swap=False),
             )
         )
 

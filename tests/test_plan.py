@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from advisor.ask import LayoutRequest
 from advisor.catalogue import Catalogue
 from advisor.cli.program import app
 from advisor.errors import UsageError
@@ -527,7 +528,7 @@ def test_the_averaging_interval_is_a_flag_with_a_stated_default() -> None:
 def test_swapping_is_left_out_where_nobody_asks_for_it() -> None:
     names = {c.name for c in planned("8xA100-80GB@200Gbps").choices}
     assert "layer swapping" not in names
-    refused = planned("8x1xRTX-3090@1Gbps", swap=False)
+    refused = planned("8x1xRTX-3090@1Gbps", asked=LayoutRequest(swap=False))
     assert "layer swapping" not in {c.name for c in refused.choices}
-    asked = planned("8xA100-80GB@200Gbps", swap=True)
+    asked = planned("8xA100-80GB@200Gbps", asked=LayoutRequest(swap=True))
     assert "layer swapping" in {c.name for c in asked.choices}

@@ -16,6 +16,7 @@ import pytest
 from recorded_models import convolutions, transformer
 from typer.testing import CliRunner
 
+from advisor.ask import LayoutRequest
 from advisor.catalogue import Catalogue
 from advisor.cli.program import app
 from advisor.errors import RunError, UsageError
@@ -235,7 +236,7 @@ def test_swapping_is_compared_on_consumer_cards(make_job: MakeJob) -> None:
     names = {c.name for c in planned(job, "4x1xRTX-3090@1Gbps").choices}
     assert "layer swapping" in names
     assert "layer swapping" not in {c.name for c in planned(job, "g2-standard-48").choices}
-    asked = planned(job, "g2-standard-48", swap=True)
+    asked = planned(job, "g2-standard-48", asked=LayoutRequest(swap=True))
     assert "layer swapping" in {c.name for c in asked.choices}
     assert asked.best.name != "layer swapping"  # nothing released runs it
 

@@ -17,7 +17,7 @@ from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import SPACE
-from advisor.estimate.columns import CODE, STATUSES, WAYS, TimeColumns
+from advisor.estimate.columns import CODE, STATUSES, TimeColumns, way_name
 from advisor.estimate.estimate import estimate_on_type
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.spot import elastic_workers
@@ -90,7 +90,8 @@ def test_plan_and_the_columns_take_the_same_step(
     for name, count in (("g4dn.4xlarge", 4), ("p3.8xlarge", 2)):
         cluster = parse_cluster(f"{count}x {name}", known.catalogue)
         answer = plan(PlanQuestion(
-            job=job, cluster=cluster, swap=True, average_every=every, predictor=known
+            job=job, cluster=cluster, predictor=known,
+            asked=LayoutRequest(swap=True, average_every=every),
         ))  # fmt: skip
         choice = next(c for c in answer.choices if c.name == NAME)
         case = known.case(job, space=space)
@@ -261,7 +262,7 @@ def test_a_candidate_that_swaps_says_what_that_rests_on() -> None:
     for candidate in found.front:
         record = candidate.to_record()
         assert record["way"] == candidate.way
-        assert candidate.way in WAYS
+        assert candidate.way
         said = "; ".join(candidate.reasons)
         assert ("no released framework" in said) == (candidate.way == NAME)
         assert ("local SGD" in said) == (record["layout"]["average_every"] > 1)
@@ -296,7 +297,9 @@ def test_what_only_swapping_fits_is_answered_where_it_is_asked_for() -> None:
     assert STATUSES[refused.status[0]] == "does_not_fit_in_memory"
     found = known.step_columns(job, *rows("p3.2xlarge", 1), space=asked)
     choices = plan(
-        PlanQuestion(job=job, cluster=lone, swap=True, space=asked, predictor=known)
+        PlanQuestion(
+            job=job, cluster=lone, asked=LayoutRequest(swap=True), space=asked, predictor=known
+        )
     ).choices
     assert min(c.step_time_s.value for c in choices) == pytest.approx(found.step_s[0], rel=1e-9)
 
@@ -306,13 +309,15 @@ def test_plan_and_predict_name_swapping_where_nothing_else_divides_the_batch() -
     job, known = described("small", 7), predictor()
     four = parse_cluster("p3.8xlarge", known.catalogue)
     ranks = replace(SWAPS, tp=1, pp=1, cp=1, ep=1)
-    asked = PlanQuestion(job=job, cluster=four, swap=True, space=ranks, predictor=known)
+    asked = PlanQuestion(
+        job=job, cluster=four, asked=LayoutRequest(swap=True), space=ranks, predictor=known
+    )
     (choice,) = plan(asked).choices
     found = known.step_columns(job, *rows("p3.8xlarge", 1), space=ranks)
-    assert choice.name == NAME == WAYS[found.way[0]]
+    assert choice.name == NAME == way_name(int(found.way[0]))
     assert choice.step_time_s.value == pytest.approx(found.step_s[0], rel=1e-9)
     with pytest.raises(PlanningError):
-        plan(replace(asked, swap=False))
+        plan(replace(asked, asked=LayoutRequest(swap=False)))
 
 
 def test_peers_that_swap_are_not_taken_as_plain_data_parallel_on_spot() -> None:

@@ -186,10 +186,9 @@ def plan(
                 objective=question.objective,
                 space=layout_space(question.layout, SPACE) or SPACE,
                 coverage=question.constraints.coverage,
-                swap=question.layout.swap,
+                asked=question.layout,
                 command=script,
                 predictor=Predictor(known),
-                average_every=question.layout.average_every,
             )
         )
     record = answer.to_record()

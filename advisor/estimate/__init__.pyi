@@ -69,13 +69,12 @@ from .spot import late_fractions as late_fractions
 from .spot import on_elastic_spot as on_elastic_spot
 from .spot import on_spot_by_deadline as on_spot_by_deadline
 from .spot import on_spot_with_fallback as on_spot_with_fallback
+from .ways.beside import BESIDE_WAYS as BESIDE_WAYS
+from .ways.beside import BesideWay as BesideWay
+from .ways.beside import layouts_alone as layouts_alone
 from .ways.data_parallel import host_fits as host_fits
 from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search
 from .ways.model_parallel import space_on as space_on
-from .ways.swapping import NAME as NAME
-from .ways.swapping import is_compared as is_compared
-from .ways.swapping import layer_swapping as layer_swapping
-from .ways.swapping import or_swap as or_swap
 from .ways.units import UnitModel as UnitModel
 from .words import assumed_network as assumed_network

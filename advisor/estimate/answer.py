@@ -20,7 +20,7 @@ from advisor.answer import (
     to_record,
 )
 from advisor.catalogue import Catalogue, OfferColumns
-from advisor.estimate.columns import WAYS, TimeColumns
+from advisor.estimate.columns import TimeColumns, way_name
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
 from advisor.estimate.words import assumed_network
 from advisor.jobs import Job, transformer_units
@@ -113,7 +113,7 @@ def candidate(
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
         is_extrapolating=bool(columns.is_extrapolating[column]),
-        way=WAYS[int(columns.way[column])],
+        way=way_name(int(columns.way[column])),
         breakdown=breakdown,
         is_learned=_is_learned(columns, column),
         is_network_assumed=_is_network_assumed(columns, column),

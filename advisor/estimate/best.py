@@ -16,7 +16,7 @@ from advisor.estimate.groups import OnGroups
 from advisor.estimate.laws import ModelOn
 from advisor.estimate.plan import Choice
 from advisor.estimate.ways import stages, uneven, zorse
-from advisor.estimate.ways.beside import WAYS as BESIDE_WAYS
+from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import model_parallel, nothing, on_machine
 from advisor.estimate.ways.units import could_gain, improved, unit_model

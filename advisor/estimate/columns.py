@@ -36,11 +36,23 @@ STATUSES: Final = (
     "over_quota",
 )
 CODE: Final = {status: code for code, status in enumerate(STATUSES)}
-# How the ways are called in answers; ``TimeColumns.way`` is an index into it.
-WAYS: Final = ("program", "data parallel", "model parallel", "recorded units", "layer swapping")
+# How the ways are called in answers, in the order in which their files were imported.
+_WAYS: Final[list[str]] = []
 WAITS: Final[tuple[Bottleneck, ...]] = (
     "compute", "memory", "launch", "network", "pipeline", "offload", "input",
 )  # fmt: skip
+
+
+def way_code(name: str) -> int:
+    """Return the number of a way of training, as ``TimeColumns.way`` holds it."""
+    if name not in _WAYS:
+        _WAYS.append(name)
+    return _WAYS.index(name)
+
+
+def way_name(code: int) -> str:
+    """Return what a way of training is called in answers."""
+    return _WAYS[code]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

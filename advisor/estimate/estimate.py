@@ -37,7 +37,7 @@ from advisor.estimate.answer import (
     whole_run,
 )
 from advisor.estimate.best import words_of
-from advisor.estimate.columns import STATUSES, WAYS, TimeColumns
+from advisor.estimate.columns import STATUSES, TimeColumns, way_name
 from advisor.estimate.completion import Completion, SideCosts
 from advisor.estimate.facts import StepFacts
 from advisor.estimate.learned import COST, Learned, candidate_records
@@ -317,7 +317,7 @@ def _estimate(
         bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
         layout=columns.layout(0),
-        way=WAYS[int(columns.way[0])],
+        way=way_name(int(columns.way[0])),
         memory_gib=float(columns.memory_bytes[0]) / GIB,
         device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,

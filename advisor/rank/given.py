@@ -16,12 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Estimate, Named
+from advisor.ask import LayoutRequest
 from advisor.collectors.format import on_accelerators
 from advisor.errors import RunError, UsageError
-from advisor.estimate import NAME as SWAPPING
 from advisor.estimate import (
+    BESIDE_WAYS,
     SPACE,
     STATUSES,
+    BesideWay,
     Choice,
     GivenMachines,
     ModelOn,
@@ -37,14 +39,12 @@ from advisor.estimate import (
     burden,
     commands,
     group_columns,
-    is_compared,
     is_laid_out_by_shape,
-    layer_swapping,
+    layouts_alone,
     model_on,
     notes_of,
     on_demand,
     on_machine,
-    or_swap,
     search,
     space_on,
     tried,
@@ -61,6 +61,8 @@ from advisor.rank.ranking_front import pareto_front
 
 __all__ = ["FAMILIES", "PlanQuestion", "plan"]
 
+Beside = list[tuple[BesideWay, Choice]]
+
 
 # ------------------------------------------------------------------------------------------
 # What ``advisor plan`` is asked: a job, the machines that are given, and what may be chosen.
@@ -75,9 +77,8 @@ class PlanQuestion:
     objective: Objective = "time"
     space: SearchSpace = SPACE
     coverage: float = 0.9  # probability that an interval holds the true value
-    swap: bool | None = None  # compare layer swapping; None: on consumer cards
-    # steps between two averages of the weights of swapping peers; None: every eighth step
-    average_every: int | None = None
+    # what was said of the layout, for the ways beside the layouts
+    asked: LayoutRequest = field(default_factory=LayoutRequest)
     command: tuple[str, ...] = ()
     predictor: Predictor = field(default_factory=Predictor)
 
@@ -200,7 +201,7 @@ class OnGroup:
             np.full(len(counts), self.row),
             np.array(counts),
             fleet=self.fleet,
-            space=replace(space, swaps=False),  # it stands beside the others: ``given``
+            space=layouts_alone(space),  # the others stand beside them: ``_ways_beside``
         )
 
     def refusal(self, columns: TimeColumns, count: int) -> PlanningError:
@@ -310,11 +311,11 @@ def plan(question: PlanQuestion) -> Plan:
     question = replace(question, command=changed)
     model = model_on(question.case, question.predictor.catalogue, question.cluster.groups)
     groups = [OnGroup(question, place) for place in model.places]
-    swapped = _swapped(question, model, left_out)
+    beside = _ways_beside(question, model, left_out)
     if question.cluster.is_mixed:
-        choices = _unlike(question, model, groups, swapped, left_out)
+        choices = _unlike(question, model, groups, beside, left_out)
     else:
-        choices, front = _equal(groups[0], swapped, left_out)
+        choices, front = _equal(groups[0], beside, left_out)
     blocks = UnitModel(question.case).blocks
     if isinstance(blocks, str) and not question.is_by_shape:
         left_out["tensor parallel"] = blocks
@@ -355,22 +356,23 @@ def _with_units(question: PlanQuestion, model: ModelOn, choice: Choice) -> Choic
     return replace(choice, units=units)
 
 
-def _swapped(question: PlanQuestion, model: ModelOn, left_out: dict[str, str]) -> list[Choice]:
-    """Return layer swapping on all GPUs, where it is asked for or its kind of cards are."""
-    if not is_compared(question.cluster, question.swap):
-        return []
+def _ways_beside(question: PlanQuestion, model: ModelOn, left_out: dict[str, str]) -> Beside:
+    """Return the ways beside the layouts on all devices, where they are to be shown."""
     on = OnGroups(
         model=model, cluster=question.cluster, global_batch=question.job.global_batch,
         coverage=question.coverage, command=question.command,
     )  # fmt: skip
-    every = question.average_every
-    found, reasons = tried({SWAPPING: lambda: layer_swapping(on, average_every=every)})
-    left_out |= reasons
-    return [with_whole_job(question, one, model.places) for one in found]
+    shown = []
+    for way in BESIDE_WAYS:
+        if way.stands_beside(question.cluster, question.asked):
+            found, reasons = tried({way.name: partial(way.choice, on, question.asked)})
+            left_out |= reasons
+            shown += [(way, with_whole_job(question, one, model.places)) for one in found]
+    return shown
 
 
 def _unlike(
-    question: PlanQuestion, model: ModelOn, groups: list[OnGroup], swapped: list[Choice],
+    question: PlanQuestion, model: ModelOn, groups: list[OnGroup], beside: Beside,
     left_out: dict[str, str],
 ) -> list[Choice]:  # fmt: skip
     """Return the ways over unlike machines, and each type alone."""
@@ -381,7 +383,7 @@ def _unlike(
     alone, more = tried({f"{on.group.label} alone": partial(_alone, on) for on in groups})
     left_out |= reasons | more
     choices = [with_whole_job(question, one, model.places) for one in joined]
-    choices += [*alone, *swapped]
+    choices += [*alone, *(one for _, one in beside)]
     if not any(c.commands for c in choices):
         raise PlanningError(
             "no way of training on this cluster fits: "
@@ -401,7 +403,7 @@ def _alone(on: OnGroup) -> Choice:
 
 
 def _equal(
-    on: OnGroup, swapped: list[Choice], left_out: dict[str, str]
+    on: OnGroup, beside: Beside, left_out: dict[str, str]
 ) -> tuple[list[Choice], tuple[Choice, ...]]:
     """Return the ways on all of equal machines, and the front over fewer of them."""
     question, group = on.question, on.group
@@ -410,9 +412,12 @@ def _equal(
     place = len(counts) - 1
     choices = [] if columns.status[place] else _families(on, columns, place, left_out)
     possible = np.flatnonzero(columns.status == 0)
-    is_last_resort = bool(question.swap and swapped)
+    is_last_resort = any(way.is_asked(question.asked) for way, _ in beside)
     if not choices and not possible.size and not is_last_resort:
-        raise or_swap(on.refusal(columns, group.count), swapped)
+        problem = on.refusal(columns, group.count)
+        for way, found in beside:
+            problem = way.instead(problem, found)
+        raise problem
     if not choices:
         error = on.refusal(columns, group.count)
         left_out[f"all {group.count} machines"] = f"{error}; {error.hint}"
@@ -424,7 +429,7 @@ def _equal(
         machines = sum(front[0].machines.values())
         note = f"{machines} of the {group.count} machines alone are faster: the network is slow"
         found = [replace(one, notes=(*one.notes, note)) for one in found]
-    return [*found, *swapped], front
+    return [*found, *(one for _, one in beside)], front
 
 
 def _families(

@@ -1,7 +1,6 @@
 """Ways of training that stand beside the layouts: each takes the rows that it does better.
 
-A way of this kind is one file with an object of the protocol ``BesideWay``, and one line here; its
-name is one of ``columns.WAYS``.
+A way of this kind is one file with an object of the protocol ``BesideWay``, and one line here.
 """
 
 from __future__ import annotations
@@ -11,10 +10,15 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.ask import LayoutRequest
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import WAYS as NAMES
-from advisor.estimate.columns import TimeColumns
+from advisor.estimate.columns import TimeColumns, way_code
+from advisor.estimate.groups import OnGroups
+from advisor.estimate.plan import Choice
 from advisor.estimate.ways.swapping import LAYER_SWAPPING
+from advisor.machines import NamedCluster
+from advisor.planners.core import PlanningError
+from advisor.planners.layouts import SearchSpace
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -49,14 +53,41 @@ class BesideWay(Protocol):
         """Return what a reader must know of one of its rows."""
         ...
 
+    def without(self, space: SearchSpace) -> SearchSpace:
+        """Return the layouts to search, this way left out."""
+        ...
 
-WAYS: Final[tuple[BesideWay, ...]] = (LAYER_SWAPPING,)
-_CODES: Final = {NAMES.index(way.name): way for way in WAYS}
+    def is_asked(self, asked: LayoutRequest) -> bool:
+        """Whether it was asked for by its own flag."""
+        ...
+
+    def stands_beside(self, cluster: NamedCluster, asked: LayoutRequest) -> bool:
+        """Whether ``plan`` shows it beside the layouts."""
+        ...
+
+    def choice(self, case: OnGroups, asked: LayoutRequest) -> Choice:
+        """Return it on all devices of a cluster; PlanningError where it cannot run."""
+        ...
+
+    def instead(self, problem: PlanningError, found: Choice) -> PlanningError:
+        """Return why nothing else runs, with what this way would take."""
+        ...
+
+
+BESIDE_WAYS: Final[tuple[BesideWay, ...]] = (LAYER_SWAPPING,)
+_CODES: Final = {way_code(way.name): way for way in BESIDE_WAYS}
 
 
 def is_beside(columns: TimeColumns) -> Booleans:
     """Return the rows that one of these ways has: no run that was seen trained so."""
     return np.isin(columns.way, list(_CODES))
+
+
+def layouts_alone(space: SearchSpace) -> SearchSpace:
+    """Return the layouts to search without the ways beside them."""
+    for way in BESIDE_WAYS:
+        space = way.without(space)
+    return space
 
 
 def beside_words(columns: TimeColumns, row: int) -> tuple[str, ...]:

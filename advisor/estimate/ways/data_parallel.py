@@ -18,11 +18,11 @@ from advisor.estimate.case import SPACE, StepCase, fitted_rows, placements
 from advisor.estimate.columns import (
     CODE,
     WAITS,
-    WAYS,
     TimeColumns,
     integer_layouts,
     shares_of,
     spread,
+    way_code,
 )
 from advisor.jobs import Job, Measured
 from advisor.machines import Fleet
@@ -36,6 +36,7 @@ from advisor.planners.step import StepColumns, step_time
 # Which micro-batch and ZeRO stage fit into the devices' memory, for each (type, workers).
 
 
+WAY: Final = way_code("data parallel")
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -198,7 +199,7 @@ def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> Time
         type_index=type_index,
         count=count,
         status=status,
-        way=np.full(n, WAYS.index("data parallel")),
+        way=np.full(n, WAY),
         step_s=spread(step_s, rows, n),
         log_sd=spread(log_sd, rows, n),
         shares={name: spread(part, rows, n) for name, part in shares.items()},

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import CODE, WAITS, WAYS, TimeColumns, integer_layouts, shares_of
+from advisor.estimate.columns import CODE, WAITS, TimeColumns, integer_layouts, shares_of, way_code
 from advisor.estimate.layout_model import (
     operator_table,
     passed_share,
@@ -39,6 +39,7 @@ from advisor.planners.layouts import (
 from advisor.planners.step import head_s, layer_times, step_time
 from advisor.quantities import REACH_90
 
+WAY: Final = way_code("model parallel")
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -105,7 +106,7 @@ def nothing(case: StepCase, type_index: Integers, count: Integers) -> TimeColumn
         type_index=type_index,
         count=count,
         status=case.status(type_index, count),
-        way=np.full(n, WAYS.index("model parallel")),
+        way=np.full(n, WAY),
         step_s=np.full(n, np.nan),
         log_sd=np.full(n, np.nan),
         shares={name: np.full(n, np.nan) for name in WAITS},

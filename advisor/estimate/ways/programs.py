@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.errors import RunError
-from advisor.estimate.columns import STATUSES, WAYS, TimeColumns, integer_layouts, shares_of
+from advisor.estimate.columns import STATUSES, TimeColumns, integer_layouts, shares_of, way_code
 from advisor.jobs import Job, Program, data_in_s
 from advisor.machines import Fleet
 from advisor.quantities import REACH_90
 
+WAY: Final = way_code("program")
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -97,7 +98,7 @@ def program_columns(
             factor_log_sd,
         ),
         shares=shares,
-        way=np.full(len(count), WAYS.index("program")),
+        way=np.full(len(count), WAY),
         layouts=integer_layouts(len(count)),
         host_bytes=zeros,
         memory_bytes=np.full(len(count), needed),

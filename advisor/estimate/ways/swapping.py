@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
+from advisor.ask import LayoutRequest
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError, UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import CODE, WAITS, WAYS, TimeColumns, integer_layouts, shares_of
+from advisor.estimate.columns import CODE, WAITS, TimeColumns, integer_layouts, shares_of, way_code
 from advisor.estimate.groups import OnGroups
 from advisor.estimate.laws import ModelOn, model_at
 from advisor.estimate.places import Place, is_extrapolating
@@ -420,7 +421,7 @@ def _synchronous(plan: SwapPlan) -> tuple[str, ...]:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-SWAPPING: Final = WAYS.index(NAME)
+SWAPPING: Final = way_code(NAME)
 # Rows that other ways leave without an answer, and that peers with the whole model each may have.
 _OPEN: Final = ("ok", "does_not_fit_in_memory", "excluded_by_layout", "batch_does_not_divide")
 # Sums in another order differ in the last digits.
@@ -582,6 +583,26 @@ class LayerSwapping:
     def words(self, columns: TimeColumns, row: int) -> tuple[str, ...]:
         """Return what a reader must know of one of its rows."""
         return swapping_reasons(columns, row)
+
+    def without(self, space: SearchSpace) -> SearchSpace:
+        """Return the layouts to search, this way left out."""
+        return replace(space, swaps=False)
+
+    def is_asked(self, asked: LayoutRequest) -> bool:
+        """Whether it was asked for by its own flag."""
+        return bool(asked.swap)
+
+    def stands_beside(self, cluster: NamedCluster, asked: LayoutRequest) -> bool:
+        """Whether ``plan`` shows it: where asked for, or on consumer cards."""
+        return is_compared(cluster, asked.swap)
+
+    def choice(self, case: OnGroups, asked: LayoutRequest) -> Choice:
+        """Return it on all devices of a cluster."""
+        return layer_swapping(case, average_every=asked.average_every)
+
+    def instead(self, problem: PlanningError, found: Choice) -> PlanningError:
+        """Return why nothing else runs, with what this way would take."""
+        return or_swap(problem, [found])
 
 
 LAYER_SWAPPING: Final = LayerSwapping()

@@ -16,7 +16,7 @@ from advisor.answer import Bottleneck
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import CODE, STATUSES, WAYS, TimeColumns, shares_of
+from advisor.estimate.columns import CODE, STATUSES, TimeColumns, shares_of, way_code
 from advisor.estimate.ways.data_parallel import host_fits, kept_free_bytes
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device
@@ -44,6 +44,7 @@ from advisor.planners.step import (
 # What a model that is cut into stages or divided blocks takes at least: which rows to search.
 
 
+WAY: Final = way_code("recorded units")
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -398,7 +399,7 @@ def _put(columns: TimeColumns, row: int, found: RecordedLayout) -> None:
         parts[wait] = parts.get(wait, np.zeros(1)) + found.parts_s.get(name, 0.0)
     step_s, shares = shares_of(parts)
     columns.status[row] = STATUSES.index("ok")
-    columns.way[row] = WAYS.index("recorded units")
+    columns.way[row] = WAY
     columns.step_s[row] = step_s[0]
     columns.log_sd[row] = found.log_sd
     for name, share in shares.items():
