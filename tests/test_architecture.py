@@ -166,6 +166,8 @@ def test_faces_list_what_is_there() -> None:
         found = importlib.import_module(_name([*stub.parent.relative_to(ROOT).parts]))
         for listed in found.__all__:
             assert hasattr(found, listed), (found.__name__, listed)
+            # Once it is imported, a module stands in its room by its own name.
+            assert not (stub.parent / f"{listed}.py").exists(), (found.__name__, listed)
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -7,3 +7,4 @@ from .experts import serving_advice as serving_advice
 from .facts import Advice as Advice
 from .facts import AdviceList as AdviceList
 from .facts import Facts as Facts
+from .facts import How as How

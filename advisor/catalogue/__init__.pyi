@@ -20,6 +20,11 @@ from .networks import NOTHING_KNOWN_LOG_SD as NOTHING_KNOWN_LOG_SD
 from .networks import assumed_networks as assumed_networks
 from .overrides import SHORTEST_BILL_H as SHORTEST_BILL_H
 from .overrides import charged_h as charged_h
+from .providers.sources import CatalogueRows as CatalogueRows
+from .providers.sources import PriceRow as PriceRow
+from .providers.sources import TypeRow as TypeRow
+from .providers.sources import provenance as provenance
+from .providers.sources import read_content as read_content
 from .providers.sources import sources as sources
 from .select import GpuFilter as GpuFilter
 from .select import OfferFilter as OfferFilter

@@ -1,5 +1,7 @@
 from .answer import offer_of as offer_of
 from .at_hand import machine_at_hand as machine_at_hand
+from .best import WAYS as WAYS
+from .best import UnlikeWay as UnlikeWay
 from .best import best_columns as best_columns
 from .best import best_released as best_released
 from .best import first_look as first_look

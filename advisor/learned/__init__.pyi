@@ -1,3 +1,4 @@
+from .base import RunRegressor as RunRegressor
 from .choose import NextTries as NextTries
 from .choose import NextTry as NextTry
 from .choose import next_tries as next_tries

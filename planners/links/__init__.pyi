@@ -4,6 +4,7 @@ from .collectives import context_parallel_s as context_parallel_s
 from .collectives import expert_parallel_s as expert_parallel_s
 from .collectives import hierarchical_all_reduce_s as hierarchical_all_reduce_s
 from .collectives import hierarchical_reduce_scatter_s as hierarchical_reduce_scatter_s
+from .collectives import reduce_scatter_s as reduce_scatter_s
 from .collectives import ring_all_reduce_s as ring_all_reduce_s
 from .collectives import split_partitions as split_partitions
 from .collectives import tensor_parallel_s as tensor_parallel_s
@@ -11,6 +12,7 @@ from .data_parallel import DataParallelColumns as DataParallelColumns
 from .data_parallel import ScalingParameters as ScalingParameters
 from .data_parallel import data_parallel_step as data_parallel_step
 from .data_parallel import expected_maximum as expected_maximum
+from .data_parallel import expected_slowest as expected_slowest
 from .data_parallel import loss_to_slowest as loss_to_slowest
 from .data_parallel import straggling as straggling
 from .scaling import NOISE as NOISE

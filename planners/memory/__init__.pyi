@@ -16,3 +16,5 @@ from .transformers import layer_activation_bytes as layer_activation_bytes
 from .transformers import memory_bytes as memory_bytes
 from .transformers import sent_bytes as sent_bytes
 from .transformers import shard_ranks as shard_ranks
+from .transformers import state_bytes as state_bytes
+from .transformers import token_activation_bytes as token_activation_bytes

@@ -2,6 +2,7 @@ from .atom import AVERAGE_EVERY as AVERAGE_EVERY
 from .atom import Peer as Peer
 from .atom import SwapModel as SwapModel
 from .atom import SwapPlan as SwapPlan
+from .atom import averaging_s as averaging_s
 from .atom import least_swapped_step_s as least_swapped_step_s
 from .atom import pipeline_rival_s as pipeline_rival_s
 from .atom import plan_atom as plan_atom
@@ -18,12 +19,16 @@ from .cephalo import UnevenJob as UnevenJob
 from .cephalo import Worker as Worker
 from .cephalo import balance as balance
 from .cephalo import even_plan as even_plan
+from .cephalo import layer_s as layer_s
 from .cephalo import plan_cephalo as plan_cephalo
 from .expert_caching import POLICIES as POLICIES
 from .expert_caching import CacheSize as CacheSize
 from .expert_caching import Mixture as Mixture
 from .expert_caching import cache_sizes as cache_sizes
 from .expert_caching import che_hit_rate as che_hit_rate
+from .expert_caching import gated_expert_bytes as gated_expert_bytes
+from .expert_caching import lru as lru
+from .expert_caching import oracle as oracle
 from .expert_caching import smallest_within as smallest_within
 from .hydrozoa import Billing as Billing
 from .hydrozoa import ElasticPlan as ElasticPlan
@@ -45,6 +50,7 @@ from .perfect import Feeding as Feeding
 from .perfect import best_echo as best_echo
 from .perfect import freshness as freshness
 from .perfect import repeat_then_fresh_s as repeat_then_fresh_s
+from .perfect import reuse as reuse
 from .sas import CHOSEN as CHOSEN
 from .sas import WAYS as WAYS
 from .sas import Arrival as Arrival
@@ -65,6 +71,7 @@ from .stragglers import measured_spread as measured_spread
 from .stragglers import own_times as own_times
 from .stragglers import per_doubling as per_doubling
 from .stragglers import rebalanced as rebalanced
+from .switchflow import MeasuredPair as MeasuredPair
 from .switchflow import Shared as Shared
 from .switchflow import Sharer as Sharer
 from .switchflow import Tenant as Tenant
@@ -88,3 +95,5 @@ from .zorse import best_of_groups as best_of_groups
 from .zorse import grouped_pipeline as grouped_pipeline
 from .zorse import order_groups as order_groups
 from .zorse import ring_s as ring_s
+from .zorse import schedule_s as schedule_s
+from .zorse import share_counts as share_counts
