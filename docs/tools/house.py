@@ -17,7 +17,7 @@ TARGET: Final = ROOT / "docs" / "house.svg"
 WIDTH, ROOM, GAP, TEXT = 860, 34, 6, 13
 # What each room is for, in a few words; a room of the contract without words fails the check.
 WORDS: Final = {
-    "cli": "one verb a file: parse, call, show",
+    "cli": "verbs: parse, call, show",
     "export": "the answer as files that other tools run",
     "gate": "what is submitted, judged before it is sent",
     "ui": "the answer in a browser, on loopback",
@@ -25,10 +25,10 @@ WORDS: Final = {
     "api": "recommend, predict from Python",
     "lab": "beside the product: questions with their truth, scores, fits",
     "train": "fit constants and learned predictors again",
-    "report": "tables of the terminal",
+    "report": "the answer as one page",
     "show": "records as tables, charts",
     "words": "what people read of records",
-    "advice": "what would make a job cheaper: a source a module",
+    "advice": "what would make a job cheaper: cures, priced",
     "rank": "constraints, front, reasons, pruning",
     "estimate": "this job on these machines; a way of training a file",
     "learned": "estimators, intervals, registry",
