@@ -1,4 +1,4 @@
-"""What Python users call; the verbs of the command line call the same functions."""
+"""Functions for Python users; the verbs of the command line call the same."""
 
 from __future__ import annotations
 

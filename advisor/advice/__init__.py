@@ -1,4 +1,4 @@
-"""What would make a job faster or cheaper before anything is rented: cures with their prices."""
+"""Advice before anything is rented: cures that make a job faster or cheaper, with their prices."""
 
 from advisor.faces import face
 

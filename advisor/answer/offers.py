@@ -1,4 +1,4 @@
-"""What is sold, and what is rented together."""
+"""Offers: machines that are sold, and machines that are rented together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recommended, what would change it, and how far it may be off."""
+"""The recommendation: its rows, its picks, its changes, and its known error."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where offers come from: one adapter a provider."""
+"""Sources of offers: one adapter a provider."""
