@@ -1,4 +1,4 @@
-"""Where the packaged data and the laboratory lie: in a wheel, an editable install, a checkout."""
+"""Places of the packaged data and of the laboratory: in a wheel, an install, a checkout."""
 
 from __future__ import annotations
 

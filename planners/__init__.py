@@ -1,4 +1,4 @@
-"""What a training step takes: on which device, over which links, in which layout.
+"""Time and memory of a training step: on which device, over which links, in which layout.
 
 Complete in itself: imports nothing of ``advisor``, opens no files, knows no prices. Fitted
 constants come in as frozen parameter records. One system or concept a file; the symbol table and

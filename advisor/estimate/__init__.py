@@ -1,4 +1,4 @@
-"""What a job takes on machines: its ways of training, one file each, and the best of them."""
+"""The estimate: ways of training a job on machines, one file each, and the best of them."""
 
 from advisor.faces import face
 

@@ -1,4 +1,4 @@
-"""What a job takes on every (instance type, count), as columns: what every way answers with.
+"""Answers of every way as columns: one row an (instance type, count).
 
 Rows that cannot run keep their reason in ``status``.
 """

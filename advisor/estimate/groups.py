@@ -1,4 +1,4 @@
-"""What a way over unlike machines is asked: this model, on these groups, with this batch."""
+"""The question to a way over unlike machines: this model, these groups, this batch."""
 
 from __future__ import annotations
 

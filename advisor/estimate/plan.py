@@ -1,4 +1,4 @@
-"""What ``advisor plan`` answers: ways to run the job on the cluster, best first."""
+"""The answer of ``advisor plan``: ways to run the job on the cluster, best first."""
 
 from __future__ import annotations
 

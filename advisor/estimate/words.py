@@ -1,4 +1,4 @@
-"""Why a layout was chosen, in words: what the simpler ones would take, or that they do not fit."""
+"""Reasons for a layout in words: what the simpler ones would take, or that they do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the exported job is started on every machine: the command that ``plan`` prints.
+"""The start of an exported job on every machine: the command that ``plan`` prints.
 
 The layout's arguments come from ``advisor.estimate`` alone. A recorded script keeps its own
 name and arguments; its path is said from the folder that the machines get a copy of.

@@ -1,4 +1,4 @@
-"""What is exported: one row of an answer's record, and what is known of the job beside it.
+"""The exported row of an answer's record, and what is known of the job beside it.
 
 Everything is read from the JSON record of ``advisor recommend --json``: an export holds the
 numbers of the answer, and computes none.

@@ -1,4 +1,4 @@
-"""Whether a submission passes, and what would: the one function that decides.
+"""The decision on a submission: whether it passes, and what would.
 
 Rented machines are asked of the estimate behind ``predict`` and judged by the rule by which
 ``recommend`` rejects a row; devices of an own cluster are asked of the estimate by which

@@ -1,4 +1,4 @@
-"""What a submission says of its own job and limits, joined with what the gate was told."""
+"""A submission's own job and limits, joined with those that the gate was told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``sbatch`` is asked for as a submission: devices, machines, time limit, partition.
+"""Requests of ``sbatch`` as submissions: devices, machines, time limit, partition.
 
 The words are those of Slurm's own options. They come from Slurm itself (``cli_filter`` hands its
 options over as JSON), or from a command line and the ``#SBATCH`` lines of its script, which are

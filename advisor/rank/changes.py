@@ -1,4 +1,4 @@
-"""What would change the answer: each change is asked of the same estimate."""
+"""Changes that would change the answer: each is asked of the same estimate."""
 
 from __future__ import annotations
 

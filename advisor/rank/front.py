@@ -1,4 +1,4 @@
-"""Which rows of a front are worth a line, and which of them is the one to choose.
+"""Rows of a front that are worth a line, and the one to choose.
 
 here         meaning, unit
 t_i, c_i     predicted time [h] and cost [USD] of row i; the time counts from ten minutes before

@@ -1,4 +1,4 @@
-"""Which tables a computation read, and what was in them: for the cards and the stored figures.
+"""Tables that a computation read, with their contents' digests, for cards and stored figures.
 
 A reader notes every table that it hands out; whoever wants to know collects what was read inside
 a block.

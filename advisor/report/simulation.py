@@ -1,4 +1,4 @@
-"""What ``advisor simulate`` found, as text: each function takes the record of ``--json``."""
+"""Results of ``advisor simulate`` as text: each function takes the record of ``--json``."""
 
 from __future__ import annotations
 

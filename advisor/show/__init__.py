@@ -1,4 +1,4 @@
-"""What an answer's record looks like: words of one line, tables, charts. No estimate is made here.
+"""An answer's record as words of one line, tables and charts. No estimate is made here.
 
 Everything works from the JSON records (``to_record()``), so that a notebook, a page and a file say
 the same.

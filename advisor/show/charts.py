@@ -1,4 +1,4 @@
-"""What a chart is: axes, series and notes. ``picture`` draws it into files, ``text_plot`` as text.
+"""Charts: axes, series and notes, which ``draw`` turns into pictures and text.
 
 Both draw the same data (``Series.points``) over the same spans with the same ticks (``Chart.x``,
 ``Chart.y``), so that a terminal and a file show one thing. Ticks are matplotlib's.

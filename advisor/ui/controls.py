@@ -1,4 +1,4 @@
-"""What the page lets a user change of a question, and how a posted change becomes a question.
+"""Controls of the page, and the question that a posted change becomes.
 
 What names a job, a file or a folder is said on the command line alone: nothing that a browser
 posts reaches a path.

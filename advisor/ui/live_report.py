@@ -1,4 +1,4 @@
-"""What one ``advisor ui`` shows: the question of the command line, and answers to changes of it.
+"""The content of one ``advisor ui``: the command line's question, and answers to its changes.
 
 It computes nothing of its own: the functions that ``advisor recommend`` asks are asked again, with
 the catalogue and the models kept between two answers.

@@ -1,4 +1,4 @@
-"""What people read of answers, made from their JSON records: the one room that writes words."""
+"""Words that people read of answers, made from their JSON records in this room alone."""
 
 from advisor.faces import face
 

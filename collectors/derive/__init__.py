@@ -1,4 +1,4 @@
-"""What recordings tell: step time, work, resources, and how certain that is."""
+"""Step time, work and resources derived from recordings, and how certain they are."""
 
 from advisor.faces import face
 

@@ -1,4 +1,4 @@
-"""Whether a text may have a secret in it at all.
+"""A first, cheap look for secrets in a text.
 
 Apart from ``redaction``, whose patterns take some milliseconds to compile: most processes that are
 hooked never need them. Python 3.8, standard library only.

@@ -1,4 +1,4 @@
-"""What is seen from outside: the host, its processes, its devices."""
+"""Observation from outside: the host, its processes, its devices."""
 
 from advisor.faces import face
 

@@ -1,4 +1,4 @@
-"""How to start a job in a layout on equal machines: one answer for plans and for exports."""
+"""Commands that start a job in a layout on equal machines, the same for plans and exports."""
 
 from __future__ import annotations
 

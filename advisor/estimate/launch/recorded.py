@@ -1,4 +1,4 @@
-"""How to run a layout of a recorded script: torchrun, and what to add to the script.
+"""Commands for a layout of a recorded script: torchrun, and additions to the script.
 
 The script is its owner's; what is printed is the launcher's line and a short file with the calls
 of PyTorch that spread this model, by the names of its own modules. Its lines go where the script
