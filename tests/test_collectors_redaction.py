@@ -72,6 +72,12 @@ def test_a_password_in_an_address_never_survives(scheme: str, secret: str) -> No
             assert scheme in shown
 
 
+def test_a_link_of_a_cluster_is_no_password() -> None:
+    cluster = "8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"
+    assert redacted(f"write e.g. {cluster}") == f"write e.g. {cluster}"
+    assert "secret" not in redacted("ftp user:secret@host")
+
+
 @given(ISSUED, st.sampled_from(["{}", "--x={}", "a {} b", "'{}'", "https://h/{}/x", "x={}&y=1"]))
 def test_a_key_is_known_by_its_form_whatever_it_is_called(key: str, form: str) -> None:
     assert key not in redacted(form.format(key))

@@ -107,6 +107,22 @@ def test_too_few_runs_or_another_network_change_nothing(predictor: Predictor, wo
     assert not predictor.case(replace(three, actuals=unknown)).clusters
 
 
+def test_a_job_known_by_its_runs_alone_scales_by_them(tmp_path: Path) -> None:
+    """Nobody knows its gradients; what it took on 1, 2 and 4 machines tells of 8."""
+    runs = tmp_path / "runs.csv"
+    rows = [f"g5.xlarge,{step}s,64,{count}" for count, step in ((1, 0.5), (2, 0.31), (4, 0.2))]
+    runs.write_text("\n".join(["machine,step,batch,count", *rows]))
+    said = {}
+    for count in (2, 4, 8):
+        words = f"predict --runs {runs} --batch 64 --on g5.xlarge --count {count} --json"
+        done = CliRunner().invoke(app, words.split())
+        assert done.exit_code == 0, done.output
+        said[count] = json.loads(done.output)["step_time_s"]
+    assert said[2]["low"] <= 0.31 <= said[2]["high"]
+    assert said[4]["low"] <= 0.2 <= said[4]["high"]
+    assert said[8]["value"] < said[4]["high"]
+
+
 def test_the_verb_notes_runs_of_a_recorded_job_on_its_own_cluster(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -477,7 +477,9 @@ def _fit(own: Sequence[PlacedRun], work: Work, parameters: DeviceParameters) -> 
         step_s=np.concatenate([[run.step_s for run in own], bare_s]),
         log_sd=np.concatenate([np.full(len(own), NOISE), np.full(_BATCHES, columns.log_sd[0])]),
     )
-    return fit_cluster(known, [work.gradient_bytes])
+    # Of a job that is known by its runs alone nobody knows the gradients.
+    gradients = work.gradient_bytes if work.gradient_bytes > 0 else None
+    return fit_cluster(known, [gradients])
 
 
 def placements(nodes: Array, per_node: Array, batch: Array) -> Placements:

@@ -48,7 +48,10 @@ _USER_AND_PASSWORD = re.compile(
     r"(?<![\w+.-])([A-Za-z][\w+.-]*://[^\s:/@\"'<>]*):(?!\d{1,5}/)([^\s\"'<>]{0,1024})@"
 )
 _ONLY_USER = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)([^\s:/@\"'<>]+)@")
-_BARE_USER_AND_PASSWORD = re.compile(r"(?<![\w/:.+-])([\w.+-]+):([^\s@/:\"'<>]+)@(?=[\w.-])")
+# A cluster's link is none: ``8xA100-80GB:nvlink@200Gbps``.
+_BARE_USER_AND_PASSWORD = re.compile(
+    r"(?<![\w/:.+-])([\w.+-]+):([^\s@/:\"'<>]+)@(?!\d+(?:\.\d+)?[KMGT]bps)(?=[\w.-])"
+)
 
 _QUOTED = r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
 _NAMED = re.compile(
