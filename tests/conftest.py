@@ -1,5 +1,6 @@
 """Jobs that the tests of prediction share: described in numbers, no file, no profile."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _looks_outside(item.module):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected to the end: no pass of the collector looks at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _looks_outside(module: ModuleType) -> bool:
