@@ -256,11 +256,13 @@ import sys, torch
 first, second, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
 models = {name: torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh()) for name in "ab"}
 made = {name: torch.optim.Adam(models[name].parameters()) for name in (first, second)}
-for step in range(60):
+step = 0
+while step < 60:
     for name in "a" * times + "b":
         made[name].zero_grad()
         models[name](torch.randn(4, 8)).pow(2).mean().backward()
         made[name].step()
+    step += 1
 """
 
 

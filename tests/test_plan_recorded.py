@@ -91,9 +91,7 @@ def test_one_device_takes_what_the_predictor_says(make_job: MakeJob) -> None:
     assert best.step_time_s.value == pytest.approx(candidate.step_time_s.value, rel=0.01)
 
 
-def test_a_slower_recorded_step_makes_every_way_slower(
-    make_job: MakeJob, on_unlike: Plan
-) -> None:
+def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob, on_unlike: Plan) -> None:
     job = job_of(make_job, transformer())
     assert job.measured is not None
     slow = replace(job, measured=replace(job.measured, step_s=4 * job.measured.step_s))
@@ -206,7 +204,9 @@ def test_ways_on_all_machines_are_ranked_and_the_front_trades_time_for_rent(
 def test_what_is_fixed_is_what_is_answered_and_never_faster(
     make_job: MakeJob, on_four: Plan, fixed: dict[str, Any]
 ) -> None:
-    found = planned(job_of(make_job, transformer()), "a2-highgpu-4g", space=replace(SPACE, **fixed))
+    found = planned(
+        job_of(make_job, transformer()), "a2-highgpu-4g", space=replace(SPACE, **fixed)
+    )
     for choice in found.choices:
         (layout,) = choice.layouts.values()
         assert {name: getattr(layout, name) for name in fixed} == fixed
