@@ -1,5 +1,6 @@
 """Jobs that the tests of prediction share: described in numbers, no file, no profile."""
 
+import functools
 import gc
 import os
 import shutil
@@ -48,6 +49,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@functools.cache
 def _looks_outside(module: ModuleType) -> bool:
     names = vars(module).values()
     modules = {one.__name__ for one in names if isinstance(one, ModuleType)}

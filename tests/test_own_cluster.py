@@ -232,7 +232,8 @@ def test_command_line_python_and_json_have_one_estimate(
     shell = CliRunner().invoke(
         app,
         ["recommend", "--json", "--cloud", "aws", "--top", "4", "--deadline", "2d",
-         "--cluster-trace", str(jobs), "--cluster", CLUSTER, "--cluster-policy", "las-2d", "--cluster-devices", "4,8"],
+         "--cluster-trace", str(jobs), "--cluster", CLUSTER, "--cluster-policy", "las-2d",
+         "--cluster-devices", "4,8"],
         catch_exceptions=False,
     )  # fmt: skip
     answer = api.recommend(recorded, cloud="aws", deadline="2d", top=4, predictor=predictor)
