@@ -7,7 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-
 TESTS = Path(__file__).parent
 PROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
