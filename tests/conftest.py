@@ -1,5 +1,7 @@
 """Jobs that the tests of prediction share: described in numbers, no file, no profile."""
 
+import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -41,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected to the end: no pass of the collector looks at it."""
+    gc.collect()
+    gc.freeze()
+
+
+@functools.cache
 def _looks_outside(module: ModuleType) -> bool:
     names = vars(module).values()
     modules = {one.__name__ for one in names if isinstance(one, ModuleType)}

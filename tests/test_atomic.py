@@ -317,6 +317,10 @@ OWN_WRITERS = {
 }
 
 
+NAMES = {"write_text", "write_bytes", "touch", "replace", "rename", "renames", "link", "mkstemp",
+         "NamedTemporaryFile"}  # fmt: skip
+
+
 def writes(tree: ast.AST) -> list[int]:
     """Return the lines that open a file for writing, or rename one."""
     found = []
@@ -324,8 +328,10 @@ def writes(tree: ast.AST) -> list[int]:
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        owner = ast.unparse(node.func).rpartition(".")[0]
         is_open = name == "open" or (isinstance(node.func, ast.Name) and node.func.id == "open")
+        if not is_open and name not in NAMES:
+            continue
+        owner = ast.unparse(node.func).rpartition(".")[0]
         texts = [a.value for a in ast.walk(node) if isinstance(a, ast.Constant)]
         if (
             (name in ("write_text", "write_bytes", "touch") and owner != "atomic")

@@ -94,24 +94,6 @@ for epoch in range(3):
             optimizer.zero_grad()
 """
 
-ADVERSARIAL = """
-import torch
-from torch import nn
-generator, critic = nn.Linear(8, 16), nn.Linear(16, 1)
-first = torch.optim.Adam(critic.parameters())
-second = torch.optim.Adam(generator.parameters())
-step = 0
-while step < 40:
-    for _ in range(2):
-        first.zero_grad()
-        critic(generator(torch.randn(4, 8)).detach()).mean().backward()
-        first.step()
-    second.zero_grad()
-    critic(generator(torch.randn(4, 8))).mean().backward()
-    second.step()
-    step += 1
-"""
-
 BY_HAND = """
 import torch
 weight = torch.randn(20, 5, requires_grad=True)
@@ -128,7 +110,6 @@ for step in range(50):
     ("source", "clock", "steps", "accumulation", "parameters"),
     [
         pytest.param(ACCUMULATION, "optimizer", 60, 4, 34, id="accumulation"),
-        pytest.param(ADVERSARIAL, "optimizer", 40, 1, 161, id="two optimizers"),
         pytest.param(BY_HAND, "backward", 50, 1, 100, id="no optimizer and no loader"),
     ],
 )

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from collecting import MARKED, ROOT
-
-from advisor.collectors.watch import benchmark
+from collecting import MARKED, advisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-
-
-def advisor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in ``folder``, on a host that has been measured."""
-    cache = folder / "cache"
-    path = cache / "advisor" / benchmark.cache_path().name
-    if not path.exists():
-        path.parent.mkdir(parents=True)
-        figures = dict.fromkeys(
-            ("matmul_flop_per_s", "matmul_one_core_flop_per_s", "copy_bytes_per_s",
-             "copy_one_core_bytes_per_s", "scalar_score", "disk_read_bytes_per_s"), 1e9,
-        )  # fmt: skip
-        path.write_text(json.dumps({**figures, "measured_at": "2026-11-21T00:00:00+00:00"}))
-    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(cache),
-                   "XDG_DATA_HOME": str(folder / "data")}  # fmt: skip
-    environment.pop("ADVISOR_RUNS", None)
-    return subprocess.run(
-        [sys.executable, "-m", "advisor.cli", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
 
 
 def test_a_scripts_own_options_are_its_own(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import resource
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from collecting import MARKED, ROOT, record, record_command
+from collecting import MARKED, ROOT, record, record_command, remember_benchmark
 
 from advisor.collectors.derive.profiler_log import read_profiler_log
 from advisor.collectors.derive.read import read_events
@@ -59,16 +58,7 @@ def start(
 
 @pytest.fixture(autouse=True)
 def _no_benchmark(tmp_path: Path) -> None:
-    """Give the command line a cache in which this host has been measured."""
-    from advisor.collectors.watch import benchmark
-
-    figures = dict.fromkeys(
-        ("matmul_flop_per_s", "matmul_one_core_flop_per_s", "copy_bytes_per_s",
-         "copy_one_core_bytes_per_s", "scalar_score", "disk_read_bytes_per_s"), 1.0,
-    )  # fmt: skip
-    path = tmp_path / "advisor" / benchmark.cache_path().name
-    path.parent.mkdir()
-    path.write_text(json.dumps({**figures, "measured_at": ""}))
+    remember_benchmark(tmp_path)
 
 
 def until(condition: object, limit_s: float = 30.0) -> None:

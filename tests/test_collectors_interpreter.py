@@ -10,11 +10,9 @@ import venv
 from pathlib import Path
 
 import pytest
-from collecting import ROOT
+from collecting import ROOT, remember_benchmark
 
-from advisor.collectors.format.recording import HostBenchmark
 from advisor.collectors.run.runner import interpreter_for, missing_modules
-from advisor.collectors.watch import benchmark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -44,11 +42,7 @@ def script(folder: Path, text: str = WHICH, first_line: str = "", mode: int = 0o
 def profiled(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in ``folder`` with these variables and no others of an environment."""
     cache = folder / "cache"
-    path = cache / "advisor" / benchmark.cache_path().name
-    if not path.exists():
-        path.parent.mkdir(parents=True)
-        names = list(HostBenchmark.__dataclass_fields__)
-        path.write_text(json.dumps({**dict.fromkeys(names, 1e9), "measured_at": "2026-11-21"}))
+    remember_benchmark(cache)
     kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
     return subprocess.run(
         [sys.executable, "-m", "advisor.cli", "profile", *words],

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from collecting import MARKED, ROOT, record_command
+from collecting import MARKED, ROOT, advisor, record_command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,19 +24,6 @@ from advisor.collectors.run.child import RecordingPlan
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 SECRET = "HUNTER2SECRET"
-
-
-def run_cli(
-    folder: Path, *words: str, umask: int = 0o022, **changes: str
-) -> subprocess.CompletedProcess[str]:
-    """Run the command line in ``folder`` with a cache of its own."""
-    environment = {**os.environ, "PYTHONPATH": ROOT, "XDG_CACHE_HOME": str(folder / "cache"),
-                   "XDG_DATA_HOME": str(folder / "data")}  # fmt: skip
-    environment.pop("ADVISOR_RUNS", None)
-    return subprocess.run(
-        [sys.executable, "-m", "advisor.cli", *words], cwd=folder, capture_output=True, text=True,
-        env=environment | changes, umask=umask, check=False, errors="backslashreplace",
-    )  # fmt: skip
 
 
 @linux
@@ -56,14 +43,14 @@ for _ in range(20): step()
 raise SystemExit(1)
 """)
     words = ["--password", SECRET, "--db", "postgres://u:URLSECRET@host/db", "--epochs", "3"]
-    done = run_cli(tmp_path, "profile", "--name", f"token={SECRET}", "train.py", *words)
+    done = advisor(tmp_path, "profile", "--name", f"token={SECRET}", "train.py", *words)
     assert done.stdout == f"{words} False\n"
     listed = (
-        run_cli(tmp_path, "runs", "list").stdout
-        + run_cli(tmp_path, "runs", "list", "--json").stdout
+        advisor(tmp_path, "runs", "list").stdout
+        + advisor(tmp_path, "runs", "list", "--json").stdout
     )
     (run,) = (tmp_path / "data" / "advisor" / "runs").glob("2*")
-    told = listed + done.stderr + run_cli(tmp_path, "runs", "show", run.name).stdout
+    told = listed + done.stderr + advisor(tmp_path, "runs", "show", run.name).stdout
     stored = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p != script)
     for secret in (SECRET, "URLSECRET"):
         assert secret not in told
@@ -77,9 +64,9 @@ raise SystemExit(1)
 @pytest.mark.parametrize("umask", [0o000, pytest.param(0o277, marks=pytest.mark.slow)])
 def test_nobody_else_can_read_a_run_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     (tmp_path / "train.py").write_text(MARKED)
-    done = run_cli(tmp_path, "profile", "-q", "train.py", "5", umask=umask)
+    done = advisor(tmp_path, "profile", "-q", "train.py", "5", umask=umask)
     assert done.returncode == 0, done.stderr
-    assert run_cli(tmp_path, "runs", "list", umask=umask).returncode == 0
+    assert advisor(tmp_path, "runs", "list", umask=umask).returncode == 0
     found = list((tmp_path / "data" / "advisor").rglob("*"))
     assert {"profiler.bin", "control", "index.json"} <= {path.name for path in found}
     assert any(path.name.startswith("ev-") for path in found)
@@ -104,7 +91,7 @@ def test_a_command_of_any_length_is_recorded(tmp_path: Path) -> None:
     script = tmp_path / "count.py"
     script.write_text("import sys; print(len(sys.argv))")
     many = [str(number) for number in range(30_000)]
-    done = run_cli(tmp_path, "profile", "-q", "count.py", *many)
+    done = advisor(tmp_path, "profile", "-q", "count.py", *many)
     assert (done.returncode, done.stdout, done.stderr) == (0, "30001\n", "")
     seen = record_command(tmp_path, [sys.executable, str(script), *many])  # without exec
     assert seen.command[2:] == tuple(many)
@@ -179,7 +166,7 @@ def test_names_with_escape_sequences_never_reach_a_terminal(tmp_path: Path) -> N
     """Through `profile`, `runs list`, `runs show`, `predict`, and errors."""
     odd = "new\nline\x1b[31mred\u202e.py"
     (tmp_path / odd).write_text(MARKED)
-    outputs = [run_cli(tmp_path, "profile", odd, "12", "\x1b]0;title\x07")]
+    outputs = [advisor(tmp_path, "profile", odd, "12", "\x1b]0;title\x07")]
     (run,) = (tmp_path / "data" / "advisor" / "runs").glob("2*")
     hostile = run.with_name("zz\x1b[2Jname\n")
     hostile.mkdir()
@@ -188,7 +175,7 @@ def test_names_with_escape_sequences_never_reach_a_terminal(tmp_path: Path) -> N
         log.write(fmt.framed(fmt.FACT, json.dumps(fact).encode()))
     (hostile / PROFILER_FILE).write_bytes((run / PROFILER_FILE).read_bytes())
     outputs += [
-        run_cli(tmp_path, *words)
+        advisor(tmp_path, *words)
         for words in (
             ("runs", "list"), ("runs", "show", run.name), ("runs", "show", hostile.name),
             ("runs", "show", "zz\x1b[2J"), ("profile", "no\x1b[31m.py"), ("runs", "rm", "\x1b[1m"),

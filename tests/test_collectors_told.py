@@ -182,16 +182,25 @@ for _ in range(20):
 """
 
 
+NO_CUDA = Told(reason="--no-cuda is given", change="drop --no-cuda", edits=((("--no-cuda",), ()),))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (("--no-cuda",), NO_CUDA.change),
+        pytest.param((), "unset CUDA_VISIBLE_DEVICES", marks=pytest.mark.slow),
+    ],
+)
 def test_a_recording_says_what_the_script_was_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], change: str
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    seen = record(tmp_path, SCRIPT, "--no-cuda")
-    assert seen.told == Told(
-        reason="--no-cuda is given", change="drop --no-cuda", edits=((("--no-cuda",), ()),)
-    )
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    hidden = record(tmp_path, SCRIPT)
-    assert hidden.told is not None
-    assert hidden.told.change == "unset CUDA_VISIBLE_DEVICES"
+    if arguments:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    seen = record(tmp_path, SCRIPT, *arguments)
+    assert seen.told is not None
+    assert seen.told.change == change
+    assert not arguments or seen.told == NO_CUDA

@@ -240,7 +240,7 @@ PINNED = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
 @pytest.mark.parametrize(
     ("before", "environment", "said", "cores"),
     [
-        ("", {}, (None, ""), None),
+        pytest.param("", {}, (None, ""), None, marks=pytest.mark.slow),
         (CALL, {}, (1, "torch.set_num_threads"), None),
         pytest.param(
             "", {"OMP_NUM_THREADS": "1"}, (1, "OMP_NUM_THREADS"), None, marks=pytest.mark.slow

@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from advisor.cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,6 +68,26 @@ def record(folder: Path) -> dict[str, Any]:
     return answer
 
 
+Ask = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def ask(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Ask:
+    """The command line in this process, which has imported everything."""
+
+    def asked(*arguments: str, cwd: Path = folder) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setenv("XDG_DATA_HOME", str(cwd / "data"))
+        monkeypatch.setattr(sys, "argv", ["advisor", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(
+            arguments, int(ended.value.code or 0), *capfd.readouterr()
+        )
+
+    return asked
+
+
 def test_the_profile_found_the_batch_the_length_and_the_model(record: dict[str, Any]) -> None:
     job = record["job"]
     assert job["global_batch"] == 32
@@ -105,16 +128,19 @@ def test_python_gives_the_numbers_of_the_command_line(
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
-def test_the_table_fits_the_terminal(folder: Path, columns: str) -> None:
-    done = advisor("recommend", "--budget", "50", cwd=folder, COLUMNS=columns)
+def test_the_table_fits_the_terminal(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    done = ask("recommend", "--budget", "50")
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= int(columns)
     assert "\x1b" not in done.stdout
 
 
-def test_nothing_within_the_deadline_is_exit_code_3_with_the_nearest(folder: Path) -> None:
+def test_nothing_within_the_deadline_is_exit_code_3_with_the_nearest(ask: Ask) -> None:
     # No budget is too small for this machine, which costs nothing.
-    done = advisor("recommend", "--deadline", "1s", "--json", cwd=folder)
+    done = ask("recommend", "--deadline", "1s", "--json")
     assert done.returncode == 3
     answer = json.loads(done.stdout)
     assert answer["front"] == []
@@ -137,10 +163,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_gets_what_is_wrong_and_what_to_do(folder: Path, case: str) -> None:
+def test_bad_input_gets_what_is_wrong_and_what_to_do(folder: Path, ask: Ask, case: str) -> None:
     arguments, code = BAD[case]
     before = sorted(path.name for path in (folder / "data" / "advisor" / "runs").iterdir())
-    done = advisor(*arguments, cwd=folder)
+    done = ask(*arguments)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -151,21 +177,21 @@ def test_bad_input_gets_what_is_wrong_and_what_to_do(folder: Path, case: str) ->
     )
 
 
-def test_a_corrupt_run_is_named_and_kept(folder: Path, tmp_path: Path) -> None:
+def test_a_corrupt_run_is_named_and_kept(folder: Path, ask: Ask, tmp_path: Path) -> None:
     broken = tmp_path / "data" / "advisor" / "runs" / "broken"
     broken.mkdir(parents=True)
     for file in next((folder / "data" / "advisor" / "runs").iterdir()).iterdir():
         (broken / file.name).write_bytes(b"\x00" * 64)
-    done = advisor("recommend", "--run", str(broken), cwd=tmp_path)
+    done = ask("recommend", "--run", str(broken), cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ")
     assert broken.exists()
 
 
-def test_an_unreadable_catalogue_is_named(folder: Path, tmp_path: Path) -> None:
+def test_an_unreadable_catalogue_is_named(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "types.csv.gz").write_bytes(b"not a gzip file")
-    done = advisor("recommend", "--catalogue", str(tmp_path), cwd=folder)
+    done = ask("recommend", "--catalogue", str(tmp_path))
     assert done.returncode == 1
     assert str(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,14 +88,13 @@ def test_one_configuration_alone_still_raises(make_job: MakeJob, predictor: Pred
 
 
 def test_the_whole_catalogue_in_one_call(make_job: MakeJob, predictor: Predictor) -> None:
-    """10,000 rows: every type once, twice, eight times, unpriced and unknown ones included."""
+    """Every type once, twice or eight times, unpriced and unknown ones included."""
     types = sorted(set(predictor.catalogue.types.name.tolist()))
-    asked: list[tuple[str, int]] = [(n, k) for k in (1, 2, 8) for n in types][:9_900]
-    asked += [(f"unknown-{n}", 1) for n in range(10_000 - len(asked))]
+    asked = [*zip(types, itertools.cycle((1, 2, 8))), *((f"unknown-{n}", 1) for n in range(100))]
     found = predictor.predict(make_job(), asked)
-    assert len(found) == len(asked) == 10_000
+    assert len(found) == len(asked) > 3_500
     assert len(found.candidates) + len(found.refused) == len(asked)
-    assert len(found.candidates) > 8_000
+    assert len(found.candidates) > 0.8 * len(asked)
     assert all(one.reason and one.hint for one in found.refused)
     bounds = np.array([[c.training_time_h.low, c.training_time_h.high] for c in found.candidates])
     assert (bounds[:, 0] < bounds[:, 1]).all()

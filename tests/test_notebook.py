@@ -128,7 +128,9 @@ def test_a_model_that_was_never_run_is_asked_by_keywords(
               "num_attention_heads": 4, "intermediate_size": 688, "vocab_size": 32000,
               "max_position_embeddings": 512}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    answer = ask(model=tmp_path, sequence=512, tokens="10M", predictor=predictor, top=3)
+    answer = ask(
+        model=tmp_path, sequence=512, tokens="10M", predictor=predictor, top=3, cloud="aws"
+    )
     assert answer.front
     assert "described" in repr(ask_job(model=tmp_path, tokens="10M"))
     assert len(answer.to_frame()) == len(answer.front)

@@ -192,7 +192,7 @@ def test_predict_plan_and_python_say_the_same(seed: int, jobs: tuple[Job, ...]) 
     """Draws of a job and a machine: step, memory and layout to 1e-9, or a refusal by all."""
     rng = np.random.default_rng(seed)
     answered = 0
-    for _ in range(20 if seed else 10):
+    for _ in range(20 if seed else 7):
         draw = drawn(rng, jobs)
         at = np.array([draw.row]), np.array([draw.count])
         columns = predictor().step_columns(draw.job, *at, space=draw.space)
@@ -238,8 +238,9 @@ def test_recommend_says_what_predict_says(gpus: tuple[str, ...], jobs: tuple[Job
     compared = 0
     for job in jobs[::3]:
         request = Constraints(
-            least_gain_fraction=0.0, gpus=GpuFilter(names=gpus), max_nodes=4, top=100
-        )
+            least_gain_fraction=0.0, gpus=GpuFilter(names=gpus), max_nodes=4, top=100,
+            providers=("aws", "gcp", "lambda"),
+        )  # fmt: skip
         for one in recommend(job, request, predictor=predictor()).front:
             ((offer, count),) = one.configuration.parts
             same = predictor().predict(
@@ -299,7 +300,9 @@ def test_json_says_what_python_says(
         assert layout == python.layout.to_record()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+)
 def test_a_constraint_never_makes_a_step_shorter(seed: int, jobs: tuple[Job, ...]) -> None:
     rng = np.random.default_rng(100 + seed)
     rows = rng.choice(machine_rows(), 5)
@@ -392,10 +395,10 @@ def test_zero_3_inside_one_machine_equals_itself(machine: str) -> None:
 def test_a_faster_link_never_lengthens_a_step(link: str, jobs: tuple[Job, ...]) -> None:
     rng = np.random.default_rng(7)
     known = predictor().fleet
-    rows = rng.choice(machine_rows(), 8)
+    rows = rng.choice(machine_rows(), 4)
     at = np.repeat(rows, 2), np.tile([2, 4], len(rows))
     compared = 0
-    for job in (*jobs[:8:2], *jobs[-4:]):
+    for job in (*jobs[:8:3], *jobs[-4:]):
         assert job.work is not None
         # Another way of a model that is no described transformer has to save 3 % and a minute.
         is_described = job.work.transformer is not None

@@ -231,11 +231,12 @@ def test_command_line_python_and_json_have_one_estimate(
 ) -> None:
     shell = CliRunner().invoke(
         app,
-        ["recommend", "--json", "--top", "4", "--deadline", "2d", "--cluster-trace", str(jobs),
-         "--cluster", CLUSTER, "--cluster-policy", "las-2d", "--cluster-devices", "4,8"],
+        ["recommend", "--json", "--cloud", "aws", "--top", "4", "--deadline", "2d",
+         "--cluster-trace", str(jobs), "--cluster", CLUSTER, "--cluster-policy", "las-2d",
+         "--cluster-devices", "4,8"],
         catch_exceptions=False,
     )  # fmt: skip
-    answer = api.recommend(recorded, deadline="2d", top=4, predictor=predictor)
+    answer = api.recommend(recorded, cloud="aws", deadline="2d", top=4, predictor=predictor)
     both = compare_with_cluster(
         recorded, answer, trace=jobs, cluster=CLUSTER, policy="las-2d", devices=[4, 8],
         deadline="2d", predictor=predictor,
@@ -247,7 +248,7 @@ def test_command_line_python_and_json_have_one_estimate(
 def test_a_cluster_that_keeps_the_deadline_answers_where_the_cloud_cannot(
     recorded: Job, jobs: Path
 ) -> None:
-    only = ["recommend", "--budget", "0.001", "--here-price", "1000"]
+    only = ["recommend", "--cloud", "lambda", "--budget", "0.001", "--here-price", "1000"]
     own = ["--cluster-trace", str(jobs), "--cluster", CLUSTER]
     assert CliRunner().invoke(app, only).exit_code == 3
     assert CliRunner().invoke(app, [*only, *own]).exit_code == 0
@@ -279,7 +280,9 @@ def test_what_makes_no_sense_is_one_clear_error(recorded: Job, jobs: Path, case:
     args, error, match, code = BAD[case]
     filled = [a.format(jobs=jobs) for a in args]
     with pytest.raises(error, match=match) as refused:
-        CliRunner().invoke(app, ["recommend", *filled], catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["recommend", "--cloud", "lambda", *filled], catch_exceptions=False
+        )
     value: Any = refused.value
     assert value.exit_code == code
     assert value.hint

@@ -162,6 +162,9 @@ def test_nothing_rented_and_nothing_here_has_no_pick() -> None:
     assert picks_of([], candidate(1.0, 0.0, rank=0))["best_value"] == "here"
 
 
+EVERY = Constraints(least_gain_fraction=0.0, top=500)
+
+
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
     return Predictor()
@@ -171,6 +174,18 @@ def predictor() -> Predictor:
 def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
     job = make_job()
     return recommend(job, predictor=predictor, here=machine_at_hand(predictor, job))
+
+
+@pytest.fixture(scope="module")
+def unbound(make_job: MakeJob, predictor: Predictor) -> Recommendation:
+    """The answer of rented machines, with what would change it."""
+    return recommend(make_job(), predictor=predictor, with_changes=True)
+
+
+@pytest.fixture(scope="module")
+def every(make_job: MakeJob, predictor: Predictor) -> Recommendation:
+    """The whole front."""
+    return recommend(make_job(), EVERY, predictor=predictor)
 
 
 def test_picks_name_rows_that_are_shown(answer: Recommendation) -> None:
@@ -186,10 +201,9 @@ def test_rows_of_the_catalogue_differ_by_the_gain(answer: Recommendation) -> Non
         assert faster.cost_usd.value > 1.1 * slower.cost_usd.value
 
 
-def test_without_a_gain_the_whole_front_is_there(make_job: MakeJob, predictor: Predictor) -> None:
-    every = recommend(
-        make_job(), Constraints(least_gain_fraction=0.0, top=500), predictor=predictor
-    )
+def test_without_a_gain_the_whole_front_is_there(
+    make_job: MakeJob, predictor: Predictor, every: Recommendation
+) -> None:
     some = recommend(make_job(), Constraints(top=500), predictor=predictor)
     assert "too_little_gain" not in every.rejected
     merged = some.rejected["too_little_gain"]
@@ -216,9 +230,11 @@ def test_machines_boot_where_they_are_rented_and_not_here(
     assert machine_at_hand(predictor, slow) == machine_at_hand(predictor, job)
 
 
-def test_a_confidence_is_kept_by_every_row(make_job: MakeJob, predictor: Predictor) -> None:
-    free = recommend(make_job(), predictor=predictor)
-    deadline = sorted(one.training_time_h.value for one in free.front)[len(free.front) // 2]
+def test_a_confidence_is_kept_by_every_row(
+    make_job: MakeJob, predictor: Predictor, unbound: Recommendation
+) -> None:
+    hours = sorted(one.training_time_h.value for one in unbound.front)
+    deadline = hours[len(hours) // 2]
     sure = recommend(
         make_job(), Constraints(deadline_h=deadline, confidence=0.9), predictor=predictor
     )
@@ -232,9 +248,8 @@ def test_a_confidence_is_kept_by_every_row(make_job: MakeJob, predictor: Predict
 def test_a_row_that_is_sure_of_the_deadline_is_always_shown(
     make_job: MakeJob, predictor: Predictor
 ) -> None:
-    whole = Constraints(least_gain_fraction=0.0, top=500)
     for deadline in (2.0, 5.0, 20.0):
-        every = recommend(make_job(), replace(whole, deadline_h=deadline), predictor=predictor)
+        every = recommend(make_job(), replace(EVERY, deadline_h=deadline), predictor=predictor)
         sure = [one for one in every.front if (one.late_probability or 0.0) <= 0.1]
         answer = recommend(make_job(), Constraints(deadline_h=deadline), predictor=predictor)
         found = answer.picks.get("within_deadline")
@@ -244,20 +259,15 @@ def test_a_row_that_is_sure_of_the_deadline_is_always_shown(
             assert answer.front[found - 1].cost_usd.value == costs
 
 
-@pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("steps", [16.0, 3000.0, 450_000.0])
-def test_the_answer_is_one_screen(
-    make_job: MakeJob, predictor: Predictor, width: int, steps: float
-) -> None:
+def test_the_answer_is_one_screen(make_job: MakeJob, predictor: Predictor, steps: float) -> None:
     job = replace(make_job(), total_steps=steps)
-    answer = recommend(job, predictor=predictor, here=machine_at_hand(predictor, job))
-    lines = [line for line, _ in recommendation.text(answer.to_record(), width=width)]
-    assert len(lines) <= recommendation.SCREEN_LINES
-    assert max(map(len, lines)) <= width
-    assert (
-        sum(is_choice for _, is_choice in recommendation.text(answer.to_record(), width=width))
-        >= 1
-    )
+    answer = recommend(job, predictor=predictor, here=machine_at_hand(predictor, job)).to_record()
+    for width in (80, 120):
+        lines, are_choices = zip(*recommendation.text(answer, width=width), strict=True)
+        assert len(lines) <= recommendation.SCREEN_LINES
+        assert max(map(len, lines)) <= width
+        assert any(are_choices)
 
 
 def test_a_row_explains_itself_and_an_unknown_one_says_which_there_are(
@@ -273,20 +283,14 @@ def test_a_row_explains_itself_and_an_unknown_one_says_which_there_are(
 
 
 def test_the_hourly_price_of_all_machines_together_is_bounded(
-    make_job: MakeJob, predictor: Predictor
+    make_job: MakeJob, predictor: Predictor, every: Recommendation
 ) -> None:
-    free = recommend(
-        make_job(), Constraints(least_gain_fraction=0.0, top=500), predictor=predictor
-    )
-    hourly = [one.configuration.price_usd_per_h for one in free.front]
+    hourly = [one.configuration.price_usd_per_h for one in every.front]
     most = sorted(hourly)[len(hourly) // 2]
-    bound = recommend(
-        make_job(), Constraints(least_gain_fraction=0.0, top=500, max_hourly_usd=most),
-        predictor=predictor,
-    )  # fmt: skip
+    bound = recommend(make_job(), replace(EVERY, max_hourly_usd=most), predictor=predictor)
     assert bound.rejected["over_hourly"] > 0
     assert all(one.configuration.price_usd_per_h <= most for one in bound.front)
-    kept = [one.cost_usd for one, usd in zip(free.front, hourly, strict=True) if usd <= most]
+    kept = [one.cost_usd for one, usd in zip(every.front, hourly, strict=True) if usd <= most]
     assert {one.value for one in kept} <= {one.cost_usd.value for one in bound.front}
 
 
@@ -297,7 +301,7 @@ def test_what_misses_the_hourly_limit_by_least_is_shown(
     """Of a job that is searched for layouts, and of a small one that fits a single card."""
     size = 4096 if is_laid_out else 256
     job = job_from_spec(JobSpec(layers=8, hidden=size, heads=8, tokens=10_000_000))
-    request = Constraints(max_hourly_usd=0.001, max_nodes=2)
+    request = Constraints(max_hourly_usd=0.001, max_nodes=2, providers=("aws",))
     answer = recommend(job, request, predictor=predictor)
     assert not answer.front
     hourly = [one.configuration.price_usd_per_h for one in answer.nearest]
@@ -321,10 +325,9 @@ def test_every_spot_row_says_how_often_it_is_interrupted(
 
 
 def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
-    make_job: MakeJob, predictor: Predictor
+    make_job: MakeJob, predictor: Predictor, unbound: Recommendation
 ) -> None:
-    job = make_job()
-    answer = recommend(job, predictor=predictor, with_changes=True)
+    job, answer = make_job(), unbound
     chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     by_name = {change.name: change for change in answer.changes}
     assert "batch" in by_name
@@ -343,10 +346,9 @@ def test_what_would_change_the_answer_is_asked_of_the_same_estimate(
 
 
 def test_the_strongest_change_says_what_is_best_after_it(
-    make_job: MakeJob, predictor: Predictor
+    make_job: MakeJob, predictor: Predictor, unbound: Recommendation
 ) -> None:
-    job = make_job()
-    answer = recommend(job, predictor=predictor)
+    job, answer = make_job(), unbound
     chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     asked: list[Job] = []
 
@@ -384,9 +386,10 @@ def test_a_script_is_told_what_the_choice_assumes_of_it(
     assert not {"ddp", "device"} & {change.name for change in able.changes}
 
 
-def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Predictor) -> None:
-    free = recommend(make_job(), predictor=predictor, with_changes=True)
-    budget = sorted(one.cost_usd.value for one in free.front)[0] * 1.5
+def test_limits_that_bind_are_asked_for_twice(
+    make_job: MakeJob, predictor: Predictor, unbound: Recommendation
+) -> None:
+    budget = min(one.cost_usd.value for one in unbound.front) * 1.5
     bound = recommend(
         make_job(), Constraints(budget_usd=budget), predictor=predictor, with_changes=True
     )
@@ -394,7 +397,7 @@ def test_limits_that_bind_are_asked_for_twice(make_job: MakeJob, predictor: Pred
     change = next(one for one in bound.changes if one.name == "budget")
     assert change.training_time_h == more.front[0].training_time_h
     assert change.training_time_h.value < bound.front[0].training_time_h.value
-    assert not [one for one in free.changes if one.name in ("budget", "deadline")]
+    assert not [one for one in unbound.changes if one.name in ("budget", "deadline")]
 
 
 def on_card(name: str) -> Candidate:

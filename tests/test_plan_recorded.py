@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collecting import record_command
 from recorded_models import convolutions, transformer
 from typer.testing import CliRunner
 
@@ -59,6 +59,18 @@ def planned(job: Job, cluster: str, **more: Any) -> Plan:
     )
 
 
+@pytest.fixture(scope="module")
+def on_unlike(make_job: MakeJob) -> Plan:
+    """The recorded transformer's plan on unlike machines."""
+    return planned(job_of(make_job, transformer()), MIXED)
+
+
+@pytest.fixture(scope="module")
+def on_four(make_job: MakeJob) -> Plan:
+    """Its plan on a machine of four cards, where nothing of the layout is fixed."""
+    return planned(job_of(make_job, transformer()), "a2-highgpu-4g")
+
+
 @pytest.mark.parametrize("make", [transformer, convolutions])
 def test_equal_machines_get_a_layout_a_price_and_a_command(
     make_job: MakeJob, make: Callable[[], Work]
@@ -80,12 +92,12 @@ def test_one_device_takes_what_the_predictor_says(make_job: MakeJob) -> None:
     assert best.step_time_s.value == pytest.approx(candidate.step_time_s.value, rel=0.01)
 
 
-def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob) -> None:
+def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob, on_unlike: Plan) -> None:
     job = job_of(make_job, transformer())
     assert job.measured is not None
     slow = replace(job, measured=replace(job.measured, step_s=4 * job.measured.step_s))
     for fast_way, slow_way in zip(
-        sorted(planned(job, MIXED).choices, key=lambda c: c.name),
+        sorted(on_unlike.choices, key=lambda c: c.name),
         sorted(planned(slow, MIXED).choices, key=lambda c: c.name),
         strict=True,
     ):
@@ -94,8 +106,8 @@ def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob) -> Non
         assert fast_way.step_time_s.value <= slow_way.step_time_s.value
 
 
-def test_unlike_machines_get_every_way(make_job: MakeJob) -> None:
-    found = planned(job_of(make_job, transformer()), MIXED)
+def test_unlike_machines_get_every_way(on_unlike: Plan) -> None:
+    found = on_unlike
     assert {c.name for c in found.choices} | set(found.left_out) == {
         "uneven batches",
         "uneven batches and state",
@@ -127,9 +139,8 @@ def test_uneven_batches_add_up_and_beat_even_ones(make_job: MakeJob) -> None:
     assert uneven.step_time_s.value <= uneven.details["even_step_s"]
 
 
-def test_pipelines_hold_all_units_once(make_job: MakeJob) -> None:
-    for work, count in ((transformer(), 9), (convolutions(), 5)):
-        found = planned(job_of(make_job, work), MIXED)
+def test_pipelines_hold_all_units_once(make_job: MakeJob, on_unlike: Plan) -> None:
+    for found, count in ((on_unlike, 9), (planned(job_of(make_job, convolutions()), MIXED), 5)):
         pipe = next(c for c in found.choices if c.name == "pipeline over groups")
         assert sum(pipe.details["layers_by_stage"]) == count
         assert len(pipe.details["first_layer_by_stage"]) == len(pipe.details["layers_by_stage"])
@@ -160,8 +171,8 @@ def test_pipelines_are_split_at_the_scripts_own_modules(make_job: MakeJob) -> No
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_text_fits_the_terminal(make_job: MakeJob, columns: int) -> None:
-    text = show(planned(job_of(make_job, transformer()), MIXED).to_record(), width=columns)
+def test_the_text_fits_the_terminal(on_unlike: Plan, columns: int) -> None:
+    text = show(on_unlike.to_record(), width=columns)
     assert max(map(len, text.splitlines())) <= columns
     assert "run:" in text
 
@@ -192,24 +203,22 @@ def test_ways_on_all_machines_are_ranked_and_the_front_trades_time_for_rent(
     ],
 )  # fmt: skip
 def test_what_is_fixed_is_what_is_answered_and_never_faster(
-    make_job: MakeJob, fixed: dict[str, Any]
+    make_job: MakeJob, on_four: Plan, fixed: dict[str, Any]
 ) -> None:
-    job = job_of(make_job, transformer())
-    free = planned(job, "a2-highgpu-4g")
-    found = planned(job, "a2-highgpu-4g", space=replace(SPACE, **fixed))
+    found = planned(
+        job_of(make_job, transformer()), "a2-highgpu-4g", space=replace(SPACE, **fixed)
+    )
     for choice in found.choices:
         (layout,) = choice.layouts.values()
         assert {name: getattr(layout, name) for name in fixed} == fixed
     # Layouts that cannot be told apart by measurements count as equal: 3 %.
     fastest = min(c.step_time_s.value for c in found.choices)
-    assert min(c.step_time_s.value for c in free.choices) <= 1.03 * fastest
+    assert min(c.step_time_s.value for c in on_four.choices) <= 1.03 * fastest
 
 
-def test_a_layout_without_a_command_says_why(make_job: MakeJob) -> None:
-    job = job_of(make_job, transformer())
-    for cluster in ("a2-highgpu-4g", MIXED):
-        for choice in planned(job, cluster).choices:
-            assert choice.commands or any("framework" in note for note in choice.notes)
+def test_a_layout_without_a_command_says_why(on_four: Plan, on_unlike: Plan) -> None:
+    for choice in (*on_four.choices, *on_unlike.choices):
+        assert choice.commands or any("framework" in note for note in choice.notes)
 
 
 def test_heads_bound_the_tensor_parallel_degree(make_job: MakeJob) -> None:
@@ -260,17 +269,11 @@ RUN = CliRunner()
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one real, short recording of the example transformer."""
-    folder = tmp_path_factory.mktemp("runs")
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "advisor.cli", "profile", "--quiet", "--steps", "120",
-            "--runs", str(folder), str(SCRIPT), "--steps", "400", "--layers", "3",
-            "--hidden", "64", "--context", "32",
-        ],
-        cwd=SCRIPT.parents[1], capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder
+    folder = tmp_path_factory.mktemp("recorded")
+    arguments = ["--steps", "400", "--layers", "3", "--hidden", "64", "--context", "32"]
+    seen = record_command(folder, [sys.executable, str(SCRIPT), *arguments], limit_steps=120)
+    assert seen.status == "stopped"
+    return folder / "runs"
 
 
 def cli(runs: Path, *arguments: str) -> Any:
@@ -297,13 +300,13 @@ def test_a_recorded_example_is_planned_from_the_command_line(runs: Path) -> None
 
 
 def test_the_latest_runs_command_is_printed_where_no_job_is_named(runs: Path) -> None:
-    done = cli(runs, "--cluster", "g2-standard-48", "--json")
+    done = cli(runs, "--cluster", "g2-standard-4", "--json")
     assert done.exit_code == 0, done.output
     assert "stdlib_transformer.py" in json.loads(done.output)["plans"][0]["commands"][0]["command"]
 
 
 def test_the_recorded_batch_is_the_default(runs: Path) -> None:
-    done = cli(runs, "--run", "latest", "--cluster", "g2-standard-48", "--json")
+    done = cli(runs, "--run", "latest", "--cluster", "g2-standard-4", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["global_batch"] == 16
 

@@ -1,17 +1,21 @@
 """The suite's own rules: what it may run where, and what it leaves alone."""
 
 import ast
+import functools
 import os
 import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parent
 PROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 FILES = sorted(TESTS.glob("test_*.py"))
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def libraries(*groups: str) -> set[str]:
@@ -37,19 +41,20 @@ def asked_for(function: ast.FunctionDef) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_what_needs_a_framework_is_marked_so(path: Path) -> None:
+def test_what_needs_a_framework_is_marked_so() -> None:
     """`make test` has none of them: a test without the mark would be skipped in silence."""
-    tree = ast.parse(path.read_text())
     frameworks = libraries("frameworks", "clusters")
-    of_file: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
-            of_file = marks([node.value])
-    for inner in ast.walk(tree):
-        if isinstance(inner, ast.FunctionDef) and inner.name.startswith("test_"):
-            asked = asked_for(inner) & frameworks
-            assert not asked or "frameworks" in of_file | marks(inner.decorator_list), inner.name
+    for tree in map(tree_of, FILES):
+        of_file: set[str] = set()
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+                of_file = marks([node.value])
+        for inner in ast.walk(tree):
+            if isinstance(inner, ast.FunctionDef) and inner.name.startswith("test_"):
+                asked = asked_for(inner) & frameworks
+                assert not asked or "frameworks" in of_file | marks(inner.decorator_list), (
+                    inner.name
+                )
 
 
 def test_every_dependency_has_a_lowest_version() -> None:
@@ -77,7 +82,7 @@ def test_parameters_are_the_same_in_every_process() -> None:
     """pytest -n compares the names that its processes collect: nothing of now stands in them."""
     moving = re.compile(r"gzip\.compress\((?![^()]*mtime)|time\.time\(|uuid|os\.getpid\(")
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
                 for one in node.decorator_list:
                     assert not moving.search(ast.unparse(one)), (path.name, node.name)
