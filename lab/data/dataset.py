@@ -95,6 +95,30 @@ class PublishedTable(StoredTable):
     # validate TABLE`` does not take this table
     tell: frozenset[str] = frozenset()
 
+    @classmethod
+    def of(
+        cls, file: str, published: str, columns: str, *, tell: str = "", **more: Any
+    ) -> PublishedTable:
+        """Return a table whose columns are words: ``OURS=PUBLISHED/DIVISOR``, ``?`` if optional.
+
+        >>> table = PublishedTable.of("a.csv", "b.csv", "model? step_s=step_ms/1e3")
+        >>> table.columns, table.optional, table.divisors
+        ({'model': 'model', 'step_s': 'step_ms'}, frozenset({'model'}), {'step_s': 1000.0})
+        """
+        names, optional, divisors = {}, set(), {}
+        for word in columns.split():
+            named, _, divisor = word.removesuffix("?").partition("/")
+            ours, _, theirs = named.partition("=")
+            names[ours] = theirs or ours
+            if divisor:
+                divisors[ours] = float(divisor)
+            if word.endswith("?"):
+                optional.add(names[ours])
+        return cls(
+            file=file, published=published, columns=names, optional=frozenset(optional),
+            divisors=divisors, tell=frozenset(tell.split()), **more,
+        )  # fmt: skip
+
     @property
     def ours(self) -> tuple[str, ...]:
         """The columns of our form."""
@@ -204,6 +228,12 @@ class Upstream:
     def url(self) -> str:
         """Where a person looks at it."""
         return f"https://github.com/{self.repository}/tree/{self.commit}"
+
+
+def github(*places: str) -> tuple[Upstream, ...]:
+    """Return the repositories named as ``OWNER/NAME@COMMIT``."""
+    parts = (place.partition("@") for place in places)
+    return tuple(Upstream(repository=name, commit=commit) for name, _, commit in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one object a data set
