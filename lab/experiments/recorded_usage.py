@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from advisor import data
 from advisor.planners.core.errors import MIB
 from advisor.planners.rightsizing.replay import RecordedUsage
 
-ROOT = Path(__file__).resolve().parents[2]
-RUNS = ROOT / "datasets" / "runs" / "runs.jsonl.gz"
-ZOO = ROOT / "datasets" / "usage" / "zoo.jsonl.gz"
+RUNS = data.root("datasets") / "runs" / "runs.jsonl.gz"
+ZOO = data.root("datasets") / "usage" / "zoo.jsonl.gz"
 FEWEST = 8  # readings of a run that says anything
 
 

@@ -15,7 +15,6 @@ bursty child under a real quota.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 
 from advisor import data
 from advisor.lab import data as measurements
+from advisor.lab import frame
 from advisor.lab.experiments.recorded_usage import Pair, pairs
 from advisor.lab.experiments.under_quota import measured
 from advisor.planners.core.errors import GIB, MIB
@@ -245,15 +245,9 @@ def _compare(name: str, what: str, said: float, seen: float) -> None:
 
 
 def main() -> None:
-    """Run one of the five."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("published", "memory", "slack", "pool", "quota"))
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    if asked.what == "quota":
-        quota(asked.rounds)
-    else:
-        {"published": published, "memory": memory, "slack": slack, "pool": pool}[asked.what]()
+    ways = {"published": published, "memory": memory, "slack": slack, "pool": pool, "quota": quota}
+    asked = frame.options(__doc__, {"what": {"choices": list(ways)}, "--rounds": 3})
+    ways[asked.what](*([asked.rounds] if asked.what == "quota" else []))
 
 
 if __name__ == "__main__":

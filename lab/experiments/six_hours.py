@@ -10,14 +10,10 @@ are as many as ``--hours`` give at ``--steps-per-s``, with the readings that the
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
-import resource
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +21,7 @@ from pathlib import Path
 from advisor.collectors.derive.store import latest_run, read_recording
 from advisor.collectors.format.records import EVENT_FILES, PROFILER_FILE, parse, parse_json
 from advisor.collectors.hooks import format as fmt
+from advisor.lab import frame
 
 SCRIPT = """
 import torch
@@ -43,12 +40,8 @@ def record(folder: Path) -> Path:
     """Record a short run, which lends the synthetic one its facts."""
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "advisor.cli", "profile", "-q", "--for", "5s"]
-    subprocess.run(
-        [*command, str(script)], check=True, cwd=folder, capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]),
-             "ADVISOR_RUNS": str(folder / "runs")},
-    )  # fmt: skip
+    runs = str(folder / "runs")
+    frame.run_s([*frame.ADVISOR, "profile", "-q", "--for", "5s", str(script)], ADVISOR_RUNS=runs)
     return latest_run(folder / "runs")
 
 
@@ -95,22 +88,12 @@ def _lengthen_steps(
     path.write_bytes(b"".join(made))
 
 
-def cpu_s(command: list[str]) -> float:
-    """Return the processor time of a command and its children. [s]."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def main() -> None:
     """Make the recording and time ``recommend`` on it and on the short one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hours", type=float, default=6.0)
-    parser.add_argument("--steps-per-s", type=float, default=20.0)
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--keep", type=Path, help="folder to leave the recording in")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {
+        "--hours": 6.0, "--steps-per-s": 20.0, "--times": 3,
+        "--keep": (Path, "folder to leave the recording in"),
+    })  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="six-hours-"))
     try:
         short = record(folder)
@@ -125,8 +108,8 @@ def main() -> None:
             f"{0 if clock is None else clock.steps} steps, {size:.1f} MiB\n"
         )
         for name, run in (("the short run", short), ("the long run", long)):
-            command = [sys.executable, "-m", "advisor.cli", "recommend", "--run", str(run)]
-            took = min(cpu_s([*command, "--total-steps", "1M"]) for _ in range(options.times))
+            command = [*frame.ADVISOR, "recommend", "--run", str(run), "--total-steps", "1M"]
+            took = min(frame.run_s(command).cpu_s for _ in range(options.times))
             sys.stdout.write(f"recommend from {name}: {took:.2f} CPU-s\n")
     finally:
         shutil.rmtree(folder)

@@ -10,13 +10,13 @@ spells of all nodes.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.lab import frame
 from advisor.lab.data import SPOT
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import (
@@ -46,12 +46,11 @@ COPIES = 60
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
-    folder = parser.parse_args().data / "measurements" / "spot"
+    data = frame.options(__doc__, {"--data": {"type": Path, "required": True}}).data
+    folder = data / "measurements" / "spot"
     traces = [
         trace
-        for trace in read_spot_traces(SPOT.path("intervals", parser.parse_args().data))
+        for trace in read_spot_traces(SPOT.path("intervals", data))
         if trace.end_s >= MINIMUM_DAYS * 24 * HOUR_S
     ]
     finish, bill = np.median(np.abs(list(_fallback(traces))), axis=0)

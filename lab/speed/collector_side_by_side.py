@@ -9,7 +9,6 @@ python -m advisor.lab.speed.collector_side_by_side
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from advisor.lab import frame
 
 TARGET = """
 import sys, time
@@ -39,13 +40,11 @@ ProcessTracker(pid=int(sys.argv[1]), interval=float(sys.argv[2]), output_file=sy
 
 
 def advisor(pid: int, hz: float, folder: Path) -> list[str]:
-    """Return our own command."""
     options = ["-q", "--runs", str(folder), "--interval", str(1 / hz), "--for", "10m"]
-    return [sys.executable, "-m", "advisor.cli", "profile", *options, "--pid", str(pid)]
+    return [*frame.ADVISOR, "profile", *options, "--pid", str(pid)]
 
 
 def psrecord(pid: int, hz: float, folder: Path) -> list[str]:
-    """Return psrecord's command."""
     code = "from psrecord.main import main; main()"
     options = ["--interval", str(1 / hz), "--log", str(folder / "psrecord.txt")]
     return [sys.executable, "-c", code, str(pid), *options]
@@ -131,11 +130,8 @@ CASES = ((1.0, 50), (10.0, 50), (10.0, 2000))
 
 def main() -> None:
     """Print a table: sampler, rate, target's memory; medians of all rounds and their spread."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="one sampler")
-    options = parser.parse_args()
+    words = {"--seconds": 15.0, "--rounds": 3, "--only": (str, "one sampler")}
+    options = frame.options(__doc__, words)
     names = [
         name
         for name, (module, _) in SAMPLERS.items()

@@ -18,7 +18,6 @@ that all of it can be tried.
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import json
 import math
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.collectors.watch.host import cpu_model, usable_cpus
+from advisor.lab import frame
 from advisor.lab.experiments import zoo
 
 STEP: Final = Path(__file__).with_name("gpu_step.py")
@@ -206,7 +206,7 @@ def _said(folder: Path, verb: str, *words: str, **environment: str) -> dict[str,
     """Return what a verb of this checkout's advisor prints as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "advisor.cli", verb, "--json", *words],
+        [*frame.ADVISOR, verb, "--json", *words],
         cwd=folder, env={**os.environ, **zoo.environment_of(folder / "runs"), **environment},
         capture_output=True, text=True, timeout=_PART_TIMEOUT_S, check=False,
     )  # fmt: skip
@@ -286,14 +286,14 @@ def _short(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure what the record lacks and write the summary; exit 3 where something is left."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True, help="folder for record and summary")
-    parser.add_argument("--minutes", type=float, default=28.0, help="start no part after these")
-    parser.add_argument("--seconds", type=float, default=8.0, help="to profile each script for")
-    parser.add_argument("--resume", type=Path, help="an earlier record.jsonl to go on from")
-    parser.add_argument("--dry", action="store_true", help="small sizes, on the processor")
-    parser.add_argument("--only", default="", help="parts whose names hold this")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {
+        "--out": {"type": Path, "required": True, "help": "folder for record and summary"},
+        "--minutes": (28.0, "start no part after these"),
+        "--seconds": (8.0, "to profile each script for"),
+        "--resume": (Path, "an earlier record.jsonl to go on from"),
+        "--dry": (False, "small sizes, on the processor"),
+        "--only": ("", "parts whose names hold this"),
+    })  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     record = Record(options.out / "record.jsonl")
     if options.resume is not None and not record.path.exists():
@@ -306,8 +306,7 @@ def main() -> None:
     ]
     left = measure(wanted, record, until_s=time.monotonic() + 60 * options.minutes)
     found = summary(record.read())
-    text = json.dumps(found, indent=1) + "\n"
-    (options.out / "summary.json").write_text(text, encoding="utf-8")
+    frame.write_json(options.out / "summary.json", found)
     print(json.dumps(found["errors"], indent=1))
     print(f"left: {', '.join(left) or 'nothing'}")
     sys.exit(3 if left else 0)

@@ -22,23 +22,13 @@ from advisor.planners.layouts.search import search
 from advisor.planners.systems.cephalo import UnevenJob, Worker, plan_cephalo
 
 A100 = Machines(
-    flop_per_s=271e12,
-    memory_bytes_per_s=2.0e12,
-    memory_bytes=80 * GIB,
-    intra_bytes_per_s=300e9,
-    network_bytes_per_s=200e9,
-    devices_per_node=8,
-    host_memory_bytes=2000 * GIB,
-)
+    flop_per_s=271e12, memory_bytes_per_s=2.0e12, memory_bytes=80 * GIB, intra_bytes_per_s=300e9,
+    network_bytes_per_s=200e9, devices_per_node=8, host_memory_bytes=2000 * GIB,
+)  # fmt: skip
 V100 = Machines(
-    flop_per_s=80e12,
-    memory_bytes_per_s=0.9e12,
-    memory_bytes=16 * GIB,
-    intra_bytes_per_s=150e9,
-    network_bytes_per_s=12.5e9,
-    devices_per_node=8,
-    generation=0,
-)
+    flop_per_s=80e12, memory_bytes_per_s=0.9e12, memory_bytes=16 * GIB, intra_bytes_per_s=150e9,
+    network_bytes_per_s=12.5e9, devices_per_node=8, generation=0,
+)  # fmt: skip
 GPT3 = Transformer(layers=96, hidden=12288, heads=96, sequence=2048, vocabulary=51200)
 OPT13B = Transformer(layers=40, hidden=5120, heads=40, sequence=2048, vocabulary=50272)
 
