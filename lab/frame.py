@@ -117,7 +117,6 @@ def in_turns(number: int) -> tuple[bool, bool]:
 
 
 def medians(rows: Iterable[Sequence[float]]) -> list[float]:
-    """Return the median of every column."""
     return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
@@ -128,6 +127,5 @@ def load() -> str:
 
 
 def write_json(path: Path | None, record: Any) -> None:
-    """Write a record where a file is asked for."""
     if path is not None:
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -515,7 +515,6 @@ def _band(value: Any) -> int | None:
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     default = data.shared()
     parser.add_argument(

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from advisor.records import RunRecord
 
-MS_PER_S: Final = 1e3
-
-US_PER_S: Final = 1e6
 
 FOLDER: Final = "measurements"  # of our form, under datasets/ and the user's data folder
 
@@ -74,8 +71,6 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable(StoredTable):
-    """A table of a data set."""
-
     # our column -> the published one. Empty where the table has a reader and a writer of its own,
     # which know both forms.
     columns: Mapping[str, str]
@@ -121,7 +116,6 @@ class PublishedTable(StoredTable):
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """The columns of our form."""
         return self.form or tuple(self.columns)
 
     def normalise(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -226,7 +220,6 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """Where a person looks at it."""
         return f"https://github.com/{self.repository}/tree/{self.commit}"
 
 
@@ -293,21 +286,17 @@ class Dataset:
         raise self.absent(folder)
 
     def has(self, name: str, folder: Path) -> bool:
-        """Whether a table, or a collection of runs, is there."""
         one = self.tables[name] if name in self.tables else self.runs[name]
         return any(one.path_under(root) for root in roots(folder))
 
     def is_in(self, folder: Path) -> bool:
-        """Whether all of it is there."""
         return all(any(place.path_under(root) for root in roots(folder)) for place in self.places)
 
     @property
     def places(self) -> tuple[StoredTable, ...]:
-        """Everything that is read of it."""
         return (*self.tables.values(), *self.runs.values(), *self.files.values())
 
     def absent(self, folder: Path) -> AbsentDataError:
-        """Return the complaint that this data set is not there."""
         if folder != data.root("datasets"):
             return AbsentDataError(
                 f"cannot read {self.title}: not under {folder}",

@@ -197,7 +197,6 @@ def normalise(dataset: Dataset, source: Path, out: Path) -> dict[str, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build, and print what was written."""
     if len(arguments) not in (1, 2):
         sys.stderr.write(f"{__doc__}\n")
         return 2
@@ -248,7 +247,6 @@ class Remote:
     assemble: Callable[[Path], dict[str, pd.DataFrame]]
 
     def url(self, host: str, file: str) -> str:
-        """Return the address of a file."""
         return f"{host}/{self.upstream.repository}/{self.upstream.commit}/{file}"
 
 

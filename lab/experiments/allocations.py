@@ -56,7 +56,6 @@ class Row:
 
     @property
     def error_without_replay(self) -> float | None:
-        """The same of the baseline."""
         return _error(self.without_replay_bytes, self.measured_bytes)
 
 
@@ -74,7 +73,6 @@ def tensor_bytes(work: Work, *, accumulates: bool) -> float:
 
 
 def said(script: Script, folder: Path, seconds: float) -> Row:
-    """Profile a script and say what a step allocates."""
     row = Row(name=script.path.name)
     done = advisor(folder, "profile", "--quiet", "--for", f"{seconds:g}s", *script.words)
     try:
@@ -144,7 +142,6 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def line(row: Row) -> str:
-    """Return a row of the table."""
     if row.error is None or row.said_bytes is None or row.measured_bytes is None:
         return f"{row.name:24} {row.why[:90]}"
     return (
@@ -154,7 +151,6 @@ def line(row: Row) -> str:
 
 
 def main() -> None:
-    """Go through the scripts, print a line each and then the figures."""
     options = frame.options(__doc__, {
         "names": {"nargs": "*", "help": "parts of scripts' names; all by default"},
         "--seconds": (8.0, "to profile each for"), "--json": (Path, "write the record here"),

@@ -25,7 +25,6 @@ MINIMUM_DAYS = 4.0
 
 
 def main() -> None:
-    """Read the traces, write the table."""
     folder = data.measurements(frame.options(__doc__, {"--data": Path}).data)
     # All rows first: an error must not leave half a table in the package.
     rows = list(_rows(SPOT.path("intervals", folder)))

@@ -66,7 +66,6 @@ class Case:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the scripts that are asked for and print the table."""
     args = frame.options(__doc__, {
         "--only": {"action": "append", "default": [], "help": "a script; repeatable"},
         "--rounds": 5, "--limit": (15.0, "seconds of profiling"), "--json": Path,
@@ -199,7 +198,6 @@ def run_s(script: Path, args: Sequence[str], variables: dict[str, str]) -> float
 
 
 def line(case: Case) -> str:
-    """Return a row of the table in Markdown."""
     measured = "" if case.measured is None else f"{case.measured:.1%}"
     return (
         f"| {case.script} | {case.cure} | {case.how} | {case.predicted:.1%} | {measured} | "

@@ -27,7 +27,6 @@ Floats = NDArray[np.float64]
 
 
 def main() -> None:
-    """Print the constant and what it covers."""
     folder = data.measurements(frame.options(__doc__, {"--data": Path}).data)
     pairs = list(read_pairs(MLPERF.read("entries", folder)))
     with mock.patch.object(case, "_OF_A_DOUBLING", 0.0):

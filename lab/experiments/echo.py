@@ -65,7 +65,6 @@ class Trainer:
         next(self.batches)  # the worker is there
 
     def step(self, batch: list[torch.Tensor]) -> None:
-        """Make one update."""
         self.optimizer.zero_grad()
         torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1]).backward()
         self.optimizer.step()
@@ -149,7 +148,6 @@ def accuracies(digits: Digits, seeds: int, seconds: float) -> dict[str, list[flo
 
 
 def main() -> None:
-    """Print both tables, and write them where asked."""
     asked = frame.options(__doc__, {
         "--batch-s": (0.04, "the loader's time a batch"), "--rounds": 3, "--seeds": 4,
         "--seconds": (3.0, "of a timed window"), "--budget-s": (4.0, "wall time of an accuracy"),

@@ -98,7 +98,6 @@ class Shelf:
         self.fd = os.open(path, os.O_RDONLY)
 
     def load(self, layer: int, expert: int) -> Tensor:
-        """Read one expert's three matrices."""
         at = (layer * self.experts + expert) * self.size
         os.posix_fadvise(self.fd, at, self.size, os.POSIX_FADV_DONTNEED)
         content = bytearray(os.pread(self.fd, self.size, at))
@@ -131,7 +130,6 @@ class Cache:
         self.hits = self.at = 0
 
     def get(self, expert: int, load: Callable[[int], Tensor]) -> Tensor:
-        """Return an expert, from the cache or from the shelf."""
         self.uses[expert] += 1
         found = self.kept.get(expert)
         if found is None:

@@ -79,7 +79,6 @@ class Watched:
 
     @property
     def passes(self) -> int:
-        """Passes so far."""
         return int.from_bytes(os.pread(self._counter.fileno(), 8, 0), "little")
 
     def limit(self, size: float) -> None:
@@ -107,7 +106,6 @@ class Watched:
         return int(stat.rpartition(b")")[2].split()[9])
 
     def close(self) -> None:
-        """End the child and its group."""
         self.process.kill()
         self.process.wait()
         self.group.rmdir()

@@ -47,7 +47,6 @@ class Run:
 
 
 def started(folder: Path, steps: int, every: int, pace: float) -> subprocess.Popen[bytes]:
-    """Start the job in ``folder``."""
     return subprocess.Popen(
         [sys.executable, str(JOB), "--steps", str(steps), "--every", str(every), "--pace",
          str(pace), "--checkpoint", str(folder / "job.pt"), "--events", str(folder / "log")]

@@ -64,7 +64,6 @@ def born(ticks: int) -> int:
 
 
 def drawn(seed: int) -> list[Job]:
-    """Draw twelve jobs."""
     rng = np.random.default_rng(seed)
     submit = np.sort(rng.uniform(0, 25, 12))
     submit[0] = 0.0
@@ -77,7 +76,6 @@ def drawn(seed: int) -> list[Job]:
 
 
 def scheduled(jobs: list[Job], policy: Policy) -> None:
-    """Run the jobs for real under a policy."""
     for job in jobs:
         job.pid = born(job.ticks)
     begin = last = time.monotonic()

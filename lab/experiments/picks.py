@@ -103,7 +103,6 @@ def jobs(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def tried(name: str, asked: dict[str, Any], predictor: Predictor, seed: int) -> Tried:
-    """Ask for one job."""
     answer = recommend(predictor=predictor, **asked)
     every = recommend(predictor=predictor, gain=0.0, top=500, **asked)
     shown = [line for line, _ in text(answer.to_record(), width=COLUMNS)]
@@ -179,7 +178,6 @@ def _regrets(
 
 
 def main() -> None:
-    """Try the jobs and print a row for each, then the shares."""
     words = {"--runs": Path(".advisor/runs"), "--record": False, "--json": Path}
     given = frame.options(__doc__, words)
     if given.record:

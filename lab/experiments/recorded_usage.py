@@ -35,7 +35,6 @@ class Pair:
 
 
 def pairs() -> list[Pair]:
-    """Return both collections."""
     return [*_of_runs(), *(_of_zoo() if ZOO.exists() else ())]
 
 

@@ -36,7 +36,6 @@ class Seen:
 
 
 def launched(folder: Path, workers: int, steps: int, pace: float) -> Seen:
-    """Run up to a step under torchrun and read the log."""
     log = folder / "log"
     log.unlink(missing_ok=True)
     begin = time.monotonic()

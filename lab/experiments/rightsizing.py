@@ -123,7 +123,6 @@ def left_out(found: Sequence[Pair]) -> tuple[list[Outcome], Headroom]:
 
 
 def mean(rows: Sequence[Outcome]) -> Outcome:
-    """Return mean slack and the share that was under-allocated."""
     return statistics.mean(r[0] for r in rows), statistics.mean(r[1] for r in rows)
 
 

@@ -46,7 +46,6 @@ def halves(folder: Path, share: float) -> list[spot.Half]:
 
 
 def scores(parts: Sequence[spot.Half], asked: argparse.Namespace) -> None:
-    """Print one line a set of constants."""
     rows = spot.starts_of(parts)
     print(f"{len(parts)} traces\n drift pooled  scale  coverage  error  (by trace)  pinball")
     for drift in asked.drift:

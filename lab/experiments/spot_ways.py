@@ -45,7 +45,6 @@ COPIES = 60
 
 
 def main() -> None:
-    """Print both tables."""
     data = frame.options(__doc__, {"--data": {"type": Path, "required": True}}).data
     folder = data / "measurements" / "spot"
     traces = [

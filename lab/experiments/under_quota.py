@@ -29,8 +29,6 @@ NOTHING = RecordedUsage(step_s=1.0, cores=np.ones(1), memory_bytes=np.ones(1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way of limiting the child."""
-
     wall_s: float
     # quota less usage over the run: the kernel lets nobody have more in the end [core-s]
     slack_core_s: float

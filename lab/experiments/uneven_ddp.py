@@ -23,7 +23,6 @@ PROFILED = (16, 32, 64, 128)
 
 
 def run(batches: tuple[int, ...], slow: str, steps: int = 20) -> dict[str, Any]:
-    """Run the example and return its record."""
     told = ",".join(map(str, batches))
     command = frame.torchrun(
         len(batches), EXAMPLE, "--batches", told, "--slow", slow, "--steps", steps
@@ -46,7 +45,6 @@ def profile(slow: str) -> list[Worker]:
 
 
 def main() -> None:
-    """Print the split, the promise and the measured gain."""
     words = {"--batch": 192, "--times": (3, "what the slow worker repeats"), "--rounds": 5}
     arguments = frame.options(__doc__, words)
     slow = f"1,{arguments.times}"

@@ -36,7 +36,6 @@ def series(readings: tuple[Reading, ...]) -> dict[str, list[float]]:
 
 
 def recorded(script: Script, folder: Path, *words: str) -> dict[str, list[float]]:
-    """Profile a script and return its series."""
     folder.mkdir()
     done = advisor(folder, "profile", "--quiet", "--json", *words, *script.words)
     runs = sorted((folder / "runs").glob("*"))
@@ -46,7 +45,6 @@ def recorded(script: Script, folder: Path, *words: str) -> dict[str, list[float]
 
 
 def main() -> None:
-    """Record every script and write the lines."""
     asked = frame.options(__doc__, {
         "--out": {"type": Path, "required": True}, "--seconds": (8.0, "of the short run"),
         "names": {"nargs": "*", "help": "parts of scripts' names; all by default"},

@@ -265,7 +265,6 @@ def advisor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the figure: how many are right, held, refused, and which are silently wrong."""
     asked = [row for row in rows if row.true_s is not None]
     right = sum(row.is_right for row in asked)
     spread = statistics.median(row.true_spread for row in asked) if asked else 1.0
@@ -283,7 +282,6 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def line(row: Row) -> str:
-    """Return a row of the table."""
     if row.true_s is None:
         return f"{row.name:24} left out: {row.said}"
     steps = f"{'-' if row.steps is None else row.steps}/{row.true_steps}"
@@ -300,7 +298,6 @@ def line(row: Row) -> str:
 
 
 def measure(script: Script, truth: dict[str, float], options: argparse.Namespace) -> Row:
-    """Return the row of one script, in folders of its own."""
     name = script.path.name
     left_out = Row(name=name, true_steps=script.steps)
     if script.missing:
@@ -318,7 +315,6 @@ def measure(script: Script, truth: dict[str, float], options: argparse.Namespace
 
 
 def record(rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON record."""
     verdicts = ("ratio", "is_right", "holds", "is_silently_wrong")
     return {
         "schema_version": 1,
@@ -332,7 +328,6 @@ def record(rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Go through the zoo and print a line a script, then the figure."""
     options = frame.options(__doc__, {
         "names": {"nargs": "*", "help": "parts of scripts' names; all by default"},
         "--seconds": (8.0, "to profile each for"), "--burners": (0, "that burn meanwhile"),

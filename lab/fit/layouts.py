@@ -112,7 +112,6 @@ PRIOR_SD: Final[dict[str, float]] = {
 
 
 def predicted_s(rows: LayoutRows, parameters: LayoutParameters) -> Floats:
-    """Return the step time of every row [s]."""
     case = LayoutCase(
         shapes=rows.shapes,
         layouts=rows.layouts,
@@ -222,7 +221,6 @@ def text(model: LayoutModel) -> str:
 
 
 def metrics(model: LayoutModel) -> dict[str, Any]:
-    """Return each left-out table's errors: mean and quantiles of |log(predicted / measured)|."""
     return {
         "left_out": [
             {
@@ -243,7 +241,6 @@ def _rounded(parameters: LayoutParameters) -> dict[str, float]:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the constants of the layout model on published runs."""
     rows = read_all(data.measurements(given))
     model = train(rows, version=day, note=lambda line: typer.echo(line, err=True))
     return FittedFolder(

@@ -54,7 +54,6 @@ class MemoryRows:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the constants of the memory model from measurements."""
     known = read_memory(packaged.measurements(given))
     constants = fit_constants(known, known.is_reading)
     return FittedFolder(
@@ -173,7 +172,6 @@ def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
 
 
 def predicted_bytes(known: MemoryRows, constants: MemoryConstants) -> Array:
-    """Return what would be read of every row [bytes]."""
     context = constants.context_bytes * known.has_context
     return np.asarray(context + constants.slack * known.tensor_bytes)
 

@@ -419,7 +419,6 @@ DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the constants of data-parallel scaling."""
     source = packaged.measurements(given)
     laws, clusters = fit_laws(source), read_clusters(source)
     links = fit_links(source)

@@ -93,7 +93,6 @@ def problems(rows: LayoutRows) -> Iterator[tuple[NDArray[np.int64], LayoutProble
 
 
 def layouts_of(rows: LayoutRows, index: NDArray[np.int64]) -> Layouts:
-    """Return the layouts of some rows as columns."""
     return take_columns(rows.layouts, index)
 
 
@@ -121,7 +120,6 @@ def _problem(rows: LayoutRows, row: int) -> LayoutProblem:
 
 
 def transformer(shapes: Shapes) -> Transformer:
-    """Return (scalar) columns as a transformer."""
     return Transformer(
         layers=int(shapes.layers), hidden=int(shapes.hidden), heads=int(shapes.heads),
         kv_heads=int(shapes.kv_heads), ffn=int(shapes.ffn), is_gated=int(shapes.matrices) == 3,
@@ -188,7 +186,6 @@ class RunAnswers:
 
     @property
     def is_answered(self) -> NDArray[np.bool_]:
-        """Where there is an answer."""
         return np.isfinite(self.step_s)
 
 

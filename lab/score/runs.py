@@ -552,7 +552,6 @@ class Campaigns:
 
     @property
     def families(self) -> Any:
-        """The families that are left out in turn."""
         return np.unique(self.rows.family)
 
 

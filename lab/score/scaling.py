@@ -90,7 +90,6 @@ class Application:
 
     @property
     def alone_s(self) -> Floats | None:
-        """The step on one device, by what was measured there [s]."""
         return one_device_s(self.known, self.wanted.placements)
 
 
@@ -446,7 +445,6 @@ class System:
 
     @property
     def step_s(self) -> float:
-        """What a step took [s]."""
         return self.batch / self.samples_per_s
 
 
@@ -460,7 +458,6 @@ class Pair:
 
     @property
     def growth(self) -> float:
-        """Times as many accelerators."""
         return self.large.accelerators / self.small.accelerators
 
 

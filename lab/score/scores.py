@@ -93,7 +93,6 @@ class Validation:
                 )
 
     def ours(self, baseline: str) -> Scores:
-        """Return our scores on the rows of a baseline."""
         return self.beside.get(baseline, self.overall)
 
     def losses(self) -> list[dict[str, Any]]:
@@ -112,7 +111,6 @@ class Validation:
         ]
 
     def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of ``advisor validate --json``."""
         record = {
             "schema_version": 1,
             "protocol": self.protocol,

@@ -90,7 +90,6 @@ class Ratios:
 
 
 def times(seen: Recording) -> dict[str, Told]:
-    """Return all times that a recording tells."""
     found = {}
     step, loading, saves = seen.step_time, seen.loading, seen.saves
     if step is not None:
@@ -120,7 +119,6 @@ def command(name: str, folder: Path) -> list[str]:
 
 
 def main() -> None:
-    """Alternate between the two and print the ratios of every time."""
     options = frame.options(__doc__, {
         "--rounds": 3, "--seconds": 12.0, "--burners": 2,
         "--cores": (0, "use only so many; 0 for all"),

@@ -62,7 +62,6 @@ def run(script: Path, runs: Path, options: argparse.Namespace, *, is_profiled: b
 
 
 def main() -> None:
-    """Alternate runs with and without the profiler and print the ratios."""
     options = frame.options(__doc__, {"--rounds": 6, "--steps": 2400, "--width": 800})
     ratios: dict[str, list[float]] = {"step_us": [], "cpu_us": [], "all_us": []}
     with tempfile.TemporaryDirectory() as name:

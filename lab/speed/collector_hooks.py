@@ -62,7 +62,6 @@ class Switch:
         self._step_hooks = dict(self._steps)
 
     def turn(self, is_on: bool) -> None:
-        """Put the hooks in, or take them out."""
         chosen = self._hooked if is_on else self._plain
         for (owner, name), function in zip(_WRAPPED, chosen, strict=True):
             setattr(owner, name, function)
@@ -157,7 +156,6 @@ def evicted_us(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Train, and print what the hooks took of each step."""
     options = frame.options(__doc__, {
         "--pairs": 60, "--width": 700, "--warm": (False, "in a tight loop, caches warm"),
         "--evict": (False, "each entry by itself, caches cold"),

@@ -21,7 +21,6 @@ _EVICTED_BYTES = 4 * 2**20
 
 
 def reading_us(tree: Processes, is_full: bool) -> float:
-    """Return the CPU time of one reading. [us]."""
     bytes(bytearray(_EVICTED_BYTES))
     begin = time.thread_time_ns()
     tree.refresh()
@@ -30,7 +29,6 @@ def reading_us(tree: Processes, is_full: bool) -> float:
 
 
 def main() -> None:
-    """Print the median reading of both readers, without and with disk and page faults."""
     options = frame.options(__doc__, {"--processes": 4, "--readings": 200})
     tree = [subprocess.Popen(["sleep", "600"]) for _ in range(options.processes)]
     readers: dict[str, Processes] = {"/proc": ProcessTree(), "psutil": PortableTree()}

@@ -51,7 +51,6 @@ def psrecord(pid: int, hz: float, folder: Path) -> list[str]:
 
 
 def resource_tracker(pid: int, hz: float, folder: Path) -> list[str]:
-    """Return a process that runs resource-tracker's tracker of one process."""
     return [sys.executable, "-c", TRACKER, str(pid), str(1 / hz), str(folder / "tracker.csv")]
 
 
@@ -74,12 +73,10 @@ SAMPLERS: dict[str, tuple[str, Callable[[int, float, Path], list[str]]]] = {
 
 
 def cpu_ns(pid: int) -> int:
-    """Return a process's CPU time. [ns]."""
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 def tree_of(pid: int) -> list[int]:
-    """Return a process and its descendants."""
     found = [pid]
     for one in found:
         for task in Path(f"/proc/{one}/task").glob("*/children"):
@@ -115,7 +112,6 @@ def cost(command: list[str], *, warm_s: float, seconds: float) -> Cost:
 
 
 def watched(name: str, hz: float, target_mib: int, seconds: float) -> Cost:
-    """Start the target and one sampler on it."""
     arguments = [sys.executable, "-c", TARGET, str(target_mib)]
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(arguments) as target:
         try:

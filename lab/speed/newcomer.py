@@ -47,7 +47,6 @@ def run(command: list[str], folder: Path, log: Path) -> tuple[frame.Spent, int]:
 
 
 def main() -> int:
-    """Run the path in a new folder; the exit code is 1 where a stage fails."""
     words = {"--in": {"dest": "folder", "type": Path, "help": "folder to use and to keep"}}
     asked, total = frame.options(__doc__, words), frame.Spent()
     with tempfile.TemporaryDirectory() as made:

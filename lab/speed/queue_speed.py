@@ -19,7 +19,6 @@ SHARES = (0.86, 0.05, 0.04, 0.035, 0.01, 0.005)
 
 
 def drawn(count: int, devices: int, load: float, seed: int) -> JobTable:
-    """Draw a trace of jobs at a load."""
     rng = np.random.default_rng(seed)
     size = rng.choice(SIZES, count, p=SHARES)
     duration = np.ceil(np.exp(rng.normal(6.5, 1.8, count)))

@@ -58,7 +58,6 @@ def timed(tries: int, *asked: Any, **words: Any) -> tuple[float, Recommendation]
 
 
 def front(found: Recommendation) -> list[tuple[object, ...]]:
-    """Return what a front offers, in numbers."""
     return [
         (*((o.provider, o.instance_type, o.region, n) for o, n in c.configuration.parts),
          c.layout, c.training_time_h.value, c.cost_usd.value)

@@ -35,14 +35,12 @@ def command_s(runs: Path, *, forgets: bool = False) -> float:
 
 
 def copies(of: Path, into: Path, count: int) -> Path:
-    """Copy a run so often, and return the folder."""
     for number in range(count):
         shutil.copytree(of, into / f"20261122-{number:06}-train-0000")
     return into
 
 
 def main(count: int) -> None:
-    """Print the times with and without runs, from the index and without it."""
     with tempfile.TemporaryDirectory() as folder:
         none, ended = Path(folder) / "none", Path(folder) / "ended"
         none.mkdir()

@@ -48,7 +48,6 @@ def timed(name: str, work: Callable[[], str]) -> None:
 
 
 def gpt3() -> str:
-    """Search all layouts of a 175B model on 1,024 GPUs."""
     found = search(GPT3, A100, 128, 1536)
     return f"{found.considered:,} layouts"
 
@@ -64,7 +63,6 @@ def rate() -> None:
 
 
 def unlike() -> str:
-    """Search pipelines over 32 A100 and 96 V100."""
     groups = [
         MachineGroup(problem=LayoutProblem(transformer=OPT13B, machines=machines), nodes=nodes)
         for machines, nodes in ((A100, 4), (V100, 12))
@@ -74,7 +72,6 @@ def unlike() -> str:
 
 
 def cephalo() -> str:
-    """Split a batch of 1,024 over 64 GPUs of eight kinds."""
     rng = np.random.default_rng(0)
     workers = [
         Worker(
@@ -98,7 +95,6 @@ def cephalo() -> str:
 
 
 def main() -> None:
-    """Print all figures."""
     rate()
     timed("175B on 1,024 GPUs", gpt3)
     timed("32 A100 + 96 V100", unlike)
