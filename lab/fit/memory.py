@@ -19,7 +19,7 @@ from advisor.errors import ModelError
 from advisor.estimate import case
 from advisor.lab.data import LAYOUTS
 from advisor.lab.fit.layout_rows import STATED, LayoutRows, from_frame
-from advisor.lab.fit.verbs import FittedFolder
+from advisor.lab.fit.verbs import FittedFolder, log_errors
 from advisor.planners.core.errors import GIB
 from advisor.planners.memory.recorded import MemoryParameters
 from advisor.planners.memory.transformers import MemoryConstants, memory_bytes
@@ -88,14 +88,7 @@ def _errors(known: MemoryRows, constants: MemoryConstants) -> dict[str, dict[str
     """Return |ln(predicted / measured)| of the fitted readings by table: rows, mean, median."""
     error = np.abs(_log_errors(known, constants))
     table = known.rows.table[known.is_reading]
-    return {
-        str(name): {
-            "rows": int(np.sum(table == name)),
-            "mean_log_error": round(float(error[table == name].mean()), 4),
-            "median_log_error": round(float(np.median(error[table == name])), 4),
-        }
-        for name in np.unique(table)
-    }
+    return {str(name): log_errors(error[table == name]) for name in np.unique(table)}
 
 
 def read_memory(data: Path) -> MemoryRows:
