@@ -349,13 +349,16 @@ def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[Pric
         if pair not in made:
             made[pair] = _provenance(known[row.prov_id], pair[1])
         provider, instance_type = names[row.type_id]
+        band = _number(row.spot_interruption_band)
         yield PriceRow(
             provider=provider,
             instance_type=instance_type,
             region=str(row.region),
             on_demand_usd_per_h=_number(row.price_usd_hour),
             spot_usd_per_h=_number(row.spot_price_usd_hour),
-            spot_interruption_band=_band(row.spot_interruption_band),
+            spot_interruption_band=None
+            if row.spot_interruption_band == ""
+            else int(float(row.spot_interruption_band)),
             provenance=made[pair],
         )
 
@@ -480,10 +483,6 @@ def _write_other_prices(source: Path, target: Path) -> None:
 
 def _number(value: Any) -> float | None:
     return None if value == "" else float(value)
-
-
-def _band(value: Any) -> int | None:
-    return None if value == "" else int(float(value))
 
 
 def main(arguments: Iterable[str] | None = None) -> None:

@@ -55,10 +55,6 @@ def _mean(repeats: list[RunRecord]) -> RunRecord:
     )
 
 
-def _profet(path: Path) -> list[RunRecord]:
-    return mean_over_repeats(public_runs.read_profet(path))
-
-
 def _median_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row a cell: the median of its repeats."""
     pixels = rows["image_pixels"].str.removesuffix("dataset").astype(int)
@@ -76,7 +72,7 @@ PROFET: Final = Dataset(
         "step_s=batch_latency",
         tidy=_median_steps,
     )},
-    runs={"jobs": Collection(file="profet/jobs.jsonl.gz", collect=_profet,
+    runs={"jobs": Collection(file="profet/jobs.jsonl.gz", collect=lambda path: mean_over_repeats(public_runs.read_profet(path)),
                              published="cloud_runs/profet/anchor_g4.parquet")},
 )  # fmt: skip
 

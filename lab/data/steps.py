@@ -18,11 +18,6 @@ _ROUNDS: Final = (
 )  # fmt: skip
 
 
-def _tidy_entries(rows: pd.DataFrame) -> pd.DataFrame:
-    """Leave out the repetitions of an earlier entry."""
-    return rows[rows["duplicate_of"].isna()]
-
-
 MLPERF: Final = Dataset(
     name="mlperf", title="MLPerf Training's results", licence="Apache-2.0", ships=True,
     upstream=github(*(f"mlcommons/training_results_{one}" for one in _ROUNDS)),
@@ -33,14 +28,10 @@ MLPERF: Final = Dataset(
         "samples_per_s_per_accelerator=samples_per_s_per_acc? duplicate_of=dup_of?",
         form=("round", "organisation", "system", "benchmark", "model", "division", "accelerator",
               "accelerators", "global_batch", "samples_per_s", "samples_per_s_per_accelerator"),
-        tidy=_tidy_entries, tell="accelerator model samples_per_s_per_acc division",
+        tidy=lambda rows: rows[rows["duplicate_of"].isna()],
+        tell="accelerator model samples_per_s_per_acc division",
     )},
 )  # fmt: skip
-
-
-def _ships(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows whose licence lets them be passed on."""
-    return rows[~rows["licence"].fillna("").str.contains("no LICENSE")]
 
 
 LAYOUTS: Final = Dataset(
@@ -67,14 +58,11 @@ LAYOUTS: Final = Dataset(
         "network_gbit_per_s_per_accelerator=inter_gbps_per_gpu framework stage_layers? "
         "step_s=iter_time_s step_kind=iter_time_kind? memory_gib=mem_gb? memory_kind=mem_kind? "
         "status quality source? commit? licence=license? notes",
-        selection=_ships, tell="table iter_time_s tp pp dp",
+        # Only rows whose licence lets them be passed on.
+        selection=lambda rows: rows[~rows["licence"].fillna("").str.contains("no LICENSE")],
+        tell="table iter_time_s tp pp dp",
     )},
 )  # fmt: skip
-
-
-def _tidy_layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Leave out layers whose sizes are not stated."""
-    return rows[rows["hidden"].notna() & rows["parameters_per_layer"].notna()]
 
 
 LAYERS: Final = Dataset(
@@ -85,16 +73,13 @@ LAYERS: Final = Dataset(
         "source? model accelerator=gpu sequence=seq precision=dtype hidden "
         "parameters_per_layer=params_per_layer micro_batch forward_s=fwd_ms/1e3 "
         "backward_s=bwd_ms/1e3",
-        tidy=_tidy_layers, tell="gpu fwd_ms bwd_ms params_per_layer hidden dtype",
+        # Without layers whose sizes are not stated.
+        tidy=lambda rows: rows.dropna(subset=["hidden", "parameters_per_layer"]), tell="gpu fwd_ms bwd_ms params_per_layer hidden dtype",
     )},
 )  # fmt: skip
 # What the fit of the links reads: whole nodes, and the table of all-reduce through the interfaces.
 _NODE_DEVICES: Final = 8
 _BY_INTERFACE: Final = "nic"
-
-
-def _tidy_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["accelerators"] == _NODE_DEVICES]
 
 
 def _tidy_ratios(rows: pd.DataFrame) -> pd.DataFrame:
@@ -113,7 +98,7 @@ COLLECTIVES: Final = Dataset(
             "collectives/all_reduce.csv.gz", "planners/nccl_allreduce_intranode.csv",
             "accelerator=gpu accelerators=n_gpus message_bytes=bytes "
             "all_reduce_s=out_of_place_us/1e6",
-            tidy=_tidy_all_reduce,
+            tidy=lambda rows: rows[rows["accelerators"] == _NODE_DEVICES],
         ),
         "between_nodes": PublishedTable.of(
             "collectives/between_nodes.csv", "planners/collective_busbw_ratio.csv",
@@ -175,10 +160,6 @@ NEUSIGHT: Final = Dataset(
 )  # fmt: skip
 
 
-def _tidy_restarts(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(kind=rows["kind"].str.removeprefix("restart_cost_"))
-
-
 PARCAE: Final = Dataset(
     name="parcae", title="Parcae's pipelines and restarts", licence="MIT", ships=True,
     upstream=github("JF-D/Parcae@efedee7"),
@@ -191,7 +172,8 @@ PARCAE: Final = Dataset(
         ),
         "restarts": PublishedTable.of(
             "parcae/restarts.csv", "measurements/parcae/parcae_restart_cost.csv",
-            "kind nodes restart_s=seconds", tidy=_tidy_restarts,
+            "kind nodes restart_s=seconds",
+            tidy=lambda rows: rows.assign(kind=rows["kind"].str.removeprefix("restart_cost_")),
         ),
     },
 )  # fmt: skip

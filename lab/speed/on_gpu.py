@@ -116,7 +116,14 @@ def measure(
             found = {"error": f"{type(error).__name__}: {str(error)[-400:]}"}
             left.append(part.name)
         took = {"took_s": round(clock() - begin, 1)}
-        record.add({"part": part.name, "at": _now(), **took, **found})
+        record.add(
+            {
+                "part": part.name,
+                "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+                **took,
+                **found,
+            }
+        )
         print(f"{part.name:44} {took['took_s']:6.1f} s  {_short(found)}", flush=True)
     return left
 
@@ -273,10 +280,6 @@ def driver_name() -> str | None:
     import torch
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def _short(found: dict[str, Any]) -> str:

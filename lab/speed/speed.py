@@ -39,10 +39,10 @@ def command(arguments: list[str], *, cwd: Path) -> tuple[float, float]:
     return time.perf_counter() - started, usage.ru_maxrss * 1024 / 1e6
 
 
-def repeated(arguments: list[str], *, cwd: Path, times: int = 7) -> tuple[float, float]:
+def repeated(arguments: list[str], *, cwd: Path) -> tuple[float, float]:
     """Return the medians of ``command`` after one run that warms the caches."""
     command(arguments, cwd=cwd)
-    runs = [command(arguments, cwd=cwd) for _ in range(times)]
+    runs = [command(arguments, cwd=cwd) for _ in range(7)]
     return statistics.median(r[0] for r in runs), max(r[1] for r in runs)
 
 
