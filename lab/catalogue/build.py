@@ -356,9 +356,7 @@ def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[Pric
             region=str(row.region),
             on_demand_usd_per_h=_number(row.price_usd_hour),
             spot_usd_per_h=_number(row.spot_price_usd_hour),
-            spot_interruption_band=None
-            if row.spot_interruption_band == ""
-            else int(float(row.spot_interruption_band)),
+            spot_interruption_band=None if band is None else int(band),
             provenance=made[pair],
         )
 

@@ -72,8 +72,10 @@ PROFET: Final = Dataset(
         "step_s=batch_latency",
         tidy=_median_steps,
     )},
-    runs={"jobs": Collection(file="profet/jobs.jsonl.gz", collect=lambda path: mean_over_repeats(public_runs.read_profet(path)),
-                             published="cloud_runs/profet/anchor_g4.parquet")},
+    runs={"jobs": Collection(
+        file="profet/jobs.jsonl.gz", published="cloud_runs/profet/anchor_g4.parquet",
+        collect=lambda path: mean_over_repeats(public_runs.read_profet(path)),
+    )},
 )  # fmt: skip
 
 TRAINPRED: Final = Dataset(

@@ -74,7 +74,8 @@ LAYERS: Final = Dataset(
         "parameters_per_layer=params_per_layer micro_batch forward_s=fwd_ms/1e3 "
         "backward_s=bwd_ms/1e3",
         # Without layers whose sizes are not stated.
-        tidy=lambda rows: rows.dropna(subset=["hidden", "parameters_per_layer"]), tell="gpu fwd_ms bwd_ms params_per_layer hidden dtype",
+        tidy=lambda rows: rows.dropna(subset=["hidden", "parameters_per_layer"]),
+        tell="gpu fwd_ms bwd_ms params_per_layer hidden dtype",
     )},
 )  # fmt: skip
 # What the fit of the links reads: whole nodes, and the table of all-reduce through the interfaces.
