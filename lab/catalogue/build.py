@@ -379,9 +379,9 @@ def _type(row: Any) -> TypeRow:
     same = ("provider", "instance_type", "cpu_arch", "accelerator", "rdma", "intra_node_link")
     numeric = ("coremark_per_vcpu", "network_gbps", "local_ssd_gb")
     told: dict[str, Any] = {name: getattr(row, name) for name in same}
+    told |= {name: _number(getattr(row, name)) for name in numeric}
     return TypeRow(
         **told,
-        **{name: _number(getattr(row, name)) for name in numeric},
         vcpus=None if is_share_alike else _number(row.vcpus),
         memory_gib=None if is_share_alike else _number(row.memory_gib),
         cpu_model="" if row.provider == "azure" else row.cpu_model,
