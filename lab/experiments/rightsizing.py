@@ -451,7 +451,13 @@ def _compare(name: str, what: str, said: float, seen: float) -> None:
 
 
 def main() -> None:
-    ways = {"published": published, "memory": memory, "slack": slack, "pool": pool, "quota": quota}
+    ways: dict[str, Any] = {
+        "published": published,
+        "memory": memory,
+        "slack": slack,
+        "pool": pool,
+        "quota": quota,
+    }
     asked = frame.options(__doc__, {"what": {"choices": list(ways)}, "--rounds": 3})
     ways[asked.what](*([asked.rounds] if asked.what == "quota" else []))
 

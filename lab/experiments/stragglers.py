@@ -162,7 +162,7 @@ def measured(batches: Sequence[int], groups: Sequence[str]) -> tuple[float, Reco
 
 
 def main() -> None:
-    ways = {"published": published, "default": default, "ranks": ranks}
+    ways: dict[str, Any] = {"published": published, "default": default, "ranks": ranks}
     asked = frame.options(__doc__, {"what": {"choices": list(ways)}, "--rounds": 3})
     ways[asked.what](*([asked.rounds] if asked.what == "ranks" else []))
 

@@ -171,7 +171,7 @@ def read(data: Path) -> tuple[list[AskedRun], Floats, int]:
 
 
 def _run(row: dict[Any, Any]) -> AskedRun:
-    def whole(*names: str) -> dict[str, int]:
+    def whole(*names: str) -> dict[str, Any]:
         return {name: int(row[name]) for name in names}
 
     tp, sizes = int(row["tp"]), ("layers", "hidden", "heads", "kv_heads", "ffn", "sequence")
