@@ -324,9 +324,9 @@ def test_the_experiment_goes_on_where_it_was_stopped(
         if script.path.name in failing:
             raise RuntimeError("exit 1")
 
-    named_scripts = [SimpleNamespace(path=Path(name)) for name in ("a.py", "b.py", "c.py")]
+    names = ("a.py", "b.py", "c.py")
+    named_scripts = [SimpleNamespace(path=Path(name), is_of_torch=True) for name in names]
     monkeypatch.setattr("advisor.lab.experiments.cures.zoo.scripts", lambda: named_scripts)
-    monkeypatch.setattr(experiment, "is_of_torch", lambda _: True)
     monkeypatch.setattr(experiment, "cases", cases)
     kept = tmp_path / "cures.json"
     assert experiment.main(["--json", str(kept)]) == 1  # one script fails, the others go on

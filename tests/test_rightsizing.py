@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.lab import data as measurements
-from advisor.lab.experiments import recorded_usage
-from advisor.lab.experiments.rightsizing import MOST_UNDER, judged, mean, ours
+from advisor.lab.experiments.rightsizing import MOST_UNDER, judged, mean, ours, pairs
 from advisor.planners.core.errors import GIB, MIB, PlanningError
 from advisor.planners.rightsizing.autoscalers import (
     AUTOPILOT,
@@ -466,7 +465,7 @@ def test_escra_gained_in_the_published_load_tests_but_not_in_all() -> None:
 
 def test_one_recorded_run_is_enough_for_the_memory_of_the_others() -> None:
     """The goal: slack at most 23 %, at most 2.9 % of the runs under-allocated."""
-    found = recorded_usage.pairs()[::9]
+    found = pairs()[::9]
     slack, under = mean(judged(found, ours(Headroom())))
     assert slack <= 0.23
     assert under <= MOST_UNDER

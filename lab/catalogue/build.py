@@ -74,9 +74,7 @@ _NOT_RENTED: Final[Mapping[str, float]] = {
 
 def write_memory(source: Path, target: Path) -> None:
     """Write ``files.ACCELERATOR_MEMORY`` of the snapshot ``target`` from collected readings."""
-    import pandas as pd
-
-    table = pd.read_csv(source / "accelerators.csv", keep_default_na=False)
+    table = _read(source / "accelerators.csv")
     sold = dict(zip(table["name"], table["memory_gb"].astype(float), strict=True))
     reported = zip(table["name"], table["mem_gib_nvidia_smi"].astype(str), strict=True)
     stated = {name: float(gib) for name, gib in reported if gib}
@@ -85,11 +83,7 @@ def write_memory(source: Path, target: Path) -> None:
         _row(name, gb, totals.get(name, stated.get(name)))
         for name, gb in sorted({**sold, **_NOT_RENTED}.items())
     ]
-    write(
-        target / files.ACCELERATOR_MEMORY_FILE,
-        [column.name for column in files.ACCELERATOR_MEMORY],
-        rows,
-    )
+    _write(target / files.ACCELERATOR_MEMORY_FILE, files.ACCELERATOR_MEMORY, rows)
 
 
 def _totals(source: Path, names: Collection[str]) -> dict[str, float]:
@@ -315,50 +309,54 @@ SAME_GPU: Final = "measured on another instance with this accelerator"
 
 def build(source: Path, target: Path) -> None:
     """Write the bundled snapshot of ``source`` into ``target``."""
-    import pandas as pd
-
     target.mkdir(parents=True, exist_ok=True)
-    types = pd.read_csv(source / "types.csv.gz", keep_default_na=False)
-    measured = pd.read_csv(source / "interconnect_measured.csv", keep_default_na=False)
+    types, measured = _read(source / "types.csv.gz"), _read(source / "interconnect_measured.csv")
     pairs: Any = zip(types["provider"], types["instance_type"], strict=True)
     names = dict(zip(types["type_id"], pairs, strict=True))
-    write_rows(
-        target,
-        CatalogueRows(
-            types=tuple(_type(row) for row in types.itertuples()),
-            prices=tuple(_prices(source, names)),
-        ),
-    )
+    found = tuple(_type(row) for row in types.itertuples())
+    write_rows(target, CatalogueRows(types=found, prices=tuple(_prices(source, names))))
     write_networks(source, target)
     _write_share_alike(target, types, measured, converted(source, types))
     _write_accelerators(source, target)
-    _copy(source / "accelerator_aliases.csv", target / files.ALIASES_FILE, files.ALIASES)
+    aliases = _read(source / "accelerator_aliases.csv")
+    _write(target / files.ALIASES_FILE, files.ALIASES, aliases)
     write_memory(source, target)
     _write_links(measured, target)
     _write_other_prices(source, target)
 
 
-def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[PriceRow]:
+def _read(path: Path) -> DataFrame:
     import pandas as pd
 
-    provenances = pd.read_csv(source / "price_provenance.csv", keep_default_na=False)
+    return pd.read_csv(path, keep_default_na=False)
+
+
+def _write(path: Path, columns: tuple[Column, ...], rows: Any) -> None:
+    """Write rows, or these columns of a frame."""
+    names = [column.name for column in columns]
+    write(path, names, rows if isinstance(rows, list) else rows[names].itertuples(index=False))
+
+
+def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[PriceRow]:
+    provenances = _read(source / "price_provenance.csv")
     known: dict[Any, Any] = dict(
         zip(provenances["prov_id"], provenances.itertuples(), strict=True)
     )
-    table = pd.read_csv(source / "prices.csv.gz", keep_default_na=False)
+    table = _read(source / "prices.csv.gz")
     made: dict[tuple[Any, str], Provenance] = {}
     for row in table.itertuples():
         pair = (row.prov_id, str(row.listing_status))
         if pair not in made:
             made[pair] = _provenance(known[row.prov_id], pair[1])
         provider, instance_type = names[row.type_id]
+        band = _number(row.spot_interruption_band)
         yield PriceRow(
             provider=provider,
             instance_type=instance_type,
             region=str(row.region),
             on_demand_usd_per_h=_number(row.price_usd_hour),
             spot_usd_per_h=_number(row.spot_price_usd_hour),
-            spot_interruption_band=_band(row.spot_interruption_band),
+            spot_interruption_band=None if band is None else int(band),
             provenance=made[pair],
         )
 
@@ -378,21 +376,17 @@ def _provenance(one: Any, listing: str) -> Provenance:
 def _type(row: Any) -> TypeRow:
     """Drop what is under CC BY-SA 4.0: Azure specifications and CPU models of Spare Cores."""
     is_share_alike = row.spec_source.startswith("SpareCores")
+    same = ("provider", "instance_type", "cpu_arch", "accelerator", "rdma", "intra_node_link")
+    numeric = ("coremark_per_vcpu", "network_gbps", "local_ssd_gb")
+    told: dict[str, Any] = {name: getattr(row, name) for name in same}
+    told |= {name: _number(getattr(row, name)) for name in numeric}
     return TypeRow(
-        provider=row.provider,
-        instance_type=row.instance_type,
+        **told,
         vcpus=None if is_share_alike else _number(row.vcpus),
         memory_gib=None if is_share_alike else _number(row.memory_gib),
-        cpu_arch=row.cpu_arch,
         cpu_model="" if row.provider == "azure" else row.cpu_model,
-        coremark_per_vcpu=_number(row.coremark_per_vcpu),
-        accelerator=row.accelerator,
         accelerator_count=_number(row.accelerator_count) or 0.0,
-        network_gbps=_number(row.network_gbps),
         network_baseline_gbps=_number(row.network_gbps_baseline),
-        rdma=row.rdma,
-        intra_node_link=row.intra_node_link,
-        local_ssd_gb=_number(row.local_ssd_gb),
         source=row.spec_source,
     )
 
@@ -425,11 +419,7 @@ def _write_share_alike(
         ]
         if any(value not in ("", None) for value in known):
             rows.append([*pair, *known])
-    write(
-        target / files.SPECIFICATIONS_FILE,
-        [column.name for column in files.SHARE_ALIKE_SPECIFICATIONS],
-        rows,
-    )
+    _write(target / files.SPECIFICATIONS_FILE, files.SHARE_ALIKE_SPECIFICATIONS, rows)
 
 
 def _basis(value: Any, is_measured: bool) -> str:
@@ -439,37 +429,31 @@ def _basis(value: Any, is_measured: bool) -> str:
 
 
 def _write_accelerators(source: Path, target: Path) -> None:
-    import pandas as pd
-
-    table = pd.read_csv(source / "accelerators.csv", keep_default_na=False)
-    measured = ["bf16_matmul_measured_tflops", "fp8_matmul_measured_tflops"]
+    table = _read(source / "accelerators.csv")
     checks = read_checks(target)
     rows: list[Any] = table.to_dict("records")
     table["source_1"] = table["source"].replace(_FROM_MEMORY)
     table["source_2"] = [describe(row, checks.get(row["name"], ())) for row in rows]
-    names = [column.name for column in files.ACCELERATORS]
-    write(target / files.ACCELERATORS_FILE, names, table[names].itertuples(index=False))
-    known = table[(table[measured] != "").any(axis=1)]
-    names = [column.name for column in files.SHARE_ALIKE_ACCELERATORS]
-    write(
-        target / files.SHARE_ALIKE_ACCELERATORS_FILE,
-        names,
-        known[["name", *measured]].itertuples(index=False),
-    )
+    _write(target / files.ACCELERATORS_FILE, files.ACCELERATORS, table)
+    measured = ["bf16_matmul_measured_tflops", "fp8_matmul_measured_tflops"]
+    known = table[(table[measured] != "").any(axis=1)][["name", *measured]]
+    columns = files.SHARE_ALIKE_ACCELERATORS
+    known = known.set_axis([column.name for column in columns], axis=1)
+    _write(target / files.SHARE_ALIKE_ACCELERATORS_FILE, columns, known)
 
 
 def write_networks(source: Path, target: Path) -> None:
     """Write what providers' pages state of the networks of the types that ``target`` holds."""
-    names = [column.name for column in files.NETWORKS]
     rows = networks.network_rows(source, read_rows(target).types)
-    write(target / files.NETWORKS_FILE, names, ([getattr(row, n) for n in names] for row in rows))
+    names = [column.name for column in files.NETWORKS]
+    told = [[getattr(row, name) for name in names] for row in rows]
+    _write(target / files.NETWORKS_FILE, files.NETWORKS, told)
 
 
 def _write_links(measured: Any, target: Path) -> None:
     table = measured.copy()
     table["p2p"] = table["p2p"].where(table["p2p"] == "yes", "")  # else: no path, or a failure
-    names = [column.name for column in files.LINKS]
-    write(target / files.LINKS_FILE, names, table[names].itertuples(index=False))
+    _write(target / files.LINKS_FILE, files.LINKS, table)
 
 
 def _write_other_prices(source: Path, target: Path) -> None:
@@ -478,9 +462,7 @@ def _write_other_prices(source: Path, target: Path) -> None:
     AWS publishes an item twice, with and without its short name; the one with it is kept. Its
     regions stand by name; those of local zones are left out.
     """
-    import pandas as pd
-
-    table = pd.read_csv(source / "transfer_storage_prices.csv", keep_default_na=False)
+    table = _read(source / "transfer_storage_prices.csv")
     volume = table["item"].str.extract(_EBS_VOLUME, expand=False)
     is_ebs = table["item"].str.startswith("EBS ")
     table = table[~is_ebs | volume.notna()].copy()
@@ -494,28 +476,14 @@ def _write_other_prices(source: Path, target: Path) -> None:
     ]
     table = table[table["region"].notna() & (table["price"] != "")]
     table = table.drop_duplicates(["provider", "region", "item", "tier"])
-    names = [column.name for column in files.OTHER_PRICES]
-    write(target / files.OTHER_PRICES_FILE, names, table[names].itertuples(index=False))
-
-
-def _copy(source: Path, target: Path, columns: tuple[Column, ...]) -> None:
-    import pandas as pd
-
-    table = pd.read_csv(source, keep_default_na=False)
-    names = [column.name for column in columns]
-    write(target, names, table[names].itertuples(index=False))
+    _write(target / files.OTHER_PRICES_FILE, files.OTHER_PRICES, table)
 
 
 def _number(value: Any) -> float | None:
     return None if value == "" else float(value)
 
 
-def _band(value: Any) -> int | None:
-    return None if value == "" else int(float(value))
-
-
 def main(arguments: Iterable[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     default = data.shared()
     parser.add_argument(

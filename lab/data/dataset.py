@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from advisor.records import RunRecord
 
-MS_PER_S: Final = 1e3
-
-US_PER_S: Final = 1e6
 
 FOLDER: Final = "measurements"  # of our form, under datasets/ and the user's data folder
 
@@ -74,8 +71,6 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable(StoredTable):
-    """A table of a data set."""
-
     # our column -> the published one. Empty where the table has a reader and a writer of its own,
     # which know both forms.
     columns: Mapping[str, str]
@@ -95,9 +90,32 @@ class PublishedTable(StoredTable):
     # validate TABLE`` does not take this table
     tell: frozenset[str] = frozenset()
 
+    @classmethod
+    def of(
+        cls, file: str, published: str, columns: str, *, tell: str = "", **more: Any
+    ) -> PublishedTable:
+        """Return a table whose columns are words: ``OURS=PUBLISHED/DIVISOR``, ``?`` if optional.
+
+        >>> table = PublishedTable.of("a.csv", "b.csv", "model? step_s=step_ms/1e3")
+        >>> table.columns, table.optional, table.divisors
+        ({'model': 'model', 'step_s': 'step_ms'}, frozenset({'model'}), {'step_s': 1000.0})
+        """
+        names, optional, divisors = {}, set(), {}
+        for word in columns.split():
+            named, _, divisor = word.removesuffix("?").partition("/")
+            ours, _, theirs = named.partition("=")
+            names[ours] = theirs or ours
+            if divisor:
+                divisors[ours] = float(divisor)
+            if word.endswith("?"):
+                optional.add(names[ours])
+        return cls(
+            file=file, published=published, columns=names, optional=frozenset(optional),
+            divisors=divisors, tell=frozenset(tell.split()), **more,
+        )  # fmt: skip
+
     @property
     def ours(self) -> tuple[str, ...]:
-        """The columns of our form."""
         return self.form or tuple(self.columns)
 
     def normalise(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -202,8 +220,13 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """Where a person looks at it."""
         return f"https://github.com/{self.repository}/tree/{self.commit}"
+
+
+def github(*places: str) -> tuple[Upstream, ...]:
+    """Return the repositories named as ``OWNER/NAME@COMMIT``."""
+    parts = (place.partition("@") for place in places)
+    return tuple(Upstream(repository=name, commit=commit) for name, _, commit in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one object a data set
@@ -263,21 +286,17 @@ class Dataset:
         raise self.absent(folder)
 
     def has(self, name: str, folder: Path) -> bool:
-        """Whether a table, or a collection of runs, is there."""
         one = self.tables[name] if name in self.tables else self.runs[name]
         return any(one.path_under(root) for root in roots(folder))
 
     def is_in(self, folder: Path) -> bool:
-        """Whether all of it is there."""
         return all(any(place.path_under(root) for root in roots(folder)) for place in self.places)
 
     @property
     def places(self) -> tuple[StoredTable, ...]:
-        """Everything that is read of it."""
         return (*self.tables.values(), *self.runs.values(), *self.files.values())
 
     def absent(self, folder: Path) -> AbsentDataError:
-        """Return the complaint that this data set is not there."""
         if folder != data.root("datasets"):
             return AbsentDataError(
                 f"cannot read {self.title}: not under {folder}",

@@ -23,7 +23,7 @@ from advisor.catalogue.snapshot import cache_folder
 from advisor.collectors import atomic, bounded
 from advisor.errors import AdvisorError, ModelError, UsageError
 from advisor.lab.data import ALL, BY_NAME
-from advisor.lab.data.dataset import FOLDER, Dataset, Upstream, read_frame, write_frame
+from advisor.lab.data.dataset import FOLDER, Dataset, Upstream, github, read_frame, write_frame
 from advisor.lab.data.steps import POLLUX, SIA
 from advisor.records.files import write_records
 
@@ -197,7 +197,6 @@ def normalise(dataset: Dataset, source: Path, out: Path) -> dict[str, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build, and print what was written."""
     if len(arguments) not in (1, 2):
         sys.stderr.write(f"{__doc__}\n")
         return 2
@@ -248,7 +247,6 @@ class Remote:
     assemble: Callable[[Path], dict[str, pd.DataFrame]]
 
     def url(self, host: str, file: str) -> str:
-        """Return the address of a file."""
         return f"{host}/{self.upstream.repository}/{self.upstream.commit}/{file}"
 
 
@@ -356,17 +354,12 @@ def _intervals(path: Path) -> Iterator[tuple[float, float, int]]:
 
 REMOTES: Final[Mapping[str, Remote]] = {
     "sia": Remote(
-        upstream=Upstream(
-            repository="siasosp23/artifacts", commit="37c68be73bc2ea5f53c778190d1b88f6c00e7352"
-        ),
+        upstream=github("siasosp23/artifacts@37c68be73bc2ea5f53c778190d1b88f6c00e7352")[0],
         files=tuple(_sia_file(table, *pair) for table in SIA.tables for pair in _sia_pairs()),
         assemble=assemble_sia,
     ),
     "spot": Remote(
-        upstream=Upstream(
-            repository="skypilot-org/spot-traces",
-            commit="b26631383e2b5f5b48a3d700b92ed133edaf452e",
-        ),
+        upstream=github("skypilot-org/spot-traces@b26631383e2b5f5b48a3d700b92ed133edaf452e")[0],
         files=tuple(_spot_file(*one) for one in _SPOT),
         assemble=assemble_spot,
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -264,6 +264,26 @@ def _samples_per_s(node: NodeRecording, ticks: Floats) -> Floats:
 
 
 # ------------------------------------------------------------------------------------------
+# What every reader makes of a row.
+
+
+def _run(
+    source: str, cell: str, job: JobFacts, machines: Instances, repeats: Repeats | None = None,
+    **more: Any,
+) -> RunRecord:  # fmt: skip
+    """Return a record named by its cell, whose repeats count up where they are counted."""
+    number = None if repeats is None else repeats.next(cell)
+    return RunRecord(
+        record_id=cell if number is None else f"{cell}/{number}",
+        source=source,
+        job=job,
+        configuration=(machines,),
+        replicate=number or 0,
+        **more,
+    )
+
+
+# ------------------------------------------------------------------------------------------
 # AWS instance types of the public collections: size, accelerator, and price on demand.
 
 
@@ -350,40 +370,30 @@ def read_coastline(path: Path) -> list[RunRecord]:
 
 def _record(row: Row, repeats: Repeats) -> RunRecord:
     job_columns = ("model_name", "method", "tokens_per_sample", "batch_size")
-    job_id = "-".join(row.text(c) for c in job_columns)
-    cell = f"coastline/{job_id}/{row.text('gpu_model')}/{row.text('number_gpus')}"
-    replicate = repeats.next(cell)
+    job_id, gpu = "-".join(row.text(c) for c in job_columns), row.text("gpu_model")
     nodes, gpus = row.count("number_nodes"), row.count("number_gpus")
     if gpus % nodes:
         raise row.error("number_gpus", f"{gpus} do not divide by {nodes} nodes")
-    return RunRecord(
-        record_id=f"{cell}/{replicate}",
-        source="coastline",
-        job=JobFacts(
-            job_id=job_id,
-            family=row.text("model_name"),
-            facts={
-                "method": row.text("method"),
-                "batch": row.positive("batch_size"),
-                "sequence_tokens": row.positive("tokens_per_sample"),
-            },
+    facts: dict[str, Fact] = {
+        "method": row.text("method"),
+        "batch": row.positive("batch_size"),
+        "sequence_tokens": row.positive("tokens_per_sample"),
+    }
+    return _run(
+        "coastline",
+        f"coastline/{job_id}/{gpu}/{row.text('number_gpus')}",
+        JobFacts(job_id=job_id, family=row.text("model_name"), facts=facts),
+        Instances(
+            provider="", instance_type=gpu, count=nodes, accelerator=gpu,
+            accelerators=gpus // nodes,
         ),
-        configuration=(
-            Instances(
-                provider="",
-                instance_type=row.text("gpu_model"),
-                count=nodes,
-                accelerator=row.text("gpu_model"),
-                accelerators=gpus // nodes,
-            ),
-        ),
+        repeats,
         layout={"dp": float(gpus)},
         time_s=row.positive("train_runtime"),
         time_kind="job",
         status="ok" if row.real("is_valid") == 1 else "failed",
-        replicate=replicate,
         facts={"tokens_per_s": row.positive("dataset_tokens_per_second")},
-    )
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------
@@ -414,39 +424,27 @@ def read_gpu_power(path: Path) -> list[RunRecord]:
 
 
 def _gpu_power_record(row: Row, repeats: Repeats) -> RunRecord:
-    gpu = row.path.stem.removeprefix(_PREFIX)
-    job_id = f"{row.text('model_name')}-b{row.text('batch_size')}-{row.text('dtype')}"
-    cell = f"gpu-power/{job_id}/{gpu}"
-    replicate = repeats.next(cell)
+    gpu, dtype = row.path.stem.removeprefix(_PREFIX), row.text("dtype")
+    job_id = f"{row.text('model_name')}-b{row.text('batch_size')}-{dtype}"
     batch, tokens_per_s = row.real("batch_size"), row.real("tokens_per_second_mean")
     tokens = batch * row.real("sequence_length")
     has_run = tokens_per_s > 0 and tokens > 0
-    facts: dict[str, Fact] = {
-        "gpu_fraction_mean": row.real("gpu_utilization_mean") / 100.0,
-        "gpu_memory_bytes_mean": row.real("memory_used_mb_mean") * 2.0**20,
-        "gpu_power_w_mean": row.real("power_draw_watts_mean"),
-    }
-    return RunRecord(
-        record_id=f"{cell}/{replicate}",
-        source="gpu-power-benchmark",
-        job=JobFacts(
-            job_id=job_id,
-            family=row.text("model_name"),
-            facts={"batch": batch, "precision": row.text("dtype"), "step_tokens": tokens},
-        ),
-        configuration=(
-            Instances(provider="", instance_type=gpu, accelerator=gpu, accelerators=1),
-        ),
+    told: dict[str, Fact] = {"batch": batch, "precision": dtype, "step_tokens": tokens}
+    return _run(
+        "gpu-power-benchmark",
+        f"gpu-power/{job_id}/{gpu}",
+        JobFacts(job_id=job_id, family=row.text("model_name"), facts=told),
+        Instances(provider="", instance_type=gpu, accelerator=gpu, accelerators=1),
+        repeats,
         time_s=tokens / tokens_per_s if has_run else None,
         time_kind="step",
         status="ok" if has_run else "failed",
-        replicate=replicate,
-        facts=facts,
+        facts={
+            "gpu_fraction_mean": row.real("gpu_utilization_mean") / 100.0,
+            "gpu_memory_bytes_mean": row.real("memory_used_mb_mean") * 2.0**20,
+            "gpu_power_w_mean": row.real("power_draw_watts_mean"),
+        },
     )
-
-
-# ------------------------------------------------------------------------------------------
-# The machine that collected runs were made on: ``host.json`` beside them.
 
 
 # ------------------------------------------------------------------------------------------
@@ -495,30 +493,22 @@ def _prices(rows: list[Row]) -> dict[str, float]:
 def _ibm_record(row: Row, repeats: Repeats, prices: Mapping[str, float]) -> RunRecord:
     job_id, instance, count = row.text("workload"), _instance(row), row.count("nodes")
     dataset, _, task = job_id.partition("-")
-    outcome = row.text("status")
-    time_s, cost_usd = row.known("target_runtime"), row.known("target_cost")
+    outcome, time_s = row.text("status"), row.known("target_runtime")
     is_timeout = outcome == _TIMEOUT and time_s is not None
-    facts: dict[str, Fact] = {"dataset": dataset}
-    cell = f"ibm/{job_id}/{instance}/{count}"
-    replicate = repeats.next(cell)
-    return RunRecord(
-        record_id=f"{cell}/{replicate}",
-        source="ibm-multi-cloud",
-        job=JobFacts(job_id=job_id, family=task or job_id, facts=facts),
-        configuration=(
-            Instances(
-                provider=row.text("provider"),
-                instance_type=instance,
-                count=count,
-                price_usd_per_h=prices.get(instance),
-            ),
+    return _run(
+        "ibm-multi-cloud",
+        f"ibm/{job_id}/{instance}/{count}",
+        JobFacts(job_id=job_id, family=task or job_id, facts={"dataset": dataset}),
+        Instances(
+            provider=row.text("provider"), instance_type=instance, count=count,
+            price_usd_per_h=prices.get(instance),
         ),
+        repeats,
         time_s=time_s if time_s and time_s > 0 else None,
         time_kind="job",
-        cost_usd=cost_usd,
+        cost_usd=row.known("target_cost"),
         status="ok" if outcome == "ok" else "censored" if is_timeout else "failed",
-        replicate=replicate,
-    )
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------
@@ -617,24 +607,20 @@ def _operator_times(row: Mapping[str, Any]) -> dict[str, float | str]:
 
 
 def _profet_record(
-    row: Mapping[str, Any],
-    target: str,
-    anchor: AnchorRun,
-    job: JobFacts,
+    row: Mapping[str, Any], target: str, anchor: AnchorRun, job: JobFacts,
     prices: Mapping[str, Price],
-) -> RunRecord:
-    instance = target.removeprefix(_TARGET)
-    repeat = str(row["exp_name"])
-    return RunRecord(
-        record_id=f"profet/{anchor.machines.instance_type}/{job.job_id}/{instance}/{repeat}",
-        source="profet",
-        job=job,
-        configuration=(aws_machines(instance, prices),),
+) -> RunRecord:  # fmt: skip
+    instance, repeat = target.removeprefix(_TARGET), str(row["exp_name"])
+    found = _run(
+        "profet",
+        f"profet/{anchor.machines.instance_type}/{job.job_id}/{instance}/{repeat}",
+        job,
+        aws_machines(instance, prices),
         time_s=float(row[target]) * 1e-6,
         time_kind="step",
-        replicate=int(repeat.removeprefix("exp")) - 1,
         anchor=anchor,
     )
+    return replace(found, replicate=int(repeat.removeprefix("exp")) - 1)
 
 
 # ------------------------------------------------------------------------------------------
@@ -663,24 +649,19 @@ def read_scout(path: Path) -> list[RunRecord]:
 
 
 def _scout_record(row: Row, prices: Mapping[str, Price]) -> RunRecord:
-    job_id, instance, count = (
-        row.text("workload_dir"),
-        row.text("instance_type"),
-        row.count("n_nodes"),
-    )
-    completed = row.text("completed").lower()
+    job_id, instance = row.text("workload_dir"), row.text("instance_type")
+    count, completed = row.count("n_nodes"), row.text("completed").lower()
     if completed not in ("true", "false"):
         raise row.error("completed", f"{completed!r} is neither True nor False")
-    price = prices.get(instance)
-    time_s = row.positive("elapsed_time")
+    price, time_s = prices.get(instance), row.positive("elapsed_time")
     facts: dict[str, Fact] = {"framework": row.text("framework"), "size": row.text("datasize")}
     if (size := row.known("input_size")) is not None and size > 0:  # -1 stands for unknown
         facts["input_bytes"] = size
-    return RunRecord(
-        record_id=f"scout/{job_id}/{instance}/{count}",
-        source="scout",
-        job=JobFacts(job_id=job_id, family=row.text("workload"), facts=facts),
-        configuration=(aws_machines(instance, prices, count=count),),
+    return _run(
+        "scout",
+        f"scout/{job_id}/{instance}/{count}",
+        JobFacts(job_id=job_id, family=row.text("workload"), facts=facts),
+        aws_machines(instance, prices, count=count),
         time_s=time_s,
         time_kind="job",
         cost_usd=count * price.price_usd_per_h * time_s / 3600.0 if price else None,
@@ -744,19 +725,16 @@ def _trainpred_record(
     row: Row, anchors: Mapping[str, AnchorRun], prices: Mapping[str, Price]
 ) -> RunRecord:
     instance, job_id = row.text("Instances"), _job_id(row)
-    return RunRecord(
-        record_id=f"trainpred/{job_id}/{instance}",
-        source="cloud-hw-trainpred",
-        job=JobFacts(
-            job_id=job_id,
-            family=row.text("model"),
-            facts={
-                "batch": row.positive("batchsize"),
-                "image_pixels": row.positive("datasize"),
-                "epoch_samples": row.positive("totaldata"),
-            },
-        ),
-        configuration=(_trainpred_machines(instance, prices),),
+    facts: dict[str, Fact] = {
+        "batch": row.positive("batchsize"),
+        "image_pixels": row.positive("datasize"),
+        "epoch_samples": row.positive("totaldata"),
+    }
+    return _run(
+        "cloud-hw-trainpred",
+        f"trainpred/{job_id}/{instance}",
+        JobFacts(job_id=job_id, family=row.text("model"), facts=facts),
+        _trainpred_machines(instance, prices),
         time_s=row.positive("one_epoch_average_second"),
         time_kind="epoch",
         anchor=anchors.get(job_id),
@@ -826,32 +804,26 @@ def _cell(row: Row) -> tuple[str, ...]:
 def _trimtuner_record(
     row: Row, partial: Row | None, repeats: Repeats, prices: Mapping[str, Price]
 ) -> RunRecord:
-    network = row.path.stem
-    time_s = row.positive("training_time")
-    samples = row.positive("training_set_size")
-    machines = _trimtuner_machines(row, prices)
+    network, time_s = row.path.stem, row.positive("training_time")
+    samples, machines = row.positive("training_set_size"), _trimtuner_machines(row, prices)
     anchor = None
     if partial is not None and partial is not row:
         # The full job by proportion: the partial run saw a share of the samples.
         share = partial.positive("training_set_size") / samples
         anchor = AnchorRun(machines=machines, time_s=partial.positive("training_time") / share)
-    batch, rate = row.text("batch_size"), row.text("learning_rate")
-    cell = f"trimtuner/{network}/{'/'.join(_cell(row))}/{samples:g}"
-    replicate = repeats.next(cell)
-    return RunRecord(
-        record_id=f"{cell}/{replicate}",
-        source="trimtuner",
-        job=JobFacts(
-            job_id=f"{network}-b{batch}-lr{rate}-{samples:g}",
-            family=network,
-            facts={
-                "batch": row.positive("batch_size"),
-                "learning_rate": row.positive("learning_rate"),
-                "samples": samples,
-                "steps": row.positive("total_iterations"),
-            },
-        ),
-        configuration=(machines,),
+    facts: dict[str, Fact] = {
+        "batch": row.positive("batch_size"),
+        "learning_rate": row.positive("learning_rate"),
+        "samples": samples,
+        "steps": row.positive("total_iterations"),
+    }
+    name = f"{network}-b{row.text('batch_size')}-lr{row.text('learning_rate')}-{samples:g}"
+    return _run(
+        "trimtuner",
+        f"trimtuner/{network}/{'/'.join(_cell(row))}/{samples:g}",
+        JobFacts(job_id=name, family=network, facts=facts),
+        machines,
+        repeats,
         layout={
             "workers": row.positive("n_workers"),
             "servers": row.positive("n_ps"),
@@ -860,7 +832,6 @@ def _trimtuner_record(
         time_s=time_s,
         time_kind="job",
         status="censored" if time_s >= CAP_S else "ok",
-        replicate=replicate,
         anchor=anchor,
     )
 

@@ -12,12 +12,11 @@ import numpy as np
 from advisor.errors import ModelError
 from advisor.lab.data import public_runs
 from advisor.lab.data.dataset import (
-    MS_PER_S,
     Collection,
     Dataset,
     PublishedTable,
     StoredTable,
-    Upstream,
+    github,
     read_frame,
 )
 from advisor.records import AnchorRun, RunRecord
@@ -56,10 +55,6 @@ def _mean(repeats: list[RunRecord]) -> RunRecord:
     )
 
 
-def _profet(path: Path) -> list[RunRecord]:
-    return mean_over_repeats(public_runs.read_profet(path))
-
-
 def _median_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row a cell: the median of its repeats."""
     pixels = rows["image_pixels"].str.removesuffix("dataset").astype(int)
@@ -69,138 +64,68 @@ def _median_steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 PROFET: Final = Dataset(
-    name="profet",
-    title="PROFET's step times and operator profiles",
-    upstream=(
-        Upstream(repository="ddps-lab/profet", commit="e69477fe6ea4e9ff61a78fdbecebb8e9da50229a"),
-    ),
-    licence="MIT",
-    ships=True,
-    tables={
-        "steps": PublishedTable(
-            file="profet/steps.csv.gz",
-            published="cloud_runs/profet/target_latency.csv",
-            columns={
-                "instance_type": "instance_name",
-                "model": "model",
-                "image_pixels": "dataset",
-                "batch": "batchsize",
-                "step_s": "batch_latency",
-            },
-            tidy=_median_steps,
-        )
-    },
-    runs={
-        "jobs": Collection(
-            file="profet/jobs.jsonl.gz",
-            published="cloud_runs/profet/anchor_g4.parquet",
-            collect=_profet,
-        )
-    },
-)
+    name="profet", title="PROFET's step times and operator profiles", licence="MIT", ships=True,
+    upstream=github("ddps-lab/profet@e69477fe6ea4e9ff61a78fdbecebb8e9da50229a"),
+    tables={"steps": PublishedTable.of(
+        "profet/steps.csv.gz", "cloud_runs/profet/target_latency.csv",
+        "instance_type=instance_name model image_pixels=dataset batch=batchsize "
+        "step_s=batch_latency",
+        tidy=_median_steps,
+    )},
+    runs={"jobs": Collection(
+        file="profet/jobs.jsonl.gz", published="cloud_runs/profet/anchor_g4.parquet",
+        collect=lambda path: mean_over_repeats(public_runs.read_profet(path)),
+    )},
+)  # fmt: skip
 
 TRAINPRED: Final = Dataset(
-    name="trainpred",
-    title="cloud-hw-trainpred's epochs",
-    upstream=(
-        Upstream(
-            repository="ddps-lab/cloud-hw-trainpred",
-            commit="a43ddd943d7dd07f6042706fdd6aba0b71dde8c8",
-        ),
-    ),
-    licence="Apache-2.0 and MIT",
+    name="trainpred", title="cloud-hw-trainpred's epochs", licence="Apache-2.0 and MIT",
     ships=True,
-    runs={
-        "epochs": Collection(
-            file="trainpred/epochs.jsonl.gz",
-            published="cloud_runs/cloud-hw-trainpred",
-            collect=public_runs.read_trainpred,
-        )
-    },
-)
+    upstream=github("ddps-lab/cloud-hw-trainpred@a43ddd943d7dd07f6042706fdd6aba0b71dde8c8"),
+    runs={"epochs": Collection(file="trainpred/epochs.jsonl.gz",
+                               published="cloud_runs/cloud-hw-trainpred",
+                               collect=public_runs.read_trainpred)},
+)  # fmt: skip
 
 SCOUT: Final = Dataset(
-    name="scout",
-    title="scout's Spark and Hadoop jobs",
-    upstream=(
-        Upstream(repository="oxhead/scout", commit=""),
-        Upstream(
-            repository="marialcasimiro/Lynceus-ICDCS",
-            commit="c5f83fc8d0a4fe57cc4724c1ebce725d605f0a0a",
-        ),
-    ),
+    name="scout", title="scout's Spark and Hadoop jobs", ships=True,
     licence="MIT (oxhead/scout; reached through Lynceus-ICDCS)",
-    ships=True,
-    runs={
-        "jobs": Collection(
-            file="scout/jobs.jsonl.gz",
-            published="cloud_runs/scout-multinode",
-            collect=public_runs.read_scout,
-        )
-    },
-)
+    upstream=github(
+        "oxhead/scout", "marialcasimiro/Lynceus-ICDCS@c5f83fc8d0a4fe57cc4724c1ebce725d605f0a0a"
+    ),
+    runs={"jobs": Collection(file="scout/jobs.jsonl.gz", published="cloud_runs/scout-multinode",
+                             collect=public_runs.read_scout)},
+)  # fmt: skip
 
 IBM: Final = Dataset(
-    name="ibm",
-    title="IBM's multi-cloud jobs",
-    upstream=(
-        Upstream(
-            repository="IBM/multi-cloud-configuration-dataset",
-            commit="9380be4a572de8b101ed1eea59279d2f2e567af0",
-        ),
+    name="ibm", title="IBM's multi-cloud jobs", licence="Apache-2.0", ships=True,
+    upstream=github(
+        "IBM/multi-cloud-configuration-dataset@9380be4a572de8b101ed1eea59279d2f2e567af0"
     ),
-    licence="Apache-2.0",
-    ships=True,
-    runs={
-        "jobs": Collection(
-            file="ibm/jobs.jsonl.gz",
-            published="cloud_runs/ibm-multi-cloud",
-            collect=public_runs.read_ibm,
-        )
-    },
-)
+    runs={"jobs": Collection(file="ibm/jobs.jsonl.gz", published="cloud_runs/ibm-multi-cloud",
+                             collect=public_runs.read_ibm)},
+)  # fmt: skip
 
 CAMPAIGNS: Final = Dataset(
-    name="campaigns",
-    title="published training runs",
-    upstream=(),
+    name="campaigns", title="published training runs", upstream=(), ships=True,
     licence="facts, with their source in every row",
-    ships=True,
-    tables={
-        "runs": PublishedTable(
-            file="campaigns/campaigns.csv",
-            published="measurements/campaigns/campaigns.csv",
-            columns={},
-            tell=frozenset({"campaign", "model", "accelerator", "accelerators", "year"}),
-        )
-    },
-)
+    tables={"runs": PublishedTable.of(
+        "campaigns/campaigns.csv", "measurements/campaigns/campaigns.csv", "",
+        tell="campaign model accelerator accelerators year",
+    )},
+)  # fmt: skip
 
 FAILURES: Final = Dataset(
-    name="failures",
-    title="the interruptions of Llama 3's training run",
-    upstream=(),
+    name="failures", title="the interruptions of Llama 3's training run", upstream=(), ships=True,
     licence="facts: one table of a paper, with its source in every row",
-    ships=True,
-    tables={
-        "interruptions": PublishedTable(
-            file="failures/interruptions.csv",
-            published="measurements/failures/llama3_interruptions.csv",
-            columns={
-                "component": "component",
-                "category": "category",
-                "interruptions": "count",
-                "interruptions_of_all": "total_unexpected",
-                "accelerators": "gpus",
-                "days": "days",
-                "source": "source",
-            },
-        )
-    },
-)
+    tables={"interruptions": PublishedTable.of(
+        "failures/interruptions.csv", "measurements/failures/llama3_interruptions.csv",
+        "component category interruptions=count interruptions_of_all=total_unexpected "
+        "accelerators=gpus days source",
+    )},
+)  # fmt: skip
 
 _DIGITS: Final = 6
-_THOUSANDTHS: Final = 1000.0  # times are published as whole numbers up to this
 
 
 def _by_job(frame: pd.DataFrame) -> pd.DataFrame:
@@ -223,63 +148,36 @@ def _of_workers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 STRAGGLERS: Final = Dataset(
-    name="stragglers",
-    title="Alibaba's mini-batch times of ten workers a job",
-    upstream=(),
-    licence="CC-BY-4.0 (alibaba/clusterdata, cluster-trace-gpu-v2020)",
-    ships=True,
+    name="stragglers", title="Alibaba's mini-batch times of ten workers a job", upstream=(),
+    licence="CC-BY-4.0 (alibaba/clusterdata, cluster-trace-gpu-v2020)", ships=True,
     tables={
-        "spread_by_job": PublishedTable(
-            file="stragglers/spread_by_job.csv",
-            published="measurements/failures/alibaba_minibatch_cov.csv.gz",
-            columns={"job": "job", "iteration": "iteration", "spread_fraction": "cov"},
+        "spread_by_job": PublishedTable.of(
+            "stragglers/spread_by_job.csv",
+            "measurements/failures/alibaba_minibatch_cov.csv.gz",
+            "job iteration spread_fraction=cov", tidy=_by_job,
             form=("job", "iterations", "spread_median", "spread_p90", "spread_lag1"),
-            tidy=_by_job,
         ),
-        "workers": PublishedTable(
-            file="stragglers/workers.csv.gz",
-            published="measurements/failures/alibaba_minibatch_workers.csv.gz",
-            columns={
-                "job": "job",
-                "iteration": "time",
-                "worker": "worker",
-                "gpu_percent": "gpu",
-                "batch_time_fraction": "batch_time_norm",
-            },
-            divisors={"batch_time_fraction": _THOUSANDTHS},
+        # Times are published as whole thousandths.
+        "workers": PublishedTable.of(
+            "stragglers/workers.csv.gz",
+            "measurements/failures/alibaba_minibatch_workers.csv.gz",
+            "job iteration=time worker gpu_percent=gpu batch_time_fraction=batch_time_norm/1e3",
             tidy=_of_workers,
         ),
     },
-)
+)  # fmt: skip
 
 ESCRA: Final = Dataset(
-    name="escra",
-    title="Escra's load tests of four applications",
-    upstream=(),
+    name="escra", title="Escra's load tests of four applications", upstream=(), ships=True,
     licence="facts: no licence file at gregcusack/Escra; figures counted from its raw load tests",
-    ships=True,
-    tables={
-        "load_tests": PublishedTable(
-            file="escra/load_tests.csv",
-            published="systems/escra_public_runs.csv",
-            columns={
-                "application": "app",
-                "load": "workload",
-                "policy": "policy",
-                "requests_per_s": "requests_per_s",
-                "failed": "non2xx",
-                "requests": "requests",
-                "p50_s": "p50_ms",
-                "p99_s": "p99_ms",
-                "p999_s": "p999_ms",
-            },
-            divisors={"p50_s": MS_PER_S, "p99_s": MS_PER_S, "p999_s": MS_PER_S},
-        )
-    },
-)
+    tables={"load_tests": PublishedTable.of(
+        "escra/load_tests.csv", "systems/escra_public_runs.csv",
+        "application=app load=workload policy requests_per_s failed=non2xx requests "
+        "p50_s=p50_ms/1e3 p99_s=p99_ms/1e3 p999_s=p999_ms/1e3",
+    )},
+)  # fmt: skip
 
 _PUBLISHED: Final = "systems/tiresias"
-_COMPLETIONS: Final = "tiresias/completions.csv.gz"
 # <trace>_on_n<nodes>g<devices of a node>__<policy>.csv
 _NAME: Final = re.compile(r"(?P<trace>.+)_on_n(?P<nodes>\d+)g(?P<devices>\d+)__(?P<policy>.+)")
 _COLUMNS: Final = {
@@ -337,26 +235,19 @@ def _in_order(jobs: pd.DataFrame, trace: list[int] | None) -> pd.DataFrame:
 
 
 TIRESIAS: Final = Dataset(
-    name="tiresias",
-    title="the outputs of Tiresias' simulator",
-    upstream=(Upstream(repository="SymbioticLab/Tiresias", commit="959f9b08"),),
-    licence="Apache-2.0",
-    ships=True,
+    name="tiresias", title="the outputs of Tiresias' simulator", licence="Apache-2.0", ships=True,
+    upstream=github("SymbioticLab/Tiresias@959f9b08"),
     tables={
         "completions": PublishedTable(
-            file=_COMPLETIONS,
-            published=_PUBLISHED,
-            columns=_COLUMNS,
-            form=("run", "nodes", "devices_per_node", "policy", *_COLUMNS),
-            collect=_collect,
+            file="tiresias/completions.csv.gz", published=_PUBLISHED, columns=_COLUMNS,
+            form=("run", "nodes", "devices_per_node", "policy", *_COLUMNS), collect=_collect,
         ),
-        "service_samples": PublishedTable(
-            file="tiresias/service_samples.csv",
-            published=f"{_PUBLISHED}/yarn-gput1000.csv",
-            columns={"duration_s": "duration"},
+        "service_samples": PublishedTable.of(
+            "tiresias/service_samples.csv", f"{_PUBLISHED}/yarn-gput1000.csv",
+            "duration_s=duration",
         ),
     },
-)
+)  # fmt: skip
 
 _RESULTS: Final = "measurements/cluster/pollux_simulated_jct.csv.gz"
 _WORKLOADS: Final = "measurements/cluster/pollux_workloads.csv"
@@ -380,20 +271,13 @@ def _collect_pollux(root: Path) -> pd.DataFrame:
 
 
 POLLUX_QUEUE: Final = Dataset(
-    name="pollux_queue",
-    title="completion times simulated by Pollux's authors",
-    upstream=(Upstream(repository="petuum/adaptdl", commit="c793c708"),),
-    licence="Apache-2.0",
-    ships=True,
-    tables={
-        "completions": PublishedTable(
-            file="pollux_queue/completions.csv.gz",
-            published=_RESULTS,
-            columns=_OF_POLLUX,
-            collect=_collect_pollux,
-        )
-    },
-)
+    name="pollux_queue", title="completion times simulated by Pollux's authors", ships=True,
+    licence="Apache-2.0", upstream=github("petuum/adaptdl@c793c708"),
+    tables={"completions": PublishedTable(
+        file="pollux_queue/completions.csv.gz", published=_RESULTS, columns=_OF_POLLUX,
+        collect=_collect_pollux,
+    )},
+)  # fmt: skip
 
 
 def _free(frame: pd.DataFrame) -> pd.DataFrame:
@@ -404,58 +288,30 @@ def _free(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 HELIOS: Final = Dataset(
-    name="helios",
-    title="Helios' virtual clusters",
-    upstream=(Upstream(repository="S-Lab-System-Group/HeliosArtifact", commit="bdaae109"),),
-    licence="MIT",
-    ships=True,
-    tables={
-        "shares": PublishedTable(
-            file="helios/shares.csv.gz",
-            published="measurements/cluster/helios_earth_vc_30min.csv.gz",
-            columns={
-                "time": "time",
-                "node": "vc",
-                "accelerators": "total_gpu_num",
-                "free_fraction": "idle_gpu_num",
-            },
-            tidy=_free,
-        )
-    },
-)
+    name="helios", title="Helios' virtual clusters", licence="MIT", ships=True,
+    upstream=github("S-Lab-System-Group/HeliosArtifact@bdaae109"),
+    tables={"shares": PublishedTable.of(
+        "helios/shares.csv.gz", "measurements/cluster/helios_earth_vc_30min.csv.gz",
+        "time node=vc accelerators=total_gpu_num free_fraction=idle_gpu_num", tidy=_free,
+    )},
+)  # fmt: skip
 
 SPOT: Final = Dataset(
-    name="spot",
-    title="SkyPilot's spot traces",
-    upstream=(Upstream(repository="skypilot-org/spot-traces", commit="221da1ab"),),
-    licence="none stated",
-    ships=False,
-    files={
-        "intervals": StoredTable(
-            file="spot/intervals.csv", published="measurements/spot/skypilot_spot_intervals.csv"
-        )
-    },
-)
+    name="spot", title="SkyPilot's spot traces", licence="none stated", ships=False,
+    upstream=github("skypilot-org/spot-traces@221da1ab"),
+    files={"intervals": StoredTable(
+        file="spot/intervals.csv", published="measurements/spot/skypilot_spot_intervals.csv"
+    )},
+)  # fmt: skip
 
 _HIVEMIND: Final = "cloud_runs/hivemind-multi-cloud"
 HIVEMIND: Final = Dataset(
-    name="hivemind",
-    title="hivemind's multi-cloud recordings",
-    upstream=(
-        Upstream(
-            repository="cirquit/hivemind-multi-cloud",
-            commit="654cc023d1ee5e049d8ed72ed66194e137fcc114",
-        ),
-    ),
-    licence="MIT; 18 MB",
-    ships=False,
+    name="hivemind", title="hivemind's multi-cloud recordings", licence="MIT; 18 MB", ships=False,
+    upstream=github("cirquit/hivemind-multi-cloud@654cc023d1ee5e049d8ed72ed66194e137fcc114"),
     files={
         name: StoredTable(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")
         for name in (
-            "experiments.csv",
-            "nodes.csv",
-            "system_series.parquet",
-            "train_steps.parquet",
+            "experiments.csv", "nodes.csv", "system_series.parquet", "train_steps.parquet",
         )
     },
-)
+)  # fmt: skip

@@ -9,9 +9,7 @@ the clock says how long each job waits for others.
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import queue
 import statistics
 import threading
@@ -21,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.lab import frame
 from advisor.planners.systems.autops import AggregatedJob, delay_s, pack
 
 Vector = NDArray[np.float32]
@@ -120,16 +119,12 @@ def _behind(
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=2_000_000, help="parameters of each job")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each round")
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {"--size": (2_000_000, "parameters of each job"),
+                                    "--seconds": (8.0, "of a round"), "--rounds": 3})  # fmt: skip
     models = [Model(asked.size, seed) for seed in range(len(STEPS_S))]
     for one in models:
         one.aggregate()  # its memory is there from now on
-    print(f"load before {os.getloadavg()[0]:.1f}")
+    print(f"before: {frame.load()}")
     print("| jobs | busy, by the sum / measured | error | cores by the room "
           "| waits for others, by the room / measured, of a step |")  # fmt: skip
     rows: dict[int, list[Row]] = {2: [], 3: [], 4: []}
@@ -138,14 +133,12 @@ def main() -> None:
         for count, into in rows.items():
             into.append(predicted(alone, served(list(range(count)), models, asked.seconds)))
     for count, found in rows.items():
-        said, seen, exact, most, waited, cores = (
-            statistics.median(column) for column in zip(*found, strict=True)
-        )
+        said, seen, exact, most, waited, cores = frame.medians(found)
         print(
             f"| {count} | {said:.1%} / {seen:.1%} | {said / seen - 1:+.0%} | {cores:.0f} "
             f"| {exact:.2%} to {most:.2%} / {waited:.2%} |"
         )
-    print(f"load after {os.getloadavg()[0]:.1f}")
+    print(f"after: {frame.load()}")
 
 
 class Row(NamedTuple):

@@ -112,7 +112,6 @@ def _allocations(profile: Any) -> list[tuple[int, int]]:
 
 
 def main(words: list[str]) -> None:
-    """Run the script under the profiler and print what it found."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -11,8 +11,8 @@ python -m advisor.lab.experiments.allocations [--json allocations.json] [NAME ..
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +25,7 @@ from typing import Any, Final
 from advisor.collectors.derive import store
 from advisor.collectors.errors import RecordingError
 from advisor.jobs.recorded import recorded_work
+from advisor.lab import frame
 from advisor.lab.experiments.zoo import Script, advisor, environment_of, scripts
 from advisor.planners.core.nouns import Work
 from advisor.planners.memory.recorded import MemoryParameters, training_memory_bytes
@@ -55,7 +56,6 @@ class Row:
 
     @property
     def error_without_replay(self) -> float | None:
-        """The same of the baseline."""
         return _error(self.without_replay_bytes, self.measured_bytes)
 
 
@@ -73,7 +73,6 @@ def tensor_bytes(work: Work, *, accumulates: bool) -> float:
 
 
 def said(script: Script, folder: Path, seconds: float) -> Row:
-    """Profile a script and say what a step allocates."""
     row = Row(name=script.path.name)
     done = advisor(folder, "profile", "--quiet", "--for", f"{seconds:g}s", *script.words)
     try:
@@ -100,8 +99,8 @@ def measured(script: Script, folder: Path) -> float:
     """
     done = subprocess.run(
         [sys.executable, str(_TRUTH), str(script.path), *script.args], cwd=folder,
-        env={**_environment(folder)}, capture_output=True, text=True, timeout=_TIMEOUT_S,
-        check=False,
+        env={**os.environ, **environment_of(folder / "runs")}, capture_output=True, text=True,
+        timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines or not lines[-1].startswith("{"):
@@ -109,17 +108,10 @@ def measured(script: Script, folder: Path) -> float:
     return float(json.loads(lines[-1])["peak_bytes"])
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    import os
-
-    return {**os.environ, **environment_of(folder / "runs")}
-
-
 def is_asked(script: Script, names: Sequence[str]) -> bool:
     """Whether a script trains with PyTorch in one process, and is among those named."""
-    named = not names or any(name in script.path.name for name in names)
-    trains = "torch" in script.needs and script.workers == 1 and script.path.suffix == ".py"
-    return named and trains and "--num-processes" not in script.args and not script.missing
+    alone = script.is_of_torch and "--num-processes" not in script.args
+    return alone and script.is_named(names)
 
 
 def measure(script: Script, seconds: float) -> Row:
@@ -150,7 +142,6 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def line(row: Row) -> str:
-    """Return a row of the table."""
     if row.error is None or row.said_bytes is None or row.measured_bytes is None:
         return f"{row.name:24} {row.why[:90]}"
     return (
@@ -160,12 +151,10 @@ def line(row: Row) -> str:
 
 
 def main() -> None:
-    """Go through the scripts, print a line each and then the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", help="parts of scripts' names; all by default")
-    parser.add_argument("--seconds", type=float, default=8.0, help="to profile each for")
-    parser.add_argument("--json", type=Path, help="write the record to this file")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {
+        "names": {"nargs": "*", "help": "parts of scripts' names; all by default"},
+        "--seconds": (8.0, "to profile each for"), "--json": (Path, "write the record here"),
+    })  # fmt: skip
     print(f"{'script':24} {'said MiB':>10} {'measured':>10} {'error':>8} {'no replay':>10}")
     rows = []
     for script in scripts():
@@ -174,9 +163,8 @@ def main() -> None:
             print(line(rows[-1]), flush=True)
     figures = summary(rows)
     print(json.dumps(figures, indent=1))
-    if options.json is not None:
-        record = {"schema_version": 1, "summary": figures, "scripts": [asdict(r) for r in rows]}
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    record = {"schema_version": 1, "summary": figures, "scripts": [asdict(r) for r in rows]}
+    frame.write_json(options.json, record)
 
 
 if __name__ == "__main__":

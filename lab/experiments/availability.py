@@ -13,9 +13,7 @@ gradient of its reward in a gymnasium environment over the first half.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ import numpy as np
 import torch
 
 from advisor import data
-from advisor.collectors import atomic
+from advisor.lab import frame
 from advisor.lab.data import HELIOS
 from advisor.planners.systems.sas import (
     RANDOM,
@@ -146,13 +144,10 @@ def judged(seen: Shares, workers: int, work: float, updates: int) -> dict[str, S
 
 def main() -> None:
     """Print mean slots by way, over the time on whole nodes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--work", type=float, nargs="+", default=[6.0, 24.0], help="half hours")
-    parser.add_argument("--updates", type=int, default=150)
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {
+        "--data": Path, "--workers": [2, 4], "--work": ([6.0, 24.0], "half hours"),
+        "--updates": 150, "--json": Path,
+    })  # fmt: skip
     torch.set_num_threads(1)
     seen, found = shares(asked.data), []
     print("| workers | hours of work | way | mean h | median h | p90 h | against random |")
@@ -167,8 +162,7 @@ def main() -> None:
                           "p90_h": float(p90)})  # fmt: skip
             print(f"| {workers} | {work / 2:g} | {name} | {mean:.1f} | {median:.1f} | {p90:.1f} | "
                   f"{2 * mean / plain - 1:+.0%} |", flush=True)  # fmt: skip
-    if asked.json:
-        atomic.write_text(asked.json, json.dumps(found, indent=1) + "\n")
+    frame.write_json(asked.json, found)
 
 
 if __name__ == "__main__":

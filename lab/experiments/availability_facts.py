@@ -7,7 +7,6 @@ Summary facts only (counts, means, quantiles of spell lengths), no copy of the t
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
+from advisor.lab import frame
 from advisor.lab.data import SPOT
 from advisor.planners.core.errors import HOUR_S
 from advisor.records.traces import read_spot_traces
@@ -25,10 +25,7 @@ MINIMUM_DAYS = 4.0
 
 
 def main() -> None:
-    """Read the traces, write the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path)
-    folder = data.measurements(parser.parse_args().data)
+    folder = data.measurements(frame.options(__doc__, {"--data": Path}).data)
     # All rows first: an error must not leave half a table in the package.
     rows = list(_rows(SPOT.path("intervals", folder)))
     path = data.root("datasets") / "availability" / "spell_quantiles.csv"

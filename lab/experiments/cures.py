@@ -16,7 +16,6 @@ and its runs are added to those in the file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.collectors import atomic
+from advisor.lab import frame
 from advisor.lab.experiments import zoo
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -66,14 +66,11 @@ class Case:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the scripts that are asked for and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", default=[], help="A script; repeatable.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=15.0, help="Seconds of profiling.")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--again", action="store_true", help="Add rounds to those in the file.")
-    args = parser.parse_args(argv)
+    args = frame.options(__doc__, {
+        "--only": {"action": "append", "default": [], "help": "a script; repeatable"},
+        "--rounds": 5, "--limit": (15.0, "seconds of profiling"), "--json": Path,
+        "--again": (False, "add rounds to those in the file"),
+    }, argv)  # fmt: skip
     rows = kept(args.json)
     for row in () if args.again else rows:
         print(line(row), flush=True)
@@ -81,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = []
     for script in zoo.scripts():
         name = script.path.name
-        if name in done or (args.only and name not in args.only) or not is_of_torch(script):
+        if name in done or (args.only and name not in args.only) or not script.is_of_torch:
             continue
         before = [row for row in rows if row.script == name]
         found = []
@@ -120,14 +117,6 @@ def with_runs_of(case: Case, before: Sequence[Case]) -> Case:
         return case
     gained = 1.0 - statistics.median(after_s) / statistics.median(before_s)
     return replace(case, measured=gained, before_s=before_s, after_s=after_s)
-
-
-def is_of_torch(script: zoo.Script) -> bool:
-    """Whether a script trains with PyTorch in one process, and what it needs is here."""
-    return (
-        script.path.suffix == ".py" and script.workers == 1 and not script.missing
-        and "torch" in script.needs
-    )  # fmt: skip
 
 
 def cases(script: zoo.Script, folder: Path, rounds: int, limit_s: float) -> Iterator[Case]:
@@ -186,7 +175,7 @@ def in_turns(
     """Return whole runs of both, in turns, the first of each pair in turn too [s]."""
     found: dict[bool, list[float]] = {False: [], True: []}
     for number in range(rounds):
-        for is_after in (number % 2 == 1, number % 2 == 0):
+        for is_after in frame.in_turns(number):
             script, given = (after, variables) if is_after else (before, {})
             found[is_after].append(run_s(script, args, given))
     return found[False], found[True]
@@ -209,7 +198,6 @@ def run_s(script: Path, args: Sequence[str], variables: dict[str, str]) -> float
 
 
 def line(case: Case) -> str:
-    """Return a row of the table in Markdown."""
     measured = "" if case.measured is None else f"{case.measured:.1%}"
     return (
         f"| {case.script} | {case.cure} | {case.how} | {case.predicted:.1%} | {measured} | "

@@ -10,7 +10,6 @@ The constant is ``advisor.estimate.case._OF_A_DOUBLING``.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from unittest import mock
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.estimate import case
+from advisor.lab import frame
 from advisor.lab.data import MLPERF
 from advisor.lab.score.scaling import ask, read_pairs
 from advisor.quantities import REACH_90
@@ -27,10 +27,7 @@ Floats = NDArray[np.float64]
 
 
 def main() -> None:
-    """Print the constant and what it covers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, help="measurements laid out like shared/data")
-    folder = data.measurements(parser.parse_args().data)
+    folder = data.measurements(frame.options(__doc__, {"--data": Path}).data)
     pairs = list(read_pairs(MLPERF.read("entries", folder)))
     with mock.patch.object(case, "_OF_A_DOUBLING", 0.0):
         said, log_sd = np.array([ask(pair) for pair in pairs]).T

@@ -11,9 +11,6 @@ fifth: echoes, and PerFect's repeat first (8 times, 70 % of the time), fresh lat
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -23,6 +20,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
+from advisor.lab import frame
 from advisor.planners.systems.perfect import Feeding, freshness
 
 BATCH = 64
@@ -67,7 +65,6 @@ class Trainer:
         next(self.batches)  # the worker is there
 
     def step(self, batch: list[torch.Tensor]) -> None:
-        """Make one update."""
         self.optimizer.zero_grad()
         torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1]).backward()
         self.optimizer.step()
@@ -151,21 +148,17 @@ def accuracies(digits: Digits, seeds: int, seconds: float) -> dict[str, list[flo
 
 
 def main() -> None:
-    """Print both tables, and write them where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--batch-s", type=float, default=0.04, help="the loader's time a batch")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a timed window")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--budget-s", type=float, default=4.0, help="wall time of an accuracy")
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {
+        "--batch-s": (0.04, "the loader's time a batch"), "--rounds": 3, "--seeds": 4,
+        "--seconds": (3.0, "of a timed window"), "--budget-s": (4.0, "wall time of an accuracy"),
+        "--json": Path,
+    })  # fmt: skip
     torch.set_num_threads(1)
     digits = Digits(asked.batch_s)
-    load = os.getloadavg()[0]
+    print(f"before: {frame.load()}")
     speed = rates(digits, asked.rounds, asked.seconds)
     learned = accuracies(digits, asked.seeds, asked.budget_s)
-    print(f"\nload {load:.1f} before, {os.getloadavg()[0]:.1f} after")
+    print(f"\nafter: {frame.load()}")
     print("| echo | steps/s predicted | measured | error | worth of an update assumed |")
     for echo, row in speed.items():
         said, seen = row["predicted_steps_per_s"], row["measured_steps_per_s"]
@@ -175,8 +168,7 @@ def main() -> None:
     for way, all_of in learned.items():
         print(f"| {way} | {statistics.fmean(all_of):.3f} | {min(all_of):.3f} to "
               f"{max(all_of):.3f} |")  # fmt: skip
-    if asked.json:
-        asked.json.write_text(json.dumps({"rates": speed, "accuracies": learned}, indent=1))
+    frame.write_json(asked.json, {"rates": speed, "accuracies": learned})
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from advisor.lab import frame
 from advisor.planners.systems.expert_caching import (
     Mixture,
     Policy,
@@ -35,7 +36,7 @@ from advisor.planners.systems.expert_caching import (
 
 Tokens = NDArray[np.int64]
 Tensor = torch.Tensor
-EXAMPLE = Path(__file__).parents[2] / "examples" / "stdlib_moe.py"
+EXAMPLE = frame.ROOT / "examples" / "stdlib_moe.py"
 SIZES = (5, 8, 12)
 WAYS: tuple[Policy, ...] = ("lru", "lfu", "learned")
 
@@ -97,7 +98,6 @@ class Shelf:
         self.fd = os.open(path, os.O_RDONLY)
 
     def load(self, layer: int, expert: int) -> Tensor:
-        """Read one expert's three matrices."""
         at = (layer * self.experts + expert) * self.size
         os.posix_fadvise(self.fd, at, self.size, os.POSIX_FADV_DONTNEED)
         content = bytearray(os.pread(self.fd, self.size, at))
@@ -130,7 +130,6 @@ class Cache:
         self.hits = self.at = 0
 
     def get(self, expert: int, load: Callable[[int], Tensor]) -> Tensor:
-        """Return an expert, from the cache or from the shelf."""
         self.uses[expert] += 1
         found = self.kept.get(expert)
         if found is None:
@@ -185,21 +184,16 @@ def served(
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--inner", type=int, default=1024, help="of the served experts")
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {"--steps": 300, "--tokens": 1024, "--rounds": 3,
+                                    "--inner": (1024, "of the served experts")})  # fmt: skip
     torch.set_num_threads(1)
     trace, args = routes(asked.steps, asked.tokens)
     warm = asked.tokens // 2
-    print(f"load before {os.getloadavg()[0]:.1f}")
+    print(f"before: {frame.load()}")
     with tempfile.TemporaryDirectory(prefix="experts-") as folder:
         shelf = Shelf(folder, args.layers, args.experts, args.hidden, asked.inner)
         print_table(shelf, trace, warm, args, asked.rounds)
-    print(f"load after {os.getloadavg()[0]:.1f}")
+    print(f"after: {frame.load()}")
 
 
 def print_table(
@@ -238,7 +232,7 @@ def print_table(
             for one in measured[way, size]
         ]
         errors = [predicted / took - 1.0 for predicted, took in pairs]
-        predicted_s, took_s = (statistics.median(column) for column in zip(*pairs, strict=True))
+        predicted_s, took_s = frame.medians(pairs)
         rate = statistics.median(one.rate for one in measured[way, size])
         che = np.mean([che_hit_rate(count, size) for count in counts])
         print(

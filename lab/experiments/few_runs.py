@@ -9,12 +9,12 @@ GPU left out (``lab.score.cells``). ``advisor validate gpu`` gives all the other
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
 from advisor import data
+from advisor.lab import frame
 from advisor.lab.data import LAMBDA
 from advisor.lab.score.cells import cell_table, left_out
 from advisor.lab.score.devices import one_device_cells
@@ -25,11 +25,7 @@ RUNS = (1, 2, 3, 6, 12)
 
 def main() -> None:
     """Print the errors of the drawn cells for each number of runs."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--data", type=Path, help="published measurements (default: those here)")
-    asked.add_argument("--cells", type=int, default=200, help="drawn (default: 200)")
-    asked.add_argument("--seed", type=int, default=0)
-    given = asked.parse_args()
+    given = frame.options(__doc__, {"--data": Path, "--cells": (200, "drawn"), "--seed": 0})
     rows = LAMBDA.read("throughputs", data.measurements(given.data))
     table = cell_table(one_device_cells(rows[rows["accelerators"] == 1]))
     rng = np.random.default_rng(given.seed)

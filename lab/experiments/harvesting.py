@@ -10,7 +10,6 @@ to take pages and to bring them back.
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import os
 import random
@@ -22,8 +21,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory, unpack_touched
+from advisor.lab import frame
 from advisor.planners.core.errors import MIB
 from advisor.planners.systems.working_set import PAGE_BYTES, TouchedWindow, curve_of, harvest
 
@@ -52,6 +53,15 @@ while True:
 """
 
 
+def _fill(file: BinaryIO, size: int) -> None:
+    """Write bytes that nothing holds in memory afterwards."""
+    for _ in range(size // MIB):
+        file.write(os.urandom(MIB))
+    file.flush()
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 class Watched:
     """The child in its control group, and how many passes it has made."""
 
@@ -59,11 +69,7 @@ class Watched:
         self.file, counter = folder / "pages.bin", folder / "passes.bin"
         counter.write_bytes(bytes(8))
         with self.file.open("wb") as file:
-            for _ in range((HOT + WARM + COLD) // MIB):
-                file.write(os.urandom(MIB))
-            file.flush()
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            _fill(file, HOT + WARM + COLD)
         self.group = GROUPS / f"advisor-harvest-{os.getpid()}"
         self.group.mkdir()
         words = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(self.group / "cgroup.procs")]
@@ -73,7 +79,6 @@ class Watched:
 
     @property
     def passes(self) -> int:
-        """Passes so far."""
         return int.from_bytes(os.pread(self._counter.fileno(), 8, 0), "little")
 
     def limit(self, size: float) -> None:
@@ -101,7 +106,6 @@ class Watched:
         return int(stat.rpartition(b")")[2].split()[9])
 
     def close(self) -> None:
-        """End the child and its group."""
         self.process.kill()
         self.process.wait()
         self.group.rmdir()
@@ -138,11 +142,7 @@ def windows_of(child: Watched, cycles: int) -> list[TouchedWindow]:
 def fault_s(folder: Path, pages: int = 400) -> float:
     """Return what it takes to bring a page of a file back that nobody has mapped: the mean [s]."""
     with (folder / "probe.bin").open("w+b") as opened:
-        for _ in range(COLD // MIB):
-            opened.write(os.urandom(MIB))
-        opened.flush()
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        _fill(opened, COLD)
         mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
         mapped.madvise(mmap.MADV_RANDOM)
         places = random.Random(0).sample(range(len(mapped) // PAGE_BYTES), pages)
@@ -175,13 +175,9 @@ def taken(
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cycles", type=int, default=1, help="of windows, 31 s each")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of counting, each time")
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    print(f"load before {os.getloadavg()[0]:.1f}")
+    asked = frame.options(__doc__, {"--cycles": (1, "of windows, 31 s each"), "--rounds": 3,
+                                    "--seconds": (10.0, "of counting, each time")})  # fmt: skip
+    print(f"before: {frame.load()}")
     with watched() as child:
         windows = windows_of(child, asked.cycles)
         curve = curve_of(windows)
@@ -209,7 +205,7 @@ def main() -> None:
                 f"| {said * one:.1%} | {statistics.median(losses):.1%} "
                 f"({min(losses):.1%} to {max(losses):.1%}) |"
             )
-    print(f"load after {os.getloadavg()[0]:.1f}")
+    print(f"after: {frame.load()}")
 
 
 if __name__ == "__main__":

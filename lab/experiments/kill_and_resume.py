@@ -13,7 +13,6 @@ over runs.
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
 import statistics
@@ -27,10 +26,12 @@ from pathlib import Path
 
 import numpy as np
 
+from advisor.lab import frame
 from advisor.planners.goodput import expected_completion, optimal_interval_s
 from advisor.planners.spot.availability import Spells, SpotJob, replay
 
 JOB = Path(__file__).with_name("checkpointed_job.py")
+Gaps = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ class Run:
 
 
 def started(folder: Path, steps: int, every: int, pace: float) -> subprocess.Popen[bytes]:
-    """Start the job in ``folder``."""
     return subprocess.Popen(
         [sys.executable, str(JOB), "--steps", str(steps), "--every", str(every), "--pace",
          str(pace), "--checkpoint", str(folder / "job.pt"), "--events", str(folder / "log")]
@@ -68,9 +68,7 @@ def disturbed(steps: int, every: int, pace: float, mean_s: float, rng: random.Ra
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 deaths.append(time.monotonic())
-        lines = [line.split(",") for line in (Path(name) / "log").read_text().splitlines()]
-    events = [(float(at), event) for at, event, _ in lines]
-    gaps = [(event, at - before) for (before, _), (at, event) in pairwise(events)]
+        events, gaps = events_of(Path(name) / "log")
     ready = [at for at, event in events if event == "ready"]
     ends = [min((d for d in deaths if d > at), default=1e9) for at in ready]
     return Run(
@@ -78,9 +76,22 @@ def disturbed(steps: int, every: int, pace: float, mean_s: float, rng: random.Ra
         kills=len(deaths),
         up_s=[(at - begin, end - begin) for at, end in zip(ready, ends, strict=True)],
         startup_s=statistics.fmean(at - max(b for b in births if b < at) for at in ready),
-        step_s=statistics.fmean(gap for event, gap in gaps if event == "step"),
-        save_s=statistics.fmean(gap for event, gap in gaps if event == "saved"),
+        step_s=statistics.fmean(gaps["step"]),
+        save_s=statistics.fmean(gaps["saved"]),
     )
+
+
+def events_of(log: Path) -> tuple[list[tuple[float, str]], Gaps]:
+    """Return the events of a job's log (time [s], name), and what each took after the one before.
+
+    The time of the second is of the last event before it, whichever that was [s].
+    """
+    lines = [line.split(",") for line in log.read_text().splitlines()]
+    events = [(float(at), event) for at, event, _ in lines]
+    gaps: Gaps = {}
+    for (before, _), (at, event) in pairwise(events):
+        gaps.setdefault(event, []).append(at - before)
+    return events, gaps
 
 
 def replayed(steps: int, every: int, run: Run) -> float:
@@ -116,15 +127,10 @@ def expected(steps: int, every: int, mean_s: float, runs: list[Run]) -> float:
 
 
 def main() -> None:
-    """Print one line an interval."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--every", type=int, nargs="+", default=[40, 200, 400])
-    parser.add_argument("--pace", type=float, default=0.025, help="least seconds of a step")
-    parser.add_argument("--mean", type=float, default=20.0, help="seconds between kills")
-    parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {
+        "--steps": 800, "--every": [40, 200, 400], "--pace": (0.025, "least seconds of a step"),
+        "--mean": (20.0, "seconds between kills"), "--runs": 4, "--seed": 1,
+    })  # fmt: skip
     rng = random.Random(asked.seed)
     for every in asked.every:
         runs = [

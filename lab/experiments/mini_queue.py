@@ -10,7 +10,6 @@ run, since a shared machine stretches it; what is compared is who waited for who
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.lab import frame
 from advisor.planners.queueing.engine import JobTable, Policy, QueueParameters, SharedCluster
 from advisor.planners.queueing.simulator import simulate_queue
 
@@ -64,7 +64,6 @@ def born(ticks: int) -> int:
 
 
 def drawn(seed: int) -> list[Job]:
-    """Draw twelve jobs."""
     rng = np.random.default_rng(seed)
     submit = np.sort(rng.uniform(0, 25, 12))
     submit[0] = 0.0
@@ -77,7 +76,6 @@ def drawn(seed: int) -> list[Job]:
 
 
 def scheduled(jobs: list[Job], policy: Policy) -> None:
-    """Run the jobs for real under a policy."""
     for job in jobs:
         job.pid = born(job.ticks)
     begin = last = time.monotonic()
@@ -122,10 +120,7 @@ def decide(waiting: list[Job], policy: Policy) -> None:
 
 
 def main() -> None:
-    """Print both policies."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=3)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {"--seed": 3})
     for policy in ("fifo", "las-2d"):
         jobs = drawn(asked.seed)
         scheduled(jobs, policy)

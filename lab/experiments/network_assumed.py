@@ -83,7 +83,6 @@ def variants() -> dict[str, int]:
 
 
 def main() -> None:
-    """Print the scores as JSON."""
     types = Catalogue.load(with_overrides=False).types
     known = ~np.isnan(types.network_bytes_per_s)
     front = np.log(front_end_bytes_per_s(types)[known])

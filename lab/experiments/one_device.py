@@ -12,8 +12,7 @@ the rates from the times alone.
 
 from __future__ import annotations
 
-import argparse
-import json
+import contextlib
 import multiprocessing
 import os
 import statistics
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.lab import frame
 from advisor.planners.systems.switchflow import Tenant, round_s, shared_rates, sharer
 
 SIDE = 320  # of the matrices that are multiplied
@@ -60,16 +60,6 @@ class Device:
             self.changed.notify_all()
 
 
-class Nothing:
-    """No device to wait for."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
 def job(shape: Shape, way: str, device: Device, begin: Any, end_s: float, out: Any) -> None:
     """Train until the time is over; put (steps, seconds, seconds computed, kernels)."""
     draw = np.random.default_rng(0)
@@ -79,13 +69,13 @@ def job(shape: Shape, way: str, device: Device, begin: Any, end_s: float, out: A
     steps = kernels = 0
     computed = 0.0
     while now - start < end_s:
-        with device if way == "sessions" else Nothing():
+        with device if way == "sessions" else contextlib.nullcontext():
             time.sleep(shape.load_s)
             for first in range(0, shape.products, shape.kernel):
                 with (
                     device
                     if way in ("switchflow", "kernels") and (way == "kernels" or first == 0)
-                    else Nothing()
+                    else contextlib.nullcontext()
                 ):
                     at = time.perf_counter()
                     last = shape.products if way == "switchflow" else first + shape.kernel
@@ -143,13 +133,9 @@ PAIRS = {
 
 def main() -> None:
     """Print rates by pair and way: medians over rounds."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {"--rounds": 5, "--seconds": 2.0, "--json": Path})
     rows = []
-    load = os.getloadavg()[0]
+    print(f"before: {frame.load()}")
     print("| busy alone % | pair | way | rates predicted | measured | error of their sum |")
     for name, shapes in PAIRS.items():
         for way in WAYS:
@@ -164,7 +150,7 @@ def main() -> None:
                 ]
                 said.append(predicted(alone, way))
                 seen.append([b[0] / a[0] for a, b in zip(alone, both, strict=True)])
-            say, see = ([statistics.median(x) for x in zip(*y, strict=True)] for y in (said, seen))
+            say, see = frame.medians(said), frame.medians(seen)
             busy = [rate * computed for rate, computed, _ in alone]
             rows.append({"pair": name, "way": way, "busy_alone": busy, "predicted": say,
                          "measured": see})  # fmt: skip
@@ -172,9 +158,8 @@ def main() -> None:
                      f"{say[0]:.2f}, {say[1]:.2f}", f"{see[0]:.2f}, {see[1]:.2f}",
                      f"{sum(say) / sum(see) - 1:+.0%}")  # fmt: skip
             print("| " + " | ".join(shown) + " |", flush=True)
-    print(f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after")
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=1))
+    print(f"after: {frame.load()}")
+    frame.write_json(asked.json, rows)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,8 @@ how much more time x cost than the best row has the pick, and the first row of t
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +33,7 @@ from advisor import recommend
 from advisor.answer import Candidate, Recommendation
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
+from advisor.lab import frame
 from advisor.lab.experiments import zoo
 from advisor.rank.front import TROUBLE_H, best
 from advisor.words.recommendation import SCREEN_LINES, text
@@ -88,7 +86,7 @@ def record(folder: Path) -> None:
         name = script.path.stem
         if script.missing or script.path.suffix != ".py" or any(name in one for one in here):
             continue
-        command = [sys.executable, "-m", "advisor.cli", "profile", "-q", "--for", "8s"]
+        command = [*frame.ADVISOR, "profile", "-q", "--for", "8s"]
         told = dict(os.environ, ADVISOR_RUNS=str(folder))
         subprocess.run([*command, *script.words], env=told, check=False, capture_output=True)
 
@@ -105,7 +103,6 @@ def jobs(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def tried(name: str, asked: dict[str, Any], predictor: Predictor, seed: int) -> Tried:
-    """Ask for one job."""
     answer = recommend(predictor=predictor, **asked)
     every = recommend(predictor=predictor, gain=0.0, top=500, **asked)
     shown = [line for line, _ in text(answer.to_record(), width=COLUMNS)]
@@ -181,12 +178,8 @@ def _regrets(
 
 
 def main() -> None:
-    """Try the jobs and print a row for each, then the shares."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("--runs", type=Path, default=Path(".advisor/runs"))
-    asked.add_argument("--record", action="store_true")
-    asked.add_argument("--json", type=Path)
-    given = asked.parse_args()
+    words = {"--runs": Path(".advisor/runs"), "--record": False, "--json": Path}
+    given = frame.options(__doc__, words)
     if given.record:
         record(given.runs)
     predictor, found, recorded = Predictor(), [], 0
@@ -216,8 +209,7 @@ def main() -> None:
         regret.append(f"{np.median(regrets):.0%} (at most {max(regrets):,.0%})")
     print(f"mean regret in time x cost under errors of 20 %, median job: pick {regret[0]}, "
           f"first row of the whole front {regret[1]}")  # fmt: skip
-    if given.json:
-        given.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+    frame.write_json(given.json, [asdict(one) for one in found])
 
 
 if __name__ == "__main__":

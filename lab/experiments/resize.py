@@ -9,20 +9,19 @@ resize (save, stop, start on the other count). The schedule is run for real in b
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-JOB = Path(__file__).with_name("checkpointed_job.py")
+from advisor.lab import frame
+from advisor.lab.experiments.kill_and_resume import JOB, events_of
+
 BATCH = 128
 
 
@@ -37,25 +36,20 @@ class Seen:
 
 
 def launched(folder: Path, workers: int, steps: int, pace: float) -> Seen:
-    """Run up to a step under torchrun and read the log."""
     log = folder / "log"
     log.unlink(missing_ok=True)
     begin = time.monotonic()
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-         str(workers), str(JOB), "--steps", str(steps), "--every", str(steps), "--pace",
-         str(pace / workers), "--batch", str(BATCH), "--checkpoint", str(folder / "job.pt"),
-         "--events", str(log)],
-        check=True, capture_output=True,
+    command = frame.torchrun(
+        workers, JOB, "--steps", steps, "--every", steps, "--pace", pace / workers,
+        "--batch", BATCH, "--checkpoint", folder / "job.pt", "--events", log,
     )  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
     wall = time.monotonic() - begin
-    lines = [line.split(",") for line in log.read_text().splitlines()]
-    events = [(float(at), event) for at, event, _ in lines]
-    gaps = [(event, at - before) for (before, _), (at, event) in pairwise(events)]
+    events, gaps = events_of(log)
     return Seen(
         startup_s=events[0][0] - begin,
-        steps_s=[gap for event, gap in gaps if event == "step"],
-        save_s=statistics.fmean(gap for event, gap in gaps if event == "saved"),
+        steps_s=gaps["step"],
+        save_s=statistics.fmean(gaps["saved"]),
         wall_s=wall,
     )
 
@@ -69,12 +63,10 @@ def measured(workers: int, steps: int, pace: float) -> tuple[float, float]:
 
 def main() -> None:
     """Print prediction and measurement, each run calibrated just before and after it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--calibration", type=int, default=60, help="steps of the short runs")
-    parser.add_argument("--steps", type=int, nargs=2, default=[300, 300])
-    parser.add_argument("--pace", type=float, default=0.05, help="least step on one worker [s]")
-    parser.add_argument("--runs", type=int, default=2)
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {
+        "--calibration": (60, "steps of the short runs"), "--steps": [300, 300],
+        "--pace": (0.05, "least step on one worker [s]"), "--runs": 2,
+    })  # fmt: skip
     first, second = asked.steps
     for run in range(asked.runs):
         around = [[measured(w, asked.calibration, asked.pace) for w in (1, 2)]]

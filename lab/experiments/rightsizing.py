@@ -15,23 +15,29 @@ bursty child under a real quota.
 
 from __future__ import annotations
 
-import argparse
+import gzip
+import json
 import os
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from advisor import data
 from advisor.lab import data as measurements
-from advisor.lab.experiments.recorded_usage import Pair, pairs
-from advisor.lab.experiments.under_quota import measured
+from advisor.lab import frame
+from advisor.lab.minicloud.limits import CpuGroup, cpu_group
 from advisor.planners.core.errors import GIB, MIB
 from advisor.planners.rightsizing.autoscalers import AUTOPILOT, VPA, Autoscaler, Fixed, Oracle
 from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes, right_size
 from advisor.planners.rightsizing.replay import (
+    Controller,
+    Period,
     Policy,
     RecordedUsage,
     ResourceLimits,
@@ -39,6 +45,207 @@ from advisor.planners.rightsizing.replay import (
     replay_together,
 )
 
+# ------------------------------------------------------------------------------------------
+# Pairs of a short recorded run and whole runs of the same program: ``datasets/runs`` (a job's
+# partial run, and its runs to the end on one machine under limits; groups are workloads) and
+# ``datasets/usage`` (the zoo, see ``usage_series.py``; groups are scripts).
+RUNS = data.root("datasets") / "runs" / "runs.jsonl.gz"
+ZOO = data.root("datasets") / "usage" / "zoo.jsonl.gz"
+FEWEST = 8  # readings of a run that says anything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pair:
+    """One program: what was recorded, and runs that were not."""
+
+    group: str
+    recorded: RecordedUsage
+    others: tuple[RecordedUsage, ...]
+
+
+def pairs() -> list[Pair]:
+    return [*_of_runs(), *(_of_zoo() if ZOO.exists() else ())]
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _of_runs() -> Iterator[Pair]:
+    recorded: dict[str, RecordedUsage] = {}
+    others: dict[str, list[RecordedUsage]] = {}
+    group = {}
+    for row in _lines(RUNS):
+        series = row["nodes"][0].get("series") or {}
+        times = series.get("t_s", ())
+        # Some series begin when the run has ended already: all their times are one.
+        if row["layout"]["kind"] != "single" or len(set(times)) < FEWEST:
+            continue
+        job = row["job"]["key"]
+        group[job] = row["job"]["workload"]
+        usage = _usage(series, row["nodes"][0]["peak_memory_mib"])
+        if row["kind"] == "partial":
+            recorded.setdefault(job, usage)
+        elif row["status"] == "ok":
+            others.setdefault(job, []).append(usage)
+    for job, one in recorded.items():
+        if others.get(job):
+            yield Pair(group=group[job], recorded=one, others=tuple(others[job]))
+
+
+def _usage(series: dict[str, list[float]], peak_mib: float) -> RecordedUsage:
+    t = np.array(series["t_s"])
+    spent = np.cumsum(np.array(series["cpu_cores"]) * np.diff(t, prepend=0.0))
+    memory = np.array(series["memory_mib"])
+    memory[-1] = max(memory[-1], peak_mib)  # as the kernel's own mark has it
+    return RecordedUsage.of_counters(
+        t_s=np.append(0.0, t),
+        cpu_s=np.append(0.0, spent),
+        memory_bytes=MIB * np.append(memory[0], memory),
+        step_s=float(np.median(np.diff(np.unique(t)))),
+    )
+
+
+def _of_zoo() -> Iterator[Pair]:
+    for row in _lines(ZOO):
+        short, whole = (
+            RecordedUsage.of_counters(
+                t_s=one["t_s"],
+                cpu_s=one["cpu_s"],
+                memory_bytes=MIB * np.array(one["memory_mib"]),
+                step_s=0.2,
+            )
+            for one in (row["short"], row["whole"])
+        )
+        yield Pair(group=row["script"], recorded=short, others=(whole,))
+
+
+# ------------------------------------------------------------------------------------------
+# A bursty child of this process under a real CFS quota, and what it used every 100 ms.
+#
+# The child computes 0.6 s of CPU time and sleeps 0.6 s, eight times. Its group outranks others, so
+# that neighbours take little from it. The Escra arm is the room's own controller, asked every
+# 100 ms from here: slower than in the kernel, where the authors have it.
+PERIOD_S = 0.1
+BURSTS = 8
+BURST_S = WAIT_S = 0.6
+# What is to come is not known here.
+NOTHING = RecordedUsage(step_s=1.0, cores=np.ones(1), memory_bytes=np.ones(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    wall_s: float
+    # quota less usage over the run: the kernel lets nobody have more in the end [core-s]
+    slack_core_s: float
+    # t_s, cpu_s: readings of its CPU time [s]
+    t_s: tuple[float, ...]
+    cpu_s: tuple[float, ...]
+
+    def usage(self) -> RecordedUsage:
+        """Return the run as the room takes it."""
+        return RecordedUsage.of_counters(
+            t_s=self.t_s, cpu_s=self.cpu_s, memory_bytes=[1.0] * len(self.t_s), step_s=PERIOD_S
+        )
+
+
+def measured(rounds: int) -> dict[str, Arm]:
+    """Run every arm in turns and return the one of median wall time of each."""
+    ways: dict[str, ResourceLimits | str | None] = {
+        "free": None,
+        "0.55 core": ResourceLimits(cores=0.55, memory_bytes=GIB),
+        "static peak": ResourceLimits(cores=1.0, memory_bytes=GIB),
+        "Escra": "escra",
+    }
+    found: dict[str, list[Arm]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            found[name].append(_run(way))
+    middle = {}
+    for name, arms in found.items():
+        wall = statistics.median_low(arm.wall_s for arm in arms)
+        middle[name] = next(arm for arm in arms if arm.wall_s == wall)
+    return middle
+
+
+def _run(way: ResourceLimits | str | None) -> Arm:
+    controller: Controller | None = None
+    if way is not None:
+        policy = (
+            Fixed(limits=way)
+            if isinstance(way, ResourceLimits)
+            else Escra(budget=ResourceLimits(cores=1.0, memory_bytes=GIB))
+        )
+        controller = policy.controller(NOTHING)
+    with cpu_group("bursty", quota=None) as group:
+        group.outrank_others()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(writing)
+                os.read(reading, 1)
+                group.join()
+                _bursts()
+            finally:
+                os._exit(0)
+        os.write(writing, b"x")
+        try:
+            return _watch(pid, group, controller)
+        finally:
+            os.close(reading)
+            os.close(writing)
+
+
+def _bursts() -> None:
+    for _ in range(BURSTS):
+        begun = time.process_time()
+        while time.process_time() - begun < BURST_S:
+            pass
+        time.sleep(WAIT_S)
+
+
+def _watch(pid: int, group: CpuGroup, controller: Controller | None) -> Arm:
+    limits = controller.first() if controller else None
+    if limits is not None:
+        group.set_quota(limits.cores, period_s=PERIOD_S)
+    begin = last = time.monotonic()
+    t, cpu, slack, throttled, quota = [0.0], [0.0], 0.0, 0, limits.cores if limits else 0.0
+    while True:
+        time.sleep(max(0.0, begin + PERIOD_S * len(t) - time.monotonic()))
+        done, _, used = os.wait4(pid, os.WNOHANG)
+        now = time.monotonic()
+        cpu.append(used.ru_utime + used.ru_stime if done else _cpu_s(pid))
+        t.append(now - begin)
+        rate = (cpu[-1] - cpu[-2]) / (now - last)
+        slack += quota * (now - last) - (cpu[-1] - cpu[-2]) if limits else 0.0
+        if done:
+            return Arm(wall_s=now - begin, slack_core_s=slack, t_s=tuple(t), cpu_s=tuple(cpu))
+        if controller is not None:
+            count = group.throttled_periods()
+            limits = controller.after(
+                Period(
+                    end_s=now - begin, length_s=now - last, quota_cores=quota, used_cores=rate,
+                    is_throttled=count > throttled, memory_bytes=1.0,
+                )
+            )  # fmt: skip
+            throttled = count
+            if limits.cores != quota:
+                quota = limits.cores
+                group.set_quota(quota, period_s=PERIOD_S)
+        last = now
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the child's CPU time: the scheduler's, to the nanosecond [s]."""
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[0]) / 1e9
+
+
+# ------------------------------------------------------------------------------------------
+# What is said and what is true.
 ASKED = ResourceLimits(cores=2.0, memory_bytes=16 * GIB)
 MOST_UNDER = 0.029  # of the goal
 CANDIDATES = tuple(
@@ -123,7 +330,6 @@ def left_out(found: Sequence[Pair]) -> tuple[list[Outcome], Headroom]:
 
 
 def mean(rows: Sequence[Outcome]) -> Outcome:
-    """Return mean slack and the share that was under-allocated."""
     return statistics.mean(r[0] for r in rows), statistics.mean(r[1] for r in rows)
 
 
@@ -245,15 +451,15 @@ def _compare(name: str, what: str, said: float, seen: float) -> None:
 
 
 def main() -> None:
-    """Run one of the five."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("published", "memory", "slack", "pool", "quota"))
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    if asked.what == "quota":
-        quota(asked.rounds)
-    else:
-        {"published": published, "memory": memory, "slack": slack, "pool": pool}[asked.what]()
+    ways: dict[str, Any] = {
+        "published": published,
+        "memory": memory,
+        "slack": slack,
+        "pool": pool,
+        "quota": quota,
+    }
+    asked = frame.options(__doc__, {"what": {"choices": list(ways)}, "--rounds": 3})
+    ways[asked.what](*([asked.rounds] if asked.what == "quota" else []))
 
 
 if __name__ == "__main__":

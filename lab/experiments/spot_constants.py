@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from advisor import data
+from advisor.lab import frame
 from advisor.lab.data import SPOT
 from advisor.lab.score import spot
 from advisor.lab.score.harness import Answers, Bools, Questions
 from advisor.planners.spot.availability import Column
-from advisor.planners.spot.forecast import ForecastParameters, Library, finish_runner, library
+from advisor.planners.spot.forecast import ForecastParameters, Library, finish_runner
 from advisor.records.traces import read_spot_traces
 
 DRIFTS = (0.0, 0.2, 0.4, 0.8, 1.2, 1.6)
@@ -45,17 +46,12 @@ def halves(folder: Path, share: float) -> list[spot.Half]:
 
 
 def scores(parts: Sequence[spot.Half], asked: argparse.Namespace) -> None:
-    """Print one line a set of constants."""
     rows = spot.starts_of(parts)
     print(f"{len(parts)} traces\n drift pooled  scale  coverage  error  (by trace)  pinball")
     for drift in asked.drift:
         plain = ForecastParameters(drift=drift, level_scale=1.0)
         runner = finish_runner(spot.JOB)
-        libraries = [
-            library(h.known, runner, spot.JOB.attempt_s, spot.JOB.kept_s(h.known.up_length_s),
-                    plain)
-            for h in parts
-        ]  # fmt: skip
+        libraries = spot._libraries(parts, runner, plain)
         for pooled, scale in product(asked.pooled, asked.scale):
             constants = replace(plain, pooled_fraction=pooled, level_scale=scale)
             tables = [
@@ -94,15 +90,10 @@ def pinball(rows: Questions, answers: Answers, mask: Bools) -> float:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--share", type=float, default=0.5)
-    parser.add_argument("--drift", type=float, nargs="+", default=list(DRIFTS))
-    parser.add_argument("--pooled", type=float, nargs="+", default=list(POOLED))
-    parser.add_argument("--days", type=float, help="forecast each day from so many before it")
-    parser.add_argument("--scale", type=float, nargs="+", default=[1.0])
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {
+        "--data": Path, "--share": 0.5, "--drift": list(DRIFTS), "--pooled": list(POOLED),
+        "--days": (float, "forecast each day from so many before it"), "--scale": [1.0],
+    })  # fmt: skip
     scores(halves(data.measurements(asked.data), asked.share), asked)
 
 

@@ -10,13 +10,13 @@ spells of all nodes.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.lab import frame
 from advisor.lab.data import SPOT
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import (
@@ -45,13 +45,11 @@ COPIES = 60
 
 
 def main() -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
-    folder = parser.parse_args().data / "measurements" / "spot"
+    data = frame.options(__doc__, {"--data": {"type": Path, "required": True}}).data
+    folder = data / "measurements" / "spot"
     traces = [
         trace
-        for trace in read_spot_traces(SPOT.path("intervals", parser.parse_args().data))
+        for trace in read_spot_traces(SPOT.path("intervals", data))
         if trace.end_s >= MINIMUM_DAYS * 24 * HOUR_S
     ]
     finish, bill = np.median(np.abs(list(_fallback(traces))), axis=0)
@@ -68,7 +66,11 @@ def _fallback(traces: list[SpotTrace]) -> Iterator[tuple[float, float]]:
     print(f"  {'trace':40} {'finish':>9} {'predicted':>9} {'bill':>9} {'predicted':>9}")
     for trace in traces:
         others = [t for t in traces if t.name.split("/")[:2] != trace.name.split("/")[:2]]
-        history = _history(others)
+        history = SpotHistory(
+            spells=tuple(t.spells(t.nodes) for t in others),
+            nodes=tuple(t.nodes for t in others),
+            source="the other traces",
+        )
         # Spells of n nodes from records of others, as ``GANG_EXPONENT`` has it.
         records = [
             spells.scaled(up=(trace.nodes / nodes) ** -GANG_EXPONENT)
@@ -79,14 +81,6 @@ def _fallback(traces: list[SpotTrace]) -> Iterator[tuple[float, float]]:
         bill = [float(run.billed_s(PRICE_RATIO).mean()) / HOUR_S for run in (real, told)]
         print(f"  {trace.name:40}", *(f"{hours:9.2f}" for hours in finish + bill))
         yield finish[1] / finish[0] - 1.0, bill[1] / bill[0] - 1.0
-
-
-def _history(traces: list[SpotTrace]) -> SpotHistory:
-    return SpotHistory(
-        spells=tuple(t.spells(t.nodes) for t in traces),
-        nodes=tuple(t.nodes for t in traces),
-        source="the other traces",
-    )
 
 
 def _alternating(records: list[Spells]) -> Rental:

@@ -11,7 +11,6 @@ and runs both. Groups outrank their neighbours: the quota and not the load makes
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,7 +28,7 @@ from advisor import data
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Recording
 from advisor.lab import data as measurements
-from advisor.lab import score
+from advisor.lab import frame, score
 from advisor.lab.experiments.zoo import advisor
 from advisor.lab.fit.scaling import fit_without_each
 from advisor.lab.minicloud.limits import cpu_group
@@ -163,15 +162,9 @@ def measured(batches: Sequence[int], groups: Sequence[str]) -> tuple[float, Reco
 
 
 def main() -> None:
-    """Run one of the two."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("published", "default", "ranks"))
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    if asked.what == "ranks":
-        ranks(asked.rounds)
-    else:
-        {"published": published, "default": default}[asked.what]()
+    ways: dict[str, Any] = {"published": published, "default": default, "ranks": ranks}
+    asked = frame.options(__doc__, {"what": {"choices": list(ways)}, "--rounds": 3})
+    ways[asked.what](*([asked.rounds] if asked.what == "ranks" else []))
 
 
 if __name__ == "__main__":

@@ -119,7 +119,6 @@ def left_out(
 
 
 def say(name: str, errors: Sequence[float]) -> None:
-    """Print a row of the table."""
     print(f"| {name} | {np.mean(np.abs(errors)):.3f} | {np.mean(errors):+.3f} |")
 
 

@@ -8,30 +8,27 @@ Profiles two gloo workers, one of which computes everything several times, asks
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
+from advisor.lab import frame
 from advisor.planners.core.columns import LayerLatency
 from advisor.planners.core.errors import GIB
 from advisor.planners.systems.cephalo import CephaloConstants, UnevenJob, Worker, plan_cephalo
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "uneven_ddp.py"
+EXAMPLE = frame.ROOT / "examples" / "uneven_ddp.py"
 PROFILED = (16, 32, 64, 128)
 
 
-def run(batches: tuple[int, ...], slow: str, steps: int = 20) -> dict[str, object]:
-    """Run the example and return its record."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node", str(len(batches)), str(EXAMPLE),
-        "--batches", ",".join(map(str, batches)), "--slow", slow, "--steps", str(steps),
-    ]  # fmt: skip
+def run(batches: tuple[int, ...], slow: str, steps: int = 20) -> dict[str, Any]:
+    told = ",".join(map(str, batches))
+    command = frame.torchrun(
+        len(batches), EXAMPLE, "--batches", told, "--slow", slow, "--steps", steps
+    )
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    record: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return record
 
 
@@ -40,7 +37,7 @@ def profile(slow: str) -> list[Worker]:
     runs = [run((b, b), slow) for b in PROFILED]
     workers = []
     for rank in range(2):
-        times = [float(r["computing_s"][rank]) for r in runs]  # type: ignore[index]
+        times = [float(r["computing_s"][rank]) for r in runs]
         # One pass is measured as a whole: all of it stands in for Cephalo's backward.
         latency = LayerLatency.from_points(PROFILED, [1e-6 * t for t in times], times)
         workers.append(Worker(name=f"worker {rank}", memory_bytes=GIB, latency=latency))
@@ -48,12 +45,8 @@ def profile(slow: str) -> list[Worker]:
 
 
 def main() -> None:
-    """Print the split, the promise and the measured gain."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=192)
-    parser.add_argument("--times", type=int, default=3, help="what the slow worker repeats")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    words = {"--batch": 192, "--times": (3, "what the slow worker repeats"), "--rounds": 5}
+    arguments = frame.options(__doc__, words)
     slow = f"1,{arguments.times}"
     workers = profile(slow)
     free = CephaloConstants(reserve_bytes=0.0, accumulation_overhead_s=0.0)
@@ -61,8 +54,8 @@ def main() -> None:
     chosen = plan_cephalo(workers, job, constants=free, may_accumulate=False)
     even = (arguments.batch // 2,) * 2
     rounds = [(run(even, slow), run(chosen.batches, slow)) for _ in range(arguments.rounds)]
-    even_s = statistics.median(float(e["step_s"]) for e, _ in rounds)  # type: ignore[arg-type]
-    uneven_s = statistics.median(float(u["step_s"]) for _, u in rounds)  # type: ignore[arg-type]
+    even_s = statistics.median(float(e["step_s"]) for e, _ in rounds)
+    uneven_s = statistics.median(float(u["step_s"]) for _, u in rounds)
     slowest_s = max(float(w.latency.at(b)[1]) for w, b in zip(workers, even, strict=True))
     # What is not computing (the reduction) stays as measured with even batches.
     promised_s = chosen.step_s + max(even_s - slowest_s, 0.0)

@@ -26,7 +26,6 @@ WARM_UP = 5
 
 
 def main() -> None:
-    """Train and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", required=True, help="samples of each rank")
     parser.add_argument("--groups", default="", help="control groups of the ranks")

@@ -9,7 +9,6 @@ share once, as a container's account does. Scripts whose modules are missing are
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import gzip
 import json
@@ -20,6 +19,7 @@ from typing import Any
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Reading
 from advisor.collectors.watch.host import cpu_model, usable_cpus
+from advisor.lab import frame
 from advisor.lab.experiments.zoo import Script, advisor, scripts
 
 MIB = 2**20
@@ -36,7 +36,6 @@ def series(readings: tuple[Reading, ...]) -> dict[str, list[float]]:
 
 
 def recorded(script: Script, folder: Path, *words: str) -> dict[str, list[float]]:
-    """Profile a script and return its series."""
     folder.mkdir()
     done = advisor(folder, "profile", "--quiet", "--json", *words, *script.words)
     runs = sorted((folder / "runs").glob("*"))
@@ -46,16 +45,14 @@ def recorded(script: Script, folder: Path, *words: str) -> dict[str, list[float]
 
 
 def main() -> None:
-    """Record every script and write the lines."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of the short run")
-    parser.add_argument("names", nargs="*", help="parts of scripts' names; all by default")
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {
+        "--out": {"type": Path, "required": True}, "--seconds": (8.0, "of the short run"),
+        "names": {"nargs": "*", "help": "parts of scripts' names; all by default"},
+    })  # fmt: skip
     rows: list[dict[str, Any]] = []
     for script in scripts():
         name = script.path.name
-        if script.missing or (asked.names and not any(part in name for part in asked.names)):
+        if script.missing or not script.is_named(asked.names):
             continue
         with tempfile.TemporaryDirectory(prefix="usage-") as place:
             folder = Path(place)

@@ -30,21 +30,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from advisor.collectors.watch.host import cpu_model, usable_cpus
+from advisor.lab import frame
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = frame.ROOT
 SCRIPTS = ROOT / "lab" / "scripts"
 # What is called right of a whole job.
 TOLERANCE = 0.10
 _HEADER = re.compile(r"^# zoo:(?P<words>.*)$", re.MULTILINE)
 _TIMEOUT_S = 600.0
-_BURN = "while True: pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +63,16 @@ class Script:
         return tuple(name for name in self.needs if importlib.util.find_spec(name) is None)
 
     @property
+    def is_of_torch(self) -> bool:
+        """Whether it trains with PyTorch in one process, and what it needs is here."""
+        is_alone = self.path.suffix == ".py" and self.workers == 1
+        return is_alone and "torch" in self.needs and not self.missing
+
+    def is_named(self, names: Sequence[str]) -> bool:
+        """Whether a part of its name is among some; of none, always."""
+        return not names or any(name in self.path.name for name in names)
+
+    @property
     def is_wrapped(self) -> bool:
         """Whether only the advisor makes ranks of it."""
         return self.workers > 1 and "init_process_group" not in self.path.read_text("utf-8")
@@ -81,8 +90,7 @@ class Script:
         """The same without the advisor."""
         own = [str(self.path), *self.args]
         if self.workers > 1:
-            ranks = ["--standalone", f"--nproc-per-node={self.workers}"]
-            return [sys.executable, "-m", "torch.distributed.run", *ranks, *own]
+            return frame.torchrun(self.workers, self.path, *self.args)
         return [sys.executable if self.path.suffix == ".py" else "sh", *own]
 
 
@@ -171,7 +179,7 @@ def run_whole(script: Script, folder: Path) -> tuple[float, int]:
     command, environment = script.command, {**os.environ, "ZOO": "1", "PATH": script_path()}
     if script.is_wrapped:
         whole = ("--quiet", "--for", "1h", "--steps", str(10**9))
-        command = [sys.executable, "-m", "advisor.cli", "profile", *whole, *script.words]
+        command = [*frame.ADVISOR, "profile", *whole, *script.words]
         environment |= environment_of(folder / "whole")
     warm_up(script)
     begin = time.monotonic()
@@ -197,7 +205,7 @@ def warm_up(script: Script) -> None:
 
 def ask(script: Script, folder: Path, *, limit_s: float, burners: int = 0) -> Row:
     """Profile a script for a while and ask what the whole job takes here."""
-    with burning(burners):
+    with frame.burning(burners):
         profiled = advisor(
             folder, "profile", "--quiet", "--json", "--for", f"{limit_s:g}s", *script.words
         )
@@ -250,26 +258,13 @@ def environment_of(folder: Path) -> dict[str, str]:
 def advisor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a verb of this checkout's advisor on the runs in ``folder``, as a user would."""
     return subprocess.run(
-        [sys.executable, "-m", "advisor.cli", *words], cwd=folder,
+        [*frame.ADVISOR, *words], cwd=folder,
         env={**os.environ, **environment_of(folder / "runs")}, capture_output=True, text=True,
         timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
 
 
-@contextmanager
-def burning(number: int) -> Iterator[None]:
-    """Keep so many processes burning meanwhile."""
-    burners = [subprocess.Popen([sys.executable, "-c", _BURN]) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for one in burners:
-            one.kill()
-            one.wait()
-
-
 def summary(rows: Sequence[Row]) -> str:
-    """Return the figure: how many are right, held, refused, and which are silently wrong."""
     asked = [row for row in rows if row.true_s is not None]
     right = sum(row.is_right for row in asked)
     spread = statistics.median(row.true_spread for row in asked) if asked else 1.0
@@ -287,7 +282,6 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def line(row: Row) -> str:
-    """Return a row of the table."""
     if row.true_s is None:
         return f"{row.name:24} left out: {row.said}"
     steps = f"{'-' if row.steps is None else row.steps}/{row.true_steps}"
@@ -304,7 +298,6 @@ def line(row: Row) -> str:
 
 
 def measure(script: Script, truth: dict[str, float], options: argparse.Namespace) -> Row:
-    """Return the row of one script, in folders of its own."""
     name = script.path.name
     left_out = Row(name=name, true_steps=script.steps)
     if script.missing:
@@ -322,7 +315,6 @@ def measure(script: Script, truth: dict[str, float], options: argparse.Namespace
 
 
 def record(rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON record."""
     verdicts = ("ratio", "is_right", "holds", "is_silently_wrong")
     return {
         "schema_version": 1,
@@ -336,15 +328,12 @@ def record(rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Go through the zoo and print a line a script, then the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", help="parts of scripts' names; all by default")
-    parser.add_argument("--seconds", type=float, default=8.0, help="to profile each for")
-    parser.add_argument("--burners", type=int, default=0, help="processes that burn meanwhile")
-    parser.add_argument("--minute", action="store_true", help="only those of a minute")
-    parser.add_argument("--truth", type=Path, help="earlier record with the true seconds")
-    parser.add_argument("--json", type=Path, help="write the record to this file")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {
+        "names": {"nargs": "*", "help": "parts of scripts' names; all by default"},
+        "--seconds": (8.0, "to profile each for"), "--burners": (0, "that burn meanwhile"),
+        "--minute": (False, "only those of a minute"), "--json": (Path, "write the record here"),
+        "--truth": (Path, "earlier record with the true seconds"),
+    })  # fmt: skip
     truth: dict[str, float] = {}
     if options.truth is not None:
         before = json.loads(options.truth.read_text(encoding="utf-8"))
@@ -352,12 +341,10 @@ def main() -> None:
     print(f"{'script':24} {'steps':>11} {'step ms':>8}  whole job, said / true")
     rows = []
     for script in scripts():
-        is_named = any(name in script.path.name for name in options.names) or not options.names
-        if is_named and (script.is_of_a_minute or not options.minute):
+        if script.is_named(options.names) and (script.is_of_a_minute or not options.minute):
             rows.append(measure(script, truth, options))
             print(line(rows[-1]), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(record(rows, options), indent=1), encoding="utf-8")
+    frame.write_json(options.json, record(rows, options))
     print(summary(rows))
     sys.exit(any(row.is_silently_wrong for row in rows))
 

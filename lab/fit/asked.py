@@ -33,13 +33,6 @@ from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.step.describe import transformer_work
 
-_COLUMNS: Final = {
-    "shapes": Shapes,
-    "layouts": Layouts,
-    "machines": Machines,
-    "software": Software,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun:
@@ -70,25 +63,18 @@ def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
         transformer_work(r.transformer, micro_batch=1, precision=r.precision, setup=r.setup)
         for r in known
     ]
+    shapes = [
+        shapes_of(r.transformer, trained_share=trained_share(w), passed_share=passed_share(w))
+        for r, w in zip(known, works, strict=True)
+    ]
+    same = ("row_id", "table", "gpu", "model", "measured_s", "precision")
+    own: dict[str, Any] = {name: np.array([getattr(r, name) for r in known]) for name in same}
     return LayoutRows(
-        row_id=np.array([r.row_id for r in known]),
-        table=np.array([r.table for r in known]),
-        gpu=np.array([r.gpu for r in known]),
-        model=np.array([r.model for r in known]),
-        measured_s=np.array([r.measured_s for r in known]),
+        **own,
         devices=np.array([r.layout.devices for r in known]),
         global_batch=np.array([r.layout.global_batch for r in known]),
-        precision=np.array([r.precision for r in known]),
         is_recompute_stated=np.ones(len(known), dtype=bool),
-        shapes=_stacked(
-            Shapes,
-            [
-                shapes_of(
-                    r.transformer, trained_share=trained_share(w), passed_share=passed_share(w)
-                )
-                for r, w in zip(known, works, strict=True)
-            ],
-        ),
+        shapes=_stacked(Shapes, shapes),
         layouts=_stacked(Layouts, [layout_columns(r.layout) for r in known]),
         machines=_stacked(Machines, [_machines(r) for r in known]),
         software=_stacked(Software, [software_of(w) for w in works]),
@@ -98,25 +84,25 @@ def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
 
 def joined(first: LayoutRows, second: LayoutRows) -> LayoutRows:
     """Return the rows of both."""
+
+    def columns(kind: Any, *parts: Any) -> Any:
+        both = tuple(zip(parts, (first, second), strict=True))
+        return kind(**{
+            c.name: np.concatenate(
+                [np.broadcast_to(getattr(part, c.name), len(rows)) for part, rows in both]
+            )
+            for c in fields(kind)
+        })  # fmt: skip
+
     whole: dict[str, Any] = {}
     for f in fields(LayoutRows):
         one, other = getattr(first, f.name), getattr(second, f.name)
-        if f.name in _COLUMNS:
-            kind = _COLUMNS[f.name]
-            whole[f.name] = kind(
-                **{
-                    c.name: np.concatenate(
-                        [
-                            np.broadcast_to(getattr(part, c.name), len(rows))
-                            for part, rows in ((one, first), (other, second))
-                        ]
-                    )
-                    for c in fields(kind)
-                }
-            )
+        if isinstance(one, int):
+            whole[f.name] = one + other
+        elif isinstance(one, np.ndarray):
+            whole[f.name] = np.concatenate([one, other])
         else:
-            is_count = isinstance(one, int)
-            whole[f.name] = one + other if is_count else np.concatenate([one, other])
+            whole[f.name] = columns(type(one), one, other)
     return LayoutRows(**whole)
 
 
@@ -185,30 +171,22 @@ def read(data: Path) -> tuple[list[AskedRun], Floats, int]:
 
 
 def _run(row: dict[Any, Any]) -> AskedRun:
-    tp = int(row["tp"])
+    def whole(*names: str) -> dict[str, Any]:
+        return {name: int(row[name]) for name in names}
+
+    tp, sizes = int(row["tp"]), ("layers", "hidden", "heads", "kv_heads", "ffn", "sequence")
     return AskedRun(
         row_id=row["case"],
         table=TABLE,
         model=row["model"],
         gpu=row["accelerator"],
         transformer=Transformer(
-            layers=int(row["layers"]),
-            hidden=int(row["hidden"]),
-            heads=int(row["heads"]),
-            kv_heads=int(row["kv_heads"]),
-            ffn=int(row["ffn"]),
-            sequence=int(row["sequence"]),
-            vocabulary=int(row["vocabulary"]),
-            is_gated=True,
-            has_tied_embeddings=False,
+            **whole(*sizes, "vocabulary"), is_gated=True, has_tied_embeddings=False
         ),
         setup=SETUP,
         precision="bf16",
         layout=Layout(
-            dp=int(row["dp"]),
-            tp=tp,
-            pp=int(row["pp"]),
-            micro_batch=int(row["micro_batch"]),
+            **whole("dp", "tp", "pp", "micro_batch"),
             accumulation_steps=int(row["micro_batches"]),
             zero_stage=int(row["zero_stage"]) if int(row["dp"]) > 1 else 0,
             recompute="none",

@@ -301,7 +301,6 @@ class CampaignAnswer:
 def answers(
     campaigns: Sequence[Campaign], predictor: Predictor
 ) -> tuple[list[CampaignAnswer], dict[str, int]]:
-    """Return what the estimate says of every run that it can be asked about."""
     found, left_out = [], {}
     kept = without_repetitions(campaigns)
     if len(kept) < len(campaigns):
@@ -384,7 +383,6 @@ class CampaignColumns:
         return self.family.size
 
     def select(self, rows: Bools) -> CampaignColumns:
-        """Return some rows."""
         return CampaignColumns(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
     @property
@@ -458,7 +456,6 @@ def left_out_errors(rows: CampaignColumns, form: str) -> Floats:
 
 
 def mean_error(rows: CampaignColumns, errors: Floats) -> float:
-    """Return the weighted mean of absolute log errors."""
     return float(np.average(np.abs(errors), weights=rows.weight))
 
 
@@ -531,7 +528,6 @@ def metrics(rows: CampaignColumns) -> dict[str, Any]:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit what a whole training run adds to its steps."""
     source = given or packaged_path()
     reads.note_file("campaigns/runs", source)
     found, left_out = answers(read_campaigns(source), Predictor())

@@ -46,13 +46,11 @@ class Checked:
     cpu_s: float  # of the fit [s]
 
     def text(self, *, is_replaced: bool) -> str:
-        """Return a line, and one for every difference."""
         verdict = "same" if not self.differences else "replaced" if is_replaced else "differs"
         head = f"{self.name:14}{verdict:10}{self.cpu_s:7.1f} s of CPU  {self.command}"
         return "\n".join([head, *(f"  {line}" for line in self.differences)])
 
     def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return asdict(self) | {"cpu_s": round(self.cpu_s, 1)}
 
 

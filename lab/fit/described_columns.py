@@ -88,7 +88,6 @@ class DescribedRows:
     suite: NDArray[np.str_]
 
     def take(self, rows: NDArray[np.bool_]) -> DescribedRows:
-        """Return the rows for which ``rows`` is true."""
         number = np.cumsum(rows) - 1
         operators = rows[self.row]
         kept = {

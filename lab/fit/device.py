@@ -287,7 +287,6 @@ FITTED_KINDS: Final = (
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the device model on published measurements."""
     measurements = folders.measurements(given)
     steps = read_steps(measurements)
     processors = processor_rows(measurements)

@@ -82,7 +82,6 @@ class LayoutRows:
         return self.measured_s.size
 
     def take(self, index: NDArray[Any]) -> LayoutRows:
-        """Return the rows that an index array or mask selects."""
         kept: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)

@@ -112,7 +112,6 @@ PRIOR_SD: Final[dict[str, float]] = {
 
 
 def predicted_s(rows: LayoutRows, parameters: LayoutParameters) -> Floats:
-    """Return the step time of every row [s]."""
     case = LayoutCase(
         shapes=rows.shapes,
         layouts=rows.layouts,
@@ -136,10 +135,6 @@ def usable(rows: LayoutRows) -> LayoutRows:
     return rows.take(is_dense_training(rows) & ~np.isin(rows.table, NOT_FITTED))
 
 
-def _sds() -> Floats:
-    return np.array([PRIOR_SD.get(name, _DEFAULT_SD) for name in NAMES])
-
-
 def _soft(z: Floats) -> Floats:
     """Return residuals whose squares sum to 2 rho(z), rho(z) = sqrt(1 + z^2) - 1."""
     return np.asarray(np.sign(z) * np.sqrt(2 * (np.sqrt(1 + z * z) - 1)))
@@ -149,7 +144,8 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
     """Fit the constants; always starts from the prior, never from another fit."""
     from scipy.optimize import least_squares
 
-    centre, sd = logarithms(prior or LayoutParameters()), _sds()
+    centre = logarithms(prior or LayoutParameters())
+    sd = np.array([PRIOR_SD.get(name, _DEFAULT_SD) for name in NAMES])
     tables, place, count = np.unique(rows.table, return_inverse=True, return_counts=True)
     weight = np.sqrt(count[place] ** -0.5)
     measured = np.log(rows.measured_s)
@@ -222,7 +218,6 @@ def text(model: LayoutModel) -> str:
 
 
 def metrics(model: LayoutModel) -> dict[str, Any]:
-    """Return each left-out table's errors: mean and quantiles of |log(predicted / measured)|."""
     return {
         "left_out": [
             {
@@ -243,7 +238,6 @@ def _rounded(parameters: LayoutParameters) -> dict[str, float]:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the constants of the layout model on published runs."""
     rows = read_all(data.measurements(given))
     model = train(rows, version=day, note=lambda line: typer.echo(line, err=True))
     return FittedFolder(

@@ -19,7 +19,7 @@ from advisor.errors import ModelError
 from advisor.estimate import case
 from advisor.lab.data import LAYOUTS
 from advisor.lab.fit.layout_rows import STATED, LayoutRows, from_frame
-from advisor.lab.fit.verbs import FittedFolder
+from advisor.lab.fit.verbs import FittedFolder, log_errors
 from advisor.planners.core.errors import GIB
 from advisor.planners.memory.recorded import MemoryParameters
 from advisor.planners.memory.transformers import MemoryConstants, memory_bytes
@@ -54,7 +54,6 @@ class MemoryRows:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the constants of the memory model from measurements."""
     known = read_memory(packaged.measurements(given))
     constants = fit_constants(known, known.is_reading)
     return FittedFolder(
@@ -89,14 +88,7 @@ def _errors(known: MemoryRows, constants: MemoryConstants) -> dict[str, dict[str
     """Return |ln(predicted / measured)| of the fitted readings by table: rows, mean, median."""
     error = np.abs(_log_errors(known, constants))
     table = known.rows.table[known.is_reading]
-    return {
-        str(name): {
-            "rows": int(np.sum(table == name)),
-            "mean_log_error": round(float(error[table == name].mean()), 4),
-            "median_log_error": round(float(np.median(error[table == name])), 4),
-        }
-        for name in np.unique(table)
-    }
+    return {str(name): log_errors(error[table == name]) for name in np.unique(table)}
 
 
 def read_memory(data: Path) -> MemoryRows:
@@ -173,7 +165,6 @@ def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
 
 
 def predicted_bytes(known: MemoryRows, constants: MemoryConstants) -> Array:
-    """Return what would be read of every row [bytes]."""
     context = constants.context_bytes * known.has_context
     return np.asarray(context + constants.slack * known.tensor_bytes)
 

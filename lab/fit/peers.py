@@ -53,7 +53,6 @@ class PeerRows(Generic[Asked]):
         return asked.peers if isinstance(asked, FirstMinutes) else asked
 
     def take(self, rows: NDArray[np.intp]) -> PeerRows[Asked]:
-        """Return the chosen rows."""
         return PeerRows(
             asked=self.asked.take(rows), samples_per_s=self.samples_per_s[rows],
             models=self.models[rows], keys=tuple(self.keys[i] for i in rows.tolist()),
@@ -190,7 +189,6 @@ _LEAST_FAR_ROWS: Final = 20  # fewer say nothing of intervals: those of all rows
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the model of peers that share a batch across sites."""
     parts, minutes = read_rows(packaged.measurements(given))
     of_parts = left_out(parts, rate_of_parts)[0]
     of_minutes = left_out(minutes, rate_after_a_minute)[0]

@@ -24,7 +24,7 @@ from advisor import data as packaged
 from advisor.errors import ModelError
 from advisor.estimate import case
 from advisor.lab.data import COLLECTIVES, POLLUX, SIA
-from advisor.lab.fit.verbs import FittedFolder, widening
+from advisor.lab.fit.verbs import FittedFolder, log_errors, widening
 from advisor.planners.core.errors import MIB, bytes_per_s
 from advisor.planners.links.collectives import (
     RDMA_FROM_BYTES_PER_S,
@@ -229,15 +229,7 @@ def errors_by_cluster(
     errors: dict[str, list[Array]] = {}
     for name, error, _ in _errors_by_application(constants, clusters):
         errors.setdefault(name, []).append(np.abs(error))
-    pooled = {name: np.concatenate(parts) for name, parts in errors.items()}
-    return {
-        name: {
-            "rows": int(error.size),
-            "mean_log_error": round(float(error.mean()), 4),
-            "median_log_error": round(float(np.median(error)), 4),
-        }
-        for name, error in pooled.items()
-    }
+    return {name: log_errors(np.concatenate(parts)) for name, parts in errors.items()}
 
 
 def uncalibrated(
@@ -419,7 +411,6 @@ DDP_BUCKET_BYTES = 25.0 * MIB  # PyTorch's default, Li et al. 2020, section 4.2
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    """Fit the constants of data-parallel scaling."""
     source = packaged.measurements(given)
     laws, clusters = fit_laws(source), read_clusters(source)
     links = fit_links(source)

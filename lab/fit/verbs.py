@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from advisor.quantities import QUANTILES
 from advisor.records import reads
@@ -67,3 +69,12 @@ def widening(groups: int) -> float:
     from scipy.stats import t
 
     return float(t.ppf(0.5 + COVERAGE / 2, groups) / QUANTILES[COVERAGE])
+
+
+def log_errors(errors: NDArray[np.float64]) -> dict[str, float]:
+    """Return rows, mean and median of |ln(predicted / measured)|, as metrics have them."""
+    return {
+        "rows": int(errors.size),
+        "mean_log_error": round(float(errors.mean()), 4),
+        "median_log_error": round(float(np.median(errors)), 4),
+    }

@@ -176,14 +176,12 @@ class SequenceNetwork(RunRegressor):
         return np.asarray(self.level_ + self.unit_ * answer)
 
     def state(self) -> State:
-        """Return what was learned as plain data and arrays."""
         return {
             "scaling": self.scaling_.state(), "level": self.level_, "unit": self.unit_,
             "epochs": self.epochs_, "network": dict(self.weights_),
         }  # fmt: skip
 
     def restore(self, state: State) -> None:
-        """Take on what was learned."""
         self.scaling_ = Scaling.from_state(state["scaling"])
         self.level_, self.unit_ = float(state["level"]), float(state["unit"])
         self.epochs_ = int(state["epochs"])

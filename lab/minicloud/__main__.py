@@ -18,7 +18,6 @@ _ENVIRONMENT = dict.fromkeys(
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the options; ``advisor collect`` has the same."""
     options = argparse.ArgumentParser(prog="advisor collect", description=__doc__)
     options.add_argument("--out", type=Path, required=True, help="folder of the journal")
     options.add_argument("--limit", type=int, help="runs to make at most")
@@ -33,7 +32,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the collector; return the exit code."""
     if any(os.environ.get(name) != value for name, value in _ENVIRONMENT.items()):
         program = [sys.executable, "-m", "advisor.lab.minicloud"]
         given = sys.argv[1:] if arguments is None else arguments

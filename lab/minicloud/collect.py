@@ -348,7 +348,6 @@ class State:
         summary.take_anchor(self._anchors, row)
 
     def is_done(self, run: MiniRun) -> bool:
-        """Return whether the run needs no further attempt."""
         return run.key in self._quiet or self.attempts[run.key] >= self._most
 
     def next_run(self, runs: Iterable[MiniRun], *, is_calm: bool = True) -> MiniRun | None:
@@ -367,7 +366,6 @@ class State:
         )
 
     def steps(self, run: MiniRun) -> int | None:
-        """Return the steps that a run is to make; None for the anchor's partial run."""
         if _is_anchor(run):
             return None
         anchor = self._anchors[run.job.key]

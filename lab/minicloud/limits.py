@@ -47,7 +47,6 @@ class CpuGroup:
             (self.path / "cpu.max").write_text(f"{quota_us} {period_us}")
 
     def join(self) -> None:
-        """Move the calling process into the group."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
     def outrank_others(self) -> None:
@@ -197,7 +196,6 @@ class ProcessSampler:
         self._last: tuple[float, float, int, int] | None = None
 
     def read(self) -> None:
-        """Take a reading; a process that is gone gives none."""
         try:
             now = time.monotonic()
             cpu_s = cpu_clock_s(self.pid)
@@ -233,7 +231,6 @@ class MachineClock:
 
     @classmethod
     def now(cls) -> MachineClock:
-        """Read ``/proc/stat``."""
         stat = Path("/proc/stat").read_bytes()
         busy_s, steal_s = busy_ns(stat) / 1e9, stolen_ns(stat) / 1e9
         return cls(at_s=time.monotonic(), busy_s=busy_s, steal_s=steal_s)

@@ -212,7 +212,6 @@ class Trainee:
 
     @classmethod
     def build(cls, workload: Workload, *, width: int, batch: int, seed: int) -> Trainee:
-        """Build the model from seed 0, so that all nodes agree, and batches from ``seed``."""
         torch.manual_seed(0)
         model = workload.build(width)
         torch.manual_seed(seed)
@@ -253,14 +252,12 @@ class StepClock:
         self._delay_s = self._began_s = self._cpu_s = 0.0
 
     def start(self) -> None:
-        """Begin the loop."""
         self._delay_s = self._read_delay_s()
         self._cpu_s = time.process_time()
         self._began_s = time.monotonic()
         self.tape.begin(self._began_s)
 
     def tick(self) -> None:
-        """Note the end of a step."""
         self.tape.write(self.wall_s, self.delay_s)
 
     @property

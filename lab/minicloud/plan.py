@@ -77,7 +77,6 @@ class MiniLayout:
 
     @property
     def nodes(self) -> int:
-        """Machines in use."""
         return self.workers + (self.kind == "parameter-server")
 
     @property

@@ -24,11 +24,9 @@ class Tape:
         self._memory = mmap.mmap(-1, _HEAD.size + capacity * _STEP.size)
 
     def begin(self, now_s: float) -> None:
-        """Say that the training loop begins; ``now_s`` is ``time.monotonic()``."""
         _HEAD.pack_into(self._memory, 0, 0, now_s)
 
     def write(self, elapsed_s: float, delay_s: float) -> None:
-        """Add the end of one step."""
         count, began_s = _HEAD.unpack_from(self._memory, 0)
         if count < self.capacity:
             offset = _HEAD.size + count * _STEP.size
@@ -37,7 +35,6 @@ class Tape:
 
     @property
     def steps(self) -> int:
-        """Steps finished so far."""
         return int(_HEAD.unpack_from(self._memory, 0)[0])
 
     @property
@@ -54,5 +51,4 @@ class Tape:
         return pairs[:, 0], pairs[:, 1]
 
     def close(self) -> None:
-        """Give the memory back."""
         self._memory.close()

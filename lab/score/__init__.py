@@ -16,72 +16,40 @@ if TYPE_CHECKING:
 
 __all__ = ["ON_OUR_RUNS", "PROTOCOLS", "load", "run"]
 
-# Protocol -> (module:name, the question it answers).
+# Protocol, module:name, the question that it answers.
+_TABLE: Final = """
+spot spot:FINISH When a 10 h job on spot nodes ends: second halves of traces from first.
+spot-plan spot:PLAN What does a job on spot nodes pay by a deadline, over the least?
+queue clusters:QUEUE Completion times of jobs on a shared cluster, against Tiresias.
+availability clusters:AVAILABILITY How long is a job on chosen nodes of a shared cluster?
+failures clusters:FAILURE What do saves, restarts and faults cost?
+instance described:INSTANCE How long does a profiled job take on an unseen instance type?
+described described:DESCRIBED How long is a job that was never run, on an unseen device?
+neusight described:NEUSIGHT_STEPS How long is a described model's step on an unseen device?
+layers described:LAYER How long is a transformer layer on an unseen GPU?
+layouts layouts:LAYOUT_STEPS How long does a step of a transformer take in a given layout?
+pipeline transformers:PIPELINE How long is a step on more GPUs, given own runs on few?
+finetune transformers:FINETUNE How long does a step of a fine-tuning run take?
+blackwell transformers:BLACKWELL How long is a step on B200s, and how much memory does it take?
+gpu devices:GPU How fast are known jobs on an unseen GPU?
+gpu-mlperf devices:GPU_MLPERF How fast are MLPerf's jobs on an unseen accelerator?
+job devices:JOB How long is a step of a known job, on a GPU that it was never on?
+series-mlperf scaling:SERIES_MLPERF How fast is a larger system, given the smallest?
+campaigns runs:CAMPAIGN How many GPU-hours does a whole training run take?
+series scaling:SERIES How long does a run take, given its first minute?
+cluster scaling:CLUSTER How fast are several nodes, given each alone?
+own runs:OWN How long do our own runs take, their program unseen?
+minutes runs:MINUTES How long is a job of about a minute, known from a twentieth of it?
+thesis runs:THESIS Cost and time on a random split, as the Nazari thesis judged them.
+ranking runs:RANKING Which configuration is cheapest for an unseen job?
+scaling scaling:SCALING How long is a step on more than four GPUs, knowing four?
+scaling-nominal scaling:NOMINAL The same, knowing one GPU and the links as sold?
+colocation clusters:COLOCATION How fast are two jobs on one GPU, known from other pairs?
+oom transformers:OOM How much memory does a layout take, and which runs run out of it?
+"""
 PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
-    "spot": (
-        "spot:FINISH",
-        "When a 10 h job on spot nodes ends: second halves of traces from first.",
-    ),
-    "spot-plan": ("spot:PLAN", "What does a job on spot nodes pay by a deadline, over the least?"),
-    "queue": ("clusters:QUEUE", "Completion times of jobs on a shared cluster, against Tiresias."),
-    "availability": (
-        "clusters:AVAILABILITY",
-        "How long is a job on chosen nodes of a shared cluster?",
-    ),
-    "failures": ("clusters:FAILURE", "What do saves, restarts and faults cost?"),
-    "instance": (
-        "described:INSTANCE",
-        "How long does a profiled job take on an unseen instance type?",
-    ),
-    "described": (
-        "described:DESCRIBED",
-        "How long is a job that was never run, on an unseen device?",
-    ),
-    "neusight": (
-        "described:NEUSIGHT_STEPS",
-        "How long is a described model's step on an unseen device?",
-    ),
-    "layers": ("described:LAYER", "How long is a transformer layer on an unseen GPU?"),
-    "layouts": (
-        "layouts:LAYOUT_STEPS",
-        "How long does a step of a transformer take in a given layout?",
-    ),
-    "pipeline": (
-        "transformers:PIPELINE",
-        "How long is a step on more GPUs, given own runs on few?",
-    ),
-    "finetune": ("transformers:FINETUNE", "How long does a step of a fine-tuning run take?"),
-    "blackwell": (
-        "transformers:BLACKWELL",
-        "How long is a step on B200s, and how much memory does it take?",
-    ),
-    "gpu": ("devices:GPU", "How fast are known jobs on an unseen GPU?"),
-    "gpu-mlperf": ("devices:GPU_MLPERF", "How fast are MLPerf's jobs on an unseen accelerator?"),
-    "job": ("devices:JOB", "How long is a step of a known job, on a GPU that it was never on?"),
-    "series-mlperf": ("scaling:SERIES_MLPERF", "How fast is a larger system, given the smallest?"),
-    "campaigns": ("runs:CAMPAIGN", "How many GPU-hours does a whole training run take?"),
-    "series": ("scaling:SERIES", "How long does a run take, given its first minute?"),
-    "cluster": ("scaling:CLUSTER", "How fast are several nodes, given each alone?"),
-    "own": ("runs:OWN", "How long do our own runs take, their program unseen?"),
-    "minutes": (
-        "runs:MINUTES",
-        "How long is a job of about a minute, known from a twentieth of it?",
-    ),
-    "thesis": (
-        "runs:THESIS",
-        "Cost and time on a random split, as the Nazari thesis judged them.",
-    ),
-    "ranking": ("runs:RANKING", "Which configuration is cheapest for an unseen job?"),
-    "scaling": ("scaling:SCALING", "How long is a step on more than four GPUs, knowing four?"),
-    "scaling-nominal": ("scaling:NOMINAL", "The same, knowing one GPU and the links as sold?"),
-    "colocation": (
-        "clusters:COLOCATION",
-        "How fast are two jobs on one GPU, known from other pairs?",
-    ),
-    "oom": (
-        "transformers:OOM",
-        "How much memory does a layout take, and which runs run out of it?",
-    ),
+    name: (place, question)
+    for name, place, question in (line.split(" ", 2) for line in _TABLE.strip().splitlines())
 }
 # Protocols on the runs that come with the package.
 ON_OUR_RUNS: Final = ("own", "minutes", "thesis", "campaigns")

@@ -24,12 +24,13 @@ from advisor.estimate.columns import STATUSES
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.jobs.describe import described_job
+from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
-from advisor.machines.fleet import Fleet, one_type
+from advisor.machines.fleet import Fleet, lone_fleet, one_type
 from advisor.planners.core.columns import RECOMPUTES, Floats, Layouts, Offload, Shapes
 from advisor.planners.core.layout_case import LayoutParameters
-from advisor.planners.core.nouns import Recompute
+from advisor.planners.core.nouns import Device, Recompute
 from advisor.planners.core.setup import Kernels, Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.memory.transformers import MemoryConstants, StageAsked
@@ -93,7 +94,6 @@ def problems(rows: LayoutRows) -> Iterator[tuple[NDArray[np.int64], LayoutProble
 
 
 def layouts_of(rows: LayoutRows, index: NDArray[np.int64]) -> Layouts:
-    """Return the layouts of some rows as columns."""
     return take_columns(rows.layouts, index)
 
 
@@ -121,7 +121,6 @@ def _problem(rows: LayoutRows, row: int) -> LayoutProblem:
 
 
 def transformer(shapes: Shapes) -> Transformer:
-    """Return (scalar) columns as a transformer."""
     return Transformer(
         layers=int(shapes.layers), hidden=int(shapes.hidden), heads=int(shapes.heads),
         kv_heads=int(shapes.kv_heads), ffn=int(shapes.ffn), is_gated=int(shapes.matrices) == 3,
@@ -134,19 +133,20 @@ def transformer(shapes: Shapes) -> Transformer:
 def fleet_of(rows: LayoutRows, row: int) -> Fleet:
     """Return one type of machine: that of a row, with the links that its table states."""
     machines = one_row(rows.machines, row)
-    part, _, _ = _known(str(rows.gpu[row]))
-    return one_type(
-        part.device,
+    return _machine(
+        _known(str(rows.gpu[row]))[0],
         per_node=int(machines.devices_per_node),
         intra_bytes_per_s=float(machines.intra_bytes_per_s),
         has_own_links=True,
         network_bytes_per_s=float(machines.network_bytes_per_s),
-        is_rdma=True,
-        vcpus=np.inf,
-        core_speed=None,
-        host_memory_bytes=np.inf,
         domain_machines=int(machines.domain_machines),
     )
+
+
+def _machine(part: Any, **links: Any) -> Fleet:
+    """Return one type of machine whose host never binds, its network with RDMA."""
+    return one_type(part.device, is_rdma=True, vcpus=np.inf, core_speed=None,
+                    host_memory_bytes=np.inf, **links)  # fmt: skip
 
 
 def _known(gpu: str) -> Any:
@@ -168,12 +168,28 @@ def one_row(columns: Any, row: int) -> Any:
     )
 
 
+def step_on(asking: Predictor, job: Job, device: Device, count: int = 1) -> tuple[float, float]:
+    """Return a job's step on a machine of some devices, and the deviation of its logarithm."""
+    row = asking.catalogue.accelerators.get(device.name)
+    fleet = lone_fleet(device, count, row)
+    found = asking.step_columns(job, np.array([0]), np.array([1]), fleet=fleet)
+    return float(found.step_s[0]), float(found.log_sd[0])
+
+
 @cache
 def predictor() -> Predictor:
     """Physics over the packaged catalogue: fits are compared without what was learned since."""
     from advisor.catalogue import Catalogue
 
     return Predictor(Catalogue.load(with_overrides=False), learned=None)
+
+
+def predictor_by(parameters: LayoutParameters) -> Predictor:
+    """Return the same with other constants of the layout model than the shipped."""
+    known = predictor().constants
+    layout = replace(known.layout, parameters=parameters)
+    constants = replace(known, layout=layout)
+    return Predictor(predictor().catalogue, constants=constants, learned=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,17 +204,12 @@ class RunAnswers:
 
     @property
     def is_answered(self) -> NDArray[np.bool_]:
-        """Where there is an answer."""
         return np.isfinite(self.step_s)
 
 
 def ask(runs: Sequence[AskedRun], parameters: LayoutParameters) -> RunAnswers:
     """Return the product's answers with other constants of the layout model than the shipped."""
-    known = predictor().constants
-    layout = replace(known.layout, parameters=parameters)
-    asking = Predictor(
-        predictor().catalogue, constants=replace(known, layout=layout), learned=None
-    )
+    asking = predictor_by(parameters)
     found = np.array([_answer_run(asking, run) for run in runs])
     step_s, log_sd = found[:, 0], found[:, 1]
     return RunAnswers(
@@ -233,33 +244,20 @@ def _space(run: AskedRun) -> SearchSpace:
     """Return the space that holds one layout."""
     layout = run.layout
     return SearchSpace(
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        ep=layout.ep,
-        micro_batch=layout.micro_batch,
-        schedules=(layout.schedule,),
-        zero_stages=(layout.zero_stage,),
-        may_shard_in_nodes=False,
-        recomputes=(layout.recompute,),
-        offloads=(),
-    )
+        tp=layout.tp, pp=layout.pp, cp=layout.cp, ep=layout.ep, micro_batch=layout.micro_batch,
+        schedules=(layout.schedule,), zero_stages=(layout.zero_stage,), may_shard_in_nodes=False,
+        recomputes=(layout.recompute,), offloads=(),
+    )  # fmt: skip
 
 
 def _fleet(run: AskedRun) -> Fleet:
-    found = known_part(run.gpu)
-    assert found is not None
-    part = found[0]
-    return one_type(
-        part.device,
+    part = _known(run.gpu)[0]
+    return _machine(
+        part,
         per_node=run.per_node,
         intra_bytes_per_s=part.link_bytes_per_s,
         has_own_links=not part.link_name.startswith("pcie"),
         network_bytes_per_s=run.network_bytes_per_s,
-        is_rdma=True,
-        vcpus=np.inf,
-        core_speed=None,
-        host_memory_bytes=np.inf,
     )
 
 
@@ -273,11 +271,7 @@ def step_s_by_flags(
     rows: LayoutRows, parameters: LayoutParameters
 ) -> tuple[Floats, NDArray[np.str_]]:
     """Return the product's answers by flags alone [s], and the status of every row."""
-    known = predictor().constants
-    layout = replace(known.layout, parameters=parameters)
-    asking = Predictor(
-        predictor().catalogue, constants=replace(known, layout=layout), learned=None
-    )
+    asking = predictor_by(parameters)
     found, status = np.full(len(rows), np.nan), np.full(len(rows), "", dtype="U32")
     for row in range(len(rows)):
         found[row], status[row] = _answer_row(asking, rows, row)

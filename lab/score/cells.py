@@ -25,8 +25,8 @@ from advisor.estimate.known import job_from_runs
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.runs import Actual
 from advisor.lab.fit.device import without
+from advisor.lab.score.asked import step_on
 from advisor.machines.devices import suite_device
-from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import Precision
 from advisor.planners.step.device_rates import unmeasured
@@ -77,23 +77,21 @@ def cell_table(frame: pd.DataFrame) -> CellTable:
     frame = frame[known].reset_index(drop=True)
     if frame.empty:
         raise ModelError("no device of the table is in the device sheet", hint="add its row")
-    devices = [suite_device(name) for name in frame["gpu"]]
     frame["device"] = frame["gpu"]
-    frame["chip"] = [chip_family(d) for d in devices if d is not None]
+    frame["chip"] = [chip_family(_device(name)) for name in frame["gpu"]]
     notes = (f"not in the device sheet, left out: {', '.join(unknown)}",) if unknown else ()
     return CellTable(cells=_columns(frame), frame=frame, notes=notes)
 
 
 def _columns(frame: pd.DataFrame) -> Cells:
-    found = [d for d in (suite_device(name) for name in frame["gpu"]) if d is not None]
+    found = [_device(name) for name in frame["gpu"]]
     precision = (frame["precision"] == "fp16").to_numpy().astype(np.int64)
-    peaks = np.array([_peak(d, int(p)) for d, p in zip(found, precision, strict=True)])
     return Cells(
         log_throughput=np.log(frame["throughput"].to_numpy(float)),
         device=_codes(frame["gpu"]),
         job=_codes(frame["model"]),
         precision=precision,
-        peak=peaks,
+        peak=np.array([_peak(d, int(p)) for d, p in zip(found, precision, strict=True)]),
         bandwidth=np.array([d.memory_bytes_per_s for d in found]),
     )
 
@@ -198,7 +196,6 @@ def ask(
     asking: Predictor, runs: pd.DataFrame, cell: pd.Series, others: tuple[Actual, ...] = ()
 ) -> tuple[float, float]:
     """Return the step on a cell's device, known the runs, and its deviation of logarithms."""
-    device = _device(str(cell["gpu"]))
     job = job_from_runs(
         tuple(_actual(run) for _, run in runs.iterrows()),
         asking.catalogue,
@@ -208,13 +205,7 @@ def ask(
         batch=_batch(cell),
         others=others,
     )
-    columns = asking.step_columns(
-        job,
-        np.array([0]),
-        np.array([1]),
-        fleet=lone_fleet(unmeasured(device), 1, asking.catalogue.accelerators.get(device.name)),
-    )
-    return float(columns.step_s[0]), float(columns.log_sd[0])
+    return step_on(asking, job, unmeasured(_device(str(cell["gpu"]))))
 
 
 def _actual(run: pd.Series) -> Actual:

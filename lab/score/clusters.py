@@ -423,10 +423,7 @@ def _factors(others: list[MeasuredPair], pair: MeasuredPair) -> tuple[float, flo
 
 def _colocation_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
     unseen = Answers(value=_pairs_say(_law_of_strangers)(rows)).scores(rows.truth)
-    return {
-        "the two jobs in no other pair, MAPE": unseen.mape_fraction,
-        "the two jobs in no other pair, median APE": unseen.median_ape_fraction,
-    }
+    return unseen.named("the two jobs in no other pair, ", "MAPE", "median APE")
 
 
 COLOCATION: Final = Protocol(

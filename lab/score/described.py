@@ -41,9 +41,10 @@ from advisor.lab.fit.described import (
     residuals_of,
 )
 from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, chip_of, columns
-from advisor.lab.fit.device import fit_residual, parameters_of, seen_steps, without
+from advisor.lab.fit.device import equation_s, fit_residual, parameters_of, seen_steps, without
 from advisor.lab.fit.efficiencies import Fitted, StepModel
 from advisor.lab.score import baselines
+from advisor.lab.score.asked import step_on
 from advisor.lab.score.cells import chip_family
 from advisor.lab.score.devices import sibling_figures
 from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Questions, Rule, by
@@ -51,7 +52,6 @@ from advisor.lab.score.scores import Scores, score
 from advisor.machines.devices import inferred_flop_per_s, suite_device
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.nouns import Layout
-from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import unmeasured
 
 SHAPES: Final = "transformer shapes"
@@ -100,19 +100,13 @@ class KnownSteps:
 def answer(asking: Predictor, step: MeasuredStep, *, is_left_out: bool) -> StepAnswer:
     """Return the product's answer for one measured step, its device perhaps left out."""
     device = unmeasured(step.device) if is_left_out else step.device
-    known = asking.catalogue.accelerators
-    fleet = lone_fleet(device, 1, known.get(device.name))
     job = described_job(step.work, name=step.model)
-    by_operators = step_time(
-        step.work, [device], [float(step.work.micro_batch)], asking.constants.device
-    )
-    update_s = float(by_operators.optimizer_s[0]) if step.has_update else 0.0
-    operators_s = float(by_operators.micro_batch_s[0, 0]) + update_s
+    operators_s = equation_s(step, device, asking.constants.device)
     if step.work.transformer is None:
-        found = asking.step_columns(job, np.array([0]), np.array([1]), fleet=fleet)
-        step_s, log_sd = float(found.step_s[0]), float(found.log_sd[0])
+        step_s, log_sd = step_on(asking, job, device)
         return StepAnswer(step_s=step_s, log_sd=log_sd, law=OPERATORS, operators_s=operators_s)
-    case = asking.case(job, fleet=fleet)
+    known = asking.catalogue.accelerators
+    case = asking.case(job, fleet=lone_fleet(device, 1, known.get(device.name)))
     if is_left_out:
         case = replace(case, accelerators=_unmeasured_rows(known))
     on = on_machine(case, 0)
@@ -254,8 +248,7 @@ def _law_figures(
                 figures[f"{where}: rows"] = float(mask.sum())
                 for name, value in values.items():
                     scores = score(value[mask], np.exp(rows.log_s[mask]))
-                    figures[f"{where}: {name}, MAPE"] = scores.mape_fraction
-                    figures[f"{where}: {name}, bias"] = scores.bias
+                    figures |= scores.named(f"{where}: {name}, ", "MAPE", "bias")
     return figures
 
 
@@ -367,11 +360,8 @@ def _layer_answers(rows: Questions) -> Answers:
         if mask.any():
             both = answers.scores(rows.truth, mask)
             gpu_alone = Answers(value=seen).scores(rows.truth, mask)
-            figures |= {
-                f"{precision} GPU unseen, median APE": gpu_alone.median_ape_fraction,
-                f"{precision} GPU and model unseen, median APE": both.median_ape_fraction,
-                f"{precision} GPU and model unseen, MAPE": both.mape_fraction,
-            }
+            figures |= gpu_alone.named(f"{precision} GPU unseen, ", "median APE")
+            figures |= both.named(f"{precision} GPU and model unseen, ", "median APE", "MAPE")
     return replace(answers, figures=figures)
 
 
@@ -471,11 +461,8 @@ def _plausible(rows: Questions, answers: Answers) -> dict[str, float]:
     if not good.any():
         return {}
     scores = answers.scores(rows.truth, good)
-    return {
-        "plausible rows": float(good.sum()),
-        "plausible rows, MAPE": scores.mape_fraction,
-        "plausible rows, median APE": scores.median_ape_fraction,
-    }
+    figures = {"plausible rows": float(good.sum())}
+    return figures | scores.named("plausible rows, ", "MAPE", "median APE")
 
 
 def _one_row(rows: Questions, predicted: Array) -> dict[str, float]:
@@ -490,10 +477,7 @@ def _one_row(rows: Questions, predicted: Array) -> dict[str, float]:
     if not i.size:
         return {}
     scores = score(predicted[i] * np.exp(SHARED_ON_A_DEVICE * error[k]), rows.truth[i])
-    return {
-        "one row of another model on the device, MAPE": scores.mape_fraction,
-        "one row of another model on the device, median APE": scores.median_ape_fraction,
-    }
+    return scores.named("one row of another model on the device, ", "MAPE", "median APE")
 
 
 def _blind_neusight(rows: Questions) -> Blinded:
@@ -603,11 +587,7 @@ def _ask_instance(
         noted = Actual(run=step.model, provider="", instance_type=run.device.name, count=1,
                        step_s=run.seconds)  # fmt: skip
         job = replace(job, actuals=(noted,))
-    row = asking.catalogue.accelerators.get(step.device.name)
-    found = asking.step_columns(
-        job, np.array([0]), np.array([1]), fleet=lone_fleet(unmeasured(step.device), 1, row)
-    )
-    return float(found.step_s[0]), float(found.log_sd[0])
+    return step_on(asking, job, unmeasured(step.device))
 
 
 def _anchor_by(rate: str) -> Rule:

@@ -115,17 +115,16 @@ def _gpu_figures(rows: Questions, answers: Answers) -> dict[str, float]:
         own = answers.scores(rows.truth, mask)
         kept = (clean.facts.frame["precision"] == precision).to_numpy()
         cleaned = of_clean.scores(clean.truth, kept)
-        figures |= {
-            f"{precision} median APE": own.median_ape_fraction,
-            f"{precision} MAPE": own.mape_fraction,
-            f"{precision} coverage of 90 % intervals": own.coverage or 0.0,
-            f"{precision} mean half-width": own.width or 0.0,
-            f"{precision} chip family left out, median APE": unseen.scores(
-                rows.truth, mask
-            ).median_ape_fraction,
-            f"{precision} cleaned labels, median APE": cleaned.median_ape_fraction,
-            f"{precision} cleaned labels, MAPE": cleaned.mape_fraction,
-        }
+        chip = unseen.scores(rows.truth, mask)
+        figures |= (
+            own.named(f"{precision} ", "median APE", "MAPE")
+            | {
+                f"{precision} coverage of 90 % intervals": own.coverage or 0.0,
+                f"{precision} mean half-width": own.width or 0.0,
+            }
+            | chip.named(f"{precision} chip family left out, ", "median APE")
+            | cleaned.named(f"{precision} cleaned labels, ", "median APE", "MAPE")
+        )
     cards = table.frame.groupby("chip")["device"].nunique()
     figures |= sibling_figures(
         "GPUs", (table.frame["chip"].map(cards) == 1).to_numpy(), rows.truth, answers
@@ -142,12 +141,7 @@ def sibling_figures(
     for name, mask in (("without a sibling", is_alone), ("with a sibling", ~is_alone)):
         if (mask & np.isfinite(answers.value)).any():
             scores = answers.scores(truth, mask)
-            figures |= {
-                f"{what} {name}: rows": float(scores.rows),
-                f"{what} {name}: median APE": scores.median_ape_fraction,
-                f"{what} {name}: MAPE": scores.mape_fraction,
-                f"{what} {name}: coverage": scores.coverage or 0.0,
-            }
+            figures |= scores.named(f"{what} {name}: ", "rows", "median APE", "MAPE", "coverage")
     return figures
 
 
@@ -191,10 +185,7 @@ def _is_gpu(name: str) -> bool:
 def _usual_software(rows: Questions, answers: Answers) -> dict[str, float]:
     usual = ~rows.facts.frame["gpu"].isin(UNUSUAL_SOFTWARE).to_numpy()
     plain = answers.scores(rows.truth, usual)
-    return {
-        "without boards of unusual software, median APE": plain.median_ape_fraction,
-        "without boards of unusual software, MAPE": plain.mape_fraction,
-    }
+    return plain.named("without boards of unusual software, ", "median APE", "MAPE")
 
 
 # Submissions are tuned by different organisations and rounds: errors belong to software more than

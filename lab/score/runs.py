@@ -552,7 +552,6 @@ class Campaigns:
 
     @property
     def families(self) -> Any:
-        """The families that are left out in turn."""
         return np.unique(self.rows.family)
 
 
@@ -563,7 +562,8 @@ def read_published(path: Path, *, is_own: bool = True) -> Questions:
     run can be asked about.
     """
     asking = Predictor()
-    found, left_out = answers(read_campaigns(path, _families()), asking)
+    families = {c.campaign: c.family for c in read_packaged()}
+    found, left_out = answers(read_campaigns(path, families), asking)
     rows = columns(found)
     known = rows if is_own else columns(answers(read_packaged(), asking)[0])
     runs = [a.question.campaign for a in found]
@@ -577,10 +577,6 @@ def read_published(path: Path, *, is_own: bool = True) -> Questions:
         facts=Campaigns(found=found, rows=rows, known=known),
         notes=_campaign_notes(found, left_out),
     )
-
-
-def _families() -> dict[str, str]:
-    return {c.campaign: c.family for c in read_packaged()}
 
 
 def predict(rows: CampaignColumns, known: CampaignColumns) -> tuple[Floats, Floats]:

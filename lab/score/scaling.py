@@ -44,12 +44,12 @@ from advisor.lab.fit.scaling import (
     uncalibrated,
 )
 from advisor.lab.score import baselines
-from advisor.lab.score.asked import predictor
+from advisor.lab.score.asked import predictor, step_on
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import score
 from advisor.machines.cluster import one_group
 from advisor.machines.devices import suite_device
-from advisor.machines.fleet import lone_fleet, own_fleet
+from advisor.machines.fleet import own_fleet
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.links.collectives import ring_all_reduce_s
@@ -90,7 +90,6 @@ class Application:
 
     @property
     def alone_s(self) -> Floats | None:
-        """The step on one device, by what was measured there [s]."""
         return one_device_s(self.known, self.wanted.placements)
 
 
@@ -312,11 +311,8 @@ def _scaling_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     ):
         if (mask & np.isfinite(answers.value)).any():
             found = answers.scores(rows.truth, mask)
-            figures |= {
-                f"{name}: rows": float(found.rows),
-                f"{name}: MAPE": found.mape_fraction,
-                f"{name}: 90 % interval covers": found.coverage or 0.0,
-            }
+            figures |= found.named(f"{name}: ", "rows", "MAPE")
+            figures[f"{name}: 90 % interval covers"] = found.coverage or 0.0
     return figures
 
 
@@ -446,7 +442,6 @@ class System:
 
     @property
     def step_s(self) -> float:
-        """What a step took [s]."""
         return self.batch / self.samples_per_s
 
 
@@ -460,7 +455,6 @@ class Pair:
 
     @property
     def growth(self) -> float:
-        """Times as many accelerators."""
         return self.large.accelerators / self.small.accelerators
 
 
@@ -485,20 +479,17 @@ def read_pairs(table: pd.DataFrame) -> Iterator[Pair]:
 
 def ask(pair: Pair) -> tuple[float, float]:
     """Return the product's samples/s of the larger system, and the deviation of its logarithm."""
-    asking, device, small = predictor(), pair.large.device, pair.small
+    asking, small, large = predictor(), pair.small, pair.large
     noted = Actual(
         run="j", provider="", instance_type=small.device.name, count=small.accelerators,
         step_s=small.step_s, batch=small.batch,
     )  # fmt: skip
     job = job_from_runs(
         (noted,), asking.catalogue, asking.constants.device, name="j", precision="bf16",
-        batch=pair.large.batch,
+        batch=large.batch,
     )  # fmt: skip
-    fleet = lone_fleet(
-        unmeasured(device), pair.large.accelerators, asking.catalogue.accelerators.get(device.name)
-    )
-    columns = asking.step_columns(job, np.array([0]), np.array([1]), fleet=fleet)
-    return pair.large.batch / float(columns.step_s[0]), float(columns.log_sd[0])
+    step_s, log_sd = step_on(asking, job, unmeasured(large.device), large.accelerators)
+    return large.batch / step_s, log_sd
 
 
 def read_mlperf_series(data: Path) -> Questions:

@@ -12,6 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.learned.evaluation import Errors, metrics
 
 Column = NDArray[np.float64]
+WORDS: Final = {
+    "rows": "rows", "MAPE": "mape_fraction", "median APE": "median_ape_fraction", "bias": "bias",
+    "coverage": "coverage",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,10 @@ class Scores(Errors):
     """
 
     pairs: tuple[Column, Column] | None = field(default=None, repr=False, compare=False)
+
+    def named(self, of: str, *words: str) -> dict[str, float]:
+        """Return statistics as figures: ``of``, and each word of ``WORDS`` behind it."""
+        return {f"{of}{word}": float(getattr(self, WORDS[word]) or 0.0) for word in words}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +101,6 @@ class Validation:
                 )
 
     def ours(self, baseline: str) -> Scores:
-        """Return our scores on the rows of a baseline."""
         return self.beside.get(baseline, self.overall)
 
     def losses(self) -> list[dict[str, Any]]:
@@ -112,7 +119,6 @@ class Validation:
         ]
 
     def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of ``advisor validate --json``."""
         record = {
             "schema_version": 1,
             "protocol": self.protocol,

@@ -420,12 +420,6 @@ def _replayed(
     return replay_policy(half.future, job, starts, deadline_s=deadline_s, choose=choose)
 
 
-def _fallback(
-    _number: int, half: Half, starts: Column, job: SpotJob, deadline_s: float
-) -> FallbackRun:
-    return replay_with_fallback(half.future, job, starts, deadline_s=deadline_s)
-
-
 def _uniform(
     _number: int, half: Half, starts: Column, job: SpotJob, deadline_s: float
 ) -> FallbackRun:
@@ -448,7 +442,9 @@ def _on_demand(
 
 
 RULES: Final[Mapping[str, Replay]] = {
-    "spot until the last safe moment": _fallback,
+    "spot until the last safe moment": lambda _, half, starts, job, deadline_s: (
+        replay_with_fallback(half.future, job, starts, deadline_s=deadline_s)
+    ),
     "uniform progress": _uniform,
     "always on demand": _on_demand,
 }

@@ -47,12 +47,10 @@ class Stored:
 
 
 def folder() -> Path:
-    """Return where the stored figures lie."""
     return data.root("datasets") / "accuracy"
 
 
 def path(protocol: str, within: Path | None = None) -> Path:
-    """Return the file of a protocol's figures."""
     return (within or folder()) / f"{protocol}.json"
 
 
@@ -86,7 +84,6 @@ def parsed(record: Any) -> Stored:
 
 
 def read_all(within: Path | None = None) -> dict[str, Stored]:
-    """Read all stored figures by protocol, in the order of the files' names."""
     found = sorted((within or folder()).glob("*.json"))
     return {file.stem: read(file.stem, within) for file in found}
 
@@ -105,7 +102,6 @@ def text(stored: Stored) -> str:
 
 
 def write(stored: Stored, within: Path | None = None) -> Path:
-    """Write the figures of a protocol; returns the file."""
     file = path(stored.protocol, within)
     atomic.write_text(file, text(stored))
     return file

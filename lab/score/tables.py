@@ -54,7 +54,6 @@ class Suite:
 
     @property
     def form(self) -> PublishedTable:
-        """The published form of its tables, and ours."""
         return self.dataset.tables[self.table]
 
 

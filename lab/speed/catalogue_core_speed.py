@@ -21,7 +21,6 @@ from advisor.lab.catalogue import build
 
 
 def main() -> None:
-    """Print one line a rule."""
     shared = data.shared()
     if shared is None:
         raise SystemExit("set ADVISOR_SHARED to the folder of collected facts")
@@ -60,7 +59,6 @@ def _by_others(keys: Sequence[Hashable], left_out: Sequence[Hashable], measured:
 
 
 def show(name: str, measured: Floats, predicted: Floats) -> None:
-    """Print how far the predictions are from the measurements."""
     known = ~np.isnan(measured) & ~np.isnan(predicted)
     error = np.abs(predicted[known] / measured[known] - 1)
     bias = np.exp(np.mean(np.log(predicted[known] / measured[known])))

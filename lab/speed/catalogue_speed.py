@@ -10,16 +10,12 @@ wall time, and of CPU time, which other tenants of the machine disturb less. Bud
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from advisor.lab import frame
+
 COLD = (
     "from advisor.catalogue import Catalogue, OfferFilter\n"
     "offers = Catalogue.load().select(OfferFilter(pricing=['on-demand', 'spot']))\n"
@@ -28,63 +24,47 @@ COLD = (
 
 
 def main() -> None:
-    """Print one line a figure."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
+    repeats = frame.options(__doc__, {"--repeats": 7}).repeats
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["XDG_CACHE_HOME"] = cache
-        os.environ["XDG_CONFIG_HOME"] = cache
+        os.environ |= dict.fromkeys(("XDG_CACHE_HOME", "XDG_CONFIG_HOME"), cache)
         parts = warm(repeats)
         show("cold process", [cold(cache) for _ in range(repeats)])
     show("cold process, no cache", [cold("/dev/null/none") for _ in range(repeats)])
     for name, times in parts.items():
         show(f"warm {name}", times)
-    size = sum(path.stat().st_size for path in (ROOT / "datasets" / "catalogue").iterdir())
+    size = sum(path.stat().st_size for path in (frame.ROOT / "datasets" / "catalogue").iterdir())
     print(f"{'bundle':28}{size / 1e6:8.2f} MB")
 
 
-def warm(repeats: int) -> dict[str, list[tuple[float, float]]]:
-    """Return (wall, CPU) seconds of loading, of filtering and sorting, and of both."""
+def warm(repeats: int) -> dict[str, list[frame.Spent]]:
+    """Return what loading takes, filtering and sorting, and both."""
     from advisor.catalogue import Catalogue, OfferFilter, parse_gpus
 
-    Catalogue.load()
-    times: dict[str, list[tuple[float, float]]] = {
-        "load": [], "sort of all": [], "load + sort of all": [], "filter by GPU": [],
-    }  # fmt: skip
-    for _ in range(repeats):
-        marks = [(time.perf_counter(), time.process_time())]
-        catalogue = Catalogue.load()
-        marks.append((time.perf_counter(), time.process_time()))
+    def sort_all(catalogue: Catalogue) -> None:
         assert len(catalogue.select(OfferFilter())) > 90_000
-        marks.append((time.perf_counter(), time.process_time()))
+
+    def by_gpu(catalogue: Catalogue) -> None:
         assert len(catalogue.select(OfferFilter(gpus=parse_gpus("A100:8")))) > 100
-        marks.append((time.perf_counter(), time.process_time()))
-        spans = {"load": (0, 1), "sort of all": (1, 2), "load + sort of all": (0, 2),
-                 "filter by GPU": (2, 3)}  # fmt: skip
-        for name, (start, end) in spans.items():
-            wall, cpu = (marks[end][k] - marks[start][k] for k in (0, 1))
-            times[name].append((wall, cpu))
+
+    loaded = Catalogue.load()
+    times: dict[str, list[frame.Spent]] = {}
+    for _ in range(repeats):
+        load = frame.spent(Catalogue.load)
+        sort = frame.spent(lambda: sort_all(loaded))
+        parts = {"load": load, "sort of all": sort, "load + sort of all": load + sort,
+                 "filter by GPU": frame.spent(lambda: by_gpu(loaded))}  # fmt: skip
+        for name, took in parts.items():
+            times.setdefault(name, []).append(took)
     return times
 
 
-def cold(cache: str) -> tuple[float, float]:
-    """Return (wall, CPU) seconds of a fresh process that loads and sorts the whole table."""
-    before = os.times()
-    started = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-c", COLD],
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": cache},
-    )
-    wall, after = time.perf_counter() - started, os.times()
-    cpu = after.children_user + after.children_system - before.children_user
-    return wall, cpu - before.children_system
+def cold(cache: str) -> frame.Spent:
+    """Return what a fresh process takes that loads and sorts the whole table."""
+    return frame.run_s([sys.executable, "-c", COLD], XDG_CACHE_HOME=cache)
 
 
-def show(name: str, times: list[tuple[float, float]]) -> None:
-    """Print the medians."""
-    wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
+def show(name: str, times: list[frame.Spent]) -> None:
+    wall, cpu = frame.medians([(one.wall_s, one.cpu_s) for one in times])
     print(f"{name:28}{1000 * wall:8.0f} ms wall{1000 * cpu:8.0f} ms CPU")
 
 

@@ -12,21 +12,18 @@ python -m advisor.lab.speed.collector_contention --script program --rounds 5
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.collectors.format.recording import Recording
 from advisor.collectors.run.runner import profile
+from advisor.lab import frame
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_cnn.py"
+EXAMPLE = frame.ROOT / "examples" / "digits_cnn.py"
 
 # A loader that costs something, epochs that end in validation and a checkpoint.
 LOADING = """
@@ -93,7 +90,6 @@ class Ratios:
 
 
 def times(seen: Recording) -> dict[str, Told]:
-    """Return all times that a recording tells."""
     found = {}
     step, loading, saves = seen.step_time, seen.loading, seen.saves
     if step is not None:
@@ -122,44 +118,33 @@ def command(name: str, folder: Path) -> list[str]:
     return [sys.executable, str(script), "2" if name == "workers" else "0"]
 
 
-@contextlib.contextmanager
-def burning(count: int) -> Iterator[None]:
-    """Have so many processes burn a core each meanwhile."""
-    burn = [sys.executable, "-c", "while True: pass"]
-    burners = [subprocess.Popen(burn) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
-
-
 def main() -> None:
-    """Alternate between the two and print the ratios of every time."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=12.0)
-    parser.add_argument("--burners", type=int, default=2)
-    parser.add_argument("--cores", type=int, default=0, help="use only so many; 0 for all")
-    parser.add_argument("--threads", type=int, default=1, help="of each script's own pool")
-    parser.add_argument("--script", choices=SCRIPTS, action="append")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {
+        "--rounds": 3, "--seconds": 12.0, "--burners": 2,
+        "--cores": (0, "use only so many; 0 for all"),
+        "--threads": (1, "of each script's own pool"),
+        "--script": {"choices": SCRIPTS, "action": "append"},
+    })  # fmt: skip
     if options.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     shown = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the scripts' own lines
-    limit = {"limit_s": options.seconds, "measure_host": False, "is_precise": True}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+
+        def recorded(what: list[str]) -> dict[str, Told]:
+            limit_s = options.seconds
+            return times(profile(what, run_root=folder / "runs", limit_s=limit_s,
+                                 measure_host=False, is_precise=True))  # fmt: skip
+
         for script in options.script or SCRIPTS:
             ratios: dict[str, Ratios] = {}
             what = command(script, folder)
             for _ in range(options.rounds):
-                alone = times(profile(what, run_root=folder / "runs", **limit))
-                with burning(options.burners):
-                    beside = times(profile(what, run_root=folder / "runs", **limit))
+                alone = recorded(what)
+                with frame.burning(options.burners):
+                    beside = recorded(what)
                 for time in alone.keys() & beside.keys():
                     ratios.setdefault(time, Ratios()).add(alone[time], beside[time])
             for time, its in sorted(ratios.items()):

@@ -19,6 +19,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from advisor.lab import frame
 
 SCRIPT = """
 import json, os, sys, time, torch
@@ -46,40 +49,29 @@ print(json.dumps({"step_us": middle / 1e3, "cpu_us": cpu / 1e3, "all_us": whole 
 """
 
 
-def run(
-    script: Path, folder: Path, *, is_profiled: bool, arguments: list[str]
-) -> dict[str, float]:
+def run(script: Path, runs: Path, options: argparse.Namespace, *, is_profiled: bool) -> Any:
     """Run the script, with or without the profiler, and return what it measured."""
-    command = [sys.executable, str(script), *arguments]
+    command = [sys.executable, str(script), str(options.steps), str(options.width)]
     if is_profiled:
-        profile = [sys.executable, "-m", "advisor.cli", "profile", "-q", "--for", "10m"]
         # A rule that never settles: every run is recorded to its end.
-        command = [*profile, "--precise", "--runs", str(folder), "--", *command]
+        profile = ["profile", "-q", "--for", "10m", "--precise", "--runs", str(runs), "--"]
+        command = [*frame.ADVISOR, *profile, *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    values: dict[str, float] = json.loads(done.stdout)
-    return values
+    return json.loads(done.stdout)
 
 
 def main() -> None:
-    """Alternate runs with and without the profiler and print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--width", type=int, default=800)
-    options = parser.parse_args()
+    options = frame.options(__doc__, {"--rounds": 6, "--steps": 2400, "--width": 800})
     ratios: dict[str, list[float]] = {"step_us": [], "cpu_us": [], "all_us": []}
     with tempfile.TemporaryDirectory() as name:
         script = Path(name) / "steps.py"
         script.write_text(SCRIPT)
-        arguments = [str(options.steps), str(options.width)]
         for number in range(options.rounds):
-            pair = {}
-            for is_profiled in (number % 2 == 0, number % 2 == 1):
-                folder = Path(name) / "runs"
-                pair[is_profiled] = run(
-                    script, folder, is_profiled=is_profiled, arguments=arguments
-                )
+            pair = {
+                is_profiled: run(script, Path(name) / "runs", options, is_profiled=is_profiled)
+                for is_profiled in frame.in_turns(number)
+            }
             for key, values in ratios.items():
                 values.append(pair[True][key] / pair[False][key])
             print(

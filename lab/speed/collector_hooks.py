@@ -15,7 +15,6 @@ python -m advisor.lab.speed.collector_hooks
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.collectors.hooks import boot
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.session import Session
+from advisor.lab import frame
 
 _BLOCK = 30
 _SETTLED = 60  # the hooks' own repetitions (traced steps, descriptions) are over by then
@@ -42,15 +42,19 @@ _WRAPPED: tuple[tuple[Any, str], ...] = (
 )
 
 
+def _session() -> Session:
+    folder = Path(tempfile.mkdtemp())
+    payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
+    (folder / fmt.CONTROL_FILE).write_bytes(payload)
+    return Session(str(folder))
+
+
 class Switch:
     """The hooks of a session in this process, to be taken out and put back."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self._plain = [getattr(owner, name) for owner, name in _WRAPPED]
-        payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
-        (folder / fmt.CONTROL_FILE).write_bytes(payload)
-        session = Session(str(folder))
-        for name, patch in boot.of(session).items():
+        for name, patch in boot.of(_session()).items():
             if name in sys.modules:
                 patch(sys.modules[name])
         self._hooked = [getattr(owner, name) for owner, name in _WRAPPED]
@@ -58,7 +62,6 @@ class Switch:
         self._step_hooks = dict(self._steps)
 
     def turn(self, is_on: bool) -> None:
-        """Put the hooks in, or take them out."""
         chosen = self._hooked if is_on else self._plain
         for (owner, name), function in zip(_WRAPPED, chosen, strict=True):
             setattr(owner, name, function)
@@ -85,13 +88,13 @@ def steps(width: int, count: int) -> Iterator[float]:
 
 def blocks(width: int, pairs: int) -> Iterator[tuple[float, float]]:
     """Yield the median step without and with hooks of neighbouring blocks. [us]."""
-    switch = Switch(Path(tempfile.mkdtemp()))
+    switch = Switch()
     training = steps(width, _SETTLED + 2 * pairs * _BLOCK)
     for _ in range(_SETTLED):
         next(training)
     for pair in range(pairs):
         medians = {}
-        for is_on in (pair % 2 == 0, pair % 2 == 1):
+        for is_on in frame.in_turns(pair):
             switch.turn(is_on)
             taken = [next(training) for _ in range(_BLOCK)]
             medians[is_on] = statistics.median(taken[2:])  # the first two meet the other's caches
@@ -100,10 +103,7 @@ def blocks(width: int, pairs: int) -> Iterator[tuple[float, float]]:
 
 def warm_us(loops: int = 300, repeats: int = 200) -> float:
     """Return the least mean time of the entries into the hooks, one after the other. [us]."""
-    folder = Path(tempfile.mkdtemp())
-    payload = fmt.CONTROL_PAYLOAD.pack(0, 0, time.monotonic_ns() + 10**12)
-    (folder / fmt.CONTROL_FILE).write_bytes(payload)
-    session = Session(str(folder))
+    session = _session()
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     loader = DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=8)
     iterator, batch = iter(loader), [torch.zeros(8, 2)]
@@ -128,7 +128,7 @@ class _SameBatch(IterableDataset[list[torch.Tensor]]):
 
 def evicted_us(rounds: int) -> dict[str, float]:
     """Return what the hooks add to a batch, a backward pass and an optimizer's step. [us]."""
-    switch = Switch(Path(tempfile.mkdtemp()))
+    switch = Switch()
     layer, loss = nn.Linear(2, 2), torch.zeros((), requires_grad=True)
     batches = iter(DataLoader(_SameBatch(), batch_size=None))
     entries: dict[str, Callable[[], Any]] = {
@@ -156,13 +156,10 @@ def evicted_us(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Train, and print what the hooks took of each step."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=60)
-    parser.add_argument("--width", type=int, default=700)
-    parser.add_argument("--warm", action="store_true", help="in a tight loop, caches warm")
-    parser.add_argument("--evict", action="store_true", help="each entry by itself, caches cold")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {
+        "--pairs": 60, "--width": 700, "--warm": (False, "in a tight loop, caches warm"),
+        "--evict": (False, "each entry by itself, caches cold"),
+    })  # fmt: skip
     torch.set_num_threads(1)
     if options.evict:
         added = evicted_us(options.pairs)

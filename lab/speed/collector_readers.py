@@ -9,19 +9,18 @@ python -m advisor.lab.speed.collector_readers
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import time
 
 from advisor.collectors.watch.portable import PortableTree
 from advisor.collectors.watch.processes import Processes, ProcessTree
+from advisor.lab import frame
 
 _EVICTED_BYTES = 4 * 2**20
 
 
 def reading_us(tree: Processes, is_full: bool) -> float:
-    """Return the CPU time of one reading. [us]."""
     bytes(bytearray(_EVICTED_BYTES))
     begin = time.thread_time_ns()
     tree.refresh()
@@ -30,11 +29,7 @@ def reading_us(tree: Processes, is_full: bool) -> float:
 
 
 def main() -> None:
-    """Print the median reading of both readers, without and with disk and page faults."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--readings", type=int, default=200)
-    options = parser.parse_args()
+    options = frame.options(__doc__, {"--processes": 4, "--readings": 200})
     tree = [subprocess.Popen(["sleep", "600"]) for _ in range(options.processes)]
     readers: dict[str, Processes] = {"/proc": ProcessTree(), "psutil": PortableTree()}
     try:

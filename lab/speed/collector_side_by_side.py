@@ -9,7 +9,6 @@ python -m advisor.lab.speed.collector_side_by_side
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from advisor.lab import frame
 
 TARGET = """
 import sys, time
@@ -39,20 +40,17 @@ ProcessTracker(pid=int(sys.argv[1]), interval=float(sys.argv[2]), output_file=sy
 
 
 def advisor(pid: int, hz: float, folder: Path) -> list[str]:
-    """Return our own command."""
     options = ["-q", "--runs", str(folder), "--interval", str(1 / hz), "--for", "10m"]
-    return [sys.executable, "-m", "advisor.cli", "profile", *options, "--pid", str(pid)]
+    return [*frame.ADVISOR, "profile", *options, "--pid", str(pid)]
 
 
 def psrecord(pid: int, hz: float, folder: Path) -> list[str]:
-    """Return psrecord's command."""
     code = "from psrecord.main import main; main()"
     options = ["--interval", str(1 / hz), "--log", str(folder / "psrecord.txt")]
     return [sys.executable, "-c", code, str(pid), *options]
 
 
 def resource_tracker(pid: int, hz: float, folder: Path) -> list[str]:
-    """Return a process that runs resource-tracker's tracker of one process."""
     return [sys.executable, "-c", TRACKER, str(pid), str(1 / hz), str(folder / "tracker.csv")]
 
 
@@ -75,12 +73,10 @@ SAMPLERS: dict[str, tuple[str, Callable[[int, float, Path], list[str]]]] = {
 
 
 def cpu_ns(pid: int) -> int:
-    """Return a process's CPU time. [ns]."""
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 def tree_of(pid: int) -> list[int]:
-    """Return a process and its descendants."""
     found = [pid]
     for one in found:
         for task in Path(f"/proc/{one}/task").glob("*/children"):
@@ -116,7 +112,6 @@ def cost(command: list[str], *, warm_s: float, seconds: float) -> Cost:
 
 
 def watched(name: str, hz: float, target_mib: int, seconds: float) -> Cost:
-    """Start the target and one sampler on it."""
     arguments = [sys.executable, "-c", TARGET, str(target_mib)]
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(arguments) as target:
         try:
@@ -131,11 +126,8 @@ CASES = ((1.0, 50), (10.0, 50), (10.0, 2000))
 
 def main() -> None:
     """Print a table: sampler, rate, target's memory; medians of all rounds and their spread."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="one sampler")
-    options = parser.parse_args()
+    words = {"--seconds": 15.0, "--rounds": 3, "--only": (str, "one sampler")}
+    options = frame.options(__doc__, words)
     names = [
         name
         for name, (module, _) in SAMPLERS.items()

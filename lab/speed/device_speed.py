@@ -14,28 +14,18 @@ BATCHES = 100
 
 
 def main() -> None:
-    """Print CPU seconds for 100,000 estimates."""
     operators = tuple(
         Operator(
-            name=f"op{i}",
-            kind="matmul" if i % 3 == 0 else "elementwise",
-            phase=("forward", "backward")[i % 2],
-            count=10,
-            flop=1e10 * (i + 1),
-            bytes=1e8 * (OPERATORS - i),
-            fixed_bytes=1e6,
+            name=f"op{i}", kind="matmul" if i % 3 == 0 else "elementwise",
+            phase=("forward", "backward")[i % 2], count=10, flop=1e10 * (i + 1),
+            bytes=1e8 * (OPERATORS - i), fixed_bytes=1e6,
         )
         for i in range(OPERATORS)
-    )
+    )  # fmt: skip
     work = Work(
-        operators=operators,
-        micro_batch=8,
-        parameters=10**8,
-        trainable_parameters=10**8,
-        parameter_bytes=4e8,
-        optimizer_state_bytes=8e8,
-        saved_bytes_per_sample=1e7,
-    )
+        operators=operators, micro_batch=8, parameters=10**8, trainable_parameters=10**8,
+        parameter_bytes=4e8, optimizer_state_bytes=8e8, saved_bytes_per_sample=1e7,
+    )  # fmt: skip
     devices = (list(accelerator_devices().values()) * 7)[:1000]
     parameters = device_parameters()
     start = time.process_time()

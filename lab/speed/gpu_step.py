@@ -135,7 +135,6 @@ def measured_loader(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parts = parser.add_subparsers(dest="part", required=True)
     step = parts.add_parser("step")

@@ -23,18 +23,15 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import resource
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from advisor import data
+from advisor.lab.frame import ADVISOR, Spent, options, spent
 from advisor.learned import features
 from advisor.learned.problem import Problem, problem_of
 from advisor.learned.trained import TrainedModel
@@ -65,45 +62,18 @@ def records(own: list[RunRecord], count: int, families: int, seed: int) -> list[
     return made
 
 
-@dataclass(frozen=True)
-class Spent:
-    """Seconds of the clock and of processors."""
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
-
-    def __str__(self) -> str:
-        return f"{self.wall_s:.2f} ({self.cpu_s:.2f})"
-
-
-def timed(what: Callable[[], object]) -> Spent:
-    """Return what a call takes."""
-    began, cpu = time.perf_counter(), cpu_s()
-    what()
-    return Spent(time.perf_counter() - began, cpu_s() - cpu)
-
-
-def cpu_s() -> float:
-    """Return the processor time of this process and its workers that ended [s]."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
-
-
 def columns(
     own: list[RunRecord], count: int, families: int
 ) -> tuple[Spent, np.ndarray, np.ndarray]:
     """Return how long ``count`` records take to become features [s], those, and the target."""
-    spent, tables, targets = Spent(), [], []
+    took, tables, targets = Spent(), [], []
     for seed, start in enumerate(range(0, count, _AT_ONCE)):
         some = records(own, min(_AT_ONCE, count - start), families, seed)
         found: list[Problem] = []
-        spent = spent + timed(lambda some=some, found=found: found.append(problem_of(some)))
+        took = took + spent(lambda some=some, found=found: found.append(problem_of(some)))
         tables.append(found[0].X)
         targets.append(np.log(found[0].truth) - found[0].offset)
-    return spent, np.vstack(tables), np.concatenate(targets)
+    return took, np.vstack(tables), np.concatenate(targets)
 
 
 def predicting(model: TrainedModel, some: list[RunRecord], count: int) -> Spent:
@@ -116,7 +86,7 @@ def predicting(model: TrainedModel, some: list[RunRecord], count: int) -> Spent:
         model.estimator.predict_band(table, 0.9, offset=offset)
 
     predict()  # the first call loads code
-    return timed(predict)
+    return spent(predict)
 
 
 def verb(runs: list[RunRecord], model: str, jobs: int) -> Spent:
@@ -124,12 +94,11 @@ def verb(runs: list[RunRecord], model: str, jobs: int) -> Spent:
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "runs.jsonl"
         write_records(given, runs)
-        command = [sys.executable, "-m", "advisor.cli", "train", "models", "--quiet"]
-        command += ["--data", str(given), "--out", str(Path(folder) / "out")]
-        command += ["--model", model, "--jobs", str(jobs)]
+        command = [*ADVISOR, "train", "models", "--quiet", "--data", str(given)]
+        command += ["--out", str(Path(folder) / "out"), "--model", model, "--jobs", str(jobs)]
         # One thread a job: more would only be counted as waiting for each other.
         alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        return timed(
+        return spent(
             lambda: subprocess.run(
                 command, check=True, stdout=subprocess.DEVNULL, env=os.environ | alone
             )
@@ -140,23 +109,19 @@ def print_verb(asked: argparse.Namespace, own: list[RunRecord]) -> None:
     """Print a line for each number of records; leave with 1 above the limit."""
     print(f"{'records':>10}{'clock s':>10}{'processors s':>14}{'load':>8}")
     for count in asked.records:
-        spent = verb(records(own, count, max(12, count // 80), 0), asked.model, asked.jobs)
-        print(f"{count:10d}{spent.wall_s:10.1f}{spent.cpu_s:14.1f}{os.getloadavg()[0]:8.1f}",
+        took = verb(records(own, count, max(12, count // 80), 0), asked.model, asked.jobs)
+        print(f"{count:10d}{took.wall_s:10.1f}{took.cpu_s:14.1f}{os.getloadavg()[0]:8.1f}",
               flush=True)  # fmt: skip
-        if asked.limit_s is not None and spent.cpu_s > asked.limit_s:
-            raise SystemExit(f"{spent.cpu_s:.0f} s of processors, {asked.limit_s:g} are allowed")
+        if asked.limit_s is not None and took.cpu_s > asked.limit_s:
+            raise SystemExit(f"{took.cpu_s:.0f} s of processors, {asked.limit_s:g} are allowed")
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, nargs="+", default=[1000, 10_000])
-    parser.add_argument("--candidates", type=int, default=100_000)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--model", default="auto")
-    parser.add_argument("--verb", action="store_true", help="time the whole command")
-    parser.add_argument("--limit-s", type=float, help="with --verb: fail above it")
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "--records": [1000, 10_000], "--candidates": 100_000, "--jobs": 2, "--model": "auto",
+        "--verb": (False, "time the whole command"),
+        "--limit-s": (float, "with --verb: fail above it"),
+    })  # fmt: skip
     own = [
         r
         for r in read_runs([data.root("datasets") / "runs"])
@@ -173,15 +138,15 @@ def main() -> None:
         if asked.model == "boosting":
             to_features, table, target = columns(own, count, families)
             trees = Boosting(rounds=300, calibration_folds=0, n_jobs=asked.jobs)
-            training = timed(lambda t=trees, x=table, y=target: t.fit(x, y))
+            training = spent(lambda t=trees, x=table, y=target: t.fit(x, y))
             some = np.resize(table, (asked.candidates, table.shape[1]))
             trees.predict(some[:10])
-            prediction = timed(lambda t=trees, x=some: t.predict(x))
+            prediction = spent(lambda t=trees, x=some: t.predict(x))
         else:
             runs = records(own, count, families, 0)
-            to_features = timed(lambda runs=runs: problem_of(runs))
+            to_features = spent(lambda runs=runs: problem_of(runs))
             found: list[TrainedModel] = []
-            training = timed(
+            training = spent(
                 lambda runs=runs, found=found: found.append(
                     train(runs, model=asked.model, n_jobs=asked.jobs)[0]
                 )

@@ -10,22 +10,18 @@ last; a busy machine shows in the two columns.
 
 from __future__ import annotations
 
-import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from advisor.lab import frame
+
 MOST_S = 300.0
 # What SkyPilot and torchrun are given: a rented row, on a cloud that both know.
 STAGES = {
-    "clone": ["git", "clone", "--quiet", str(ROOT), "job"],
+    "clone": ["git", "clone", "--quiet", str(frame.ROOT), "job"],
     "install (make demo's environment)": ["make", ".venv/.installed", f"PYTHON={sys.executable}"],
     "profile an example": [".venv/bin/advisor", "profile", "examples/digits_cnn.py", "--epochs",
                            "40"],
@@ -38,72 +34,41 @@ STAGES = {
 MADE = ("task.yaml", "run.sh")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One stage: its seconds by the clock and of its processors, and its exit code."""
-
-    name: str
-    clock_s: float
-    processor_s: float
-    code: int
-
-
-def run(name: str, command: list[str], folder: Path, log: Path) -> Stage:
-    """Run one stage in a folder."""
+def run(command: list[str], folder: Path, log: Path) -> tuple[frame.Spent, int]:
+    """Run one stage in a folder; return what it took and its exit code."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR")}
     environ["ADVISOR_RUNS"] = str(folder.parent / "runs")
-    before, begin = _processor_s(), time.perf_counter()
+    codes: list[int] = []
     with log.open("a") as out:
-        code = subprocess.run(
+        took = frame.spent(lambda: codes.append(subprocess.run(
             command, cwd=folder, env=environ, stdout=out, stderr=out, check=False
-        ).returncode
-    return Stage(
-        name=name, clock_s=time.perf_counter() - begin, processor_s=_processor_s() - before,
-        code=code,
-    )  # fmt: skip
-
-
-def _processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        ).returncode))  # fmt: skip
+    return took, codes[0]
 
 
 def main() -> int:
-    """Run the path in a new folder; the exit code is 1 where a stage fails."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--in", dest="folder", type=Path, help="folder to use and to keep")
-    asked = parser.parse_args()
+    words = {"--in": {"dest": "folder", "type": Path, "help": "folder to use and to keep"}}
+    asked, total = frame.options(__doc__, words), frame.Spent()
     with tempfile.TemporaryDirectory() as made:
         folder = asked.folder or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "stages.log"
-        stages = []
         for name, command in STAGES.items():
-            place = folder if name == "clone" else folder / "job"
-            stages.append(run(name, command, place, log))
-            show(stages[-1])
-            if stages[-1].code:
+            took, code = run(command, folder if name == "clone" else folder / "job", log)
+            show(name, took)
+            total += took
+            if code:
                 print(log.read_text()[-3000:], file=sys.stderr)
                 return 1
         missing = [name for name in MADE if not (folder / "job" / name).stat().st_size]
-    total = Stage(
-        name="together", code=len(missing), clock_s=sum(one.clock_s for one in stages),
-        processor_s=sum(one.processor_s for one in stages),
-    )  # fmt: skip
-    show(total)
-    is_within = "within" if total.clock_s <= MOST_S else "over"
-    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
-    day = datetime.now(UTC).date().isoformat()
-    print(
-        f"{is_within} the {MOST_S:.0f} s of the goal; {day}, {os.cpu_count()} cores, load {load}"
-    )
-    return total.code
+    show("together", total)
+    is_within = "within" if total.wall_s <= MOST_S else "over"
+    print(f"{is_within} the {MOST_S:.0f} s of the goal; {frame.load()}")
+    return len(missing)
 
 
-def show(stage: Stage) -> None:
-    """Print one line of the table."""
-    print(f"{stage.name:36} {stage.clock_s:7.1f} s  {stage.processor_s:7.1f} s of processors",
-          flush=True)  # fmt: skip
+def show(name: str, took: frame.Spent) -> None:
+    print(f"{name:36} {took.wall_s:7.1f} s  {took.cpu_s:7.1f} s of processors", flush=True)
 
 
 if __name__ == "__main__":

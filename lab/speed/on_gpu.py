@@ -18,7 +18,6 @@ that all of it can be tried.
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import json
 import math
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.collectors.watch.host import cpu_model, usable_cpus
+from advisor.lab import frame
 from advisor.lab.experiments import zoo
 
 STEP: Final = Path(__file__).with_name("gpu_step.py")
@@ -116,7 +116,14 @@ def measure(
             found = {"error": f"{type(error).__name__}: {str(error)[-400:]}"}
             left.append(part.name)
         took = {"took_s": round(clock() - begin, 1)}
-        record.add({"part": part.name, "at": _now(), **took, **found})
+        record.add(
+            {
+                "part": part.name,
+                "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+                **took,
+                **found,
+            }
+        )
         print(f"{part.name:44} {took['took_s']:6.1f} s  {_short(found)}", flush=True)
     return left
 
@@ -206,7 +213,7 @@ def _said(folder: Path, verb: str, *words: str, **environment: str) -> dict[str,
     """Return what a verb of this checkout's advisor prints as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "advisor.cli", verb, "--json", *words],
+        [*frame.ADVISOR, verb, "--json", *words],
         cwd=folder, env={**os.environ, **zoo.environment_of(folder / "runs"), **environment},
         capture_output=True, text=True, timeout=_PART_TIMEOUT_S, check=False,
     )  # fmt: skip
@@ -275,10 +282,6 @@ def driver_name() -> str | None:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
 def _short(found: dict[str, Any]) -> str:
     text = found.get("error") or found.get("left_out") or json.dumps(found.get("measured", {}))
     return str(text)[:120]
@@ -286,14 +289,14 @@ def _short(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure what the record lacks and write the summary; exit 3 where something is left."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True, help="folder for record and summary")
-    parser.add_argument("--minutes", type=float, default=28.0, help="start no part after these")
-    parser.add_argument("--seconds", type=float, default=8.0, help="to profile each script for")
-    parser.add_argument("--resume", type=Path, help="an earlier record.jsonl to go on from")
-    parser.add_argument("--dry", action="store_true", help="small sizes, on the processor")
-    parser.add_argument("--only", default="", help="parts whose names hold this")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {
+        "--out": {"type": Path, "required": True, "help": "folder for record and summary"},
+        "--minutes": (28.0, "start no part after these"),
+        "--seconds": (8.0, "to profile each script for"),
+        "--resume": (Path, "an earlier record.jsonl to go on from"),
+        "--dry": (False, "small sizes, on the processor"),
+        "--only": ("", "parts whose names hold this"),
+    })  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     record = Record(options.out / "record.jsonl")
     if options.resume is not None and not record.path.exists():
@@ -306,8 +309,7 @@ def main() -> None:
     ]
     left = measure(wanted, record, until_s=time.monotonic() + 60 * options.minutes)
     found = summary(record.read())
-    text = json.dumps(found, indent=1) + "\n"
-    (options.out / "summary.json").write_text(text, encoding="utf-8")
+    frame.write_json(options.out / "summary.json", found)
     print(json.dumps(found["errors"], indent=1))
     print(f"left: {', '.join(left) or 'nothing'}")
     sys.exit(3 if left else 0)

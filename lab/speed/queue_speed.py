@@ -6,11 +6,11 @@ on one device, heavy-tailed durations), arrivals Poisson at the asked load.
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
 
+from advisor.lab import frame
 from advisor.planners.queueing.engine import POLICIES, JobTable, QueueParameters, SharedCluster
 from advisor.planners.queueing.simulator import simulate_queue
 
@@ -19,7 +19,6 @@ SHARES = (0.86, 0.05, 0.04, 0.035, 0.01, 0.005)
 
 
 def drawn(count: int, devices: int, load: float, seed: int) -> JobTable:
-    """Draw a trace of jobs at a load."""
     rng = np.random.default_rng(seed)
     size = rng.choice(SIZES, count, p=SHARES)
     duration = np.ceil(np.exp(rng.normal(6.5, 1.8, count)))
@@ -29,13 +28,8 @@ def drawn(count: int, devices: int, load: float, seed: int) -> JobTable:
 
 
 def main() -> None:
-    """Print one line a policy."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--nodes", type=int, default=125)
-    parser.add_argument("--load", type=float, nargs="+", default=[0.9, 1.1])
-    parser.add_argument("--policy", nargs="+", default=list(POLICIES))
-    asked = parser.parse_args()
+    asked = frame.options(__doc__, {"--jobs": 100_000, "--nodes": 125, "--load": [0.9, 1.1],
+                                    "--policy": list(POLICIES)})  # fmt: skip
     cluster = SharedCluster(nodes=asked.nodes, devices_per_node=8)
     for load in asked.load:
         jobs = drawn(asked.jobs, cluster.devices, load, seed=1)

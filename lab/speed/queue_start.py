@@ -10,12 +10,12 @@ how long the others ran. A call is right if it says what happened with half of i
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from advisor.lab import frame
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.queueing.engine import JobTable, SharedCluster
 from advisor.planners.queueing.simulator import OpenJobs, simulate_queue, start_delays_s
@@ -28,10 +28,8 @@ TABLE = "measurements/cluster/philly_jobs.csv.gz"
 
 
 def main() -> None:
-    """Print one line a cluster, and all together."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    rows = pd.read_csv(parser.parse_args().data / TABLE)
+    asked = frame.options(__doc__, {"--data": Path("../shared/data")})
+    rows = pd.read_csv(asked.data / TABLE)
     rows["submit_s"] = pd.to_datetime(rows["timestamp"]).astype("datetime64[s]").astype("int64")
     every = []
     for name in rows["cluster"].value_counts().index[:3]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from advisor.lab import frame
+
+sys.path.insert(0, str(frame.ROOT / "tests"))
 from conftest import laptop
 from recorded_models import convolutions
 
@@ -45,25 +47,17 @@ def recorded() -> Job:
     )  # fmt: skip
 
 
-def timed(
-    job: Job,
-    request: Constraints,
-    predictor: Predictor,
-    *,
-    prunes: bool = True,
-    tries: int = TRIES,
-) -> tuple[float, Recommendation]:
-    """Return the least CPU time of some tries, and the answer."""
+def timed(tries: int, *asked: Any, **words: Any) -> tuple[float, Recommendation]:
+    """Return the least CPU time of some tries of ``recommend``, and the answer."""
     least = np.inf
     for _ in range(tries):
         started = time.process_time()
-        found = recommend(job, request, predictor=predictor, prunes=prunes)
+        found = recommend(*asked, **words)
         least = min(least, time.process_time() - started)
     return least, found
 
 
 def front(found: Recommendation) -> list[tuple[object, ...]]:
-    """Return what a front offers, in numbers."""
     return [
         (*((o.provider, o.instance_type, o.region, n) for o, n in c.configuration.parts),
          c.layout, c.training_time_h.value, c.cost_usd.value)
@@ -72,17 +66,16 @@ def front(found: Recommendation) -> list[tuple[object, ...]]:
 
 
 def main() -> None:
-    """Print all figures."""
     predictor = Predictor()
     predictor.fleet  # noqa: B018 - made on the first look
     work = transformer_work(LLAMA_70B, micro_batch=1)
     described = described_job(work, name="70b", global_batch=256, steps=20_000)
-    seconds, found = timed(described, Constraints(max_nodes=64), predictor)
+    seconds, found = timed(TRIES, described, Constraints(max_nodes=64), predictor=predictor)
     print(f"70B transformer, 64 machines: {seconds:.2f} CPU-s, {len(found.front)} on the front")
-    job, request = recorded(), Constraints(top=1000)
-    seconds, found = timed(job, request, predictor)
+    asked = recorded(), Constraints(top=1000)
+    seconds, found = timed(TRIES, *asked, predictor=predictor)
     print(f"recorded network: {seconds:.2f} CPU-s, {len(found.front)} on the front")
-    slow, whole = timed(job, request, predictor, prunes=False, tries=1)
+    slow, whole = timed(1, *asked, predictor=predictor, prunes=False)
     same = "the same" if front(whole) == front(found) else "ANOTHER"
     print(f"recorded network, every row searched: {slow:.2f} CPU-s, {same} front")
 

@@ -10,17 +10,16 @@ unpacked anew. Median and slowest.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from advisor.lab import frame
+
+sys.path.insert(0, str(frame.ROOT / "tests"))
 from browser import browser, opened
 from report_pages import PIPELINE, RECORDED, data_of
 
@@ -41,11 +40,7 @@ def measured(started: Any, path: Path, tries: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tries", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    given = frame.options(__doc__, {"--tries": 7, "--json": False})
     rows: list[dict[str, Any]] = []
     with browser() as started, tempfile.TemporaryDirectory() as folder:
         for name, asked in (("recorded run", RECORDED), ("described pipeline", PIPELINE)):
@@ -53,9 +48,8 @@ def main() -> None:
             path.write_text(answer_page(data_of(asked)), encoding="utf-8")
             times = measured(started, path, given.tries)
             rows.append({"page": name, "bytes": path.stat().st_size, "seconds": times})
-    where = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}"
     if given.json:
-        print(json.dumps({"rows": rows, "where": where}, indent=2))
+        print(json.dumps({"rows": rows, "where": frame.load()}, indent=2))
         return
     for row in rows:
         said = ", ".join(
@@ -64,7 +58,7 @@ def main() -> None:
             for mark, name in MARKS.items()
         )
         print(f"{row['page']:20} {row['bytes'] / 1e6:.2f} MB; after the start: {said}")
-    print(where)
+    print(frame.load())
 
 
 if __name__ == "__main__":

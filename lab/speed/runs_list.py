@@ -9,10 +9,7 @@ without any run is the start of the interpreter and of the command line.
 
 from __future__ import annotations
 
-import os
-import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,9 +18,9 @@ from advisor.collectors.derive.run_list import INDEX_FILE, closing_fact
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.records import PROFILER_FILE, Appender
 from advisor.collectors.hooks import format as fmt
+from advisor.lab import frame
 
-ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "run-schema-1"
+GOLDEN = frame.ROOT / "tests" / "golden" / "run-schema-1"
 TRIES = 5
 
 
@@ -33,25 +30,17 @@ def command_s(runs: Path, *, forgets: bool = False) -> float:
     for _ in range(TRIES):
         if forgets:
             (runs / INDEX_FILE).unlink(missing_ok=True)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [sys.executable, "-m", "advisor.cli", "runs", "list"], check=True, capture_output=True,
-            env={**os.environ, "ADVISOR_RUNS": str(runs), "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        times.append(frame.run_s([*frame.ADVISOR, "runs", "list"], ADVISOR_RUNS=str(runs)).cpu_s)
     return min(times)
 
 
 def copies(of: Path, into: Path, count: int) -> Path:
-    """Copy a run so often, and return the folder."""
     for number in range(count):
         shutil.copytree(of, into / f"20261122-{number:06}-train-0000")
     return into
 
 
 def main(count: int) -> None:
-    """Print the times with and without runs, from the index and without it."""
     with tempfile.TemporaryDirectory() as folder:
         none, ended = Path(folder) / "none", Path(folder) / "ended"
         none.mkdir()

@@ -22,23 +22,13 @@ from advisor.planners.layouts.search import search
 from advisor.planners.systems.cephalo import UnevenJob, Worker, plan_cephalo
 
 A100 = Machines(
-    flop_per_s=271e12,
-    memory_bytes_per_s=2.0e12,
-    memory_bytes=80 * GIB,
-    intra_bytes_per_s=300e9,
-    network_bytes_per_s=200e9,
-    devices_per_node=8,
-    host_memory_bytes=2000 * GIB,
-)
+    flop_per_s=271e12, memory_bytes_per_s=2.0e12, memory_bytes=80 * GIB, intra_bytes_per_s=300e9,
+    network_bytes_per_s=200e9, devices_per_node=8, host_memory_bytes=2000 * GIB,
+)  # fmt: skip
 V100 = Machines(
-    flop_per_s=80e12,
-    memory_bytes_per_s=0.9e12,
-    memory_bytes=16 * GIB,
-    intra_bytes_per_s=150e9,
-    network_bytes_per_s=12.5e9,
-    devices_per_node=8,
-    generation=0,
-)
+    flop_per_s=80e12, memory_bytes_per_s=0.9e12, memory_bytes=16 * GIB, intra_bytes_per_s=150e9,
+    network_bytes_per_s=12.5e9, devices_per_node=8, generation=0,
+)  # fmt: skip
 GPT3 = Transformer(layers=96, hidden=12288, heads=96, sequence=2048, vocabulary=51200)
 OPT13B = Transformer(layers=40, hidden=5120, heads=40, sequence=2048, vocabulary=50272)
 
@@ -58,7 +48,6 @@ def timed(name: str, work: Callable[[], str]) -> None:
 
 
 def gpt3() -> str:
-    """Search all layouts of a 175B model on 1,024 GPUs."""
     found = search(GPT3, A100, 128, 1536)
     return f"{found.considered:,} layouts"
 
@@ -74,7 +63,6 @@ def rate() -> None:
 
 
 def unlike() -> str:
-    """Search pipelines over 32 A100 and 96 V100."""
     groups = [
         MachineGroup(problem=LayoutProblem(transformer=OPT13B, machines=machines), nodes=nodes)
         for machines, nodes in ((A100, 4), (V100, 12))
@@ -84,7 +72,6 @@ def unlike() -> str:
 
 
 def cephalo() -> str:
-    """Split a batch of 1,024 over 64 GPUs of eight kinds."""
     rng = np.random.default_rng(0)
     workers = [
         Worker(
@@ -108,7 +95,6 @@ def cephalo() -> str:
 
 
 def main() -> None:
-    """Print all figures."""
     rate()
     timed("175B on 1,024 GPUs", gpt3)
     timed("32 A100 + 96 V100", unlike)

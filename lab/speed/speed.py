@@ -9,7 +9,6 @@ fresh script profiled and ranked in an empty folder.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -17,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "digits_cnn.py"
-ADVISOR = [sys.executable, "-m", "advisor.cli"]
+from advisor.lab import frame
+
+EXAMPLE = frame.ROOT / "examples" / "digits_cnn.py"
 
 
 def command(arguments: list[str], *, cwd: Path) -> tuple[float, float]:
@@ -27,8 +26,8 @@ def command(arguments: list[str], *, cwd: Path) -> tuple[float, float]:
     started = time.perf_counter()
     child = os.posix_spawn(
         sys.executable,
-        [*ADVISOR, *arguments],
-        {**os.environ, "PYTHONPATH": str(ROOT)},
+        [*frame.ADVISOR, *arguments],
+        {**os.environ, "PYTHONPATH": str(frame.ROOT)},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
@@ -40,16 +39,15 @@ def command(arguments: list[str], *, cwd: Path) -> tuple[float, float]:
     return time.perf_counter() - started, usage.ru_maxrss * 1024 / 1e6
 
 
-def repeated(arguments: list[str], *, cwd: Path, times: int = 7) -> tuple[float, float]:
+def repeated(arguments: list[str], *, cwd: Path) -> tuple[float, float]:
     """Return the medians of ``command`` after one run that warms the caches."""
     command(arguments, cwd=cwd)
-    runs = [command(arguments, cwd=cwd) for _ in range(times)]
+    runs = [command(arguments, cwd=cwd) for _ in range(7)]
     return statistics.median(r[0] for r in runs), max(r[1] for r in runs)
 
 
 def in_process(run: Path) -> float:
     """Return the median time of ``recommend`` over the whole catalogue after loading it."""
-    sys.path.insert(0, str(ROOT))
     from advisor.api import recommend
     from advisor.estimate.predictor import Predictor
     from advisor.jobs.load import load_job
@@ -65,10 +63,7 @@ def in_process(run: Path) -> float:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--skip-first-answer", action="store_true")
-    options = parser.parse_args()
+    options = frame.options(__doc__, {"--skip-first-answer": False})
     with tempfile.TemporaryDirectory() as folder:
         cwd = Path(folder)
         os.chdir(cwd)
@@ -83,7 +78,7 @@ def main() -> None:
         print(f"advisor recommend         {seconds:6.2f} s  {megabytes:5.0f} MB")
         run = next((cwd / "runs").iterdir())
         print(f"recommend in-process      {in_process(run):6.2f} s  (catalogue loaded)")
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}")
+    print(frame.load())
 
 
 if __name__ == "__main__":

@@ -29,8 +29,6 @@ WORKLOADS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One family of training jobs."""
-
     name: str
     description: str
     data: str
@@ -46,7 +44,6 @@ class Workload:
 
 
 def load(name: str) -> Workload:
-    """Return the workload of that name, importing torch and its models."""
     if name not in WORKLOADS:
         raise ValueError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
     module = importlib.import_module(f"{__name__}.{WORKLOADS[name]}")
