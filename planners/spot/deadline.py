@@ -166,19 +166,14 @@ class _FallbackWalk:
 
 # (to go [s], work left [s], mode, is up, age of the spell [s]) -> mode, one row a job.
 Choose = Callable[[float, Column, NDArray[np.intp], NDArray[np.bool_], Column], NDArray[np.intp]]
+# Looks are a minute apart, or a 2,000th of the time to the deadline.
 _SHORTEST_LOOK_S: Final = 60.0
 _LOOKS: Final = 2000
 _TINY_S: Final = 1e-6
 
 
 def replay_policy(
-    spells: Spells,
-    job: SpotJob,
-    start_s: ArrayLike,
-    *,
-    deadline_s: float,
-    choose: Choose,
-    look_s: float | None = None,
+    spells: Spells, job: SpotJob, start_s: ArrayLike, *, deadline_s: float, choose: Choose
 ) -> FallbackRun:
     """Run a job over recorded spells from each start, as a plan says.
 
@@ -197,12 +192,10 @@ def replay_policy(
         Submissions. [s]
     choose : callable
         The plan, e.g. ``SpotPolicy.choose``.
-    look_s : float, optional
-        By default a minute, or a 2,000th of the time to the deadline. [s]
     """
     check_deadline(replace(job, warning_s=None), deadline_s)
     start = np.atleast_1d(np.asarray(start_s, float))
-    look = look_s or max(_SHORTEST_LOOK_S, deadline_s / _LOOKS)
+    look = max(_SHORTEST_LOOK_S, deadline_s / _LOOKS)
     walk = _Walk(spells, job, start, deadline_s, look)
     # An on-demand node that was started in time may end between the last look and the deadline.
     for number in range(int(np.ceil(deadline_s / look)) + 1):
