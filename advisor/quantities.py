@@ -17,7 +17,6 @@ __all__ = [
     "digits",
     "hours_interval",
     "hours_text",
-    "memory_text",
     "parse_bytes",
     "parse_count",
     "parse_hours",
@@ -336,17 +335,6 @@ def size_text(size: float) -> str:
     """
     number, prefix = _scaled(size, ("", "k", "M", "G", "T", "P"))
     return f"{number} {prefix}B"
-
-
-def memory_text(size: float) -> str:
-    """Return an amount of memory in GiB (2**30 bytes).
-
-    Examples
-    --------
-    >>> memory_text(80 * 2**30), memory_text(3.5 * 2**30)
-    ('80.0 GiB', '3.50 GiB')
-    """
-    return f"{digits(size / 2**30)} GiB"
 
 
 def rate_text(bytes_per_s: float) -> str:
