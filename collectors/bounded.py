@@ -58,6 +58,15 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path))
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty where it cannot be read, or is none."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def parse_json(text: str | bytes) -> Any:
     """Return a JSON value.
 
