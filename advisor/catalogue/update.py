@@ -37,9 +37,6 @@ from advisor.errors import AdvisorError, CatalogueError, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Options", "Outcome", "Report", "given_files", "update_catalogue"]
-
-
 # ------------------------------------------------------------------------------------------
 # Unpack a zip or tar file that a user gave, into a folder of its own and nowhere else.
 

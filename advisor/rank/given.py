@@ -59,9 +59,6 @@ from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
 from advisor.rank.ranking_front import pareto_front
 
-__all__ = ["FAMILIES", "PlanQuestion", "plan"]
-
-
 # ------------------------------------------------------------------------------------------
 # What ``advisor plan`` is asked: a job, the machines that are given, and what may be chosen.
 
