@@ -205,7 +205,7 @@ def on_spot_with_fallback(
     """
     rentals = fallback_rentals(
         packaged_spot_history(), spot_jobs(job, columns, rows, bands),
-        nodes=columns.count[rows], hazard=hazards(bands), price_ratio=price_ratio,
+        nodes=columns.count[rows].astype(float), hazard=hazards(bands), price_ratio=price_ratio,
     )  # fmt: skip
     share = rentals.mean.on_demand_s / (rentals.mean.on_demand_s + rentals.mean.spot_s)
     failures_s = share * _failures_s(job, columns, rows)
