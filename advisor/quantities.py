@@ -17,7 +17,6 @@ __all__ = [
     "digits",
     "hours_interval",
     "hours_text",
-    "memory_text",
     "parse_bytes",
     "parse_count",
     "parse_hours",
@@ -81,10 +80,8 @@ _MONEY_HINT: Final = "use 40, $40 or 1.5k"
 _COUNT_HINT: Final = "use 15B, 350M, 2T, 9e6 or a plain number"
 
 
-def parse_hours(value: str | float, *, option: str = "", needs_unit: bool = False) -> float:
+def parse_hours(value: str | float, *, option: str = "") -> float:
     """Read a duration, in hours; a bare number is hours. [h].
-
-    ``needs_unit`` refuses bare numbers other than 0, where hours would surprise.
 
     Raises UsageError if it cannot be read or is negative.
 
@@ -93,18 +90,20 @@ def parse_hours(value: str | float, *, option: str = "", needs_unit: bool = Fals
     >>> parse_hours("90m"), parse_hours("1h30m"), parse_hours("1d12h"), parse_hours("6")
     (1.5, 1.5, 36.0, 6.0)
     """
-    return _finite(_duration(value, option, needs_unit) / 3600, value, "a duration", option)
+    return _finite(_duration(value, option) / 3600, value, "a duration", option)
 
 
 def parse_seconds(text: str, *, option: str = "", needs_unit: bool = False) -> float:
     """Read a duration, in seconds; as ``parse_hours``, a bare number is hours. [s].
+
+    ``needs_unit`` refuses bare numbers other than 0, where hours would surprise.
 
     Examples
     --------
     >>> parse_seconds("45s"), parse_seconds("4 ms"), parse_seconds("0.5")
     (45.0, 0.004, 1800.0)
     """
-    return _finite(_duration(text, option, needs_unit), text, "a duration", option)
+    return _finite(_duration(text, option, needs_unit=needs_unit), text, "a duration", option)
 
 
 def parse_bytes(value: str | float, *, option: str = "", needs_unit: bool = False) -> float:
@@ -194,7 +193,7 @@ def parse_count(value: str | float, *, option: str = "") -> float:
     return _quantity(value, _COUNTS, "a count", option, _COUNT_HINT)
 
 
-def _duration(value: str | float, option: str, needs_unit: bool) -> Fraction:
+def _duration(value: str | float, option: str, *, needs_unit: bool = False) -> Fraction:
     """Return a duration, exactly. [s]."""
     what, hint = "a duration", _DURATION_HINT
     if not isinstance(value, str) or _BARE.fullmatch(value.strip()):
@@ -336,17 +335,6 @@ def size_text(size: float) -> str:
     """
     number, prefix = _scaled(size, ("", "k", "M", "G", "T", "P"))
     return f"{number} {prefix}B"
-
-
-def memory_text(size: float) -> str:
-    """Return an amount of memory in GiB (2**30 bytes).
-
-    Examples
-    --------
-    >>> memory_text(80 * 2**30), memory_text(3.5 * 2**30)
-    ('80.0 GiB', '3.50 GiB')
-    """
-    return f"{digits(size / 2**30)} GiB"
 
 
 def rate_text(bytes_per_s: float) -> str:

@@ -88,7 +88,7 @@ def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
     write_bytes(path, text.encode(), mode=mode)
 
 
-def append_line(path: Path, line: bytes, *, mode: int = 0o666) -> None:
+def append_line(path: Path, line: bytes) -> None:
     """Add a line to a journal in one write, on disk on return.
 
     A line that a killed writer cut short does not swallow this one, and a full disk leaves none
@@ -97,7 +97,7 @@ def append_line(path: Path, line: bytes, *, mode: int = 0o666) -> None:
     Raises OSError if it cannot be written; the file is as before then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":

@@ -53,9 +53,18 @@ def read_bytes(file: IO[bytes], *, most_bytes: int = MOST_BYTES) -> bytes:
     return bytes(content)
 
 
-def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
+def read_json(path: Path) -> Any:
     """Return the value in a JSON file; see ``parse_json``."""
-    return parse_json(read_text(path, most_bytes=most_bytes))
+    return parse_json(read_text(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty where it cannot be read, or is none."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def parse_json(text: str | bytes) -> Any:

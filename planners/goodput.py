@@ -442,7 +442,6 @@ def save_s(
     nodes: ArrayLike = 1,
     bytes_per_s: ArrayLike = NODE_BYTES_PER_S,
     disk_bytes: float | None = None,
-    kept: int = 2,
 ) -> Column:
     """Return how long the job stands still for one save, written by all nodes side by side [s].
 
@@ -458,8 +457,6 @@ def save_s(
         Of one node. [bytes/s]
     disk_bytes : float, optional
         Space for checkpoints. [bytes]
-    kept : int
-        Checkpoints on the disk at once: the new one is written before the old one goes.
 
     Examples
     --------
@@ -468,16 +465,17 @@ def save_s(
     """
     size = np.atleast_1d(np.asarray(state_bytes, float))
     rate = np.asarray(bytes_per_s, float) * np.asarray(nodes, float)
-    if not (np.all(size >= 0) and np.all(rate > 0) and kept >= 1):
+    if not (np.all(size >= 0) and np.all(rate > 0)):
         raise PlanningError(
             f"a checkpoint of {size.min():g} bytes, written at {rate.min():g} bytes/s, is "
             "out of range",
             hint="give bytes and bytes per second",
             exit_code=2,
         )
-    if disk_bytes is not None and float(size.max()) * kept > disk_bytes:
+    # The new one is written before the old one goes.
+    if disk_bytes is not None and 2 * float(size.max()) > disk_bytes:
         raise PlanningError(
-            f"{kept} checkpoints of {size.max() / GIB:.1f} GiB do not fit the disk's "
+            f"2 checkpoints of {size.max() / GIB:.1f} GiB do not fit the disk's "
             f"{disk_bytes / GIB:.1f} GiB",
             hint="rent a larger disk, or save to an object store",
             exit_code=3,

@@ -27,8 +27,9 @@ from advisor.lab.data import MLPERF
 from advisor.lab.fit.scaling import fit_without_each, read_clusters, variance_components
 from advisor.lab.score import runs, scaling
 from advisor.lab.score.harness import Answers, Blinded, Protocol, Questions, by, evaluate
+from advisor.lab.score.runs import random_ratio, walked_ratio
 from advisor.lab.score.scores import FORMS, STATISTICS, Group, Scores, Validation, score
-from advisor.learned.choose import Runs, random_ratio, walked_ratio
+from advisor.learned.choose import Runs
 from advisor.planners.links.data_parallel import ScalingParameters
 
 ROOT = Path(__file__).parents[1]

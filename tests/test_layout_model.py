@@ -123,11 +123,6 @@ def test_intervals_weigh_tables_equally_and_leave_their_own_out() -> None:
     # With two tables left, every generation's are taken; so too where nothing is known of it.
     assert model.log_half_width(1, 0.9, without="b") == model.log_half_width(3, 0.9, without="b")
     assert model.log_half_width(1, 0.9, without="b") != model.log_half_width(1, 0.9)
-    half = model.log_half_width(1, 0.9)
-    estimate = model.estimate_s(10.0, 1, 0.9)
-    assert (estimate.low, estimate.high) == pytest.approx(
-        (10 / math.exp(half), 10 * math.exp(half))
-    )
 
 
 def test_one_table_of_a_generation_that_errs_much_widens_its_interval() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from advisor import data
 from advisor.cli.train import app
 from advisor.errors import ModelError, UsageError
-from advisor.lab.fit import check
+from advisor.lab.fit import check, verbs
 from advisor.records import reads
 from advisor.train import folder as model_folder
 
@@ -49,7 +49,7 @@ def test_a_card_says_nothing_that_its_metrics_do_not(name: str) -> None:
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     about = (folder / model_folder.ABOUT).read_text(encoding="utf-8")
     card = (folder / "card.md").read_text(encoding="utf-8")
-    assert card == model_folder.model_folder_card(name, metrics, about)
+    assert card == verbs.card_of(name, metrics, about)
 
 
 @pytest.mark.slow
@@ -143,8 +143,8 @@ def test_a_day_is_a_day() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_rounding_is_near_and_rounding_again_changes_nothing(value: object, digits: int) -> None:
-    once = model_folder.rounded(value, digits)
-    assert model_folder.rounded(once, digits) == once
+    once = verbs.rounded(value, digits)
+    assert verbs.rounded(once, digits) == once
     if isinstance(value, float):
         assert once == pytest.approx(value, rel=10.0 ** (1 - digits))
 
@@ -153,7 +153,7 @@ def test_writing_keeps_what_else_lies_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     origin = model_folder.origin("scaling", {"a/b": "f" * 64}, "2026-01-02")
     errors = {"errors": {"a": {"rows": 3, "mean": 0.25}}, "rows": 3}
-    model_folder.write("scaling", tmp_path, origin, {"parameters.json": "{}\n"}, errors)
+    verbs.write("scaling", tmp_path, origin, {"parameters.json": "{}\n"}, errors)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert list(metrics)[:4] == list(model_folder.ORIGIN)

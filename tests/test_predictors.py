@@ -17,16 +17,9 @@ from typer.testing import CliRunner
 from advisor.cli.program import app
 from advisor.errors import ModelError, UsageError
 from advisor.lab.learned.sequence import SequenceNetwork
+from advisor.lab.score.runs import walked_ratio
 from advisor.learned import features
-from advisor.learned.choose import (
-    Regret,
-    Runs,
-    chosen_ratio,
-    penalty_for,
-    regret,
-    scores,
-    walked_ratio,
-)
+from advisor.learned.choose import Regret, Runs, chosen_ratio, penalty_for, regret, scores
 from advisor.learned.evaluation import Contest, best_of, evaluate, metrics
 from advisor.learned.features import analytic_time_s, communication_s
 from advisor.learned.intervals import left_out

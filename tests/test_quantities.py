@@ -26,7 +26,6 @@ PAIRS: dict[str, tuple[Callable[[float], str], Parse, float, float]] = {
     "hours": (q.hours_text, q.parse_hours, 1e-6, 1e6),
     "seconds": (q.seconds_text, q.parse_seconds, 1e-5, 1e9),
     "size": (q.size_text, q.parse_bytes, 1.0, 1e17),
-    "memory": (q.memory_text, q.parse_bytes, 2.0**20, 2.0**45),
     "rate": (q.rate_text, q.parse_rate, 1.0, 1e13),
     "share": (q.share_text, q.parse_share, 1e-4, 1.0),
     "money": (q.usd_text, q.parse_usd, 1e-4, 1e9),

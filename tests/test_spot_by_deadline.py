@@ -16,8 +16,9 @@ from advisor.ask import Constraints, JobSpec
 from advisor.catalogue import parse_gpus
 from advisor.cli.program import app
 from advisor.errors import UsageError
+from advisor.estimate.completion import whole_run
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.spot import planned_jobs
+from advisor.estimate.spot import spot_jobs
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
 from advisor.planners.spot.availability import Spells, SpotJob, hazard_of_band
@@ -125,7 +126,8 @@ def test_it_costs_what_the_simulator_says(
     bands = {"below 5%": "<5%", "5 to 10%": "5-10%", "10 to 15%": "10-15%", "15 to 20%": "15-20%"}
     band = next((b for words, b in bands.items() if words in offer.terms), ">20%")
     place = float(list(dict.fromkeys([*bands.values(), ">20%"])).index(band))
-    (planned,) = planned_jobs(job, columns, np.array([0]), np.array([place]))
+    factor = whole_run(job, columns, None)[0]
+    (planned,) = spot_jobs(job, columns, np.array([0]), np.array([place]), factor)
     on_demand = next(b for b in one.bills if b.pricing == "on-demand").price_usd_per_h / count
     question = SpotQuestion(
         job=replace(planned, warning_s=None), nodes=count,

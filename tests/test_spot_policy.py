@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from advisor import data
 from advisor.lab import score
 from advisor.lab.score import spot
+from advisor.lab.score.spot import clairvoyant_usd
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import Spells, SpotJob
-from advisor.planners.spot.deadline import clairvoyant_usd, replay_policy, replay_with_fallback
+from advisor.planners.spot.deadline import replay_policy, replay_with_fallback
 from advisor.planners.spot.policy import BINS, ON_DEMAND, ON_SPOT, SpellHazards, SpotPolicy
 
 JOB = SpotJob(work_s=10 * HOUR_S, restart_s=300.0, checkpoint_interval_s=1800.0)

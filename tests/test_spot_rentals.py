@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from advisor.estimate.spot import Workers, counts_below, elastic_spot, spot_with_fallback
-from advisor.planners.spot.availability import Spells, joined
-from advisor.planners.spot.columns import RentalColumns, SpotHistory
+from advisor.estimate.spot import Workers, counts_below, elastic_rentals, fallback_rentals
+from advisor.planners.spot.availability import Spells, SpotJob, joined
+from advisor.planners.spot.columns import RentalColumns, SpotHistory, best_interval_s
 
 
 def spells_of(seconds: list[int]) -> Spells:
@@ -37,7 +37,6 @@ def test_counts_that_are_no_faster_are_left_out() -> None:
     assert workers is not None
     assert workers.counts.tolist() == [1, 8]
     assert workers.rate.tolist() == [0.25, 1.0]
-    assert workers.least_machine_s == 0.5  # one machine does an eighth of the rent in 4 x the time
     assert Workers.of([1, 2], [1.0, 1.0]) is None
     assert Workers.of([1, 2], [np.nan, 1.0]) is None
 
@@ -49,20 +48,29 @@ HISTORY = SpotHistory(
 )
 
 
+def job(
+    work_s: float, restart_s: float, checkpoint_s: float, nodes: float, hazard: float
+) -> SpotJob:
+    columns = (np.array([value]) for value in (nodes, hazard, checkpoint_s))
+    return SpotJob(
+        work_s=work_s, restart_s=restart_s, checkpoint_s=checkpoint_s,
+        checkpoint_interval_s=float(best_interval_s(HISTORY, *columns)[0]),
+    )  # fmt: skip
+
+
 def fallback_columns(price_ratio: float, hazard: float = 1.0) -> RentalColumns:
-    return spot_with_fallback(
-        np.array([3600.0 * 5, 3600.0 * 50]), history=HISTORY, nodes=np.array([1.0, 4.0]),
-        checkpoint_s=np.full(2, 5.0), restart_s=np.array([60.0, 120.0]), hazard=np.full(2, hazard),
+    jobs = [job(3600.0 * 5, 60.0, 5.0, 1.0, hazard), job(3600.0 * 50, 120.0, 5.0, 4.0, hazard)]
+    return fallback_rentals(
+        HISTORY, jobs, nodes=np.array([1.0, 4.0]), hazard=np.full(2, hazard),
         price_ratio=np.full(2, price_ratio),
     )  # fmt: skip
 
 
 def test_columns_are_the_replays_of_each_candidate_alone() -> None:
     both = fallback_columns(0.3)
-    alone = spot_with_fallback(
-        np.array([3600.0 * 50]), history=HISTORY, nodes=np.array([4.0]),
-        checkpoint_s=np.full(1, 5.0), restart_s=np.array([120.0]), hazard=np.ones(1),
-        price_ratio=np.array([0.3]),
+    alone = fallback_rentals(
+        HISTORY, [job(3600.0 * 50, 120.0, 5.0, 4.0, 1.0)], nodes=np.array([4.0]),
+        hazard=np.ones(1), price_ratio=np.array([0.3]),
     )  # fmt: skip
     assert np.array_equal(both.finish_s[1], alone.finish_s[0])
     assert both.billed_mean_s[1] == alone.billed_mean_s[0]
@@ -86,15 +94,13 @@ def test_more_hazard_moves_fallback_on_demand() -> None:
 
 def test_elastic_is_never_slower_on_spells_that_all_machines_share() -> None:
     """With counts that double the speed, using what there is beats waiting for all."""
-    work = np.array([3600.0 * 30])
     few = Workers.of([1, 2, 4, 8], [8.0, 4.0, 2.0, 1.0])
     pair = Workers.of([4, 8], [2.0, 1.0])
     assert few is not None
     assert pair is not None
     medians = [
-        elastic_spot(
-            work, [workers], history=HISTORY, checkpoint_s=np.zeros(1), restart_s=np.array([1.0]),
-            hazard=np.ones(1),
+        elastic_rentals(
+            HISTORY, [job(3600.0 * 30, 1.0, 0.0, 8.0, 1.0)], [workers], hazard=np.ones(1)
         ).finish_s[0, 1]
         for workers in (pair, few)
     ]  # fmt: skip

@@ -102,7 +102,7 @@ def test_fallback_equals_a_replay_minute_by_minute(
 ) -> None:
     spells = spells_of(minutes, begins_up=begins_up)
     start = int(share * spells.end_s)
-    run = replay_alternating(spells, job, [float(start)])
+    run = replay_alternating(job, spells, [float(start)])
     finish, spot, on_demand = alternating_by_minute(spells, job, start)
     assert run.finish_s[0] == pytest.approx(finish)
     assert run.spot_s[0] == pytest.approx(spot)
@@ -114,7 +114,7 @@ def test_fallback_is_late_and_dear_by_no_more_than_its_moves(
     minutes: list[int], job: SpotJob, share: float, ratio: float
 ) -> None:
     spells = spells_of(minutes)
-    run = replay_alternating(spells, job, [share * spells.end_s])
+    run = replay_alternating(job, spells, [share * spells.end_s])
     stride = job.checkpoint_interval_s + job.checkpoint_s
     moves_s = run.changes[0] * (job.restart_s + max(stride, job.checkpoint_s))
     assert job.wall_s - 1e-6 <= run.finish_s[0] <= job.wall_s + moves_s + 1e-6
@@ -129,12 +129,12 @@ def test_fallback_with_spot_that_stays_is_plain_spot_and_without_any_on_demand(
     job: SpotJob, start: float
 ) -> None:
     always = Spells(up_start_s=np.zeros(1), up_length_s=np.full(1, 1e5), end_s=1e5)
-    run, plain = replay_alternating(always, job, [start]), replay(always, job, [start])
+    run, plain = replay_alternating(job, always, [start]), replay(always, job, [start])
     assert run.finish_s[0] == pytest.approx(plain.finish_s[0])
     assert run.spot_s[0] == pytest.approx(plain.rented_s[0])
     assert run.on_demand_s[0] == 0
     never = Spells(up_start_s=np.zeros(0), up_length_s=np.zeros(0), end_s=100.0)
-    run = replay_alternating(never, job, [start])
+    run = replay_alternating(job, never, [start])
     assert run.finish_s[0] == pytest.approx(job.wall_s)
     assert run.on_demand_s[0] == pytest.approx(job.wall_s)
     assert run.spot_s[0] == 0
@@ -148,7 +148,7 @@ def test_short_spells_do_not_keep_a_job_with_fallback_from_ending() -> None:
     """Spells shorter than a restart: who took them all would get nowhere."""
     spells = spells_of([3, 4] * 2000)
     job = SpotJob(work_s=500.0, restart_s=4.0, checkpoint_interval_s=5.0, checkpoint_s=1.0)
-    run = replay_alternating(spells, job, np.arange(0.0, 70.0))
+    run = replay_alternating(job, spells, np.arange(0.0, 70.0))
     assert np.all(run.finish_s <= job.wall_s + 4 + job.restart_s)
 
 

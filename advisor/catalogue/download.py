@@ -78,11 +78,7 @@ class RawStore:
         return RawFile(name=name, path=self._path(source, name), **entry)
 
     def _index(self, source: str) -> dict[str, Any]:
-        try:
-            content = bounded.read_json(self._path(source, _INDEX))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
+        return bounded.read_object(self._path(source, _INDEX))
 
     def _path(self, source: str, name: str) -> Path:
         """Return where a file lies; names come from adapters, perhaps from other packages."""
@@ -96,14 +92,11 @@ class RawStore:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""
-    return digest.hexdigest()
 
 
 _BLOCK: Final = 1 << 16

@@ -332,11 +332,7 @@ def previous_folder(folder: Path) -> Path:
 
 def read_manifest(folder: Path) -> Mapping[str, Any]:
     """Return what ``update`` noted of a snapshot; empty for the bundled one."""
-    try:
-        content = bounded.read_json(folder / MANIFEST)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return bounded.read_object(folder / MANIFEST)
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:

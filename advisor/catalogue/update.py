@@ -13,7 +13,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -36,9 +36,6 @@ from advisor.errors import AdvisorError, CatalogueError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Options", "Outcome", "Report", "given_files", "update_catalogue"]
-
 
 # ------------------------------------------------------------------------------------------
 # Unpack a zip or tar file that a user gave, into a folder of its own and nowhere else.
@@ -176,16 +173,9 @@ def _files_of(source: Source, folder: Path, name: str) -> list[RawFile]:
         relative = path.relative_to(folder).as_posix()
         if path.is_file() and path.name != _INDEX and adapter.owns(f"{name}/{relative}"):
             file = local_file(relative, path)
-            files.append(_dated(file, _index(path.parent).get(path.name)))
+            index = bounded.read_object(path.parent / _INDEX)
+            files.append(_dated(file, index.get(path.name)))
     return files
-
-
-def _index(folder: Path) -> Mapping[str, Any]:
-    try:
-        content = bounded.read_json(folder / _INDEX)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _dated(file: RawFile, entry: Any) -> RawFile:

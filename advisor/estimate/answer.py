@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from advisor.answer import (
     Bill,
-    Bottleneck,
     Candidate,
     Configuration,
     Estimate,
@@ -57,9 +56,8 @@ def candidate(
     """
     offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
-    step = Estimate.lognormal(
-        float(columns.step_s[column]), float(columns.log_sd[column]), coverage
-    )
+    row = row_answer(job, columns, column, coverage)
+    step, shares = row["step_time_s"], row["shares"]
     price = offer.price_usd_per_h * count
     storage = float(side.storage_usd_per_h[offer_row]) * count
     egress = float(side.egress_usd[offer_row])
@@ -78,32 +76,21 @@ def candidate(
             column, steady_price * count + hourly, coverage, once_usd=once, billing=billing
         )
     breakdown = completion.breakdown(completion_row, price, storage, egress, billing)
-    shares: dict[str, float] = {
-        name: float(values[column]) for name, values in columns.shares.items()
-    }
-    bottleneck = cast(Bottleneck, max(shares, key=lambda name: shares[name]))
-    layout = columns.layout(column)
     speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
     units = transformer_units(
-        job, step.value, int(columns.workers[column]), device,
+        job, step.value, row["devices"], device,
         hours=float(completion.spot_h[completion_row] + completion.on_demand_h[completion_row]),
     )  # fmt: skip
     return Candidate(
+        **row,
         rank=rank,
         configuration=Configuration(parts=((offer, count),)),
-        devices=int(columns.workers[column]),
-        layout=layout,
-        step_time_s=step,
-        throughput_samples_per_s=throughput(job, step),
         training_time_h=time_h,
         cost_usd=cost,
-        memory_gib=float(columns.memory_bytes[column]) / GIB,
-        bottleneck=bottleneck,
-        shares=shares,
         reasons=(
             waits(shares),
             *units_words(to_record(units)),
-            *_network(columns, column, shares),
+            *network_words(columns, column, shares),
             *_learned(columns, column),
             *why,
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
@@ -112,11 +99,9 @@ def candidate(
             *_on_demand(*alike),
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
-        is_extrapolating=bool(columns.is_extrapolating[column]),
-        way=way_name(int(columns.way[column])),
         breakdown=breakdown,
         is_learned=_is_learned(columns, column),
-        is_network_assumed=_is_network_assumed(columns, column),
+        is_network_assumed=bool(columns.is_network_assumed[column]),
         on_demand_time_h=alike[0],
         on_demand_cost_usd=alike[1],
         completion=completion.way_of(completion_row),
@@ -124,6 +109,23 @@ def candidate(
         bills=bills,
         units=units,
     )
+
+
+def row_answer(job: Job, columns: TimeColumns, row: int, coverage: float) -> dict[str, Any]:
+    """Return what one row of the columns says of an answer, by the names of its fields."""
+    step = Estimate.lognormal(float(columns.step_s[row]), float(columns.log_sd[row]), coverage)
+    shares: dict[str, float] = {name: float(part[row]) for name, part in columns.shares.items()}
+    return {
+        "devices": int(columns.workers[row]),
+        "layout": columns.layout(row),
+        "way": way_name(int(columns.way[row])),
+        "step_time_s": step,
+        "throughput_samples_per_s": throughput(job, step),
+        "memory_gib": float(columns.memory_bytes[row]) / GIB,
+        "shares": shares,
+        "bottleneck": max(shares, key=lambda name: shares[name]),
+        "is_extrapolating": bool(columns.is_extrapolating[row]),
+    }
 
 
 def _bills(
@@ -213,14 +215,12 @@ def _is_learned(columns: TimeColumns, column: int) -> bool:
     return columns.is_learned is not None and bool(columns.is_learned[column])
 
 
-def _is_network_assumed(columns: TimeColumns, column: int) -> bool:
-    return bool(columns.is_network_assumed[column])
-
-
-def _network(columns: TimeColumns, column: int, shares: Mapping[str, float]) -> tuple[str, ...]:
-    if not _is_network_assumed(columns, column):
-        return ()
-    return (assumed_network(shares["network"]),)
+def network_words(
+    columns: TimeColumns, column: int, shares: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Say that a row rests on an assumed network, where it does."""
+    is_assumed = columns.is_network_assumed[column]
+    return (assumed_network(shares["network"]),) if is_assumed else ()
 
 
 def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:

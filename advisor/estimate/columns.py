@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
-from advisor.planners.core import OFFLOADS, RECOMPUTES, Layout, Layouts, Schedule
+from advisor.planners.core import OFFLOADS, Layout, Layouts
+from advisor.planners.layouts import layout_at
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -120,38 +121,7 @@ class TimeColumns:
 
     def layout(self, row: int) -> Layout:
         """Return the layout of one row as an object."""
-        return layout_of(self.layouts, row)
-
-
-def layout_of(layouts: Layouts, row: int) -> Layout:
-    """Return one row of columns of layouts as an object."""
-
-    def at(name: str) -> int:
-        return int(getattr(layouts, name)[row])
-
-    schedule: Schedule = "1f1b"
-    if at("virtual_stages") > 1:
-        schedule = "interleaved"
-    elif at("holds_all") and at("pp") > 1:
-        schedule = "gpipe"
-    ranks, group, zero = at("dp") * at("cp"), at("shard_group"), at("zero_stage")
-    return Layout(
-        dp=at("dp"),
-        tp=at("tp"),
-        pp=at("pp"),
-        cp=at("cp"),
-        ep=at("ep"),
-        micro_batch=at("micro_batch"),
-        accumulation_steps=at("accumulation_steps"),
-        virtual_stages=at("virtual_stages"),
-        schedule=schedule,
-        zero_stage=zero,
-        recompute=RECOMPUTES[at("recompute")],
-        is_sequence_parallel=bool(at("is_sequence_parallel")),
-        shard_group=group if zero and group < ranks else None,
-        offload=frozenset(name for name in OFFLOADS if at(f"offloads_{name}")),
-        average_every=at("average_every"),
-    )
+        return layout_at(self.layouts, (row,), (len(self.count),))
 
 
 def integer_layouts(rows: int, **columns: Any) -> Layouts:

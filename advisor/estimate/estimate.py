@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
 from advisor.answer import (
     Answer,
-    Bottleneck,
     Candidate,
     CompletionWay,
     Configuration,
@@ -31,13 +30,14 @@ from advisor.errors import UsageError
 from advisor.estimate.answer import (
     beside_steps,
     interruptions,
+    network_words,
     offer_of,
-    throughput,
+    row_answer,
     waits,
     whole_run,
 )
 from advisor.estimate.best import words_of
-from advisor.estimate.columns import STATUSES, TimeColumns, way_name
+from advisor.estimate.columns import STATUSES, TimeColumns
 from advisor.estimate.completion import Completion, SideCosts
 from advisor.estimate.facts import StepFacts
 from advisor.estimate.learned import COST, Learned, candidate_records
@@ -45,7 +45,6 @@ from advisor.estimate.places import layout_of_groups
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.ways.data_parallel import is_answer
-from advisor.estimate.words import assumed_network
 from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
 from advisor.machines import (
     accelerator_devices,
@@ -292,7 +291,7 @@ def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
     device: Device | None, coverage: float, *, is_recorded: bool = False,
 ) -> Answer:  # fmt: skip
-    step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
+    row = row_answer(job, columns, 0, coverage)
     time_h = None
     if job.total_source != NO_LENGTH:
         from advisor.estimate.completion import as_recorded_h, on_demand
@@ -306,35 +305,20 @@ def _estimate(
     price = configuration.price_usd_per_h
     is_priced = machine[0].provider != PROVIDER and not math.isnan(price)
     facts = StepFacts(predictor, job, columns, device, price if is_priced else None)
-    shares: dict[str, float] = {name: float(share[0]) for name, share in columns.shares.items()}
     return Answer(
+        **row,
         job=job.name,
         configuration=configuration,
-        devices=int(columns.workers[0]),
-        step_time_s=step,
-        throughput_samples_per_s=throughput(job, step),
-        shares=shares,
-        bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
-        layout=columns.layout(0),
-        way=way_name(int(columns.way[0])),
-        memory_gib=float(columns.memory_bytes[0]) / GIB,
         device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
-        is_extrapolating=bool(columns.is_extrapolating[0]),
         sources=tuple(facts.all()),
-        notes=(
-            *job.notes,
-            *script_notes(job, [(_is_accelerated(device), int(columns.workers[0]))]),
-        ),
+        notes=(*job.notes, *script_notes(job, [(_is_accelerated(device), row["devices"])])),
         units=transformer_units(
-            job,
-            step.value,
-            int(columns.workers[0]),
-            device,
+            job, row["step_time_s"].value, row["devices"], device,
             hours=None if time_h is None else time_h.value,
         ),
-    )
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------
@@ -364,37 +348,30 @@ def group_candidate(
     )
     storage = sum(each * count for each, count in stored)
     breakdown = completion.breakdown(0, price, storage, once, billing)
-    step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
-    shares: dict[str, float] = {name: float(values[0]) for name, values in columns.shares.items()}
+    row = row_answer(job, columns, 0, coverage) | {
+        "devices": choice.devices, "layout": layout_of_groups(choice), "way": choice.name,
+    }  # fmt: skip
     names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
     # Devices of several kinds have no common peak.
     units = transformer_units(
-        job, step.value, choice.devices, None,
+        job, row["step_time_s"].value, choice.devices, None,
         hours=float(completion.spot_h[0] + completion.on_demand_h[0]),
     )  # fmt: skip
     return Candidate(
+        **row,
         rank=rank,
         configuration=configuration,
-        devices=choice.devices,
-        layout=layout_of_groups(choice),
-        step_time_s=step,
-        throughput_samples_per_s=throughput(job, step),
         training_time_h=time_h,
         cost_usd=cost,
-        memory_gib=float(columns.memory_bytes[0]) / GIB,
-        bottleneck=cast(Bottleneck, max(shares, key=lambda name: shares[name])),
-        shares=shares,
         reasons=(
             words_of(choice, names),
-            waits(shares),
+            waits(row["shares"]),
             *units_words(to_record(units)),
-            *((assumed_network(shares["network"]),) if columns.is_network_assumed[0] else ()),
+            *network_words(columns, 0, row["shares"]),
             *interruptions(completion, 0, sum(n for _, n in parts)),
             *whole_run(completion, 0),
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
-        is_extrapolating=bool(columns.is_extrapolating[0]),
-        way=choice.name,
         breakdown=breakdown,
         completion=completion.way_of(0),
         units=units,

@@ -18,7 +18,6 @@ from typing import Final
 import numpy as np
 
 from advisor import data
-from advisor.answer import Estimate
 from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError, ModelError
@@ -101,11 +100,6 @@ class LayoutModel:
             mean = max(mean, float(np.mean(own)))
         reach = student_quantile((1 + coverage) / 2, len(taken) - 1)
         return reach * math.sqrt(mean * (1 + 1 / len(taken)))
-
-    def estimate_s(self, step_s: float, generation: int, coverage: float = 0.9) -> Estimate:
-        """Return a step time with its prediction interval [s]."""
-        factor = math.exp(self.log_half_width(generation, coverage))
-        return Estimate(value=step_s, low=step_s / factor, high=step_s * factor, coverage=coverage)
 
 
 def _mean_squares(errors: Iterable[TableErrors]) -> list[float]:

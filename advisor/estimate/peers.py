@@ -32,6 +32,7 @@ from advisor.quantities import QUANTILES
 Array = NDArray[np.float64]
 NAME: Final = "peers"
 SCHEMA_VERSION: Final = 1
+_COVERAGE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class PeerModel:
     parts: FittedRate
     minute: FittedRate
 
-    def rates(self, asked: Peers | FirstMinutes, coverage: float = 0.9) -> Array:
+    def rates(self, asked: Peers | FirstMinutes, coverage: float = _COVERAGE) -> Array:
         """Return low, value and high of the samples/s of each row, shape (n, 3).
 
         Raises UsageError if there are no intervals of such a coverage.
@@ -167,10 +168,7 @@ class PeerAnswer:
         }
 
 
-def peers_answer(
-    asked: Peers | FirstMinutes, *, samples: float | None = None, coverage: float = 0.9,
-    model: PeerModel | None = None,
-) -> PeerAnswer:  # fmt: skip
+def peers_answer(asked: Peers | FirstMinutes, *, samples: float | None = None) -> PeerAnswer:
     """Return what peers reach together; ``asked`` has one row.
 
     Raises UsageError if a quantity makes no sense; ModelError if the model cannot be read.
@@ -185,13 +183,13 @@ def peers_answer(
             "the target batch, the rates, the parameters and the samples must be positive",
             hint="e.g. --target-batch 32768 --parameters 198M --peer 4x85",
         )
-    low, value, high = (model or PeerModel.load()).rates(asked, coverage)[0].tolist()
-    rate = Estimate(value=value, low=low, high=high, coverage=coverage)
+    low, value, high = PeerModel.load().rates(asked)[0].tolist()
+    rate = Estimate(value=value, low=low, high=high, coverage=_COVERAGE)
     hours = None
     if samples is not None:
         hours = Estimate(
             value=samples / value / 3600.0, low=samples / high / 3600.0,
-            high=samples / low / 3600.0, coverage=coverage,
+            high=samples / low / 3600.0, coverage=_COVERAGE,
         )  # fmt: skip
     return PeerAnswer(
         samples_per_s=rate,

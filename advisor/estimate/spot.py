@@ -1,6 +1,6 @@
 """The whole job on spot machines that are helped out or that come one by one, as completions.
 
-The replays are ``advisor.estimate.spot``'s and ``elastic_spot``'s; here they are joined with
+The replays are ``planners.spot``'s; here they are joined with
 the step's own error, the failures and the parts of the time, as ``completion`` does for machines
 that stay.
 """
@@ -98,11 +98,6 @@ class Workers:
             return None
         return cls(counts=np.asarray(counts, dtype=np.int64)[kept], rate=rate[kept])
 
-    @property
-    def least_machine_s(self) -> float:
-        """Return the least machine time of a second's work on all machines, as if of all [s]."""
-        return float(np.min(self.counts / self.counts[-1] / self.rate))
-
 
 def counts_below(count: int) -> tuple[int, ...]:
     """Return the numbers of machines on the way to ``count``, ascending, itself the last.
@@ -119,41 +114,41 @@ def counts_below(count: int) -> tuple[int, ...]:
     return tuple(reversed(down))
 
 
-def elastic_spot(
-    work_s: Column, workers: Sequence[Workers], *, history: SpotHistory, checkpoint_s: Column,
-    restart_s: Column, hazard: Column,
-) -> RentalColumns:  # fmt: skip
-    """Return what candidates take and rent, one row a candidate.
+def spot_jobs(
+    job: Job, columns: TimeColumns, rows: Integers, bands: Floats, factors: Floats | float = 1.0
+) -> list[SpotJob]:
+    """Return the job of each row, its work ``factors`` times as long (a whole run's)."""
+    work_s = columns.step_s[rows] * job.paid_steps * factors
+    save_s = save_of_rows_s(job, columns)[rows]
+    nodes = columns.count[rows].astype(float)
+    interval_s = np.broadcast_to(
+        best_interval_s(packaged_spot_history(), nodes, hazards(bands), save_s), rows.shape
+    )
+    return [
+        SpotJob(work_s=work, restart_s=start, checkpoint_interval_s=interval, checkpoint_s=save)
+        for work, start, interval, save in zip(
+            work_s.tolist(), restart_s(columns)[rows].tolist(), interval_s.tolist(),
+            save_s.tolist(), strict=True,
+        )
+    ]  # fmt: skip
 
-    Parameters
-    ----------
-    work_s : ndarray of shape (n,)
-        Useful computing on all machines. [s]
-    history : SpotHistory
-        Records of what spot was like, equally likely.
-    checkpoint_s : ndarray of shape (n,)
-        Standstill of one save. [s]
-    restart_s : ndarray of shape (n,)
-        From machines being there to the first useful step. [s]
-    hazard : ndarray of shape (n,)
-        Of a removal, relative to the history.
-    """
-    nodes = np.array([float(one.counts[-1]) for one in workers])
-    interval_s = best_interval_s(history, nodes, hazard, checkpoint_s)
+
+def _intervals_s(jobs: Sequence[SpotJob]) -> Floats:
+    return np.array([one.checkpoint_interval_s for one in jobs])
+
+
+def elastic_rentals(
+    history: SpotHistory, jobs: Sequence[SpotJob], workers: Sequence[Workers], *, hazard: Column
+) -> RentalColumns:
+    """Return what jobs take and rent, one row a job; ``hazard`` is relative to the history."""
     recorded: dict[tuple[float, float], tuple[Spells, Column]] = {}
     rentals = []
-    for row, one in enumerate(workers):
-        kind = (float(nodes[row]), float(hazard[row]))
+    for one, there, risk in zip(jobs, workers, hazard.tolist(), strict=True):
+        kind = (float(there.counts[-1]), risk)
         if kind not in recorded:
             recorded[kind] = joined(scaled_records(history, *kind), gap_s=0.0)
-        job = SpotJob(
-            work_s=float(work_s[row]),
-            restart_s=float(restart_s[row]),
-            checkpoint_interval_s=float(interval_s[row]),
-            checkpoint_s=float(checkpoint_s[row]),
-        )
-        rentals.append(_replayed(*recorded[kind], one, job))
-    return RentalColumns.of(rentals, np.ones(nodes.size), interval_s)
+        rentals.append(_replayed(*recorded[kind], there, one))
+    return RentalColumns.of(rentals, np.ones(len(rentals)), _intervals_s(jobs))
 
 
 def _replayed(spells: Spells, begin: Column, workers: Workers, job: SpotJob) -> Rental:
@@ -181,47 +176,20 @@ def _replayed(spells: Spells, begin: Column, workers: Workers, job: SpotJob) -> 
 _PROGRESS: Final = 0.5
 
 
-def spot_with_fallback(
-    work_s: Column, *, history: SpotHistory, nodes: Column, checkpoint_s: Column,
-    restart_s: Column, hazard: Column, price_ratio: Column,
+def fallback_rentals(
+    history: SpotHistory, jobs: Sequence[SpotJob], *, nodes: Column, hazard: Column,
+    price_ratio: Column,
 ) -> RentalColumns:  # fmt: skip
-    """Return what candidates take and rent, one row a candidate.
+    """Return what jobs take and rent, one row a job; ``hazard`` is relative to the history.
 
-    Parameters
-    ----------
-    work_s : ndarray of shape (n,)
-        Useful computing. [s]
-    history : SpotHistory
-        Records of what spot was like, equally likely.
-    nodes : ndarray of shape (n,)
-    checkpoint_s : ndarray of shape (n,)
-        Standstill of one save. [s]
-    restart_s : ndarray of shape (n,)
-        From machines being there to the first useful step. [s]
-    hazard : ndarray of shape (n,)
-        Of a removal, relative to the history.
-    price_ratio : ndarray of shape (n,)
-        Of a spot hour to an on-demand hour.
+    ``price_ratio``: of a spot hour to an on-demand hour.
     """
-    interval_s = best_interval_s(history, nodes, hazard, checkpoint_s)
     rentals = []
-    for row in range(work_s.size):
-        job = SpotJob(
-            work_s=float(work_s[row]),
-            restart_s=float(restart_s[row]),
-            checkpoint_interval_s=float(interval_s[row]),
-            checkpoint_s=float(checkpoint_s[row]),
-        )
-        records = scaled_records(history, float(nodes[row]), float(hazard[row]))
+    for one, *machines in zip(jobs, nodes.tolist(), hazard.tolist(), strict=True):
+        records = scaled_records(history, *machines)
         progress_s = [_PROGRESS * record.end_s for record in records]
-        rentals.append(
-            replay_records(records, job, partial(_spot_fallback_replayed, job), progress_s)
-        )
-    return RentalColumns.of(rentals, price_ratio, interval_s)
-
-
-def _spot_fallback_replayed(job: SpotJob, spells: Spells, start_s: Column) -> Rental:
-    return replay_alternating(spells, job, start_s)
+        rentals.append(replay_records(records, one, partial(replay_alternating, one), progress_s))
+    return RentalColumns.of(rentals, price_ratio, _intervals_s(jobs))
 
 
 def on_spot_with_fallback(
@@ -235,16 +203,10 @@ def on_spot_with_fallback(
     on-demand hour, with what is paid by the hour besides; ``coverage``: of the interval, as in
     ``completion.on_spot``.
     """
-    work_s = columns.step_s[rows] * job.paid_steps
-    rentals = spot_with_fallback(
-        work_s,
-        history=packaged_spot_history(),
-        nodes=columns.count[rows].astype(float),
-        checkpoint_s=save_of_rows_s(job, columns)[rows],
-        restart_s=restart_s(columns)[rows],
-        hazard=hazards(bands),
-        price_ratio=price_ratio,
-    )
+    rentals = fallback_rentals(
+        packaged_spot_history(), spot_jobs(job, columns, rows, bands),
+        nodes=columns.count[rows].astype(float), hazard=hazards(bands), price_ratio=price_ratio,
+    )  # fmt: skip
     share = rentals.mean.on_demand_s / (rentals.mean.on_demand_s + rentals.mean.spot_s)
     failures_s = share * _failures_s(job, columns, rows)
     return _spot_ways_completion(
@@ -261,14 +223,8 @@ def on_elastic_spot(
     ``workers`` has the counts of each row and how fast they are; the other parameters are those of
     ``on_spot_with_fallback``.
     """
-    rentals = elastic_spot(
-        columns.step_s[rows] * job.paid_steps,
-        workers,
-        history=packaged_spot_history(),
-        checkpoint_s=save_of_rows_s(job, columns)[rows],
-        restart_s=restart_s(columns)[rows],
-        hazard=hazards(bands),
-    )
+    jobs = spot_jobs(job, columns, rows, bands)
+    rentals = elastic_rentals(packaged_spot_history(), jobs, workers, hazard=hazards(bands))
     return _spot_ways_completion(
         job, columns, rows, rentals, coverage, way="elastic-spot", failures_s=np.zeros(rows.size)
     )
@@ -356,39 +312,12 @@ _SHOWN = (0.1, 0.5, 0.9)
 _STARTS = 16  # in each record, as many as the simulator takes
 
 
-def planned_jobs(job: Job, columns: TimeColumns, rows: Integers, bands: Floats) -> list[SpotJob]:
-    """Return the job of each row as the plan sees it: work with what a whole run adds, and saves.
-
-    ``rows``: (n,); rows of ``columns``, all with a time; ``bands``: (n,); AWS's interruption band,
-    0 to 4; nan (unknown) is taken as the worst.
-    """
-    return _planned(job, columns, rows, bands, whole_run(job, columns, None)[0][rows])
-
-
-def _planned(
-    job: Job, columns: TimeColumns, rows: Integers, bands: Floats, factors: Floats
-) -> list[SpotJob]:
-    work_s = columns.step_s[rows] * job.paid_steps * factors
-    save_s = save_of_rows_s(job, columns)[rows]
-    nodes = columns.count[rows].astype(float)
-    interval_s = np.broadcast_to(
-        best_interval_s(packaged_spot_history(), nodes, hazards(bands), save_s), rows.shape
-    )
-    return [
-        SpotJob(work_s=work, restart_s=start, checkpoint_interval_s=interval, checkpoint_s=save)
-        for work, start, interval, save in zip(
-            work_s.tolist(), restart_s(columns)[rows].tolist(), interval_s.tolist(),
-            save_s.tolist(), strict=True,
-        )
-    ]  # fmt: skip
-
-
 def late_fractions(
     job: Job, columns: TimeColumns, rows: Integers, bands: Floats, deadline_h: float
 ) -> Floats:
     """Return the probability that each row misses a deadline by its plan."""
     factors, added = whole_run(job, columns, None)
-    jobs = _planned(job, columns, rows, bands, factors[rows])
+    jobs = spot_jobs(job, columns, rows, bands, factors[rows])
     return _late(jobs, deadline_h, _error(columns, rows, added))
 
 
@@ -405,13 +334,13 @@ def on_spot_by_deadline(
 ) -> Completion:  # fmt: skip
     """Return what the job takes by the plan that costs least and keeps the deadline.
 
-    ``job``, ``columns``, ``rows``, ``bands``: as for ``planned_jobs``; each row can keep the
-    deadline on demand; ``usd_per_h``: (n,); spot and on-demand price of all machines, with what is
-    paid by the hour besides [USD/h]; ``coverage``: of the interval; no job that can keep the
-    deadline ends behind it.
+    ``rows``, ``bands``: as for ``on_spot_with_fallback``; each row can keep the deadline on
+    demand; ``usd_per_h``: (n,); spot and on-demand price of all machines, with what is paid by the
+    hour besides [USD/h]; ``coverage``: of the interval; no job that can keep the deadline ends
+    behind it.
     """
     factors, added = whole_run(job, columns, None)
-    jobs = _planned(job, columns, rows, bands, factors[rows])
+    jobs = spot_jobs(job, columns, rows, bands, factors[rows])
     runs = [
         replay_plan(
             scaled_records(packaged_spot_history(), float(columns.count[row]), float(hazard)),
@@ -456,7 +385,7 @@ def _completion(
         finish_h=finish_h,
         billed_h=widened(quantiles_s, billed_s.mean(axis=1), error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / work_s - 1.0,
-        checkpoint_interval_s=np.array([one.checkpoint_interval_s for one in jobs]),
+        checkpoint_interval_s=_intervals_s(jobs),
         is_negligible=np.zeros(rows.shape, dtype=bool),
         whole_run_factor=factor,
         way=np.full(rows.shape, COMPLETIONS.index("spot-by-deadline")),

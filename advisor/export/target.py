@@ -49,7 +49,6 @@ class Target:
     blanks: Mapping[str, Blank] = field(default_factory=dict)
     providers: frozenset[str] | None = None  # of the catalogue; None: whoever owns the machines
     runs_here: bool = False  # the machine at hand will do
-    mixes: bool = False  # machines of several types can train together
 
     def check(self, pick: Pick) -> None:
         """Refuse machines that the target cannot rent."""
@@ -59,7 +58,7 @@ class Target:
                 f"the pick is this machine, which {self.name} does not rent",
                 hint=f"name a row that is rented: advisor export 1 --to {self.name}",
             )
-        if len(pick.parts) > 1 and not self.mixes:
+        if len(pick.parts) > 1:
             raise NotExportableError(
                 f"row {pick.rank} mixes machine types, and {self.name} starts equal machines",
                 hint="export another row, or recommend without --mixed",

@@ -60,7 +60,6 @@ class AskedMachines:
     provider: str | None = None
     region: str | None = None
     completion: CompletionWay = "on-demand"  # what the job runs on until it is done
-    time_limit_h: float | None = None  # when the submission is ended, done or not [h]
     note: str = ""  # how the submission was understood, where it left the machine open
 
     @property
@@ -252,11 +251,8 @@ def _recommended(
 ) -> Remedy:  # fmt: skip
     """Return what ``recommend`` picks under the same limits, or what comes nearest to them."""
     limits = question.constraints
-    deadline_h = min((x for x in (limits.deadline_h, asked.time_limit_h) if x), default=None)
     pricings = tuple(dict.fromkeys((*limits.pricings, asked.pricing)))
-    within = replace(
-        question, constraints=replace(limits, pricings=pricings, deadline_h=deadline_h)
-    )
+    within = replace(question, constraints=replace(limits, pricings=pricings))
     answer = api.ranked(job, within, predictor=predictor, recording=recording, with_changes=False)
     pick = answer.picks.get("best_value")
     if pick == "here" and answer.here is not None:
@@ -360,7 +356,7 @@ def _rented(job: Job, asked: AskedMachines, question: Question, predictor: Predi
         known_network=limits.known_network,
     )  # fmt: skip
     time_h, cost = candidate.training_time_h, candidate.cost_usd
-    reasons += against(limits, asked.time_limit_h, time_h, cost)
+    reasons += against(limits, None, time_h, cost)
     return Judged(
         asked=asked, reasons=reasons, candidate=candidate, training_time_h=time_h,
         cost_usd=cost, note=asked.note,

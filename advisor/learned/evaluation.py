@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -233,36 +233,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def report_lines(splits: Sequence[SplitScores]) -> list[str]:
-    """Return a table for people: one line a split and baseline."""
-    lines = [_HEADER]
-    for split in splits:
-        lines.append(_line(split.name, split.overall))
-        lines += [_line(f"  {name}", m) for name, m in split.baselines.items()]
-        if (found := split.top1_regret) is not None:
-            lines.append(
-                f"  top-1 regret over {found.jobs} jobs: {found.top1:.3f} "
-                f"(constant answer {found.constant:.3f}, random {found.random:.3f})"
-            )
-    return lines
-
-
 _LEAST_ROWS: Final = 2  # that an estimator can be fitted on
-_HEADER: Final = (
-    f"{'split':18}{'rows':>6}{'MAPE %':>8}{'p50 %':>7}{'p90 %':>7}{'bias':>6}{'R2':>8}"
-    f"{'rank':>6}{'cover':>7}{'width':>7}"
-)
-
-
-def _line(name: str, m: Metrics) -> str:
-    r2 = "" if m.r2 is None else f"{m.r2:.3f}"
-    rank = "" if m.spearman is None else f"{m.spearman:.2f}"
-    cover = "" if m.coverage is None else f"{m.coverage:.2f}"
-    width = "" if m.width is None else f"{m.width:.2f}"
-    return (
-        f"{name[:17]:18}{m.rows:6d}{100 * m.mape_fraction:8.1f}{100 * m.median_ape_fraction:7.1f}"
-        f"{100 * m.p90_ape_fraction:7.1f}{m.bias:6.2f}{r2:>8}{rank:>6}{cover:>7}{width:>7}"
-    )
 
 
 # ------------------------------------------------------------------------------------------

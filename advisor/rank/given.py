@@ -59,8 +59,6 @@ from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
 from advisor.rank.ranking_front import pareto_front
 
-__all__ = ["FAMILIES", "PlanQuestion", "plan"]
-
 Beside = list[tuple[BesideWay, Choice]]
 
 

@@ -99,10 +99,6 @@ def _parse_line(line: str, where: str) -> RunRecord:
         raise RunError(f"{where}: {error}", hint=error.hint or "see docs/records.md") from error
 
 
-def _refuse_constant(name: str) -> float:
-    raise RunError(f"{name} is not a number", hint="leave out what is unknown")
-
-
 def _lean(noun: Any) -> dict[str, Any]:
     """Return a noun's fields as plain data, without those that are at their default."""
     lean: dict[str, Any] = {}

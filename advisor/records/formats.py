@@ -44,7 +44,7 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
         "gpu_power_benchmark's mfu_aggregated_per_config_*.csv",
     ),
     "minicloud-sample": (
-        "advisor.records.minicloud:read_minicloud_sample",
+        "advisor.lab.data.first_trial:read_first_trial",
         "one-process runs of the first trial, .jsonl",
     ),
     "huggingface": (

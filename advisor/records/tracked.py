@@ -328,25 +328,6 @@ def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
         raise RunError(f"cannot read {path}: {error}", hint="name the folder or file") from error
 
 
-def read_parquet(path: Path, columns: Collection[str]) -> Any:
-    """Read a parquet file that must have ``columns`` as a pandas DataFrame.
-
-    Raises RunError if it cannot be read, or a column is missing.
-    """
-    import pandas as pd
-
-    try:
-        frame = pd.read_parquet(path)
-    except ImportError as error:
-        raise RunError(f"cannot read {path}: {error}", hint="pip install pyarrow") from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}", hint="name the folder or file") from error
-    missing = sorted(set(columns) - set(frame.columns))
-    if missing:
-        raise RunError(f"{path}: no column {missing[0]!r}", hint="is this the right format?")
-    return frame
-
-
 def inside(path: Path, name: str) -> Path:
     """Return ``path`` if it is a file, else the file ``name`` in the folder ``path``."""
     return path if path.is_file() else path / name

@@ -277,12 +277,12 @@ MODELS: Final = {
 }
 
 
-def cards(root: Path | None = None) -> list[dict[str, Any]]:
+def cards() -> list[dict[str, Any]]:
     """Return name, what it answers, day, command and card of every model that is there.
 
     A model of the user's own (``advisor train``) stands in for the one that ships.
     """
-    folders = [root] if root is not None else [data.own_models(), data.root("trained_models")]
+    folders = (data.own_models(), data.root("trained_models"))
     found = []
     for name, answers in MODELS.items():
         for folder in folders:

@@ -42,7 +42,6 @@ class OwnCluster:
     cluster: SharedCluster
     policy: Policy = "fifo"
     placement: Placement = "count"
-    preemption_s: float = 0.0
     insertions: int = 100
     seed: int = 0
 
@@ -292,9 +291,7 @@ def _parameters(own: OwnCluster) -> QueueParameters:
     service = jobs.devices * jobs.duration_s
     # The Gittins index needs the distribution of service: the trace's own, thinned.
     thin = max(1, service.size // 2000)
-    return QueueParameters(
-        preemption_s=own.preemption_s, service_samples=tuple(service[::thin].tolist())
-    )
+    return QueueParameters(service_samples=tuple(service[::thin].tolist()))
 
 
 def _charts(

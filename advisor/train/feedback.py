@@ -387,12 +387,7 @@ class StepComparison:
 
 
 def note_cluster_run(
-    run: str,
-    machines: str,
-    *,
-    step_s: float,
-    batch: int | None = None,
-    predictor: Predictor | None = None,
+    run: str, machines: str, *, step_s: float, batch: int | None = None
 ) -> StepComparison:
     """Keep a measured step of a recorded job, and return it beside the prediction.
 
@@ -402,7 +397,7 @@ def note_cluster_run(
 
     Raises UsageError if the machines are unlike, or the job cannot run on them.
     """
-    predictor = predictor or Predictor()
+    predictor = Predictor()
     path = find_run(run)
     job = load_job(path)
     job = job if batch is None else replace(job, global_batch=batch)

@@ -48,7 +48,7 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}
     for path in places:
-        for record in _with_physics(read_runs_as(_format(path, fmt), path), path):
+        for record in with_device_physics(read_runs_as(_format(path, fmt), path), path):
             if record.record_id in found:
                 raise RunError(
                     f"{path}: record_id: {record.record_id!r} is in the data twice",
@@ -72,15 +72,6 @@ def run_files(path: Path) -> list[Path]:
     if not files or not all(file.is_file() for file in files):
         raise UsageError(f"no .jsonl or .jsonl.gz in {path}", hint="see --data")
     return [file.resolve() for file in files]
-
-
-def _with_physics(records: list[RunRecord], path: Path) -> list[RunRecord]:
-    if all(record.source != _COLLECTED for record in records):
-        return records
-    found: list[RunRecord] = data.laboratory("advisor.train.labelled").with_device_physics(
-        records, path
-    )
-    return found
 
 
 def _format(path: Path, fmt: str) -> str:
@@ -115,22 +106,20 @@ def _format(path: Path, fmt: str) -> str:
 # device model's word.
 
 
-_SOURCE: Final = "minicloud"
-
-
 def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRecord]:
     """Return collected runs with ``analytic_time_s`` as the device model has it.
 
     Parameters
     ----------
     records : sequence of RunRecord
-        As ``importers.minicloud`` reads them; others, and runs with one thread a machine, are
+        As ``records.minicloud`` reads them; others, and runs with one thread a machine, are
         returned as they are.
     path : Path
         Of the runs: ``host.json`` beside them describes the machine that they were made on.
         Without it all are returned as they are, and physics is the share of the cores.
     """
-    host = host_of(path)
+    is_collected = any(record.source == _COLLECTED for record in records)
+    host = host_of(path) if is_collected else None
     if host is None:
         return list(records)
     constants = device_parameters()
@@ -139,7 +128,7 @@ def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRec
     for record in records:
         threads = int(float(record.layout.get("threads", 1.0)))
         if (
-            record.source != _SOURCE
+            record.source != _COLLECTED
             or threads < 2
             or record.anchor is None
             or record.instances > 1

@@ -175,18 +175,9 @@ def _integer(path: Path) -> int | None:
 
 
 def describe_host(
-    *,
-    python_version: str = "",
-    torch_version: str | None = None,
-    gpus: tuple[str, ...] = (),
-    benchmark: HostBenchmark | None = None,
-    sheets: tuple[DeviceSheet, ...] = (),
+    *, benchmark: HostBenchmark | None = None, sheets: tuple[DeviceSheet, ...] = ()
 ) -> Host:
-    """Return this machine's description.
-
-    ``python_version``, ``torch_version``: the recorded script's; by default this interpreter's,
-    and unknown.
-    """
+    """Return this machine's description; a recording puts its script's versions in place."""
     groups = Groups.of()
     logical = os.cpu_count() or 1
     memory = memory_bytes()
@@ -198,10 +189,10 @@ def describe_host(
         cpu_limit=min(float(usable_cpus()), groups.cores() or float(logical)),
         memory_bytes=memory,
         memory_limit_bytes=min(memory, limit) if limit else memory,
-        gpus=gpus,
+        gpus=(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        python_version=python_version or platform.python_version(),
-        torch_version=torch_version,
+        python_version=platform.python_version(),
+        torch_version=None,
         benchmark=benchmark,
         sheets=sheets,
     )

@@ -9,7 +9,7 @@ A record keeps the first minute of the run after its first step, as means over t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,6 @@ from advisor.records.tracked import (
     inside,
     located,
     located_records,
-    read_parquet,
     read_rows,
     resource_series,
 )
@@ -841,3 +840,22 @@ def _trimtuner_machines(row: Row, prices: Mapping[str, Price]) -> Instances:
     # One worker a virtual CPU (SOURCE.md): t2.small has 1, t2.2xlarge 8.
     vcpus = {"t2.small": 1, "t2.medium": 2, "t2.xlarge": 4, "t2.2xlarge": 8}.get(name, 1)
     return aws_machines(name, prices, count=max(1, -(-row.count("n_workers") // vcpus)))
+
+
+def read_parquet(path: Path, columns: Collection[str]) -> Any:
+    """Read a parquet file that must have ``columns`` as a pandas DataFrame.
+
+    Raises RunError if it cannot be read, or a column is missing.
+    """
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(path)
+    except ImportError as error:
+        raise RunError(f"cannot read {path}: {error}", hint="pip install pyarrow") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}", hint="name the folder or file") from error
+    missing = sorted(set(columns) - set(frame.columns))
+    if missing:
+        raise RunError(f"{path}: no column {missing[0]!r}", hint="is this the right format?")
+    return frame

@@ -87,7 +87,7 @@ def _alternating(records: list[Spells]) -> Rental:
     return replay_records(
         records,
         JOB,
-        lambda spells, start: replay_alternating(spells, JOB, start),
+        lambda spells, start: replay_alternating(JOB, spells, start),
         [0.5 * record.end_s for record in records],
     )
 

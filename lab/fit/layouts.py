@@ -31,12 +31,11 @@ from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
 from advisor.lab.fit.layout_rows import LayoutRows, read
-from advisor.lab.fit.verbs import FittedFolder
+from advisor.lab.fit.verbs import FittedFolder, rounded
 from advisor.planners.core.columns import GENERATIONS, Floats
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
 from advisor.planners.layouts.time import step_times
-from advisor.train.folder import rounded
 
 # ------------------------------------------------------------------------------------------
 # All tables that the layout model is fitted on, and what its folds are without.

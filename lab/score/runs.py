@@ -50,14 +50,15 @@ from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol,
 from advisor.learned import features
 from advisor.learned.base import RunRegressor
 from advisor.learned.choose import (
+    Runs,
     anchor_of,
     chosen_ratio,
     constant_answer,
+    in_order,
     matrices,
     penalty_for,
-    random_ratio,
     scores,
-    walked_ratio,
+    too_small,
 )
 from advisor.learned.evaluation import Metrics, SplitScores, evaluate, metrics
 from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS
@@ -725,3 +726,36 @@ CAMPAIGN: Final = Protocol(
         "whole-run term, only that of their software's age",
     ),
 )
+
+
+def walked_ratio(
+    runs: Runs, job: int, answer: Floats, spent: Floats, *, has_growth: bool = False
+) -> float:
+    """Return the same where failures can be chosen: they are paid, and the next is tried.
+
+    ``spent``: (jobs, configurations); what a run cost up to its end or failure.
+    """
+    paid, failed = 0.0, np.zeros(answer.shape, bool)
+    absent = ~runs.has_run[job]
+    while not np.all(failed | absent):
+        is_small = too_small(runs.price_usd_per_h, failed) & has_growth
+        choice = int(in_order(answer, is_small, failed | absent)[0])
+        if np.isfinite(runs.prices[job, choice]):
+            best = float(np.nanmin(runs.prices[job]))
+            return (paid + float(runs.prices[job, choice])) / best
+        paid += float(np.nan_to_num(spent[job, choice]))
+        failed[choice] = True
+    return np.nan
+
+
+def random_ratio(runs: Runs, job: int, spent: Floats) -> float:
+    """Return the mean of ``walked_ratio`` over every order of trying.
+
+    With s configurations that complete, each one that fails comes before all of them, and is paid,
+    in one order of s + 1; the one that ends the search is any of the s.
+    """
+    completes = np.isfinite(runs.prices[job])
+    fails = runs.has_run[job] & ~completes
+    paid = float(np.nansum(np.where(fails, spent[job], 0.0))) / (int(completes.sum()) + 1)
+    prices = runs.prices[job][completes]
+    return float((paid + prices.mean()) / prices.min())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -14,6 +15,13 @@ from advisor.train.cluster import progress, workers
 from advisor.train.labelled import AUTO, read_runs
 from advisor.train.models import MODELS, predictor
 
+if TYPE_CHECKING:
+    from advisor.learned.evaluation import Metrics, SplitScores
+
+_HEADER: Final = (
+    f"{'split':18}{'rows':>6}{'MAPE %':>8}{'p50 %':>7}{'p90 %':>7}{'bias':>6}{'R2':>8}"
+    f"{'rank':>6}{'cover':>7}{'width':>7}"
+)
 _SPLITS = ("random", "job", "instance", "both")
 
 
@@ -67,7 +75,6 @@ def command(
         ]
     if not results:
         raise ModelError("no split can be made of these runs", hint="add jobs or instance types")
-    from advisor.learned.evaluation import report_lines
 
     record = {
         "schema_version": 1,
@@ -98,3 +105,28 @@ def _scored(
         sys.stderr.write(f"note: split {split} left out: {error}\n")
         return None
     return result
+
+
+def report_lines(splits: Sequence[SplitScores]) -> list[str]:
+    """Return a table for people: one line a split and baseline."""
+    lines = [_HEADER]
+    for split in splits:
+        lines.append(_line(split.name, split.overall))
+        lines += [_line(f"  {name}", m) for name, m in split.baselines.items()]
+        if (found := split.top1_regret) is not None:
+            lines.append(
+                f"  top-1 regret over {found.jobs} jobs: {found.top1:.3f} "
+                f"(constant answer {found.constant:.3f}, random {found.random:.3f})"
+            )
+    return lines
+
+
+def _line(name: str, m: Metrics) -> str:
+    r2 = "" if m.r2 is None else f"{m.r2:.3f}"
+    rank = "" if m.spearman is None else f"{m.spearman:.2f}"
+    cover = "" if m.coverage is None else f"{m.coverage:.2f}"
+    width = "" if m.width is None else f"{m.width:.2f}"
+    return (
+        f"{name[:17]:18}{m.rows:6d}{100 * m.mape_fraction:8.1f}{100 * m.median_ape_fraction:7.1f}"
+        f"{100 * m.p90_ape_fraction:7.1f}{m.bias:6.2f}{r2:>8}{rank:>6}{cover:>7}{width:>7}"
+    )

@@ -25,6 +25,7 @@ from .problem import LayoutProblem as LayoutProblem
 from .problem import PlannedLayout as PlannedLayout
 from .problem import SearchSpace as SearchSpace
 from .problem import divisors as divisors
+from .problem import layout_at as layout_at
 from .search import check as check
 from .search import check_sizes as check_sizes
 from .search import node_counts as node_counts

@@ -250,18 +250,18 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
     def at(name: str) -> int:
         return int(np.broadcast_to(getattr(layouts, name), shape)[index])
 
-    v, pp = at("virtual_stages"), at("pp")
     schedule: Schedule = "1f1b"
-    if v > 1:
+    if at("virtual_stages") > 1:
         schedule = "interleaved"
-    elif at("holds_all") and pp > 1:
+    elif at("holds_all") and at("pp") > 1:
         schedule = "gpipe"
     ranks, group, zero = at("dp") * at("cp"), at("shard_group"), at("zero_stage")
-    same = ("dp", "tp", "cp", "ep", "micro_batch", "accumulation_steps")
+    same = (
+        "dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps", "virtual_stages",
+        "average_every",
+    )  # fmt: skip
     return Layout(
         **{name: at(name) for name in same},
-        pp=pp,
-        virtual_stages=v,
         schedule=schedule,
         zero_stage=zero,
         recompute=RECOMPUTES[at("recompute")],

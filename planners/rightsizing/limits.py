@@ -76,14 +76,11 @@ class RightSize:
 
 
 DEFAULT_HEADROOM: Final = Headroom()
+_DRAWS: Final = 400
 
 
 def right_size(
-    recorded: RecordedUsage,
-    *,
-    rest_s: float = 0.0,
-    headroom: Headroom = DEFAULT_HEADROOM,
-    seed: int = 0,
+    recorded: RecordedUsage, *, rest_s: float = 0.0, headroom: Headroom = DEFAULT_HEADROOM
 ) -> RightSize:
     """Return limits for the next run, which goes on ``rest_s`` longer than the recorded one."""
     memory = memory_limit_bytes(recorded, rest_s=rest_s, headroom=headroom)
@@ -92,7 +89,7 @@ def right_size(
         cpu_request=max(_LEAST_CORES, float(np.percentile(peaks, REQUEST_PERCENTILE))),
         cpu_limit=least_quota(recorded),
         memory_bytes=memory,
-        oom_probability=oom_probability(recorded, memory, rest_s=rest_s, seed=seed),
+        oom_probability=oom_probability(recorded, memory, rest_s=rest_s),
         growth_bytes_per_s=growth_bytes_per_s(recorded),
     )
 
@@ -123,15 +120,15 @@ def growth_bytes_per_s(recorded: RecordedUsage) -> float:
     return (quarters[-1] - quarters[0]) / (0.75 * len(settled) * recorded.step_s)
 
 
-def least_quota(recorded: RecordedUsage, most_slowdown: float = MOST_SLOWDOWN) -> float:
-    """Return the least fixed quota with which the run takes so little longer [cores]."""
+def least_quota(recorded: RecordedUsage) -> float:
+    """Return the least fixed quota with which the run takes little longer [cores]."""
     high = max(float(np.max(recorded.cores)), _LEAST_CORES)
     low = min(high, _LEAST_CORES)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         # No run gets through less than its mean in time: spare the replay that would say so.
-        is_enough = middle * most_slowdown >= float(np.mean(recorded.cores))
-        if is_enough and _slowdown(recorded, middle) <= most_slowdown:
+        is_enough = middle * MOST_SLOWDOWN >= float(np.mean(recorded.cores))
+        if is_enough and _slowdown(recorded, middle) <= MOST_SLOWDOWN:
             high = middle
         else:
             low = middle
@@ -143,9 +140,7 @@ def _slowdown(recorded: RecordedUsage, cores: float) -> float:
     return replay(recorded, Fixed(limits=limits), PERIOD_S).slowdown
 
 
-def oom_probability(
-    recorded: RecordedUsage, limit_bytes: float, *, rest_s: float, seed: int = 0, draws: int = 400
-) -> float:
+def oom_probability(recorded: RecordedUsage, limit_bytes: float, *, rest_s: float) -> float:
     """Return how likely memory goes over a limit in the rest of a run; 1 where it did already.
 
     Memory that comes back to its level (a change tends to be undone by the next one) goes over it
@@ -169,7 +164,7 @@ def oom_probability(
     sums = np.array([changes[i : i + size].sum() for i in starts])
     peaks = np.array([np.max(np.cumsum(changes[i : i + size])) for i in starts])
     blocks = min(int(np.ceil(ticks / size)), 2000)
-    drawn = np.random.default_rng(seed).integers(0, len(starts), (draws, blocks))
+    drawn = np.random.default_rng(0).integers(0, len(starts), (_DRAWS, blocks))
     before = np.cumsum(sums[drawn], axis=1) - sums[drawn]
     most = float(settled[-1]) + np.max(before + peaks[drawn], axis=1)
     return float(np.mean(most > limit_bytes))

@@ -38,15 +38,6 @@ from advisor.planners.spot.availability import (
     replay_timeline,
 )
 
-__all__ = [
-    "SpotCompletion",
-    "SpotHistory",
-    "refuse_without_checkpoints",
-    "spot_completion",
-    "unsaved_billed_s",
-]
-
-
 # ------------------------------------------------------------------------------------------
 # The tables behind ``planners.spot.replay``: replays of one kind of job, by work.
 #

@@ -55,13 +55,14 @@ class Strategy:
     overhead_fraction: float = 0.0  # time added to every step
 
 
+_SEARCH_S: Final = 10.0  # of a new plan, for ``replan`` [s]
+
+
 def strategy(
     name: Name,
     *,
     nodes: int,
     restart_s: float | None = None,
-    addition_s: float = RESTART_AFTER_ADDITION_S,
-    search_s: float = 10.0,
     least_nodes: int = 1,
     redundancy_overhead: float = 0.2,
 ) -> Strategy:
@@ -73,10 +74,8 @@ def strategy(
     ----------
     nodes : int
         That the job asks for.
-    restart_s, addition_s : float
-        After a removal (by default Parcae's for so many nodes), after an addition. [s]
-    search_s : float
-        Of a new plan, for ``replan``. [s]
+    restart_s : float, optional
+        After a removal, by default Parcae's for so many nodes. [s]
     least_nodes : int
         That can still run the job; ``restart`` always needs all.
     redundancy_overhead : float
@@ -92,13 +91,13 @@ def strategy(
         )  # fmt: skip
     if name == "replan":
         return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=restart_s + search_s,
-            addition_s=addition_s + search_s, start_s=restart_s,
+            name=name, least_nodes=least_nodes, removal_s=restart_s + _SEARCH_S,
+            addition_s=RESTART_AFTER_ADDITION_S + _SEARCH_S, start_s=restart_s,
         )  # fmt: skip
     if name == "template":
         return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=addition_s, addition_s=addition_s,
-            start_s=restart_s, loses_progress=False,
+            name=name, least_nodes=least_nodes, removal_s=RESTART_AFTER_ADDITION_S,
+            addition_s=RESTART_AFTER_ADDITION_S, start_s=restart_s, loses_progress=False,
         )  # fmt: skip
     if name == "redundancy":
         return Strategy(

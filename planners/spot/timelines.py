@@ -61,20 +61,15 @@ def alternating_timeline(spells: Spells, settle_s: float, end_s: float) -> Timel
     )
 
 
-def replay_alternating(
-    spells: Spells, job: SpotJob, start_s: ArrayLike, attempt_s: ArrayLike | None = None
-) -> Rental:
+def replay_alternating(job: SpotJob, spells: Spells, start_s: ArrayLike) -> Rental:
     """Run jobs over recorded spells of spot machines, on demand where there are none.
 
     Times beyond the record count as down, so every job ends.
 
-    ``spells``: of all nodes that the job needs; ``start_s``: (n,); submissions [s]; ``attempt_s``:
-    (n,); how much each is to do; by default what ``job`` has to [s].
+    ``spells``: of all nodes that the job needs; ``start_s``: (n,); submissions [s].
     """
     start = np.atleast_1d(np.asarray(start_s, float))
-    attempt = np.broadcast_to(
-        np.asarray(job.attempt_s if attempt_s is None else attempt_s, float), start.shape
-    )
+    attempt = np.full(start.shape, job.attempt_s)
     if not start.size:
         return Rental(
             finish_s=start, spot_s=start, on_demand_s=start, rented_s=start, changes=start
@@ -82,7 +77,7 @@ def replay_alternating(
     first_s, is_there = _spot_at_submission(spells, start)
     is_direct = is_there & (first_s - job.restart_s >= attempt - 1e-9)
     kept = np.where(is_there, job.kept_s(first_s), 0.0)
-    enough = job.restart_s + job.checkpoint_s + float(attempt.max())
+    enough = job.restart_s + job.checkpoint_s + job.attempt_s
     timeline = alternating_timeline(
         spells, settling_s(job), max(spells.end_s, float(start.max())) + enough
     )

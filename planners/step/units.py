@@ -420,20 +420,6 @@ def unit_times(
     )
 
 
-def unit_shares(
-    work: Work, parts: Sequence[Unit], targets: Sequence[Device], parameters: DeviceParameters
-) -> Floats:
-    """Return what share of a step each unit takes, the mean over devices, shape (n_units,).
-
-    By the roofline alone, at the recorded micro-batch: where many devices are compared at once,
-    one set of shares stands for all of them.
-    """
-    at = np.array([float(work.micro_batch)])
-    forward, backward = _rooflines(work, parts, targets, at, parameters, 1)
-    both = forward[:, 0] + backward[:, 0]
-    return np.asarray((both / both.sum(axis=1, keepdims=True)).mean(axis=0))
-
-
 def _rooflines(
     work: Work,
     parts: Sequence[Unit],

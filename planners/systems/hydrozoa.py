@@ -476,13 +476,11 @@ def measured_noise(
     small_norm2: Sequence[float],
     large_batch: float,
     large_norm2: Sequence[float],
-    *,
-    seed: int = 0,
 ) -> NoiseScale:
     """Return the noise scale of sampled steps, with its interval.
 
     ``small_batch``, ``large_batch``: [samples]; ``small_norm2``, ``large_norm2``: squared norms of
-    both, one of each for every sampled step; ``seed``: of the draws of the interval.
+    both, one of each for every sampled step.
 
     Raises PlanningError if the norms give none: the gradients of these steps are all noise, or all
     alike.
@@ -492,7 +490,7 @@ def measured_noise(
         raise ValueError("a noise scale needs norms at two batches, one of each for every step")
     scale = noise_scale(small_batch, float(small.mean()), large_batch, float(large.mean()))
     size = max(1, round(len(small) ** 0.5))
-    starts = np.random.default_rng(seed).integers(
+    starts = np.random.default_rng(0).integers(
         0, len(small) - size + 1, (_DRAWS, -(-len(small) // size))
     )
     at = (starts[:, :, None] + np.arange(size)).reshape(_DRAWS, -1)

@@ -57,10 +57,9 @@ class UnlikeRanks:
     own_s: Array  # (steps, ranks); what each computes for [s]
     batches: Array  # (ranks,); samples of each in a step
     exchange_s: float = 0.0
-    fixed_s: float = 0.0  # of a rank's step, whatever its samples [s]
 
     def __post_init__(self) -> None:
-        check_not_negative("ranks", exchange_s=self.exchange_s, fixed_s=self.fixed_s)
+        check_not_negative("ranks", exchange_s=self.exchange_s)
         check_positive("ranks", own_s=self.own_s, batches=self.batches)
         if self.own_s.ndim != 2 or self.own_s.shape[1] != len(self.batches):
             raise ValueError("ranks: own_s needs a column a rank")
@@ -82,19 +81,16 @@ class UnlikeRanks:
         )
 
     def scaled(self, batches: ArrayLike) -> float:
-        """Return the mean step with other batches: computing is fixed and per sample [s]."""
+        """Return the mean step with other batches: computing is per sample [s]."""
         share = np.asarray(batches, float) / self.batches
-        fixed = np.minimum(self.fixed_s, self.own_s)
-        return float((fixed + (self.own_s - fixed) * share).max(axis=1).mean()) + self.exchange_s
+        return float((self.own_s * share).max(axis=1).mean()) + self.exchange_s
 
 
 def rebalanced(ranks: UnlikeRanks) -> Mended:
     """Return the step in which every rank has as many samples as it can do in one time."""
-    mean = ranks.own_s.mean(axis=0)
-    fixed = np.minimum(ranks.fixed_s, 0.999 * mean)
-    each = (mean - fixed) / ranks.batches
-    until = (ranks.batches.sum() + np.sum(fixed / each)) / np.sum(1.0 / each)
-    wanted = np.maximum((until - fixed) / each, 1.0)
+    each = ranks.own_s.mean(axis=0) / ranks.batches
+    until = ranks.batches.sum() / np.sum(1.0 / each)
+    wanted = np.maximum(until / each, 1.0)
     batches = _whole(wanted * ranks.batches.sum() / wanted.sum(), int(ranks.batches.sum()))
     return ranks.mended(ranks.scaled(batches), batches)
 
@@ -109,8 +105,7 @@ def dropped(ranks: UnlikeRanks, *, selection_s: float) -> Mended:
     mean = ranks.own_s.mean(axis=0)
     median = float(np.median(mean))
     slow = mean > (1.0 + SLOWER) * median
-    fixed = np.minimum(ranks.fixed_s, 0.999 * median)
-    fewer = np.maximum(np.floor(ranks.batches * (median - fixed) / (mean - fixed)), 1.0)
+    fewer = np.maximum(np.floor(ranks.batches * median / mean), 1.0)
     batches = np.where(slow, fewer, ranks.batches)
     extra = selection_s if slow.any() else 0.0
     return ranks.mended(ranks.scaled(batches) + extra, batches)

@@ -99,11 +99,9 @@ class Adapter(Protocol):
 
 def local_file(name: str, path: Path) -> RawFile:
     """Describe a file that a user gave."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return RawFile(name=name, path=path, url="", retrieved_at="", sha256=digest.hexdigest())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return RawFile(name=name, path=path, url="", retrieved_at="", sha256=digest)
 
 
 def provenance(

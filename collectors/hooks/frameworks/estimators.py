@@ -53,12 +53,7 @@ def lightgbm_train(rounds: RoundCounter, module: Any) -> None:
             "device": str(of("device_type", "cpu")),
         }
 
-    def describe_folds(params: Any, train_set: Any, *args: Any, **given: Any) -> dict[str, Any]:
-        facts = describe(params, train_set, *args[:1], **given)
-        return _times(facts, _given_folds(given.get("folds"), given.get("nfold", 5)))
-
-    around(rounds, module, "train", "LightGBM", "round", describe)
-    around(rounds, module, "cv", "LightGBM", "round", describe_folds)
+    _train_and_cv(rounds, module, "LightGBM", describe, folds=5)
 
 
 def _lightgbm_cores(threads: Any) -> int | None:
@@ -100,12 +95,20 @@ def xgboost_train(rounds: RoundCounter, module: Any) -> None:
             "device": "cuda" if is_gpu else str(options.get("device") or "cpu"),
         }
 
-    def describe_folds(params: Any, dtrain: Any, *args: Any, **given: Any) -> dict[str, Any]:
-        facts = describe(params, dtrain, *args[:1], **given)
-        return _times(facts, _given_folds(given.get("folds"), given.get("nfold", 3)))
+    _train_and_cv(rounds, module, "XGBoost", describe, folds=3)
 
-    around(rounds, module, "train", "XGBoost", "round", describe)
-    around(rounds, module, "cv", "XGBoost", "round", describe_folds)
+
+def _train_and_cv(
+    rounds: RoundCounter, module: Any, name: str, describe: Callable[..., Any], *, folds: int
+) -> None:
+    """See ``train``, and ``cv``, which trains once a fold."""
+
+    def describe_folds(*args: Any, **given: Any) -> dict[str, Any]:
+        facts = describe(*args[:3], **given)
+        return _times(facts, _given_folds(given.get("folds"), given.get("nfold", folds)))
+
+    around(rounds, module, "train", name, "round", describe)
+    around(rounds, module, "cv", name, "round", describe_folds)
 
 
 def _times(facts: dict[str, Any], folds: int | None) -> dict[str, Any]:
