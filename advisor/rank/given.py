@@ -413,8 +413,8 @@ def _equal(
     is_last_resort = any(way.is_asked(question.asked) for way, _ in beside)
     if not choices and not possible.size and not is_last_resort:
         problem = on.refusal(columns, group.count)
-        for way, found in beside:
-            problem = way.instead(problem, found)
+        for way, one in beside:
+            problem = way.instead(problem, one)
         raise problem
     if not choices:
         error = on.refusal(columns, group.count)

@@ -444,8 +444,9 @@ def _options(
         reduce_scatter_s=factor * job.reduce_scatter_s,
         accumulation_overhead_s=overhead_s,
     )
+    nothing_s = np.zeros(u_all.size)
     compute_s = layer_s(
-        worker.latency, u_all, k_all, all_gather_s=0.0, reduce_scatter_s=0.0,
+        worker.latency, u_all, k_all, all_gather_s=nothing_s, reduce_scatter_s=nothing_s,
         accumulation_overhead_s=overhead_s,
     )  # fmt: skip
     order = np.argsort(time_s, kind="stable")
