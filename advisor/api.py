@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from advisor.advice import (
-    AdviceList,
-    Serving,
-    cures_for,
-    facts_here,
-    facts_on,
-    serving_advice,
-    sharing_with,
-)
+from advisor import advice
+from advisor.advice import AdviceList, cures_for, facts_here, facts_on, sharing_with
 from advisor.answer import Answer, Candidate, CompletionWay, Recommendation
 from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question, layout_space
 from advisor.catalogue import Catalogue
@@ -35,6 +28,9 @@ from advisor.estimate import (
 from advisor.jobs import Job, load_job
 from advisor.quantities import QUANTILES
 from advisor.rank import recommend as rank
+
+if TYPE_CHECKING:
+    from advisor.advice import Serving
 
 __all__ = [
     "advise", "advised", "answer", "estimate", "find_job", "job_of", "load_job", "ranked",
@@ -118,7 +114,7 @@ def advise(
         beside = job_of(JobSpec(run=str(beside)))
     return advised(
         found, question, recording, on=on, count=count, beside=beside, predictor=known,
-        serving=(Serving() if serving is True else serving or None),
+        serving=(advice.Serving() if serving is True else serving or None),
     )  # fmt: skip
 
 
@@ -152,7 +148,7 @@ def advised(
             hint="name a machine: --on aws:g5.xlarge",
         )
     if serving is not None:
-        served = serving_advice(facts, serving, predictor.catalogue)
+        served = advice.serving_advice(facts, serving, predictor.catalogue)
         return AdviceList(run=job.name, now=facts.now, advice=(served,), meets_constraints=is_met)
     said = (
         cures_for(facts)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
 
+from advisor import show
 from advisor.answer import SCHEMA_VERSION, Candidate, Estimate, Recorded
 from advisor.ask import Constraints
 from advisor.catalogue import Pricing
@@ -15,7 +16,6 @@ from advisor.jobs import Job
 from advisor.planners.core import Operator
 from advisor.planners.layouts import SearchSpace
 from advisor.quantities import QUANTILES
-from advisor.show import table_html
 from advisor.words import answer_line
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class AdviceList(Recorded):
         return "\n".join((head, *lines))
 
     def _repr_html_(self) -> str:
-        return table_html(self.to_frame())
+        return show.table_html(self.to_frame())
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:

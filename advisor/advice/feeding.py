@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor.advice.facts import Advice, Facts, How, cut_of, faster_by, saved, source, without
 from advisor.advice.script import SourceScript, argument, has_argument, last_name
 from advisor.collectors.format import Recording
 from advisor.estimate import checkpoint_s
 from advisor.jobs import Job
+from advisor.planners import systems
 from advisor.planners.core import GIB
 from advisor.planners.goodput import expected_completion
-from advisor.planners.systems import (
-    RHO,
-    RHO_HIGH,
-    RHO_LOW,
-    Feeding,
-    best_echo,
-    freshness,
-    repeat_then_fresh_s,
-)
 from advisor.quantities import QUANTILES, seconds_text
+
+if TYPE_CHECKING:
+    from advisor.planners.systems import Feeding
 
 # Shares of a step from which waiting for data is worth a change.
 _INPUT_BOUND: Final = 0.05
@@ -296,7 +291,7 @@ def _feeding(facts: Facts) -> Feeding | None:
         return None
     # Beside the step loading takes all of it, in the loop its share.
     batch_s = step_s if job.feed.workers else share * step_s
-    return Feeding(
+    return systems.Feeding(
         cpu_s=0.0,
         idle_s=batch_s * max(job.feed.workers, 1),
         compute_s=(1.0 - share) * step_s,
@@ -307,10 +302,13 @@ def _feeding(facts: Facts) -> Feeding | None:
 
 def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
     """Offer to repeat every batch for most of the time, and to end on fresh data."""
-    found = best_echo(fed)
+    found = systems.best_echo(fed)
     if found.echo < 2:
         return
-    savings = [1.0 - _time_factor(fed, found.echo, rho) for rho in (RHO, RHO_LOW, RHO_HIGH)]
+    savings = [
+        1.0 - _time_factor(fed, found.echo, rho)
+        for rho in (systems.RHO, systems.RHO_LOW, systems.RHO_HIGH)
+    ]
     spread = (savings[2] - savings[1]) / (2.0 * QUANTILES[facts.now.cost_usd.coverage])
     echo = found.echo
     yield facts.priced(
@@ -318,8 +316,8 @@ def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
         name="repeat-batches",
         change=f"Use each batch {echo} times for {REPEATING:.0%} of the time, then fresh batches.",
         rests_on=f"loading a batch takes {fed.ratio:.1f} times as long as computing on it; a "
-        f"repetition is worth {RHO:g} of the one before ({RHO_LOW:g} to {RHO_HIGH:g}; data "
-        "echoing, arXiv 1907.05550: 3.25 times less time)",
+        f"repetition is worth {systems.RHO:g} of the one before ({systems.RHO_LOW:g} to "
+        f"{systems.RHO_HIGH:g}; data echoing, arXiv 1907.05550: 3.25 times less time)",
         condition="The accuracy must be looked at: one small task of ours gained by it "
         "(docs/experiments.md), yours was not tried. More loader workers come first.",
         how=How(kind="lines", text=_lines(echo)),
@@ -342,7 +340,7 @@ def _rates(fed: Feeding, echo: int) -> tuple[float, float]:
 
 
 def _time_factor(fed: Feeding, echo: int, rho: float) -> float:
-    spent_s = repeat_then_fresh_s(fed, updates=1.0, echo=echo, share=REPEATING, rho=rho)
+    spent_s = systems.repeat_then_fresh_s(fed, updates=1.0, echo=echo, share=REPEATING, rho=rho)
     return spent_s / fed.step_s()
 
 
@@ -350,7 +348,7 @@ def _echoed(job: Job, fed: Feeding, echo: int) -> Job:
     """Return the job with more steps, of which each loads less."""
     repeating, fresh = _rates(fed, echo)
     updates = repeating + fresh
-    more = updates / (repeating * freshness(echo, RHO) + fresh)
+    more = updates / (repeating * systems.freshness(echo, systems.RHO) + fresh)
     return _loading_less(
         replace(job, total_steps=job.total_steps * more), (repeating / echo + fresh) / updates
     )

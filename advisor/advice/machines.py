@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from advisor.advice.step import MODEL
 from advisor.answer import Estimate
 from advisor.collectors.format import Recording
 from advisor.jobs import Job
+from advisor.planners import rightsizing
 from advisor.planners.core import GIB, HOUR_S, MIB
 from advisor.planners.layouts import SearchSpace
-from advisor.planners.rightsizing import RecordedUsage, RightSize, memory_limit_bytes, right_size
+
+if TYPE_CHECKING:
+    from advisor.planners.rightsizing import RecordedUsage, RightSize
 
 # ------------------------------------------------------------------------------------------
 # Limits for the job: ones to paste, or a smaller machine of the same family.
@@ -47,7 +50,7 @@ def advise_rightsizing(facts: Facts) -> Iterable[Advice]:
 def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterator[Advice]:
     """Offer the best of the smaller machines that hold what the job needs."""
     ((offer, count),) = facts.now.configuration.parts
-    needed = memory_limit_bytes(usage, rest_s=_rest_s(facts, usage)) / GIB
+    needed = rightsizing.memory_limit_bytes(usage, rest_s=_rest_s(facts, usage)) / GIB
     if not offer.memory_gib or needed >= offer.memory_gib:
         return
     now = facts.now
@@ -86,7 +89,7 @@ def _rest_s(facts: Facts, usage: RecordedUsage) -> float:
 
 def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterator[Advice]:
     """Offer limits to paste."""
-    found = right_size(usage, rest_s=_rest_s(facts, usage))
+    found = rightsizing.right_size(usage, rest_s=_rest_s(facts, usage))
     share = _dominant_share(found, recording)
     if share >= 1.0 or found.oom_probability > LIKELY_OOM:
         return
@@ -129,7 +132,7 @@ def usage_of(recording: Recording) -> RecordedUsage | None:
     t = np.array([one.t_s for one in readings])
     if t[-1] <= t[0]:
         return None
-    return RecordedUsage.of_counters(
+    return rightsizing.RecordedUsage.of_counters(
         t_s=t,
         cpu_s=[one.cpu_s for one in readings],
         memory_bytes=[one.pss_bytes or one.rss_bytes for one in readings],

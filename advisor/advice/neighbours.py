@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,31 +15,19 @@ from advisor.collectors.format import Recording
 from advisor.errors import UsageError
 from advisor.jobs import Job
 from advisor.machines import suite_device
+from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB
-from advisor.planners.systems import (
-    FAULT_S,
-    FEWEST_STEPS,
-    MOST_LOSS,
-    Harvest,
-    Mended,
-    Shared,
-    Sharer,
-    Tenant,
-    TouchedWindow,
-    UnlikeRanks,
-    asynchronous,
-    backed_up,
-    dropped,
-    harvest,
-    measured_spread,
-    needed_bytes,
-    own_times,
-    pair_bill,
-    rebalanced,
-    shared_rates,
-    sharer,
-)
 from advisor.quantities import QUANTILES
+
+if TYPE_CHECKING:
+    from advisor.planners.systems import (
+        Harvest,
+        Mended,
+        Shared,
+        Sharer,
+        TouchedWindow,
+        UnlikeRanks,
+    )
 
 # One standard deviation of the error of ln(1 / rate - 1) where neither job was measured beside any
 # other: Gavel's pairs with the mean job in place of both (0.43 where both were, 2026-11-22).
@@ -86,7 +74,7 @@ def beside(facts: Facts, other: Job, name: str) -> Advice | None:
     jobs = (_sharer(facts.job, now), _sharer(other, then))
     if jobs[0] is None or jobs[1] is None or not _fits(facts.job, now, other, then):
         return None
-    rates = shared_rates([jobs[0], jobs[1]])
+    rates = systems.shared_rates([jobs[0], jobs[1]])
     alone_s = [one.training_time_h.value * HOUR_S for one in (now, then)]
     reach = math.exp(QUANTILES[now.cost_usd.coverage] * _SLOWDOWN_LOG_SD)
     usual, least, most = (_shared(alone_s, rates, share) for share in (1.0, 1.0 / reach, reach))
@@ -117,7 +105,7 @@ def beside(facts: Facts, other: Job, name: str) -> Advice | None:
 def _shared(alone_s: Sequence[float], rates: NDArray[np.float64], share: float) -> Shared:
     """Return the bill of two jobs that slow each other by a share of what is said."""
     slower = 1.0 + share * (1.0 / rates - 1.0)
-    return pair_bill(alone_s, (1.0 / slower).tolist())
+    return systems.pair_bill(alone_s, (1.0 / slower).tolist())
 
 
 def _saved(now: Estimate, factors: Sequence[float]) -> Estimate:
@@ -142,7 +130,7 @@ def _sharer(job: Job, on: Candidate) -> Sharer | None:
     )
     if not (0.0 < busy <= 1.0 and kernels > 0):
         return None
-    return sharer(busy, busy * on.step_time_s.value / kernels)
+    return systems.sharer(busy, busy * on.step_time_s.value / kernels)
 
 
 def _fits(job: Job, on: Candidate, other: Job, other_on: Candidate) -> bool:
@@ -150,7 +138,9 @@ def _fits(job: Job, on: Candidate, other: Job, other_on: Candidate) -> bool:
     offer, _ = on.configuration.parts[0]
     device = suite_device(offer.accelerator or "")
     tenants = [
-        Tenant(name="job", input_s=0.0, compute_s=1.0, transient_bytes=one.memory_gib * GIB)
+        systems.Tenant(
+            name="job", input_s=0.0, compute_s=1.0, transient_bytes=one.memory_gib * GIB
+        )
         for one in (on, other_on)
     ]
     memory = math.nan if device is None or device.memory_bytes is None else device.memory_bytes
@@ -158,7 +148,7 @@ def _fits(job: Job, on: Candidate, other: Job, other_on: Candidate) -> bool:
         (one.feed.cpu_s_per_sample or 0.0) * then.throughput_samples_per_s.value
         for one, then in ((job, on), (other, other_on))
     )
-    return needed_bytes(tenants, is_in_turns=False) <= memory and cores <= offer.vcpus
+    return systems.needed_bytes(tenants, is_in_turns=False) <= memory and cores <= offer.vcpus
 
 
 # ------------------------------------------------------------------------------------------
@@ -182,7 +172,7 @@ def advise_harvesting(facts: Facts) -> Iterable[Advice]:
     if recording is None or not facts.is_here or facts.has_accelerators:
         return
     windows = windows_of(recording)
-    found = harvest(windows, fault_s=FAULT_S[_SWAP]) if windows else None
+    found = systems.harvest(windows, fault_s=systems.FAULT_S[_SWAP]) if windows else None
     if found is None or found.harvested_bytes < _LEAST_SHARE * found.resident_bytes:
         return
     yield _advice(facts, recording, found, len(windows))
@@ -195,7 +185,7 @@ def windows_of(recording: Recording) -> list[TouchedWindow]:
     """
     begin_s = 0.0 if recording.step_time is None else recording.startup_s or 0.0
     return [
-        TouchedWindow(
+        systems.TouchedWindow(
             window_s=one.window_s,
             touched_bytes=one.touched_bytes,
             resident_bytes=one.resident_bytes,
@@ -230,8 +220,8 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
         rests_on=f"{windows} windows of up to {max(one.window_s for one in recording.touched):.0f}"
         f" s; pages untouched for {found.age_s:.2g} s come back at a loss of "
         f"{found.loss_fraction:.1%} ({found.loss_fraction / spread:.1%} to "
-        f"{found.loss_fraction * spread:.1%}) from a solid-state disk; at most {MOST_LOSS:.1%} "
-        "is allowed",
+        f"{found.loss_fraction * spread:.1%}) from a solid-state disk; at most "
+        f"{systems.MOST_LOSS:.1%} is allowed",
         condition="For what it did while it was recorded; what it touches later comes back as "
         "slowly, and the kernel may take other pages than the oldest. Pays where memory is shared "
         "or billed; a machine rented whole costs the same.",
@@ -245,7 +235,7 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
             "harvested_bytes": found.harvested_bytes,
             "age_s": found.age_s,
             "loss_fraction": found.loss_fraction,
-            "fault_s": FAULT_S[_SWAP],
+            "fault_s": systems.FAULT_S[_SWAP],
         },
     )
 
@@ -264,7 +254,7 @@ def advise_stragglers(facts: Facts) -> Iterable[Advice]:
     ranks = ranks_of(facts)
     if ranks is None or not facts.is_here:
         return
-    spread = measured_spread(ranks.own_s)
+    spread = systems.measured_spread(ranks.own_s)
     seen = (
         f"{spread.ranks} ranks over {spread.steps} steps: their times differ by "
         f"{spread.staying_fraction:.0%} that stays and {spread.passing_fraction:.0%} that passes"
@@ -279,10 +269,10 @@ def ranks_of(facts: Facts) -> UnlikeRanks | None:
     recording = facts.recording
     if recording is None or len(recording.ranks) < 2 or not facts.job.recorded_batch:
         return None
-    own = own_times(recording.steps_by_rank, recording.wait_by_step, is_wall=True)
-    if len(own) < FEWEST_STEPS or (own <= 0).any():
+    own = systems.own_times(recording.steps_by_rank, recording.wait_by_step, is_wall=True)
+    if len(own) < systems.FEWEST_STEPS or (own <= 0).any():
         return None
-    return UnlikeRanks(
+    return systems.UnlikeRanks(
         own_s=own,
         batches=np.full(own.shape[1], float(facts.job.recorded_batch)),
         exchange_s=(recording.communication or {}).get("exchange_s_per_step", 0.0),
@@ -290,7 +280,7 @@ def ranks_of(facts: Facts) -> UnlikeRanks | None:
 
 
 def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
-    even = rebalanced(ranks)
+    even = systems.rebalanced(ranks)
     sizes = tuple(int(one) for one in even.batches)
     total = int(ranks.batches.sum())
     yield _stragglers_advice(
@@ -301,7 +291,7 @@ def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
         how=f"batch = {sizes}[rank]  # of the loader; weight each loss by its share:\n"
         f"loss = loss * batch * world_size / {total}",
     )  # fmt: skip
-    fewer = dropped(ranks, selection_s=0.0)
+    fewer = systems.dropped(ranks, selection_s=0.0)
     kept = tuple(int(one) for one in fewer.batches)
     yield _stragglers_advice(
         facts, fewer, "drop-near-duplicates", seen,
@@ -312,7 +302,7 @@ def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
         is_model_kept=False,
     )  # fmt: skip
     if len(sizes) > 2:
-        spare = backed_up(ranks, 1)
+        spare = systems.backed_up(ranks, 1)
         yield _stragglers_advice(
             facts, spare, "backup-worker", seen,
             change=f"Wait for the first {len(sizes) - 1} of {len(sizes)} ranks in each step.",
@@ -322,7 +312,7 @@ def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
             is_model_kept=False,
         )  # fmt: skip
     yield _stragglers_advice(
-        facts, asynchronous(ranks), "asynchronous", seen,
+        facts, systems.asynchronous(ranks), "asynchronous", seen,
         change="Let ranks update without waiting for each other.",
         condition=f"Gradients are up to {len(sizes) - 1} updates old: look at the accuracy.",
         how="# a parameter server, or torch.distributed.rpc with one optimizer",

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from advisor import show
 from advisor.answer.estimate import Estimate
 from advisor.answer.offers import Alternative, Bill, CompletionWay, Configuration, Fact, Part
 from advisor.answer.records import Recorded
 from advisor.planners.core import Layout
-from advisor.show import answers_frame, table_html
 from advisor.words import answer_line
 
 Bottleneck = Literal[
@@ -141,7 +141,7 @@ class Answer(Recorded):
         return f"<{type(self).__name__} {answer_line(self.to_record())}>"
 
     def _repr_html_(self) -> str:
-        return table_html(answers_frame([self.to_record()]))
+        return show.table_html(show.answers_frame([self.to_record()]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from advisor import show
 from advisor.answer.candidate import Candidate
 from advisor.errors import AdvisorError
-from advisor.show import answers_frame, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,10 +86,10 @@ class Predictions:
 
         ``reason`` says why a configuration has no numbers.
         """
-        return answers_frame([one.to_record() for one in self.rows])
+        return show.answers_frame([one.to_record() for one in self.rows])
 
     def _repr_html_(self) -> str:
-        return table_html(self.to_frame())
+        return show.table_html(self.to_frame())
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +109,4 @@ class Explanation:
         return pd.DataFrame(list(self.rows))
 
     def _repr_html_(self) -> str:
-        return table_html(self.to_frame())
+        return show.table_html(self.to_frame())

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from advisor import show
 from advisor.answer.candidate import Candidate
 from advisor.answer.estimate import Estimate
 from advisor.answer.offers import Offer
 from advisor.answer.records import SCHEMA_VERSION, Recorded
-from advisor.show import answers_frame, headline_of, plot_front, recommendation_html
 from advisor.words import answer_line
 
 if TYPE_CHECKING:
@@ -118,22 +118,22 @@ class Recommendation(Recorded):
 
     def to_frame(self) -> pd.DataFrame:
         """Return the front as a table, one row a candidate; bounds are columns of their own."""
-        return answers_frame(self.to_record()["front"])
+        return show.answers_frame(self.to_record()["front"])
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw time against cost of the list, or of the nearest misses, with matplotlib.
 
         Raises UsageError if there is nothing to draw.
         """
-        return plot_front(self.to_record(), axes)
+        return show.plot_front(self.to_record(), axes)
 
     def __repr__(self) -> str:
         """Say what was asked about, what to choose, then the list, a line a candidate."""
         record = self.to_record()
         lines = [answer_line(one) for one in record["front"] or record["nearest"]]
-        head = f"<Recommendation: {headline_of(record)}>"
+        head = f"<Recommendation: {show.headline_of(record)}>"
         return "\n".join([head, *self.summary, *lines])
 
     def _repr_html_(self) -> str:
         """Show itself in a notebook: a table and a chart."""
-        return recommendation_html(self.to_record())
+        return show.recommendation_html(self.to_record())

@@ -33,7 +33,6 @@ from advisor.cli.options import (
     waiting,
     with_run,
 )
-from advisor.cli.runs import warn_of_drift
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -305,7 +304,6 @@ def recommend(
     """
     from advisor import api
     from advisor.catalogue import Catalogue
-    from advisor.cli import simulate
     from advisor.estimate import Predictor
 
     with waiting("pricing the job on every offer", is_quiet=as_json):
@@ -314,7 +312,11 @@ def recommend(
         answer = api.ranked(
             job, question, predictor=predictor, recording=api.recording_of(question.job)
         )
-        own = simulate.comparison(question, job, answer, predictor)
+        own = None
+        if (question.cluster.trace, question.cluster.machines) != (None, None):
+            from advisor.cli import simulate
+
+            own = simulate.comparison(question, job, answer, predictor)
     record = answer.to_record() if own is None else own.to_record()
     charts = _charts(record, plot)
     if as_json:
@@ -354,4 +356,6 @@ def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
         show_simulation(own, Console())
     if question.constraints.with_probes:
         show_probes(record, Console())
+    from advisor.cli.runs import warn_of_drift
+
     warn_of_drift()

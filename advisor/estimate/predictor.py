@@ -39,8 +39,6 @@ from advisor.estimate.completion import (
 )
 from advisor.estimate.known import OwnRuns, measured_runs
 from advisor.estimate.learned import Learned
-from advisor.estimate.many import Terms, estimates
-from advisor.estimate.spot import elastic_workers, on_elastic_spot, on_spot_with_fallback
 from advisor.estimate.ways.beside import beside_words
 from advisor.estimate.ways.data_parallel import as_recorded, is_answer
 from advisor.estimate.ways.programs import program_columns
@@ -255,6 +253,9 @@ def completed(
     row, band = np.array([0]), offers.spot_interruption_band[[offer_row]]
     if way == "spot":
         return on_spot(job, columns, row, band, coverage)
+    # Loaded where spot machines are asked for.
+    from advisor.estimate.spot import elastic_workers, on_elastic_spot, on_spot_with_fallback
+
     if way == "elastic-spot":
         workers = elastic_workers(job, columns, row, step_columns)[0]
         if workers is None:
@@ -397,6 +398,8 @@ class Predictor(Physics):
         Candidate, or Predictions where a sequence is given
             What cannot be answered of a sequence is a row that says why: it raises nothing.
         """
+        from advisor.estimate.many import Terms, estimates
+
         job = profile if isinstance(profile, Job) else load_job(profile)
         rental = Terms(
             provider=provider, region=region, pricing=pricing, completion=completion,

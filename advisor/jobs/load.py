@@ -24,7 +24,6 @@ from advisor.jobs.describe import (
     sequence_notes,
     with_setup,
 )
-from advisor.jobs.elsewhere import recorded_elsewhere
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
 from advisor.jobs.runs import (
@@ -142,6 +141,8 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     job = job_from_recording(recording, **length)
     root = path.parent
     noted = read_actuals(root, path.name)
+    from advisor.jobs.elsewhere import recorded_elsewhere
+
     elsewhere = recorded_elsewhere(path, recording.command, job)
     return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
 

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor import estimate
 from advisor.answer import Candidate, ProbeAdvice
 from advisor.ask import Constraints
 from advisor.catalogue import OfferColumns, OfferFilter
@@ -25,18 +26,13 @@ from advisor.estimate import (
     Predictor,
     SideCosts,
     TimeColumns,
-    elastic_workers,
     hazards,
-    late_fractions,
-    on_elastic_spot,
-    on_spot_by_deadline,
-    on_spot_with_fallback,
     restart_s,
 )
 from advisor.jobs import Job, script_notes
+from advisor.planners import spot as planner_spot
 from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
-from advisor.planners.spot import availability_of
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
@@ -176,7 +172,7 @@ def _with_fallback(case: _Case, front: _Front) -> list[Further]:
     places = case.cheapest(np.flatnonzero(ratio < 1.0), least_usd)
 
     def complete(at: Integers) -> Completion:
-        return on_spot_with_fallback(
+        return estimate.on_spot_with_fallback(
             case.job, case.columns, case.column[at], case.band[at], ratio[at],
             case.request.coverage,
         )  # fmt: skip
@@ -200,7 +196,7 @@ def _by_deadline(case: _Case, rows: Rows) -> list[Further]:
     places = case.cheapest(np.flatnonzero(is_open & (least_usd < bar)), least_usd)
     if not places.size:
         return []
-    late = late_fractions(
+    late = estimate.late_fractions(
         case.job, case.columns, case.column[places], case.band[places], deadline_h
     )
     places = places[late <= 1.0 - confidence]
@@ -218,7 +214,7 @@ def _cheapest_plan(case: _Case, places: Integers, bar: float, least_usd: Floats)
         at = np.array([place])
         if least_usd[place] >= bar:
             continue
-        done = on_spot_by_deadline(
+        done = estimate.on_spot_by_deadline(
             case.job, case.columns, case.column[at], case.band[at],
             (case.price[at], case.on_demand_price[at]), case.request.deadline_h or 0.0,
             case.request.coverage,
@@ -246,7 +242,7 @@ def _availability(case: _Case) -> Floats:
     kinds, of_kind = np.unique(
         np.stack([case.count, hazards(case.band)], axis=1), axis=0, return_inverse=True
     )
-    return np.array([availability_of(history, *kind) for kind in kinds.tolist()])[
+    return np.array([planner_spot.availability_of(history, *kind) for kind in kinds.tolist()])[
         of_kind.reshape(-1)
     ]
 
@@ -260,13 +256,13 @@ def _elastic(case: _Case, front: _Front) -> list[Further]:
         case.predictor.step_columns, space=case.request.space,
         known_network=case.request.known_network,
     )  # fmt: skip
-    found = elastic_workers(case.job, case.columns, case.column[places], step_columns)
+    found = estimate.elastic_workers(case.job, case.columns, case.column[places], step_columns)
     workers = {at: one for at, one in zip(places.tolist(), found, strict=True) if one is not None}
     places = np.array(list(workers), dtype=np.int64)
 
     def complete(at: Integers) -> Completion:
         able = [workers[place] for place in at.tolist()]
-        return on_elastic_spot(
+        return estimate.on_elastic_spot(
             case.job, case.columns, case.column[at], case.band[at], able, case.request.coverage
         )
 

@@ -26,7 +26,6 @@ from advisor.collectors.format import (
     profiler_lives,
 )
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.redaction import redacted
 
 if TYPE_CHECKING:
     from advisor.collectors.format import Recording
@@ -184,6 +183,9 @@ def new_run(name: str, root: Root | None = None) -> Path:
     """Make the folder of a new run and return it as an absolute path."""
     folder = local_folder(root).absolute()
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    # Its patterns take milliseconds to compile, and most readers need none.
+    from advisor.collectors.hooks.redaction import redacted
+
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in redacted(name))[:40] or "run"
     run = folder / f"{stamp}-{safe}-{secrets.token_hex(2)}"
     try:

@@ -17,7 +17,6 @@ from zlib import crc32
 from advisor.collectors.errors import printable_json
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.format import start_ticks
-from advisor.collectors.hooks.redaction import redacted_json
 from advisor.collectors.hooks.suspicion import may_hold_secrets
 
 _SYNC = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
@@ -129,6 +128,8 @@ class Appender:
         """Append a JSON object, without the secrets that may be in it."""
         text = json.dumps(value)
         if may_hold_secrets(text):
+            from advisor.collectors.hooks.redaction import redacted_json
+
             text = json.dumps(redacted_json(value))
         self.write(kind, text.encode())
 

@@ -25,7 +25,6 @@ from advisor.collectors.errors import RecordingError, bytes_text
 from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import Groups, cpu_model, usable_cpus
-from advisor.collectors.watch.probes import Gpus, TcpCounters
 
 # ------------------------------------------------------------------------------------------
 # The micro-benchmarks themselves, run in a process of their own.
@@ -488,6 +487,7 @@ def host_abilities() -> tuple[Ability, ...]:
     from advisor.collectors.watch.network import (
         can_make_nodes,  # brings what starts other programs
     )
+    from advisor.collectors.watch.probes import Gpus, TcpCounters
 
     groups, gpus = Groups.of(), Gpus().names
     found = (

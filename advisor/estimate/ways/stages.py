@@ -18,9 +18,6 @@ import numpy as np
 
 from advisor.answer import Command
 from advisor.estimate.groups import ALONE, Machines, OnGroups, fullest, network_weights
-from advisor.estimate.launch.launcher import torchrun
-from advisor.estimate.launch.megatron import command_line
-from advisor.estimate.launch.recorded import parallel_file, script_of
 from advisor.estimate.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.plan import Choice
 from advisor.planners.core import Floats, Layout, PlanningError
@@ -76,6 +73,8 @@ def _waits(found: MixedPlan) -> dict[str, float]:
 def _stages_of_one_width_commands(
     case: OnGroups, law: LayoutLaw, found: MixedPlan
 ) -> tuple[Command, ...]:
+    from advisor.estimate.launch.megatron import command_line
+
     ordered = [case.groups[i] for i in found.order]
     whole = replace(found.layouts[0], pp=len(found.layers))
     firsts = [sum(g.count for g in ordered[:i]) for i in range(len(ordered))]
@@ -292,6 +291,9 @@ def _commands(
     """One device a stage runs with PyTorch's pipelines; unequal groups have no framework."""
     if _has_no_framework(case) or any(len(part) > 1 for part in ordered):
         return ()
+    from advisor.estimate.launch.launcher import torchrun
+    from advisor.estimate.launch.recorded import parallel_file, script_of
+
     count = sum(cut.counts[0])
     layout = Layout(pp=len(cut.layers), micro_batch=cut.micro_batch, accumulation_steps=count)
     file = parallel_file(case.model.parts, layout, cut.layers)

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from advisor.answer import Command
 from advisor.estimate.groups import ALONE, OnGroups, fullest
-from advisor.estimate.launch.launcher import torchrun
-from advisor.estimate.launch.recorded import script_of
 from advisor.estimate.laws import ModelOn, ReducedStep, Stage
 from advisor.estimate.plan import Choice
 from advisor.planners.core import GIB, Floats, PlanningError
@@ -224,6 +222,9 @@ def _reduced(
 
 def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]:
     """Return the launcher's lines; a script that takes the split gets it as arguments."""
+    from advisor.estimate.launch.launcher import torchrun
+    from advisor.estimate.launch.recorded import script_of
+
     split = ""
     if not case.command:
         split = f" --batches {_by_rank(case, samples)} --accumulation {_by_rank(case, steps)}"
