@@ -17,7 +17,7 @@ import pytest
 
 from advisor.collectors.derive.read import read_events
 from advisor.collectors.format.events import Events
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format.recording import HostBenchmark, Recording
 from advisor.collectors.hooks import boot
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.session import Session
@@ -98,7 +98,7 @@ def remember_benchmark(cache: Path) -> None:
     path = cache / "advisor" / benchmark.cache_path().name
     if not path.exists():
         path.parent.mkdir(parents=True)
-        figures = dict.fromkeys(benchmark.HostBenchmark.__dataclass_fields__, 1e9)
+        figures = dict.fromkeys(HostBenchmark.__dataclass_fields__, 1e9)
         path.write_text(json.dumps(figures | {"measured_at": "2026-11-21T00:00:00+00:00"}))
 
 

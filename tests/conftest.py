@@ -4,6 +4,8 @@ import functools
 import gc
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from advisor.catalogue import Catalogue
+from advisor.cli import main
 from advisor.collectors.format.recording import Host, HostBenchmark
+from advisor.estimate import Predictor
 from advisor.jobs.job import Feed, Job, Measured
 from advisor.planners.core.nouns import Operator, Work
+
+InProcess = Callable[..., subprocess.CompletedProcess[str]]
 
 # What the user of this machine has fitted, downloaded, overridden or set is not what is tested,
 # and no process of tests sees what another one keeps.
@@ -168,6 +175,39 @@ def make_job() -> Callable[..., Job]:
         return Job(feed=Feed(**feed), measured=Measured(**measured), **(fields | changes))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def predictor() -> Predictor:
+    """The predictor that the verbs use: the bundled catalogue, the shipped models."""
+    return Predictor()
+
+
+@pytest.fixture(scope="session")
+def physics() -> Predictor:
+    """The analytic estimate alone."""
+    return Predictor(learned=None)
+
+
+@pytest.fixture(scope="session")
+def asking() -> Predictor:
+    """The analytic estimate on the bundled catalogue as it is published."""
+    return Predictor(Catalogue.load(with_overrides=False), learned=None)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    """The command line as its program runs it, in this process, which has imported everything."""
+
+    def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["advisor", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = int(ended.value.code or 0)
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture

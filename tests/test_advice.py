@@ -30,11 +30,6 @@ MakeJob = Callable[..., Job]
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def facts(make_job: MakeJob, predictor: Predictor) -> Facts:
     job = make_job()
     return facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))

@@ -18,11 +18,6 @@ MakeJob = Callable[..., Job]
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def idle(make_job: MakeJob, predictor: Predictor) -> Facts:
     """A job that waits for its storage most of the time."""
     job = make_job(idle_s_per_sample=0.01, wait_s=1.0, workers=0, global_batch=32)

@@ -56,11 +56,6 @@ def routing(seed: int = 0, *, training: tuple[bool, ...] = (True,) * 4) -> Routi
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def facts(make_job: MakeJob, predictor: Predictor) -> Facts:
     job = make_job(global_batch=32)
     return recorded(

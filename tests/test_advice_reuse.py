@@ -17,11 +17,6 @@ from advisor.planners.systems.perfect import RHO, freshness
 MakeJob = Callable[..., Job]
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 def found(facts: Facts) -> dict[str, Advice]:
     return {one.name: one for one in feeding.advise_data_reuse(facts)}
 

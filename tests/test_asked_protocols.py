@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from advisor.catalogue import Catalogue
 from advisor.errors import ModelError, UsageError
 from advisor.estimate.case import MeasuredLayout, calibrated_problem, constants, own_layouts
 from advisor.estimate.columns import STATUSES
@@ -35,11 +34,6 @@ from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
 
 T4 = accelerator_devices()["T4"]
 PARAMETERS = device_parameters()
-
-
-@pytest.fixture(scope="module")
-def asking() -> Predictor:
-    return Predictor(Catalogue.load(with_overrides=False), learned=None)
 
 
 def noted(count: int, step_s: float = 0.5, batch: int = 256) -> Actual:

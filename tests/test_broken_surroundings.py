@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import InProcess
 from test_run_records import run
 
 from advisor.collectors.errors import explain
@@ -169,7 +170,7 @@ def test_no_memory(arguments: list[str], tmp_path: Path) -> None:
 
 
 class TestDamagedFiles:
-    def test_an_encrypted_archive(self, tmp_path: Path) -> None:
+    def test_an_encrypted_archive(self, in_process: InProcess, tmp_path: Path) -> None:
         path = tmp_path / "prices.zip"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("lambda/vms.csv", "secret")
@@ -177,24 +178,30 @@ class TestDamagedFiles:
         content[6] |= 1  # the flag of encryption in the member's header ...
         content[content.index(b"PK\x01\x02") + 8] |= 1  # ... and in the directory
         path.write_bytes(content)
-        assert_refused(advisor("catalogue", "update", "--from", str(path), cwd=tmp_path))
+        assert_refused(in_process("catalogue", "update", "--from", str(path), cwd=tmp_path))
 
     @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-    def test_an_archive_that_was_cut_off(self, tmp_path: Path, share: float) -> None:
+    def test_an_archive_that_was_cut_off(
+        self, in_process: InProcess, tmp_path: Path, share: float
+    ) -> None:
         path = tmp_path / "prices.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("lambda/vms.csv", os.urandom(2000).hex())
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
-        assert_refused(advisor("catalogue", "update", "--from", str(path), cwd=tmp_path))
+        assert_refused(in_process("catalogue", "update", "--from", str(path), cwd=tmp_path))
 
-    def test_records_that_were_cut_off(self, tmp_path: Path, records: Path) -> None:
+    def test_records_that_were_cut_off(
+        self, in_process: InProcess, tmp_path: Path, records: Path
+    ) -> None:
         path = tmp_path / "runs.jsonl.gz"
         path.write_bytes(gzip.compress(records.read_bytes())[:-20])
-        assert_refused(advisor("evaluate", "--data", str(path), cwd=tmp_path))
+        assert_refused(in_process("evaluate", "--data", str(path), cwd=tmp_path))
 
-    def test_two_runs_are_too_few_to_evaluate(self, tmp_path: Path, records: Path) -> None:
-        done = advisor(
+    def test_two_runs_are_too_few_to_evaluate(
+        self, in_process: InProcess, tmp_path: Path, records: Path
+    ) -> None:
+        done = in_process(
             "evaluate", "--data", str(records), "--target", "time", "--model", "ridge",
             cwd=tmp_path,
         )  # fmt: skip

@@ -31,11 +31,6 @@ MakeJob = Callable[..., Job]
 RUN = CliRunner()
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 def step(low_s: float, value_s: float, high_s: float, **changes: Any) -> StepTime:
     known: dict[str, Any] = {
         "corrected_s": value_s, "raw_s": value_s, "low_s": low_s, "high_s": high_s, "steps": 40,

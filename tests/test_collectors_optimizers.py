@@ -96,7 +96,7 @@ class Script:
 WITHIN = 10  # periods until the rhythm is known
 
 
-@settings(max_examples=3 * settings.default.max_examples)
+@settings(max_examples=3 * settings().max_examples)
 @given(schedules())
 def test_every_period_completes_one_step(schedule: Schedule) -> None:
     script = Script(schedule.made)
@@ -110,7 +110,7 @@ def test_every_period_completes_one_step(schedule: Schedule) -> None:
     assert script.renewed == renewed
 
 
-@settings(max_examples=2 * settings.default.max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(schedules().filter(lambda one: not one.before), st.data())
 def test_without_a_phase_before_it_the_rhythm_is_known_within_ten_periods(
     schedule: Schedule, data: st.DataObject
@@ -121,7 +121,7 @@ def test_without_a_phase_before_it_the_rhythm_is_known_within_ten_periods(
     assert [script.steps_in(schedule.period) for _ in range(20)] == [1] * 20
 
 
-@settings(max_examples=2 * settings.default.max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(schedules(), st.data())
 def test_a_skipped_step_costs_one_training_step_at_most(
     schedule: Schedule, data: st.DataObject
@@ -143,7 +143,7 @@ def test_a_skipped_step_costs_one_training_step_at_most(
     assert script.renewed == renewed
 
 
-@settings(max_examples=2 * settings.default.max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(schedules(), st.data())
 def test_optimizers_that_are_made_anew_take_their_places(
     schedule: Schedule, data: st.DataObject

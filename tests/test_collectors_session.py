@@ -100,7 +100,7 @@ def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
 Loop = list[tuple[str, int]]
 
 
-@settings(max_examples=settings.default.max_examples // 8, phases=(Phase.generate,))
+@settings(max_examples=settings().max_examples // 8, phases=(Phase.generate,))
 @given(
     st.lists(
         st.tuples(

@@ -29,11 +29,6 @@ MODELS = data.root("trained_models")
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 
 
-@pytest.fixture(scope="module")
-def physics() -> Predictor:
-    return Predictor(learned=None)
-
-
 def asked_on(job: Job, physics: Predictor, name: str, count: int = 1) -> RunRecord:
     """The record that a model is asked about for a job on some of AWS's machines."""
     index = physics.catalogue.instance_type(name, provider="aws").index

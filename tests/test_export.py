@@ -29,11 +29,6 @@ MakeJob = Callable[..., Job]
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def job(make_job: MakeJob) -> Job:
     return make_job()
 

@@ -39,11 +39,6 @@ MODEL = {"layers": 4, "hidden": 256, "heads": 4, "sequence": 128, "batch": 64, "
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def job(make_job: MakeJob) -> Job:
     return make_job()
 

@@ -47,11 +47,6 @@ FEW = Constraints(
 )
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 def asking(constraints: Constraints) -> Question:
     return Question(constraints=constraints)
 

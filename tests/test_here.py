@@ -29,11 +29,6 @@ from advisor.machines.fleet import limited_processor
 MakeJob = Callable[..., Job]
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine is the laptop that the tests' jobs were recorded on."""

@@ -17,11 +17,6 @@ from advisor.rank.ranking import recommend
 MakeJob = Callable[..., Job]
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 positive = st.floats(1e-3, 1e3)
 speeds = st.floats(1e3, 1e5)
 

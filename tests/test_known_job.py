@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor.ask import Constraints, JobSpec
-from advisor.catalogue import Catalogue
 from advisor.cli.program import app
 from advisor.collectors.format.records import PROFILER_FILE
 from advisor.errors import UsageError
@@ -42,11 +41,6 @@ TRUTH = transformer_work(
     Transformer(layers=12, hidden=768, heads=12, sequence=256, vocabulary=30000), micro_batch=16,
     precision="fp16",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def asking() -> Predictor:
-    return Predictor(Catalogue.load(with_overrides=False), learned=None)
 
 
 def made_up(cards: tuple[str, ...], factor: float = 1.0) -> tuple[Actual, ...]:

@@ -45,11 +45,6 @@ def example() -> Job:
     return job_from_recording(read_recording(GOLDEN))
 
 
-@pytest.fixture(scope="module")
-def physics() -> Predictor:
-    return Predictor(learned=None)
-
-
 def runs_like(job: Job, predictor: Predictor, scatter: float = 0.02) -> list[RunRecord]:
     """Runs of programs like ``job`` on small machines, each ``FACTOR`` times physics."""
     rng = np.random.default_rng(0)

@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from advisor.cli import main
+from conftest import InProcess
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,22 +66,13 @@ def record(folder: Path) -> dict[str, Any]:
     return answer
 
 
-Ask = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
-def ask(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Ask:
-    """The command line in this process, which has imported everything."""
+def ask(folder: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    """Ask in the user's folder, or in another one."""
 
     def asked(*arguments: str, cwd: Path = folder) -> subprocess.CompletedProcess[str]:
-        monkeypatch.chdir(cwd)
         monkeypatch.setenv("XDG_DATA_HOME", str(cwd / "data"))
-        monkeypatch.setattr(sys, "argv", ["advisor", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return subprocess.CompletedProcess(
-            arguments, int(ended.value.code or 0), *capfd.readouterr()
-        )
+        return in_process(*arguments, cwd=cwd)
 
     return asked
 
@@ -129,7 +118,7 @@ def test_python_gives_the_numbers_of_the_command_line(
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_the_table_fits_the_terminal(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch, columns: str
+    ask: InProcess, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     done = ask("recommend", "--budget", "50")
@@ -138,7 +127,7 @@ def test_the_table_fits_the_terminal(
     assert "\x1b" not in done.stdout
 
 
-def test_nothing_within_the_deadline_is_exit_code_3_with_the_nearest(ask: Ask) -> None:
+def test_nothing_within_the_deadline_is_exit_code_3_with_the_nearest(ask: InProcess) -> None:
     # No budget is too small for this machine, which costs nothing.
     done = ask("recommend", "--deadline", "1s", "--json")
     assert done.returncode == 3
@@ -163,7 +152,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_gets_what_is_wrong_and_what_to_do(folder: Path, ask: Ask, case: str) -> None:
+def test_bad_input_gets_what_is_wrong_and_what_to_do(
+    folder: Path, ask: InProcess, case: str
+) -> None:
     arguments, code = BAD[case]
     before = sorted(path.name for path in (folder / "data" / "advisor" / "runs").iterdir())
     done = ask(*arguments)
@@ -177,7 +168,7 @@ def test_bad_input_gets_what_is_wrong_and_what_to_do(folder: Path, ask: Ask, cas
     )
 
 
-def test_a_corrupt_run_is_named_and_kept(folder: Path, ask: Ask, tmp_path: Path) -> None:
+def test_a_corrupt_run_is_named_and_kept(folder: Path, ask: InProcess, tmp_path: Path) -> None:
     broken = tmp_path / "data" / "advisor" / "runs" / "broken"
     broken.mkdir(parents=True)
     for file in next((folder / "data" / "advisor" / "runs").iterdir()).iterdir():
@@ -189,7 +180,7 @@ def test_a_corrupt_run_is_named_and_kept(folder: Path, ask: Ask, tmp_path: Path)
     assert broken.exists()
 
 
-def test_an_unreadable_catalogue_is_named(ask: Ask, tmp_path: Path) -> None:
+def test_an_unreadable_catalogue_is_named(ask: InProcess, tmp_path: Path) -> None:
     (tmp_path / "types.csv.gz").write_bytes(b"not a gzip file")
     done = ask("recommend", "--catalogue", str(tmp_path))
     assert done.returncode == 1

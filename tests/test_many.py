@@ -24,11 +24,6 @@ ASKED: tuple[str | tuple[str, int], ...] = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 def numbers(one: Candidate) -> list[float]:
     """Time and cost with their bounds; sums over many rows round differently from one's."""
     both = (one.training_time_h, one.cost_usd)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor.ask import JobSpec
-from advisor.catalogue import Catalogue
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.known import job_from_runs, job_of
@@ -41,11 +40,6 @@ SHEET = accelerator_devices()
 PARAMETERS = device_parameters()
 HOME, AWAY = "T4", "A10G"
 SLOW = 1.8  # every made-up job takes so many times longer on AWAY than the equation says
-
-
-@pytest.fixture(scope="module")
-def asking() -> Predictor:
-    return Predictor(Catalogue.load(with_overrides=False), learned=None)
 
 
 def made_up(name: str, size: float, cards: tuple[str, ...] = (HOME, AWAY)) -> tuple[Actual, ...]:

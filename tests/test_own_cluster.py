@@ -36,11 +36,6 @@ CLUSTER = "10x4xV100-SXM2-16GB@100Gbps"
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def job(make_job: Callable[..., Job]) -> Job:
     return make_job(total_steps=20_000.0)
 

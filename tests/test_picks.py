@@ -166,11 +166,6 @@ EVERY = Constraints(least_gain_fraction=0.0, top=500)
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
     job = make_job()
     return recommend(job, predictor=predictor, here=machine_at_hand(predictor, job))

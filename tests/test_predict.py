@@ -26,11 +26,6 @@ SMALL = ["--layers", "4", "--hidden", "256", "--heads", "4", "--sequence", "128"
 RESNET50 = "224:64:3x256,4x512,6x1024,3x2048:bottleneck"
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 def test_parts_sum_to_the_step_and_the_interval_holds_it(
     make_job: MakeJob, predictor: Predictor
 ) -> None:

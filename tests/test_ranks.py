@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import socket
 import subprocess
 import sys
@@ -448,15 +449,16 @@ def parameters_of(folder: Path, rank: str) -> list[float]:
     return [float(word) for word in (folder / f"out{rank}").read_text().split()]
 
 
-def test_a_plain_script_is_trained_as_its_ranks_whole_batch(tmp_path: Path) -> None:
+def test_a_plain_script_is_trained_as_its_ranks_whole_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The oracle: one process with the batches of all ranks. Accumulated and clipped besides."""
     out = str(tmp_path / "out")
     seen = record(tmp_path, PLAIN, "2", "sgd", out, workers=2)
     assert (seen.status, seen.wrapping, seen.world_size) == ("finished", "wrapped", 2)
     assert parameters_of(tmp_path, "0") == parameters_of(tmp_path, "1")
-    subprocess.run(
-        [sys.executable, str(tmp_path / "train.py"), "1", "sgd", out], check=True, timeout=120
-    )
+    monkeypatch.setattr(sys, "argv", ["train.py", "1", "sgd", out])
+    runpy.run_path(str(tmp_path / "train.py"))
     alone = parameters_of(tmp_path, "alone")
     assert parameters_of(tmp_path, "0") == pytest.approx(alone, rel=1e-3, abs=1e-5)
     assert any("was wrapped" in line for line in summary.summary_lines(seen))

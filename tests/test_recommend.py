@@ -19,11 +19,6 @@ MakeJob = Callable[..., Job]
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
     return recommend(make_job(), predictor=predictor)
 

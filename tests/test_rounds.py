@@ -71,7 +71,7 @@ def test_old_numbers_of_clocks_stand_and_unknown_ones_are_passed_over() -> None:
 
 
 @given(st.lists(st.sampled_from(["round", "optimizer", "marker", "fit"]), max_size=30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 def test_hooks_and_reader_agree_on_the_clock(names: list[str]) -> None:
     import tempfile
 

@@ -25,11 +25,6 @@ KNOWN = Rounds(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 def partial(rounds: Rounds = KNOWN, **changes: Any) -> Recording:
     """Forty rounds of a second each of a thousand; 5 s to the end of the first."""
     from conftest import laptop

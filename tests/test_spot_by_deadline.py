@@ -75,11 +75,6 @@ def test_a_plan_over_joined_records_is_that_over_each() -> None:
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def job() -> Job:
     """A job of some hours on eight A100s: long enough to be taken away on the way."""
     return job_from_spec(JobSpec(layers=32, hidden=4096, heads=32, tokens=1e9))

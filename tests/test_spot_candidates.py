@@ -29,11 +29,6 @@ REQUEST = Constraints(
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def job(make_job: MakeJob) -> Job:
     return make_job(startup_s=60.0, total_steps=2e6)
 

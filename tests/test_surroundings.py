@@ -43,11 +43,6 @@ def with_surroundings(job: Job, **said: str | float) -> Job:
 
 
 @pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
-@pytest.fixture(scope="module")
 def job(make_job: Callable[..., Job]) -> Job:
     return make_job(startup_s=90.0)
 

@@ -53,11 +53,6 @@ def chromium() -> Iterator[Any]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor()
-
-
 @pytest.fixture
 def seen(chromium: Any, address: str) -> Iterator[Seen]:
     """The page as it is opened; in the end nothing failed, and nobody else was asked."""
