@@ -58,7 +58,7 @@ def test_checkpoints_larger_than_the_disk_are_refused() -> None:
 @pytest.mark.parametrize("bad", [{"state_bytes": -1.0}, {"bytes_per_s": 0.0}, {"nodes": 0}])
 def test_values_without_sense_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(PlanningError) as refused:
-        save_s(**{"state_bytes": 1.0, **bad})  # type: ignore[arg-type]
+        save_s(**{"state_bytes": 1.0, **bad})
     assert refused.value.exit_code == 2
 
 
