@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from collecting import MARKED, record
 
-from advisor.collectors.format.recording import Reading
+from advisor.collectors.format.recording import Reading, read_reading
 from advisor.collectors.run import runner
 from advisor.collectors.watch.host import Groups
 from advisor.collectors.watch.portable import PortableTree
 from advisor.collectors.watch.processes import Processes, ProcessTree
-from advisor.collectors.watch.sampler import Sampler, unpack
+from advisor.collectors.watch.sampler import Sampler
 
 MIB = 2**20
 TREE = """
@@ -48,7 +48,7 @@ def busy_tree(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def reading_of(tree: Processes) -> Reading:
     """Return a reading of a tree's figures."""
     start_ns = time.monotonic_ns()
-    return unpack(Sampler(tree, Groups()).read(), start_ns)
+    return read_reading(Sampler(tree, Groups()).read(), start_ns)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc to compare with")

@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 from collecting import ROOT, record_command
 
+from advisor.collectors.format.recording import read_reading
 from advisor.collectors.hooks.format import start_ticks
 from advisor.collectors.run.child import Child
 from advisor.collectors.watch.host import Groups
 from advisor.collectors.watch.probes import Gpus, TcpCounters
 from advisor.collectors.watch.processes import Process, ProcessTree
-from advisor.collectors.watch.sampler import Sampler, stolen_ns, unpack
+from advisor.collectors.watch.sampler import Sampler, stolen_ns
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -326,7 +327,7 @@ def test_a_suspended_machine_is_no_reason_for_a_burst() -> None:
     readings = []
     for jump_s in (0.2, 0.2, 3600.0, 0.2):
         now[0] += int(jump_s * 1e9)
-        readings.append(unpack(sampler.read(), start))
+        readings.append(read_reading(sampler.read(), start))
     assert [round(reading.t_s, 1) for reading in readings] == [0.2, 0.4, 3600.4, 3600.6]
     assert readings[-1].cpu_s >= readings[0].cpu_s
     assert all(reading.processes >= 1 for reading in readings)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.recording import TouchedReading
-from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory, unpack_touched
+from advisor.collectors.format.recording import TouchedReading, read_touched
+from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory
 
 MIB = 2**20
 HOT, COLD = 16 * MIB, 48 * MIB
@@ -39,7 +39,7 @@ def made_up(proc: Path, pid: int, touched: int, resident: int) -> None:
 
 def read(payload: bytes | None) -> TouchedReading:
     assert payload is not None
-    found = unpack_touched(payload, 0)
+    found = read_touched(payload, 0)
     assert found is not None
     return found
 

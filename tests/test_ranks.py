@@ -24,13 +24,12 @@ from advisor.collectors.derive.ranks import communication_of, corrected_together
 from advisor.collectors.derive.resources import resources_of
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.events import CommunicationCounts, Events
-from advisor.collectors.format.recording import Reading, Recording, StepTime
+from advisor.collectors.format.recording import Reading, Recording, StepTime, read_reading
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.ranks import buckets, buffers_beside
 from advisor.collectors.hooks.state import tcp_bytes
 from advisor.collectors.run import child
 from advisor.collectors.watch import network
-from advisor.collectors.watch.sampler import unpack
 from advisor.estimate.case import constants, host_anchor
 from advisor.jobs.job import Job
 from advisor.jobs.recorded import job_from_recording
@@ -284,8 +283,8 @@ def test_throttling_is_said_once_and_whole(lost: list[float]) -> None:
 def test_readings_without_minor_faults_are_read() -> None:
     values = [0] * 10 + [0, -1.0, 0, 3, -1.0, -1, -1.0, -1.0, -1.0, -1.0, 8, 0, 0]
     payload = fmt.READING_PAYLOAD.pack(*values)
-    assert unpack(payload, 0).minor_faults == 8
-    old = unpack(payload[: fmt.READING_BYTES], 0)
+    assert read_reading(payload, 0).minor_faults == 8
+    old = read_reading(payload[: fmt.READING_BYTES], 0)
     assert (old.minor_faults, old.major_faults) == (0, 3)
 
 

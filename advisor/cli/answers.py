@@ -347,15 +347,19 @@ def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
 def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from rich.console import Console
 
-    from advisor.report import show_simulation
+    from advisor.collectors.derive import local_folders
+    from advisor.jobs import file_in
     from advisor.words import SCREEN_LINES, show_probes, show_recommendation
 
     most = None if full else SCREEN_LINES
     show_recommendation(record, Console(highlight=False, soft_wrap=True), most=most)
     if (own := record.get("own_cluster")) is not None:
+        from advisor.report import show_simulation
+
         show_simulation(own, Console())
     if question.constraints.with_probes:
         show_probes(record, Console())
-    from advisor.cli.runs import warn_of_drift
+    if any(map(file_in, local_folders())):  # nothing drifts where nothing was noted
+        from advisor.cli.runs import warn_of_drift
 
-    warn_of_drift()
+        warn_of_drift()

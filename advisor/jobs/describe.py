@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor.ask import SetupRequest
 from advisor.collectors import bounded
 from advisor.collectors.format import OperatorCount
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
+from advisor.planners import step
 from advisor.planners.core import (
     DEFAULT_SETUP,
     Precision,
@@ -24,20 +25,16 @@ from advisor.planners.core import (
 )
 from advisor.planners.step import (
     ConvolutionalNetwork,
-    DescribedModel,
-    DiffusionUNet,
-    EncoderDecoder,
     TransformerBlocks,
     convolutional_work,
-    diffusion_work,
-    encoder_decoder_work,
-    longest_sequence,
-    read_config,
     transformer_blocks,
     transformer_work,
     update,
     work_units,
 )
+
+if TYPE_CHECKING:
+    from advisor.planners.step import DescribedModel
 
 NO_LENGTH: Final = "no length was given: one step"
 
@@ -53,7 +50,7 @@ def read_model(
     Raises UsageError if the file cannot be read. Raises PlanningError if it lacks a dimension, or
     the model is of a form that cannot be described.
     """
-    return read_config(read_content(path), sequence=sequence, image=image)
+    return step.read_config(read_content(path), sequence=sequence, image=image)
 
 
 def read_longest(path: Path) -> int | None:
@@ -61,7 +58,7 @@ def read_longest(path: Path) -> int | None:
 
     Raises UsageError if the file cannot be read.
     """
-    return longest_sequence(read_content(path))
+    return step.longest_sequence(read_content(path))
 
 
 def read_content(path: Path) -> dict[str, Any]:
@@ -95,8 +92,8 @@ def model_work(
     describe: Any = {
         Transformer: transformer_work,
         ConvolutionalNetwork: convolutional_work,
-        EncoderDecoder: encoder_decoder_work,
-        DiffusionUNet: diffusion_work,
+        step.EncoderDecoder: step.encoder_decoder_work,
+        step.DiffusionUNet: step.diffusion_work,
     }[type(model)]
     work: Work = describe(model, micro_batch=micro_batch, precision=precision, setup=setup)
     return work
@@ -179,11 +176,11 @@ def default_batch(model: DescribedModel, setup: TrainingSetup) -> Default:
         return _default(_FINE_TUNED, "as in fine-tuning of Alpaca")
     if isinstance(model, ConvolutionalNetwork):
         return _default(256, "as ResNet was trained")
-    if isinstance(model, EncoderDecoder):
+    if isinstance(model, step.EncoderDecoder):
         if model.audio_channels:
             return _default(256, "as Whisper was trained")
         return _default(128, "as T5 was trained")
-    if isinstance(model, DiffusionUNet):
+    if isinstance(model, step.DiffusionUNet):
         return _default(2048, "as Stable Diffusion was trained")
     if not model.is_causal:
         seen = (256, "BERT") if model.vocabulary else (1024, "DeiT")
@@ -215,7 +212,7 @@ def described_defaults(
         found = default_batch(model, setup)
         batch = found.value
         said.append(found.note)
-    if isinstance(model, DiffusionUNet):
+    if isinstance(model, step.DiffusionUNet):
         said.append("text encoder and autoencoder are not counted: their outputs are stored")
     return batch, tuple(said)
 

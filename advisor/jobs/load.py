@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from advisor.answer import from_record, to_record
 from advisor.ask import JobSpec, SetupRequest
@@ -34,9 +34,13 @@ from advisor.jobs.runs import (
     unread_lines,
 )
 from advisor.jobs.transfers import BOOT_S
+from advisor.planners import step
 from advisor.planners.core import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts import check_sizes
-from advisor.planners.step import PRODUCTS, DescribedModel, in_precision, parse_network
+from advisor.planners.step import PRODUCTS, in_precision
+
+if TYPE_CHECKING:
+    from advisor.planners.step import DescribedModel
 
 # ------------------------------------------------------------------------------------------
 # Jobs as files: what a step computes, how long the job is, what was measured of it.
@@ -220,7 +224,7 @@ def _recorded_or_saved(spec: JobSpec) -> tuple[Job, JobSpec]:
 def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     """Return the job of a model that was never run, one step long."""
     if spec.cnn is not None:
-        model: DescribedModel = parse_network(spec.cnn)
+        model: DescribedModel = step.parse_network(spec.cnn)
     elif spec.model is not None:
         model = read_model(Path(spec.model), sequence=spec.sequence, image=spec.image)
     else:

@@ -19,10 +19,11 @@ from advisor.collectors.format import (
     identity,
     parse,
     parse_json,
+    read_reading,
+    read_touched,
 )
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.redaction import redacted_command
-from advisor.collectors.watch import unpack, unpack_touched
 
 
 @dataclass(slots=True)
@@ -72,11 +73,11 @@ def read_profiler_log(path: Path) -> ProfilerLog:
         if kind == fmt.HEADER:
             log.header = log.header or _header(payload)
         elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
-            log.readings.append(unpack(payload, log.header["t_ns"]))
+            log.readings.append(read_reading(payload, log.header["t_ns"]))
         elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
             log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))
         elif kind == fmt.TOUCHED and log.header:
-            if (window := unpack_touched(payload, log.header["t_ns"])) is not None:
+            if (window := read_touched(payload, log.header["t_ns"])) is not None:
                 log.touched.append(window)
         elif kind == fmt.FACT:
             fact = parse_json(payload)

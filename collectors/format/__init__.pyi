@@ -35,6 +35,8 @@ from .recording import StepTime as StepTime
 from .recording import Throttling as Throttling
 from .recording import TotalWork as TotalWork
 from .recording import TouchedReading as TouchedReading
+from .recording import read_reading as read_reading
+from .recording import read_touched as read_touched
 from .records import EVENT_FILES as EVENT_FILES
 from .records import PROFILER_FILE as PROFILER_FILE
 from .records import Appender as Appender

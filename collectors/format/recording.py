@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from advisor.collectors.format.facts import GradientNorms, Limits, Routing, Saves, Told
+from advisor.collectors.format.records import fields
+from advisor.collectors.hooks import format as fmt
 
 # ------------------------------------------------------------------------------------------
 # Series of a recording beside its readings: of each rank, of each process, of a quota.
@@ -446,3 +448,56 @@ class Recording:
             its = tuple(zip(one.t_s, one.rss_bytes, strict=True))
             found[one.pid] = (*found.get(one.pid, ()), *its)
         return found
+
+
+# ------------------------------------------------------------------------------------------
+# Payloads of the sampler (``watch.sampler`` packs them) as readings.
+
+
+def read_reading(payload: bytes, start_ns: int) -> Reading:
+    """Return the reading in a payload, its time counted from ``start_ns``."""
+    (
+        t_ns, processes, cpu_ns, run_delay_ns, rss, pss, read, written, received, sent,
+        throttled_ns, pressure, stolen, faults, busy, gpu_bytes, power, clock, pcie_in,
+        pcie_out, minor_faults, slowest_ns, machine_cpu_ns,
+    ) = fields(fmt.READING_PAYLOAD, payload)  # fmt: skip
+    return Reading(
+        t_s=(t_ns - start_ns) / 1e9,
+        processes=processes,
+        cpu_s=cpu_ns / 1e9,
+        run_delay_s=run_delay_ns / 1e9,
+        rss_bytes=rss,
+        pss_bytes=None if pss < 0 else pss,
+        disk_read_bytes=read,
+        disk_write_bytes=written,
+        network_received_bytes=received,
+        network_sent_bytes=sent,
+        throttled_s=throttled_ns / 1e9,
+        pressure_fraction=None if pressure < 0 else pressure,
+        gpu_fraction=None if busy < 0 else busy,
+        gpu_memory_bytes=None if gpu_bytes < 0 else gpu_bytes,
+        gpu_power_w=None if power < 0 else power,
+        stolen_s=stolen / 1e9,
+        major_faults=faults,
+        minor_faults=minor_faults,
+        gpu_clock_mhz=None if clock < 0 else clock,
+        gpu_received_bytes_per_s=None if pcie_in < 0 else pcie_in,
+        gpu_sent_bytes_per_s=None if pcie_out < 0 else pcie_out,
+        slowest_delay_s=slowest_ns / 1e9,
+        machine_cpu_s=machine_cpu_ns / 1e9 or None,
+    )
+
+
+def read_touched(payload: bytes, start_ns: int) -> TouchedReading | None:
+    """Return the window in a payload; None if it is too short to hold one."""
+    if len(payload) < fmt.TOUCHED_PAYLOAD.size:
+        return None
+    t_ns, window_ns, touched, resident, processes, held = fields(fmt.TOUCHED_PAYLOAD, payload)
+    return TouchedReading(
+        t_s=(t_ns - start_ns) / 1e9,
+        window_s=window_ns / 1e9,
+        touched_bytes=touched,
+        resident_bytes=resident,
+        processes=processes,
+        held_bytes=held,
+    )

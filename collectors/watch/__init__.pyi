@@ -19,5 +19,3 @@ from .processes import is_python as is_python
 from .sampler import Proportional as Proportional
 from .sampler import Sampler as Sampler
 from .sampler import TouchedMemory as TouchedMemory
-from .sampler import unpack as unpack
-from .sampler import unpack_touched as unpack_touched

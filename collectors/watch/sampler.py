@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from advisor.collectors.format import Reading, TouchedReading, fields
+from advisor.collectors.format import read_touched
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.watch.host import Groups, KeptFile
 from advisor.collectors.watch.probes import GpuReading, Gpus, TcpCounters
@@ -243,40 +243,6 @@ class Sampler:
             self._slow.with_pcie = self._slow.gpu
 
 
-def unpack(payload: bytes, start_ns: int) -> Reading:
-    """Return the reading in a payload, its time counted from ``start_ns``."""
-    (
-        t_ns, processes, cpu_ns, run_delay_ns, rss, pss, read, written, received, sent,
-        throttled_ns, pressure, stolen, faults, busy, gpu_bytes, power, clock, pcie_in,
-        pcie_out, minor_faults, slowest_ns, machine_cpu_ns,
-    ) = fields(fmt.READING_PAYLOAD, payload)  # fmt: skip
-    return Reading(
-        t_s=(t_ns - start_ns) / 1e9,
-        processes=processes,
-        cpu_s=cpu_ns / 1e9,
-        run_delay_s=run_delay_ns / 1e9,
-        rss_bytes=rss,
-        pss_bytes=None if pss < 0 else pss,
-        disk_read_bytes=read,
-        disk_write_bytes=written,
-        network_received_bytes=received,
-        network_sent_bytes=sent,
-        throttled_s=throttled_ns / 1e9,
-        pressure_fraction=None if pressure < 0 else pressure,
-        gpu_fraction=None if busy < 0 else busy,
-        gpu_memory_bytes=None if gpu_bytes < 0 else gpu_bytes,
-        gpu_power_w=None if power < 0 else power,
-        stolen_s=stolen / 1e9,
-        major_faults=faults,
-        minor_faults=minor_faults,
-        gpu_clock_mhz=None if clock < 0 else clock,
-        gpu_received_bytes_per_s=None if pcie_in < 0 else pcie_in,
-        gpu_sent_bytes_per_s=None if pcie_out < 0 else pcie_out,
-        slowest_delay_s=slowest_ns / 1e9,
-        machine_cpu_s=machine_cpu_ns / 1e9 or None,
-    )
-
-
 def pressure_fraction(content: bytes) -> float:
     """Return the share of the last ten seconds in which somebody waited; -1 unknown.
 
@@ -380,7 +346,7 @@ class TouchedMemory:
                 now_ns, now_ns - self._begin_ns, touched, resident, len(seen), self._held
             )
             # While memory grows the program starts: afterwards the shortest window comes first.
-            last = unpack_touched(payload, 0)
+            last = read_touched(payload, 0)
             self._turn = self._turn + 1 if last is not None and last.is_steady else 0
         if begins:
             self._is_running, self._turn = True, 0
@@ -430,18 +396,3 @@ class TouchedMemory:
         except (OSError, IndexError, ValueError):
             return None
         return touched, resident
-
-
-def unpack_touched(payload: bytes, start_ns: int) -> TouchedReading | None:
-    """Return the window in a payload; None if it is too short to hold one."""
-    if len(payload) < fmt.TOUCHED_PAYLOAD.size:
-        return None
-    t_ns, window_ns, touched, resident, processes, held = fields(fmt.TOUCHED_PAYLOAD, payload)
-    return TouchedReading(
-        t_s=(t_ns - start_ns) / 1e9,
-        window_s=window_ns / 1e9,
-        touched_bytes=touched,
-        resident_bytes=resident,
-        processes=processes,
-        held_bytes=held,
-    )

@@ -23,7 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory, unpack_touched
+from advisor.collectors.format.recording import read_touched
+from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory
 from advisor.lab import frame
 from advisor.planners.core.errors import MIB
 from advisor.planners.systems.working_set import PAGE_BYTES, TouchedWindow, curve_of, harvest
@@ -130,7 +131,7 @@ def windows_of(child: Watched, cycles: int) -> list[TouchedWindow]:
     found: list[TouchedWindow] = []
     while len(found) < cycles * len(LENGTHS_NS) and not memory.failure:
         payload = memory.look([child.process.pid], is_running=True)
-        if payload is not None and (seen := unpack_touched(payload, 0)) is not None:
+        if payload is not None and (seen := read_touched(payload, 0)) is not None:
             found.append(TouchedWindow(
                 window_s=seen.window_s, touched_bytes=seen.touched_bytes,
                 resident_bytes=seen.resident_bytes,
