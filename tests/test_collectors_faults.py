@@ -421,15 +421,12 @@ def test_two_profilers_at_once_keep_apart(tmp_path: Path) -> None:
         assert seen.step_time.steps + seen.step_time.warmup_steps == 39
 
 
-def test_a_profiler_under_a_profiler(tmp_path: Path) -> None:
+def test_a_profiler_under_a_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "train.py"
     script.write_text(MARKED)
     inner = [sys.executable, "-m", "advisor.cli", "profile", "-q", "--runs", str(tmp_path / "in")]
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path)
-    try:
-        outer = record_command(tmp_path, [*inner, str(script)])
-    finally:
-        del os.environ["XDG_CACHE_HOME"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    outer = record_command(tmp_path, [*inner, str(script)])
     assert outer.exit_code == 0
     seen = read_recording(latest_run(tmp_path / "in"))
     assert seen.step_time is not None
