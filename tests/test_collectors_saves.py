@@ -14,8 +14,8 @@ from advisor.collectors.format.recording import Recording
 from advisor.collectors.run.runner import profile
 from advisor.estimate.completion import checkpoint_s
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import VOLUME_BYTES_PER_S
 from advisor.jobs.recorded import job_from_recording
-from advisor.jobs.transfers import VOLUME_BYTES_PER_S
 
 SCRIPT = """
 import io, sys, torch

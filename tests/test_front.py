@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.rank.ranking_front import pareto_front, spread_out
+from advisor.rank.ranking_rows import pareto_front, spread_out
 
 POINTS = st.lists(
     st.tuples(st.sampled_from([1.0, 2.0, 3.0, 5.0, np.nan]), st.sampled_from([1.0, 2.0, 4.0])),

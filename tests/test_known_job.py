@@ -19,10 +19,10 @@ from advisor.errors import UsageError
 from advisor.estimate.columns import STATUSES
 from advisor.estimate.known import find_job, job_from_runs, job_of, measured_runs
 from advisor.estimate.predictor import Predictor
-from advisor.jobs import elsewhere
+from advisor.jobs import load
 from advisor.jobs.describe import described_job
-from advisor.jobs.elsewhere import step_of
 from advisor.jobs.job import Job
+from advisor.jobs.load import step_of
 from advisor.jobs.runs import Actual, read_runs
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.machines.fleet import lone_fleet
@@ -207,8 +207,8 @@ def test_recordings_of_one_script_move_each_others_answers(
     for name in jobs:
         (tmp_path / name).mkdir()
         (tmp_path / name / PROFILER_FILE).touch()
-    monkeypatch.setattr(elsewhere, "_read", lambda path, command: jobs[path.name])
-    found = elsewhere.recorded_elsewhere(tmp_path / "20261121-0-train-a", ("python", "t.py"), here)
+    monkeypatch.setattr(load, "_read", lambda path, command: jobs[path.name])
+    found = load.recorded_elsewhere(tmp_path / "20261121-0-train-a", ("python", "t.py"), here)
     assert sorted(one.instance_type for one in found) == ["NVIDIA A10G", "Nobody's"]
     after = asking.predict(replace(here, actuals=found), "g5.xlarge").step_time_s
     assert after.value > 1.5 * card.value
@@ -222,7 +222,7 @@ def test_a_recording_that_cannot_be_read_is_no_run(
         (tmp_path / name).mkdir()
         (tmp_path / name / PROFILER_FILE).write_bytes(b"torn")
     path = tmp_path / "20261121-0-train-a"
-    assert elsewhere.recorded_elsewhere(path, ("python", "t.py"), make_job()) == ()
+    assert load.recorded_elsewhere(path, ("python", "t.py"), make_job()) == ()
 
 
 def test_no_run_makes_no_job() -> None:

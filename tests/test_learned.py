@@ -28,8 +28,7 @@ from advisor.learned import features
 from advisor.learned.quick import LEAST_ROWS, Hull
 from advisor.rank.ranking import recommend
 from advisor.records import RunRecord
-from advisor.records.catalogued import machines_of
-from advisor.records.profiled import profile, program_of, record
+from advisor.records.profiled import machines_of, profile, program_of, record
 from advisor.train.folder import card
 from advisor.train.models import train
 

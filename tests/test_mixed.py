@@ -30,7 +30,7 @@ from advisor.planners.step.describe import transformer_work
 from advisor.rank.given import PlanQuestion, plan
 from advisor.rank.prune import mixed_rows
 from advisor.rank.ranking import recommend
-from advisor.rank.ranking_front import pareto_front
+from advisor.rank.ranking_rows import pareto_front
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()

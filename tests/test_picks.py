@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from advisor.answer import Candidate, Configuration, Estimate, Offer, Recommendation
 from advisor.ask import Constraints, JobSpec
 from advisor.collectors.format.facts import Told
-from advisor.estimate.at_hand import machine_at_hand
+from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
@@ -24,7 +24,7 @@ from advisor.rank.changes import changes, known_error, stored_errors, unmeasured
 from advisor.rank.front import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
 from advisor.rank.front import picks as picks_of
 from advisor.rank.ranking import recommend
-from advisor.rank.ranking_front import pareto_front
+from advisor.rank.ranking_rows import pareto_front
 from advisor.words import recommendation, summary_of
 
 MakeJob = Callable[..., Job]

@@ -17,8 +17,7 @@ from advisor.answer import CompletionWay, Estimate
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
-from advisor.jobs.transfers import BOOT_S
+from advisor.jobs.job import BOOT_S, Job
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()

@@ -28,10 +28,9 @@ from advisor.collectors.format.facts import Limits, Told
 from advisor.collectors.format.recording import Host
 from advisor.errors import AdvisorError
 from advisor.gate.decision import Remedy
-from advisor.jobs.job import Feed, Job, Measured, Program
+from advisor.jobs.job import Feed, Job, Measured, Program, Transfers
 from advisor.jobs.load import read_job, write_job
 from advisor.jobs.runs import Actual
-from advisor.jobs.transfers import Transfers
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer

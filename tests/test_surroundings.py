@@ -23,8 +23,7 @@ from advisor.errors import UsageError
 from advisor.estimate.completion import CHECKPOINTS_KEPT
 from advisor.estimate.predictor import Predictor
 from advisor.jobs import load
-from advisor.jobs.job import Job
-from advisor.jobs.transfers import VOLUME_BYTES_PER_S, Transfers, recorded_data
+from advisor.jobs.job import VOLUME_BYTES_PER_S, Job, Transfers, recorded_data
 from advisor.rank.ranking import recommend
 
 GIB = 2**30

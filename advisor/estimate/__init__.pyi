@@ -1,5 +1,4 @@
 from .answer import offer_of as offer_of
-from .at_hand import machine_at_hand as machine_at_hand
 from .best import WAYS as WAYS
 from .best import UnlikeWay as UnlikeWay
 from .best import best_columns as best_columns
@@ -28,6 +27,7 @@ from .estimate import estimate_here as estimate_here
 from .estimate import estimate_on_gpu as estimate_on_gpu
 from .estimate import estimate_on_type as estimate_on_type
 from .estimate import group_candidate as group_candidate
+from .estimate import machine_at_hand as machine_at_hand
 from .facts import facts_of as facts_of
 from .group_bounds import least_group_step_s as least_group_step_s
 from .group_bounds import refined_step_s as refined_step_s

@@ -1,10 +1,13 @@
 from .describe import NO_LENGTH as NO_LENGTH
 from .describe import described_job as described_job
 from .describe import setup_words as setup_words
+from .describe import transformer_units as transformer_units
 from .job import RUN_LOG_SD as RUN_LOG_SD
+from .job import VOLUME_BYTES_PER_S as VOLUME_BYTES_PER_S
 from .job import Job as Job
 from .job import Measured as Measured
 from .job import Program as Program
+from .job import data_in_s as data_in_s
 from .journal import FILE_NAME as FILE_NAME
 from .journal import Entry as Entry
 from .journal import file_in as file_in
@@ -23,6 +26,3 @@ from .runs import from_entry as from_entry
 from .runs import read_layout_runs as read_layout_runs
 from .runs import read_runs as read_runs
 from .runs import runs_of as runs_of
-from .transfers import VOLUME_BYTES_PER_S as VOLUME_BYTES_PER_S
-from .transfers import data_in_s as data_in_s
-from .units import transformer_units as transformer_units

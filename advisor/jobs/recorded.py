@@ -29,8 +29,7 @@ from advisor.collectors.format import (
 )
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.describe import recognised, recorded_heads
-from advisor.jobs.job import RUN_LOG_SD, Feed, Job, Measured, Program
-from advisor.jobs.transfers import recorded_data
+from advisor.jobs.job import RUN_LOG_SD, Feed, Job, Measured, Program, recorded_data
 from advisor.planners.core import (
     PRECISION_BYTES,
     Layer,

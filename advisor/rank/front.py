@@ -47,8 +47,7 @@ from advisor.estimate import Predictor, TimeColumns, offer_of
 from advisor.learned import SHARED
 from advisor.quantities import REACH_90
 from advisor.rank.prune import MixedRows
-from advisor.rank.ranking_front import spread_out
-from advisor.rank.ranking_rows import Rows
+from advisor.rank.ranking_rows import Rows, spread_out
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -57,7 +57,7 @@ from advisor.planners.core import GIB, Layout, PlanningError, Work, select
 from advisor.planners.layouts import SearchSpace, check, node_counts, nothing_fits
 from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
-from advisor.rank.ranking_front import pareto_front
+from advisor.rank.ranking_rows import pareto_front
 
 Beside = list[tuple[BesideWay, Choice]]
 

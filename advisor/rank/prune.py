@@ -45,8 +45,7 @@ from advisor.jobs import Job
 from advisor.machines import ClusterGroup, NamedCluster, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.rank.group_offers import MixedOffers, mixed_offers
-from advisor.rank.ranking_front import bar_of, pareto_front
-from advisor.rank.ranking_rows import kept_factor
+from advisor.rank.ranking_rows import bar_of, kept_factor, pareto_front
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -12,7 +12,7 @@ from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
 from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, keeps, picks, shared_reasons
-from advisor.rank.ranking_front import pareto_front
+from advisor.rank.ranking_rows import pareto_front
 from advisor.rank.rows import ranked_rows
 from advisor.words import summary_of
 

@@ -36,8 +36,7 @@ from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
-from advisor.rank.ranking_front import bar_of, pareto_front
-from advisor.rank.ranking_rows import Further, Rows, price_rows
+from advisor.rank.ranking_rows import Further, Rows, bar_of, pareto_front, price_rows
 from advisor.records import packaged_spot_history
 
 Floats = NDArray[np.float64]

@@ -1,5 +1,3 @@
-from .catalogued import machines_of as machines_of
-from .catalogued import named_machines as named_machines
 from .files import from_row as from_row
 from .files import iterate_records as iterate_records
 from .files import read_records as read_records
@@ -27,6 +25,8 @@ from .nouns import Role as Role
 from .nouns import RunRecord as RunRecord
 from .profiled import LABEL as LABEL
 from .profiled import Profile as Profile
+from .profiled import machines_of as machines_of
+from .profiled import named_machines as named_machines
 from .profiled import profile as profile
 from .profiled import record as record
 from .reads import note_table as note_table

@@ -24,8 +24,8 @@ from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError, RunError
 from advisor.planners.core import GIB
-from advisor.records.catalogued import named_machines
 from advisor.records.nouns import Fact, Instances, ResourceSeries, RunRecord, Status
+from advisor.records.profiled import named_machines
 from advisor.records.tracked import (
     SETTINGS,
     UNKNOWN,
