@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -202,3 +204,16 @@ def test_the_map_of_the_planners_names_what_is_there() -> None:
             assert protocol in PROTOCOLS, f"{system}: no protocol {protocol}"
     rooms = {p.parent.name for p in (ROOT / "planners").glob("*/__init__.py")}
     assert rooms <= set(re.findall(r"`(\w+)/`", text))
+
+
+def test_recommend_loads_what_it_uses() -> None:
+    """For a recorded script, with the answer shown: as many of our modules as can be read."""
+    run = ROOT / "tests" / "golden" / "run-schema-1"
+    code = (
+        "import sys\nfrom advisor.cli import main\n"
+        f"sys.argv = ['advisor', 'recommend', '--run', {str(run)!r}, '--cloud', 'gcp']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(sum(name.partition('.')[0] == 'advisor' for name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stderr.split()[-1]) <= 180
