@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import atomic
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 ADVISOR: Final = [sys.executable, "-m", "advisor.cli"]
 
@@ -128,4 +130,4 @@ def load() -> str:
 
 def write_json(path: Path | None, record: Any) -> None:
     if path is not None:
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        atomic.write_text(path, json.dumps(record, indent=1) + "\n")
