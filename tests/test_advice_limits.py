@@ -18,6 +18,7 @@ from advisor.collectors.format.recording import Throttling
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import GIB, MIB
+from advisor.planners.layouts import SearchSpace
 from advisor.planners.rightsizing.limits import RightSize
 
 MakeJob = Callable[..., Job]
@@ -43,6 +44,13 @@ def facts(make_job: MakeJob) -> Facts:
     found = facts_here(Predictor(), make_job(), constraints=Constraints(here_usd_per_h=1.0))
     assert found is not None
     return found
+
+
+def test_a_layout_that_this_machine_cannot_have_has_no_advice(make_job: MakeJob) -> None:
+    alone = Constraints(space=SearchSpace(tp=1, pp=1))
+    two = Constraints(space=SearchSpace(tp=2))
+    assert facts_here(Predictor(), make_job(), constraints=alone) is not None
+    assert facts_here(Predictor(), make_job(), constraints=two) is None
 
 
 def test_a_small_job_is_limited_and_the_rest_is_what_is_saved(facts: Facts) -> None:

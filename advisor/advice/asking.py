@@ -30,13 +30,14 @@ def facts_here(
 ) -> Facts | None:  # fmt: skip
     """Return what advice on this machine is given from; None where the job cannot run here.
 
-    ``recording``: what was seen of it; ``constraints``: what an hour of this machine costs, and
-    the coverage of intervals.
+    ``recording``: what was seen of it; ``constraints``: what an hour of this machine costs, the
+    coverage of intervals, and the layouts asked for.
     """
     limits = constraints or Constraints()
     look = partial(
-        machine_at_hand, predictor, price_usd_per_h=limits.here_usd_per_h, coverage=limits.coverage
-    )
+        machine_at_hand, predictor, price_usd_per_h=limits.here_usd_per_h,
+        coverage=limits.coverage, space=limits.space,
+    )  # fmt: skip
     now = look(job)
     if now is None:
         return None
@@ -49,7 +50,8 @@ def facts_here(
         if pricing is not None:
             return None  # nobody sells this machine
         is_changed = job.limits != limits_now or devices is not None
-        return look(job, space=space, count=devices or 1, is_changed=is_changed)
+        asked = space or limits.space
+        return look(job, space=asked, count=devices or 1, is_changed=is_changed)
 
     return Facts(
         job=job, recording=recording, now=now, ask=ask, constraints=limits,
