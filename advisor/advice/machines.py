@@ -14,7 +14,6 @@ from advisor.advice.step import MODEL
 from advisor.answer import Estimate
 from advisor.collectors.format import Recording
 from advisor.jobs import Job
-from advisor.planners import rightsizing
 from advisor.planners.core import GIB, HOUR_S, MIB
 from advisor.planners.layouts import SearchSpace
 
@@ -49,8 +48,10 @@ def advise_rightsizing(facts: Facts) -> Iterable[Advice]:
 
 def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterator[Advice]:
     """Offer the best of the smaller machines that hold what the job needs."""
+    from advisor.planners.rightsizing import memory_limit_bytes
+
     ((offer, count),) = facts.now.configuration.parts
-    needed = rightsizing.memory_limit_bytes(usage, rest_s=_rest_s(facts, usage)) / GIB
+    needed = memory_limit_bytes(usage, rest_s=_rest_s(facts, usage)) / GIB
     if not offer.memory_gib or needed >= offer.memory_gib:
         return
     now = facts.now
@@ -89,7 +90,9 @@ def _rest_s(facts: Facts, usage: RecordedUsage) -> float:
 
 def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterator[Advice]:
     """Offer limits to paste."""
-    found = rightsizing.right_size(usage, rest_s=_rest_s(facts, usage))
+    from advisor.planners.rightsizing import right_size
+
+    found = right_size(usage, rest_s=_rest_s(facts, usage))
     share = _dominant_share(found, recording)
     if share >= 1.0 or found.oom_probability > LIKELY_OOM:
         return
@@ -132,7 +135,9 @@ def usage_of(recording: Recording) -> RecordedUsage | None:
     t = np.array([one.t_s for one in readings])
     if t[-1] <= t[0]:
         return None
-    return rightsizing.RecordedUsage.of_counters(
+    from advisor.planners.rightsizing import RecordedUsage
+
+    return RecordedUsage.of_counters(
         t_s=t,
         cpu_s=[one.cpu_s for one in readings],
         memory_bytes=[one.pss_bytes or one.rss_bytes for one in readings],
