@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from advisor.planners.core.columns import LayerLatency
+from advisor.planners.core.arrays import LayerLatency
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from advisor.estimate.launch.recorded import parallel_file
+from advisor.estimate.launch.recorded_script import parallel_file
 from advisor.planners.core.nouns import Layer, Layout
-from advisor.planners.step.units import Unit
+from advisor.planners.step.model_units import Unit
 
 BLOCKS, WIDTH = 4, 32
 

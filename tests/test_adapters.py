@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.estimate.layout_model import passed_share, software_of, trained_share
-from advisor.planners.core.columns import Layouts, Machines, device_parameters, shapes_of
+from advisor.estimate.knowledge.layout_model import passed_share, software_of, trained_share
+from advisor.planners.core.arrays import Layouts, Machines, device_parameters, shapes_of
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import TrainingSetup, Transformer, transformer_parameters

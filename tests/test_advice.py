@@ -19,7 +19,7 @@ from advisor.advice.facts import Advice, Facts, How, saved
 from advisor.answer import Estimate
 from advisor.ask import JobSpec
 from advisor.collectors.derive import store
-from advisor.estimate.known import find_job
+from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Measured, Program
 from advisor.jobs.load import job_from_spec

@@ -14,8 +14,8 @@ from advisor.answer import Configuration
 from advisor.ask import Constraints
 from advisor.collectors.format.recording import RankSeries
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.from_recording import rank_spread
 from advisor.jobs.job import Job
-from advisor.jobs.recorded import rank_spread
 
 MakeJob = Callable[..., Job]
 

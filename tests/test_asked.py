@@ -8,7 +8,7 @@ import pytest
 from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.estimate.case import constants
-from advisor.estimate.layout_model import load
+from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job
 from advisor.lab.fit.described_columns import MeasuredStep

@@ -13,9 +13,9 @@ import pytest
 
 from advisor.errors import ModelError, UsageError
 from advisor.estimate.case import MeasuredLayout, calibrated_problem, constants, own_layouts
-from advisor.estimate.columns import STATUSES
-from advisor.estimate.known import job_from_runs, measured_runs
+from advisor.estimate.knowledge.known import job_from_runs, measured_runs
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.time_columns import STATUSES
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.jobs.describe import described_job
 from advisor.jobs.runs import Actual
@@ -28,7 +28,7 @@ from advisor.machines.cluster import one_group
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.machines.fleet import lone_fleet, own_fleet
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.links.data_parallel import straggling
+from advisor.planners.links.gradients import straggling
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.from_runs import MeasuredRun, work_from_runs
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from advisor.errors import ModelError
-from advisor.estimate.layout_model import load
+from advisor.estimate.knowledge.layout_model import load
 from advisor.lab import score
 from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.lab.fit import asked

@@ -9,7 +9,7 @@ from golden_latencies import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.columns import LayerLatency
+from advisor.planners.core.arrays import LayerLatency
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.links.collectives import minimum_cut, split_partitions
 from advisor.planners.systems.cephalo import Worker

@@ -20,7 +20,7 @@ import pytest
 from test_run_records import run
 
 from advisor.catalogue import snapshot as store
-from advisor.catalogue.download import RawStore
+from advisor.catalogue.upkeep.download import RawStore
 from advisor.collectors import atomic
 from advisor.jobs.load import read_job, write_job
 from advisor.jobs.runs import Actual, append_actual, read_actuals
@@ -304,7 +304,7 @@ OWN_WRITERS = {
     "lab/data/fetch.py": "a part that a later call adds to",
     "lab/score/accuracy.py": "pages of this repository, in a checkout",
     "advisor/jobs/journal.py": "links a whole draft, so that another's journal is not replaced",
-    "collectors/format/records.py": "append-only records with checksums",
+    "collectors/format/record_files.py": "append-only records with checksums",
     "collectors/run/child.py": "an anonymous file, gone when it is closed",
     "collectors/run/agent.py": "a few bytes rewritten in place, so that a full disk does no harm",
     "collectors/hooks/format.py": "append-only records, inside the user's process",
@@ -314,7 +314,7 @@ OWN_WRITERS = {
     "collectors/watch/benchmark.py": "a file to measure the disk with",
     "advisor/records/collected.py": "opens the journal to lock it",
     "advisor/catalogue/snapshot.py": "opens a file to lock it",
-    "advisor/catalogue/update.py": "unpacks into a temporary folder",
+    "advisor/catalogue/upkeep/update.py": "unpacks into a temporary folder",
 }
 
 

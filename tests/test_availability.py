@@ -36,7 +36,7 @@ from advisor.planners.systems.sas import (
     learn,
     placement,
 )
-from advisor.records.node_shares import NodeShares, read_node_shares
+from advisor.records.importers.node_shares import NodeShares, read_node_shares
 from advisor.records.traces import TraceError
 from advisor.simulate.systems import nodes_answer
 

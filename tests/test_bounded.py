@@ -26,7 +26,7 @@ from advisor.planners.core.nouns import Work
 from advisor.planners.step.describe import convolutional_work, parse_network
 from advisor.records import iterate_records
 from advisor.records.formats import FORMATS, read_runs_as
-from advisor.records.job_tables import read_cluster_trace
+from advisor.records.importers.job_tables import read_cluster_trace
 from advisor.records.traces import read_spot_traces
 
 OURS = (AdvisorError, PlanningError)

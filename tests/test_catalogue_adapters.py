@@ -11,7 +11,6 @@ import catalogue_payloads as payload
 import pytest
 from catalogue_server import Site, content, serving
 
-from advisor.catalogue.download import DownloadLimits, HttpSession, RawStore
 from advisor.catalogue.providers.aws import AWS
 from advisor.catalogue.providers.azure import Azure
 from advisor.catalogue.providers.base import Adapter, RawFile, local_file
@@ -19,6 +18,7 @@ from advisor.catalogue.providers.gcosts import GCosts, read_mapping
 from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.providers.sources import sources
 from advisor.catalogue.rows import CatalogueRows, PriceRow
+from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, RawStore
 from advisor.errors import CatalogueError, UsageError
 
 Read = Callable[..., CatalogueRows]

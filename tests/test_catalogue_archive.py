@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.catalogue import update
-from advisor.catalogue.update import is_archive, unpack
+from advisor.catalogue.upkeep import update
+from advisor.catalogue.upkeep.update import is_archive, unpack
 from advisor.errors import CatalogueError
 
 EVIL = ["../evil.csv", "a/../../evil.csv", "/tmp/evil.csv", "..\\evil.csv", "C:\\evil.csv"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from advisor.catalogue import Catalogue, snapshot
-from advisor.catalogue.checks import Context, Finding, check
-from advisor.catalogue.columns import Provenance
+from advisor.catalogue.offer_columns import Provenance
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow, read_rows
+from advisor.catalogue.upkeep.checks import Context, Finding, check
 
 LISTED = Provenance(
     as_of="2026-11-20",

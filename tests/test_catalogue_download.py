@@ -25,7 +25,7 @@ from catalogue_server import (
     with_etag,
 )
 
-from advisor.catalogue.download import DownloadLimits, HttpSession, Progress, RawStore
+from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, Progress, RawStore
 from advisor.errors import CatalogueError
 
 BODY = json.dumps({"Items": list(range(2_000))}).encode()

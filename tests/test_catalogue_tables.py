@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
 from advisor.catalogue import snapshot as store
-from advisor.catalogue.columns import Floats
+from advisor.catalogue.offer_columns import Floats
 from advisor.catalogue.tables import (
     MAX_ROWS,
     Column,

@@ -19,7 +19,6 @@ from catalogue_server import Site, content, redirect, serving, status, truncated
 from typer.testing import CliRunner
 
 from advisor.catalogue import Catalogue, OfferFilter, snapshot
-from advisor.catalogue.download import DownloadLimits
 from advisor.catalogue.providers.aws import AWS
 from advisor.catalogue.providers.azure import Azure
 from advisor.catalogue.providers.base import FetchSession, RawFile
@@ -28,7 +27,14 @@ from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.providers.sources import Source, sources
 from advisor.catalogue.rows import CatalogueRows, read_rows, write_rows
 from advisor.catalogue.snapshot import cache_folder
-from advisor.catalogue.update import Options, Report, difference, given_files, update_catalogue
+from advisor.catalogue.upkeep.download import DownloadLimits
+from advisor.catalogue.upkeep.update import (
+    Options,
+    Report,
+    difference,
+    given_files,
+    update_catalogue,
+)
 from advisor.cli.catalogue import app
 from advisor.errors import CatalogueError, UsageError
 

@@ -30,7 +30,7 @@ from advisor.lab.score.harness import Answers, Blinded, Protocol, Questions, by,
 from advisor.lab.score.runs import random_ratio, walked_ratio
 from advisor.lab.score.scores import FORMS, STATISTICS, Group, Scores, Validation, score
 from advisor.learned.choose import Runs
-from advisor.planners.links.data_parallel import ScalingParameters
+from advisor.planners.links.gradients import ScalingParameters
 
 ROOT = Path(__file__).parents[1]
 

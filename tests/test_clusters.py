@@ -14,7 +14,7 @@ from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.cluster import parse_cluster, read_cluster
 from advisor.machines.devices import part
 from advisor.machines.fleet import catalogue_fleet
-from advisor.planners.core.columns import domain_devices
+from advisor.planners.core.arrays import domain_devices
 from advisor.planners.core.errors import GIB
 
 

@@ -12,9 +12,10 @@ import pytest
 from advisor import data
 from advisor.errors import RunError
 from advisor.learned.features import analytic_time_s
-from advisor.records import RunRecord, minicloud
+from advisor.records import RunRecord
 from advisor.records.collected import Row, unpack
-from advisor.records.minicloud import host_of
+from advisor.records.importers import minicloud
+from advisor.records.importers.minicloud import host_of
 from advisor.train.labelled import with_device_physics
 
 SHIPPED = data.root("datasets") / "runs"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from advisor.collectors.derive.read import recording
 from advisor.collectors.format import contention
 from advisor.collectors.format.contention import Curve, Stretch, correct, own_share
+from advisor.collectors.format.record_files import Appender
 from advisor.collectors.format.recording import Recording
-from advisor.collectors.format.records import Appender
 from advisor.collectors.hooks import format as fmt
 
 MS = 1_000_000

@@ -25,7 +25,7 @@ from advisor.collectors.derive.store import (
     remove_run,
 )
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.records import PROFILER_FILE
+from advisor.collectors.format.record_files import PROFILER_FILE
 from advisor.collectors.hooks import format as fmt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from advisor.collectors.atomic import private_folder
 from advisor.collectors.derive.store import new_run, read_recording
 from advisor.collectors.errors import printable, printable_json, shell_line
-from advisor.collectors.format.records import PROFILER_FILE, parse_json
+from advisor.collectors.format.record_files import PROFILER_FILE, parse_json
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.run.child import RecordingPlan
 

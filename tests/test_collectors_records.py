@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from advisor.collectors.derive.read import read_events
 from advisor.collectors.derive.store import latest_run, list_runs, new_run, read_recording
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.records import PROFILER_FILE, Appender, Tail, parse
+from advisor.collectors.format.record_files import PROFILER_FILE, Appender, Tail, parse
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.format import HOLD_NS, Writer
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from advisor.collectors.format.facts import saves_of
+from advisor.collectors.format.event_facts import saves_of
 from advisor.collectors.format.recording import Recording
 from advisor.collectors.run.runner import profile
 from advisor.estimate.completion import checkpoint_s
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import VOLUME_BYTES_PER_S
-from advisor.jobs.recorded import job_from_recording
 
 SCRIPT = """
 import io, sys, torch

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.collectors import hooks as hooks_package
 from advisor.collectors.derive.read import read_events
 from advisor.collectors.format.events import Events
-from advisor.collectors.format.records import parse
+from advisor.collectors.format.record_files import parse
 from advisor.collectors.hooks import boot, loaders
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.chores import Chores

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from advisor.collectors.format import events as step_records
 from advisor.collectors.format.events import Events
-from advisor.collectors.format.records import parse
+from advisor.collectors.format.record_files import parse
 from advisor.collectors.hooks import format as fmt
 
 # A tick: time since the one before, waited since, clock, flags, and the rest of its fields.

@@ -20,8 +20,8 @@ from advisor.collectors.derive.store import (
     remove_run,
 )
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.record_files import PROFILER_FILE
 from advisor.collectors.format.recording import Reading
-from advisor.collectors.format.records import PROFILER_FILE
 from advisor.collectors.run import runner
 
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"

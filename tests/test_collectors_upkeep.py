@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from advisor.collectors.derive import store
 from advisor.collectors.derive.store import clean_runs, never_recorded, recover_all
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.records import (
+from advisor.collectors.format.record_files import (
     PROFILER_FILE,
     identity,
     is_alive,
@@ -148,7 +148,7 @@ def test_a_full_disk_is_said_when_a_run_cannot_be_closed(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("advisor.collectors.format.records.os.write", full)
+    monkeypatch.setattr("advisor.collectors.format.record_files.os.write", full)
     with pytest.raises(RecordingError, match="cannot close the run"):
         store.recover_run(run)
 

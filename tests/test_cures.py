@@ -23,12 +23,12 @@ from advisor.advice.script import SourceScript
 from advisor.answer import Candidate
 from advisor.cli.answers import advise
 from advisor.collectors.derive import store
-from advisor.collectors.format.facts import Limits, Saves
+from advisor.collectors.format.event_facts import Limits, Saves
 from advisor.collectors.format.recording import Reading, Recording
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.jobs.recorded import job_from_recording
 from advisor.lab.experiments import cures as experiment
 from advisor.planners.systems.hydrozoa import NoiseScale
 

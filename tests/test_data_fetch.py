@@ -16,7 +16,7 @@ from catalogue_server import Answer, Handler, Site, content, serving, status, tr
 from typer.testing import CliRunner
 
 from advisor import data
-from advisor.catalogue.download import DownloadLimits
+from advisor.catalogue.upkeep.download import DownloadLimits
 from advisor.cli.program import app
 from advisor.errors import ModelError, UsageError
 from advisor.lab import data as measurements

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.planners.links.collectives import CollectiveParameters, hierarchical_all_reduce_s
-from advisor.planners.links.data_parallel import (
+from advisor.planners.links.gradients import (
     DataParallelColumns,
     ScalingParameters,
     data_parallel_step,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor import api
-from advisor.estimate.known import find_job
+from advisor.estimate.knowledge.known import find_job
 from advisor.jobs.describe import default_batch, described_job, sequence_notes, setup_words
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work

@@ -22,8 +22,8 @@ from advisor.jobs.runs import read_runs, runs_of
 from advisor.machines.cluster import read_cluster
 from advisor.planners.spot.availability import SpotTrace
 from advisor.records import read_records
-from advisor.records.job_tables import read_cluster_trace
-from advisor.records.node_shares import read_node_shares
+from advisor.records.importers.job_tables import read_cluster_trace
+from advisor.records.importers.node_shares import read_node_shares
 from advisor.records.traces import read_spot_traces
 
 # Pages whose Python blocks stand alone: they are run. Others are held to their imports.

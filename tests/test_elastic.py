@@ -16,7 +16,7 @@ from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners import PlanningError
-from advisor.planners.links.data_parallel import expected_maximum
+from advisor.planners.links.gradients import expected_maximum
 from advisor.planners.systems.hydrozoa import (
     Billing,
     NoiseScale,

@@ -15,10 +15,10 @@ import pytest
 from advisor import data
 from advisor.collectors.derive.resources import Resources
 from advisor.collectors.derive.store import read_recording
-from advisor.estimate.learned import Learned, candidate_records
+from advisor.estimate.knowledge.learned import Learned, candidate_records
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.jobs.recorded import job_from_recording
 from advisor.learned import features
 from advisor.learned.quick import BoostedTrees
 from advisor.records import RunRecord

@@ -25,9 +25,9 @@ from advisor.ask import Constraints, Question
 from advisor.estimate.predictor import Predictor
 from advisor.export.launch import NotRunnableError, launch_of
 from advisor.export.pick import read_pick
-from advisor.export.slurm import time_text
 from advisor.export.target import Exported, NotExportableError
 from advisor.export.targets import TARGETS, export_to, write
+from advisor.export.tools.slurm import time_text
 from advisor.gate.decision import OwnDevices
 from advisor.gate.submissions import directives, read_submission, time_limit_h
 from advisor.jobs.job import Job

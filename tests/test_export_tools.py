@@ -14,12 +14,12 @@ from exporting import recording_of, row_on
 
 from advisor.ask import Constraints
 from advisor.estimate.predictor import Predictor
-from advisor.export.dstack import BACKENDS
 from advisor.export.pick import Rented, read_pick
-from advisor.export.sagemaker_types import TYPES
-from advisor.export.skypilot import CLOUDS
 from advisor.export.targets import export_to
-from advisor.export.training_jobs import CARDS
+from advisor.export.tools.dstack import BACKENDS
+from advisor.export.tools.sagemaker_types import TYPES
+from advisor.export.tools.skypilot import CLOUDS
+from advisor.export.tools.training_jobs import CARDS
 from advisor.jobs.job import Job
 from advisor.rank.ranking import recommend
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from advisor.answer import Candidate
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.planners.step.units import idle_s_per_sample, relative_speed, vcpus_needed
+from advisor.planners.step.model_units import idle_s_per_sample, relative_speed, vcpus_needed
 from advisor.planners.systems.perfect import Feeding
 from advisor.rank.ranking import recommend
 

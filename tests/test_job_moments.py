@@ -8,7 +8,7 @@ import pytest
 
 from advisor.collectors.derive.deep_step import step_memory_bytes
 from advisor.collectors.format.recording import DeepStep, Loading
-from advisor.jobs.recorded import input_bytes, moments_of
+from advisor.jobs.from_recording import input_bytes, moments_of
 from advisor.lab.experiments import allocated
 
 DEEP = DeepStep(

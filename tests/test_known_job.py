@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from advisor.ask import Constraints, JobSpec
 from advisor.cli.program import app
-from advisor.collectors.format.records import PROFILER_FILE
+from advisor.collectors.format.record_files import PROFILER_FILE
 from advisor.errors import UsageError
-from advisor.estimate.columns import STATUSES
-from advisor.estimate.known import find_job, job_from_runs, job_of, measured_runs
+from advisor.estimate.knowledge.known import find_job, job_from_runs, job_of, measured_runs
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.time_columns import STATUSES
 from advisor.jobs import load
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job

@@ -21,7 +21,7 @@ from launch_cases import CASES, DENSE, MODELS, SETUPS, odd_layouts, random_layou
 
 from advisor.estimate.launch.frameworks import command, framework_of, runnable
 from advisor.estimate.launch.modules import listed
-from advisor.planners.core.columns import RECOMPUTES, shapes_of
+from advisor.planners.core.arrays import RECOMPUTES, shapes_of
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer

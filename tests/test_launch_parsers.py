@@ -19,7 +19,7 @@ from launch_cases import (
 )
 
 from advisor.estimate.launch.megatron import megatron_arguments
-from advisor.planners.core.columns import shapes_of
+from advisor.planners.core.arrays import shapes_of
 from advisor.planners.core.nouns import Layout
 from advisor.planners.layouts.frameworks import broken_rule
 

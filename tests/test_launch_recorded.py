@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from advisor.estimate.launch.modules import tensor_parallel_plan
-from advisor.estimate.launch.recorded import framework_of, parallel_file, runnable
+from advisor.estimate.launch.recorded_script import framework_of, parallel_file, runnable
 from advisor.planners.core.nouns import Layout
 
 

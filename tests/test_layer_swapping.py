@@ -9,10 +9,10 @@ from recorded_models import transformer as recorded_transformer
 
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
-from advisor.estimate.groups import OnGroups
-from advisor.estimate.laws import model_on
+from advisor.estimate.knowledge.laws import model_on
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Physics
+from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways.stages import pipeline_over_groups
 from advisor.estimate.ways.swapping import NAME, is_compared, layer_swapping, or_swap
 from advisor.jobs.describe import described_job

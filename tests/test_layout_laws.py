@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.estimate.layout_model import software_of
-from advisor.planners.core.columns import Layouts, Machines, Shapes, Software
+from advisor.estimate.knowledge.layout_model import software_of
+from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule

@@ -14,7 +14,12 @@ from scipy import stats
 
 from advisor import data
 from advisor.errors import ModelError
-from advisor.estimate.layout_model import LayoutModel, TableErrors, load, student_quantile
+from advisor.estimate.knowledge.layout_model import (
+    LayoutModel,
+    TableErrors,
+    load,
+    student_quantile,
+)
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.layouts import fit, predicted_s, text, train, usable
 from advisor.lab.score import layouts as protocol

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.columns import Layouts, Machines, Shapes, Software, layer_parameters
+from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software, layer_parameters
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s

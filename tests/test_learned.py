@@ -20,10 +20,10 @@ from advisor.ask import Constraints
 from advisor.collectors.derive.resources import Resources
 from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError
-from advisor.estimate.learned import Learned, candidate_records
+from advisor.estimate.knowledge.learned import Learned, candidate_records
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.jobs.recorded import job_from_recording
 from advisor.learned import features
 from advisor.learned.quick import LEAST_ROWS, Hull
 from advisor.rank.ranking import recommend

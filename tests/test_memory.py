@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from advisor import data as packaged
 from advisor.estimate.case import constants
-from advisor.estimate.layout_model import software_of
+from advisor.estimate.knowledge.layout_model import software_of
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.lab.fit.memory import read_memory
-from advisor.planners.core.columns import Layouts, Shapes, Software, shapes_of
+from advisor.planners.core.arrays import Layouts, Shapes, Software, shapes_of
 from advisor.planners.core.errors import GIB
 from advisor.planners.core.nouns import Layer, Work
 from advisor.planners.core.setup import TrainingSetup, Transformer
-from advisor.planners.memory.recorded import (
+from advisor.planners.memory.recorded_steps import (
     MemoryParameters,
     largest_micro_batch,
     training_memory_bytes,

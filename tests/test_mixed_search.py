@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.columns import Machines
+from advisor.planners.core.arrays import Machines
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.setup import Transformer

@@ -18,7 +18,7 @@ from advisor import words
 from advisor.answer import Recommendation
 from advisor.ask import Constraints
 from advisor.errors import UsageError
-from advisor.estimate.known import find_job as ask_job
+from advisor.estimate.knowledge.known import find_job as ask_job
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.rank.ranking import recommend

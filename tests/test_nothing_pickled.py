@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 
 from advisor.errors import ModelError
-from advisor.estimate import case, completion, layout_model
+from advisor.estimate import case, completion
+from advisor.estimate.knowledge import layout_model
 from advisor.learned import registry
 from advisor.learned.problem import Problem
 from advisor.learned.trained import TrainedModel
 from advisor.machines import devices
-from advisor.records import minicloud
+from advisor.records.importers import minicloud
 
 ROOT = Path(__file__).parents[1]
 # Call -> the keyword that makes it safe; None where nothing does.

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from advisor import api
 from advisor.answer import Answer
 from advisor.ask import Constraints, Question
-from advisor.ask.records import LayoutRequest
+from advisor.ask.requests import LayoutRequest
 from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.cli.program import app

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from advisor.ask import JobSpec
 from advisor.cli.program import app
 from advisor.errors import UsageError
-from advisor.estimate.known import job_from_runs, job_of
+from advisor.estimate.knowledge.known import job_from_runs, job_of
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.runs import Actual, read_runs, runs_of

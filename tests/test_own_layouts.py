@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from advisor import api, data
 from advisor.cli.program import app
 from advisor.errors import UsageError
-from advisor.estimate.known import find_job
-from advisor.estimate.layout_model import load
+from advisor.estimate.knowledge.known import find_job
+from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job

@@ -17,7 +17,7 @@ from advisor import data
 from advisor.cli.program import app
 from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError, RunError, UsageError
-from advisor.estimate.peers import (
+from advisor.estimate.unlike.peers import (
     PeerGroup,
     PeerModel,
     PeerSeries,
@@ -226,7 +226,7 @@ def test_the_slow_link_is_one_between_two_sites_whatever_the_machines_are() -> N
 
 
 def test_no_name_of_a_machine_is_read_where_rates_are_predicted() -> None:
-    for module in ("planners/systems/internet_peers.py", "advisor/estimate/peers.py",
+    for module in ("planners/systems/internet_peers.py", "advisor/estimate/unlike/peers.py",
                    "lab/fit/peers.py", "lab/score/scaling.py"):  # fmt: skip
         assert "V100" not in (Path(__file__).parents[1] / module).read_text()
 

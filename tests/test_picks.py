@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.answer import Candidate, Configuration, Estimate, Offer, Recommendation
 from advisor.ask import Constraints, JobSpec
-from advisor.collectors.format.facts import Told
+from advisor.collectors.format.event_facts import Told
 from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job

@@ -17,9 +17,9 @@ from advisor.catalogue import Catalogue
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.case import SPACE
+from advisor.estimate.knowledge.laws import ModelOn, model_on
 from advisor.estimate.launch.megatron import megatron_arguments, pipeline_layout
 from advisor.estimate.launch.trainer import deepspeed_config
-from advisor.estimate.laws import ModelOn, model_on
 from advisor.estimate.plan import Objective, Plan, burden
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job, read_model

@@ -21,7 +21,7 @@ from advisor.catalogue import Catalogue
 from advisor.cli.program import app
 from advisor.errors import RunError, UsageError
 from advisor.estimate.case import SPACE
-from advisor.estimate.launch.recorded import script_of
+from advisor.estimate.launch.recorded_script import script_of
 from advisor.estimate.plan import Plan, burden
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program

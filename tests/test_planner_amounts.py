@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.columns import LayerLatency, Machines
+from advisor.planners.core.arrays import LayerLatency, Machines
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.nouns import Cluster, Device, Layout, Link, Node
 from advisor.planners.core.setup import Transformer

@@ -27,7 +27,7 @@ from advisor.ask.sources import layout_space
 from advisor.cli.options import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, ask
 from advisor.cli.program import app
 from advisor.errors import UsageError
-from advisor.estimate.known import find_job
+from advisor.estimate.knowledge.known import find_job
 from advisor.jobs.load import job_from_spec
 from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.layouts.problem import SearchSpace

@@ -13,7 +13,7 @@ from advisor.answer import Estimate
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.queueing.engine import Policy, SharedCluster
 from advisor.planners.queueing.simulator import OpenJobs, drawn_s, start_delays_s
-from advisor.records.job_tables import read_cluster_trace
+from advisor.records.importers.job_tables import read_cluster_trace
 from advisor.simulate.queue import OwnCluster, queue_answer
 
 FOUR = SharedCluster(nodes=1, devices_per_node=4)

@@ -31,8 +31,8 @@ from advisor.collectors.hooks.state import tcp_bytes
 from advisor.collectors.run import child
 from advisor.collectors.watch import network
 from advisor.estimate.case import constants, host_anchor
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.jobs.recorded import job_from_recording
 from advisor.learned.features import RANK_CHANNELS, SEQUENCE_CHANNELS, SEQUENCE_READINGS, sequences
 from advisor.records import RunRecord
 from advisor.records.profiled import profile

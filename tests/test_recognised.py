@@ -16,7 +16,7 @@ from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import recognised, recorded_heads
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
-from advisor.planners.step.units import TransformerBlocks, transformer_blocks, work_units
+from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, work_units
 
 MakeJob = Callable[..., Job]
 

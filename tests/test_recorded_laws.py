@@ -10,16 +10,16 @@ import pytest
 from recorded_models import convolutions, transformer
 
 from advisor.estimate import case as parameters
-from advisor.planners.core.columns import Offload
+from advisor.planners.core.arrays import Offload
 from advisor.planners.core.nouns import Device, Layout, Link, Node, Work
-from advisor.planners.layouts.units import RecordedCase, RecordedMachine, RecordedModel
-from advisor.planners.memory.recorded import (
+from advisor.planners.layouts.unit_stages import RecordedCase, RecordedMachine, RecordedModel
+from advisor.planners.memory.recorded_steps import (
     MemoryParameters,
     UnitTable,
     offloaded_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step.units import work_units
+from advisor.planners.step.model_units import work_units
 
 WORK = transformer()
 TABLE = UnitTable.of(work_units(WORK), WORK)

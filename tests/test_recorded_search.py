@@ -18,15 +18,15 @@ from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.layouts.unit_search import search_recorded
-from advisor.planners.layouts.units import RecordedMachine, RecordedModel
-from advisor.planners.links.data_parallel import data_parallel_step
-from advisor.planners.memory.recorded import (
+from advisor.planners.layouts.unit_stages import RecordedMachine, RecordedModel
+from advisor.planners.links.gradients import data_parallel_step
+from advisor.planners.memory.recorded_steps import (
     UnitTable,
     base_bytes,
     training_memory_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step.units import (
+from advisor.planners.step.model_units import (
     TransformerBlocks,
     UnitTimes,
     transformer_blocks,

@@ -24,7 +24,7 @@ from advisor.answer import (
     to_record,
 )
 from advisor.collectors.derive.resources import Resources
-from advisor.collectors.format.facts import Limits, Told
+from advisor.collectors.format.event_facts import Limits, Told
 from advisor.collectors.format.recording import Host
 from advisor.errors import AdvisorError
 from advisor.gate.decision import Remedy

@@ -16,8 +16,8 @@ from advisor.collectors.format.recording import Recording, Rounds, StepTime, Tot
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.estimate.completion import on_demand
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.jobs.recorded import job_from_recording
 
 KNOWN = Rounds(
     kind="LightGBM", unit="round", device="cpu", cores=1.0, busy_cores=0.98, compile_s=0.1,

@@ -24,7 +24,7 @@ from advisor.collectors.derive.run_list import (
     run_lines,
 )
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format.records import PROFILER_FILE, machine, mark
+from advisor.collectors.format.record_files import PROFILER_FILE, machine, mark
 from advisor.collectors.hooks import format as fmt
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="recordings are of Linux")

@@ -24,7 +24,7 @@ from advisor.lab.fit.scaling import (
 )
 from advisor.lab.fit.verbs import widening
 from advisor.planners.links.collectives import ring_all_reduce_s
-from advisor.planners.links.data_parallel import ScalingParameters
+from advisor.planners.links.gradients import ScalingParameters
 from advisor.planners.links.scaling import MeasuredPlacements, Placements
 from advisor.quantities import REACH_90
 

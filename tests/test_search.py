@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.columns import Layouts, Machines, Software, shapes_of
+from advisor.planners.core.arrays import Layouts, Machines, Software, shapes_of
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import Transformer

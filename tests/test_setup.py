@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
-from advisor.estimate.layout_model import software_of
+from advisor.estimate.knowledge.layout_model import software_of
 from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.load import read_job, write_job
-from advisor.planners.core.columns import shapes_of
+from advisor.planners.core.arrays import shapes_of
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout, Work
 from advisor.planners.core.setup import (
@@ -23,7 +23,7 @@ from advisor.planners.core.setup import (
     Transformer,
 )
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.memory.recorded import MemoryParameters, training_memory_bytes
+from advisor.planners.memory.recorded_steps import MemoryParameters, training_memory_bytes
 from advisor.planners.memory.transformers import memory_bytes
 from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
 from advisor.planners.step.ledger import update

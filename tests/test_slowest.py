@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
-from advisor.planners.links.data_parallel import (
-    expected_maximum,
-    expected_slowest,
-    loss_to_slowest,
-)
+from advisor.planners.links.gradients import expected_maximum, expected_slowest, loss_to_slowest
 
 workers = st.lists(st.lists(st.floats(0.01, 1e3), min_size=1, max_size=4), min_size=1, max_size=4)
 

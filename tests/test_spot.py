@@ -7,7 +7,7 @@ import pytest
 
 from advisor.planners import PlanningError
 from advisor.planners.spot.availability import BANDS, Spells, SpotJob, hazard_of_band, replay
-from advisor.planners.spot.columns import SpotHistory, spot_completion, unsaved_billed_s
+from advisor.planners.spot.history import SpotHistory, spot_completion, unsaved_billed_s
 from advisor.records.traces import packaged_spot_history
 
 HOUR = 3600.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.estimate.spot import Workers, counts_below, elastic_rentals, fallback_rentals
 from advisor.planners.spot.availability import Spells, SpotJob, joined
-from advisor.planners.spot.columns import RentalColumns, SpotHistory, best_interval_s
+from advisor.planners.spot.history import RentalColumns, SpotHistory, best_interval_s
 
 
 def spells_of(seconds: list[int]) -> Spells:

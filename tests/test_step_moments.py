@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from advisor.planners.core.errors import GIB, MIB
 from advisor.planners.core.nouns import Moment, Work
-from advisor.planners.memory.recorded import (
+from advisor.planners.memory.recorded_steps import (
     BLOCK_BYTES,
     LARGE_SEGMENT_BYTES,
     SMALL_SEGMENT_BYTES,

@@ -20,7 +20,7 @@ from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
 from advisor.lab import data as measurements
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.links.data_parallel import expected_maximum
+from advisor.planners.links.gradients import expected_maximum
 from advisor.planners.systems.stragglers import (
     RankSpread,
     UnlikeRanks,

@@ -17,7 +17,7 @@ from advisor import api
 from advisor.answer import Estimate, Recommendation
 from advisor.ask import Constraints, JobSpec, Question
 from advisor.catalogue import Pricing
-from advisor.catalogue.columns import PRICINGS
+from advisor.catalogue.offer_columns import PRICINGS
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.completion import CHECKPOINTS_KEPT

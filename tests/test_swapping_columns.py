@@ -17,10 +17,10 @@ from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import SPACE
-from advisor.estimate.columns import CODE, STATUSES, TimeColumns, way_name
 from advisor.estimate.estimate import estimate_on_type
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.spot import elastic_workers
+from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns, way_name
 from advisor.estimate.ways.model_parallel import nothing
 from advisor.estimate.ways.swapping import NAME, SWAPPING, could_swap, least_swap_s, with_swapping
 from advisor.jobs.describe import described_job

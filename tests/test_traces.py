@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import data
-from advisor.records.job_tables import left_out_note, read_cluster_trace
+from advisor.records.importers.job_tables import left_out_note, read_cluster_trace
 from advisor.records.traces import TraceError, packaged_spot_history, read_spot_traces
 
 INTERVALS = """kind,requested_nodes,cloud,trace,zone,instance,start_s,duration_s,available

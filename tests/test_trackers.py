@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from advisor.cli.runs import app
 from advisor.errors import RunError, UsageError
 from advisor.records import Instances, RunRecord, formats, read_records
-from advisor.records.wandb_log import payloads
+from advisor.records.importers.wandb_log import payloads
 
 KEPT = Path(__file__).parent / "data" / "trackers"
 (LOG,) = (KEPT / "wandb").rglob("*.wandb")

@@ -14,21 +14,21 @@ from recorded_models import convolutions, transformer
 
 from advisor.catalogue import Catalogue
 from advisor.estimate.best import WAYS, UnlikeWay, unlike_choices
-from advisor.estimate.groups import OnGroups
-from advisor.estimate.laws import ModelOn, model_on, unit_table, with_layers
+from advisor.estimate.knowledge.laws import ModelOn, model_on, unit_table, with_layers
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways import uneven as uneven_batches
-from advisor.estimate.ways.units import UnitModel
+from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.jobs.job import Job
 from advisor.machines.cluster import NamedCluster, parse_cluster
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Precision, Transformer, transformer_parameters
-from advisor.planners.layouts.units import transformer_layers
-from advisor.planners.memory.recorded import recorded_activation_bytes
+from advisor.planners.layouts.unit_stages import transformer_layers
+from advisor.planners.memory.recorded_steps import recorded_activation_bytes
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.units import TransformerBlocks, transformer_blocks, work_units
+from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, work_units
 from advisor.rank.given import PlanQuestion, plan
 
 MakeJob = Callable[..., Job]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from advisor.records.wandb_log import read_log
+from advisor.records.importers.wandb_log import read_log
 
 SETTINGS: Final = {"batch_size": 64, "learning_rate": 0.1, "epochs": 3, "model": "logistic"}
 STEPS: Final = 12

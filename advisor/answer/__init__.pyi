@@ -5,6 +5,10 @@ from .candidate import Command as Command
 from .candidate import TrainingUnits as TrainingUnits
 from .candidate import Utilisation as Utilisation
 from .estimate import Estimate as Estimate
+from .json_records import SCHEMA_VERSION as SCHEMA_VERSION
+from .json_records import Recorded as Recorded
+from .json_records import from_record as from_record
+from .json_records import to_record as to_record
 from .offers import COMPLETIONS as COMPLETIONS
 from .offers import Alternative as Alternative
 from .offers import Bill as Bill
@@ -23,7 +27,3 @@ from .recommendation import Prices as Prices
 from .recommendation import ProbeAdvice as ProbeAdvice
 from .recommendation import ProposedChange as ProposedChange
 from .recommendation import Recommendation as Recommendation
-from .records import SCHEMA_VERSION as SCHEMA_VERSION
-from .records import Recorded as Recorded
-from .records import from_record as from_record
-from .records import to_record as to_record

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from advisor import show
 from advisor.answer.estimate import Estimate
+from advisor.answer.json_records import Recorded
 from advisor.answer.offers import Alternative, Bill, CompletionWay, Configuration, Fact, Part
-from advisor.answer.records import Recorded
 from advisor.planners.core import Layout
 from advisor.words import answer_line
 

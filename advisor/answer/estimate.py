@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from advisor.answer.records import Recorded
+from advisor.answer.json_records import Recorded
 from advisor.quantities import QUANTILES, REACH_90
 
 __all__ = ["QUANTILES", "REACH_90", "Estimate"]

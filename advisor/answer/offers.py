@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
-from advisor.answer.records import Recorded, float_of, plain_of, shown, with_hooks
+from advisor.answer.json_records import Recorded, float_of, plain_of, shown, with_hooks
 
 if TYPE_CHECKING:
     from cattrs import Converter

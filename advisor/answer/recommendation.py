@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from advisor import show
 from advisor.answer.candidate import Candidate
 from advisor.answer.estimate import Estimate
+from advisor.answer.json_records import SCHEMA_VERSION, Recorded
 from advisor.answer.offers import Offer
-from advisor.answer.records import SCHEMA_VERSION, Recorded
 from advisor.words import answer_line
 
 if TYPE_CHECKING:

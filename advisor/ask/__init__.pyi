@@ -1,11 +1,11 @@
 from .entries import ALIASES as ALIASES
 from .entries import ENTRIES as ENTRIES
 from .entries import Entry as Entry
-from .records import ClusterRequest as ClusterRequest
-from .records import Constraints as Constraints
-from .records import JobSpec as JobSpec
-from .records import LayoutRequest as LayoutRequest
-from .records import SetupRequest as SetupRequest
+from .requests import ClusterRequest as ClusterRequest
+from .requests import Constraints as Constraints
+from .requests import JobSpec as JobSpec
+from .requests import LayoutRequest as LayoutRequest
+from .requests import SetupRequest as SetupRequest
 from .sources import ENVIRONMENT as ENVIRONMENT
 from .sources import PREFIX as PREFIX
 from .sources import Question as Question

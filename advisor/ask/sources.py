@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from advisor.answer import CompletionWay
 from advisor.ask.entries import ALIASES, ENTRIES, Entry
-from advisor.ask.records import (
+from advisor.ask.requests import (
     LENGTH_FIELDS,
     SOURCE_FIELDS,
     ClusterRequest,

@@ -17,7 +17,8 @@ from advisor.catalogue import files, snapshot
 from advisor.catalogue import select as gpus
 from advisor.catalogue import select as selection
 from advisor.catalogue import snapshot as store
-from advisor.catalogue.columns import (
+from advisor.catalogue.networks import GBIT_BYTES
+from advisor.catalogue.offer_columns import (
     PRICINGS,
     Accelerator,
     Bools,
@@ -29,7 +30,6 @@ from advisor.catalogue.columns import (
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.overrides import OWN_LISTING, Overrides, read_rules
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue import files
-from advisor.catalogue.columns import Bools, Floats, Ints, Texts, TypeColumns
+from advisor.catalogue.offer_columns import Bools, Floats, Ints, Texts, TypeColumns
 from advisor.catalogue.tables import numbers, read, texts
 
 GBIT_BYTES: Final = 1e9 / 8

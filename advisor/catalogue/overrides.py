@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import files
-from advisor.catalogue.columns import (
+from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of, sustained_network
+from advisor.catalogue.offer_columns import (
     PRICINGS,
     Accelerator,
     Bools,
@@ -23,7 +24,6 @@ from advisor.catalogue.columns import (
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of, sustained_network
 from advisor.catalogue.tables import Column, read, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB, HOUR_S

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.catalogue import files
-from advisor.catalogue.columns import Provenance
+from advisor.catalogue.offer_columns import Provenance
 from advisor.catalogue.snapshot import part_names, read_provenances
 from advisor.catalogue.tables import parse_numbers, read, read_bytes, texts, unpack, write
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.catalogue.columns import (
+from advisor.catalogue.offer_columns import (
     PRICINGS,
     Bools,
     Floats,

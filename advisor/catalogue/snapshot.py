@@ -23,7 +23,7 @@ import numpy as np
 
 from advisor import data
 from advisor.catalogue import files
-from advisor.catalogue.columns import (
+from advisor.catalogue.offer_columns import (
     Accelerator,
     Floats,
     PriceColumns,

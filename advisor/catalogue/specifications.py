@@ -14,8 +14,8 @@ import numpy as np
 
 from advisor import data
 from advisor.catalogue import files
-from advisor.catalogue.columns import Accelerator, Floats, SpeedSource, Texts, TypeColumns
 from advisor.catalogue.networks import network_columns
+from advisor.catalogue.offer_columns import Accelerator, Floats, SpeedSource, Texts, TypeColumns
 from advisor.catalogue.select import key
 from advisor.catalogue.tables import Values, known, numbers, read, texts
 from advisor.errors import CatalogueError

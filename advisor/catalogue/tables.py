@@ -19,7 +19,7 @@ from typing import IO, Final, cast
 
 import numpy as np
 
-from advisor.catalogue.columns import Bools, Floats
+from advisor.catalogue.offer_columns import Bools, Floats
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 

@@ -19,8 +19,8 @@ from advisor.answer import (
     to_record,
 )
 from advisor.catalogue import Catalogue, OfferColumns
-from advisor.estimate.columns import TimeColumns, way_name
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
+from advisor.estimate.time_columns import TimeColumns, way_name
 from advisor.estimate.words import assumed_network
 from advisor.jobs import Job, transformer_units
 from advisor.planners.core import GIB, Device

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.columns import TimeColumns
-from advisor.estimate.groups import OnGroups
-from advisor.estimate.laws import ModelOn
+from advisor.estimate.knowledge.laws import ModelOn
 from advisor.estimate.plan import Choice
+from advisor.estimate.time_columns import TimeColumns
+from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways import stages, uneven, zorse
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import model_parallel, nothing, on_machine
-from advisor.estimate.ways.units import could_gain, improved, unit_model
+from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
 from advisor.machines import NamedCluster, assumed_network_log_sd
 from advisor.planners.core import Device, PlanningError, put
 from advisor.planners.step import step_time

@@ -17,8 +17,8 @@ from advisor import data
 from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
 from advisor.errors import ModelError
-from advisor.estimate.columns import CODE
-from advisor.estimate.layout_model import LayoutModel, load
+from advisor.estimate.knowledge.layout_model import LayoutModel, load
+from advisor.estimate.time_columns import CODE
 from advisor.jobs import Job, data_in_s
 from advisor.machines import (
     Fleet,

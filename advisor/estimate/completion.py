@@ -23,7 +23,7 @@ from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part
 from advisor.catalogue import SHORTEST_BILL_H, Catalogue, OfferColumns, OtherPrice, charged_h
 from advisor.collectors import bounded
 from advisor.errors import ModelError
-from advisor.estimate.columns import TimeColumns
+from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, VOLUME_BYTES_PER_S, Job
 from advisor.planners.core import GIB, HOUR_S
 from advisor.planners.goodput import CampaignLaw, expected_completion

@@ -37,13 +37,13 @@ from advisor.estimate.answer import (
     whole_run,
 )
 from advisor.estimate.best import words_of
-from advisor.estimate.columns import STATUSES, TimeColumns
 from advisor.estimate.completion import Completion, SideCosts
-from advisor.estimate.facts import StepFacts
-from advisor.estimate.learned import COST, Learned, candidate_records
-from advisor.estimate.places import layout_of_groups
+from advisor.estimate.knowledge.learned import COST, Learned, candidate_records
+from advisor.estimate.knowledge.step_facts import StepFacts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.time_columns import STATUSES, TimeColumns
+from advisor.estimate.unlike.places import layout_of_groups
 from advisor.estimate.ways.data_parallel import is_answer
 from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
 from advisor.machines import (

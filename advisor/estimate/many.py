@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Refused
 from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing, named
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.estimate.columns import STATUSES, TimeColumns
 from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
+from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.jobs import Job
 
 Integers = NDArray[np.int64]

@@ -28,7 +28,6 @@ from advisor.estimate.case import (
     host_anchor,
     host_core_speed,
 )
-from advisor.estimate.columns import STATUSES, TimeColumns
 from advisor.estimate.completion import (
     Completion,
     SideCosts,
@@ -37,12 +36,13 @@ from advisor.estimate.completion import (
     on_spot,
     side_prices,
 )
-from advisor.estimate.known import OwnRuns, measured_runs
-from advisor.estimate.learned import Learned
+from advisor.estimate.knowledge.known import OwnRuns, measured_runs
+from advisor.estimate.knowledge.learned import Learned
+from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.ways.beside import beside_words
 from advisor.estimate.ways.data_parallel import as_recorded, is_answer
 from advisor.estimate.ways.programs import program_columns
-from advisor.estimate.ways.units import check_space
+from advisor.estimate.ways.recorded_units import check_space
 from advisor.estimate.words import reasons
 from advisor.jobs import Job, load_job
 from advisor.machines import Fleet, catalogue_fleet, limited_fleet

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import COMPLETIONS, CompletionWay
-from advisor.estimate.columns import TimeColumns
 from advisor.estimate.completion import (
     Completion,
     Floats,
@@ -29,6 +28,7 @@ from advisor.estimate.completion import (
     whole_run,
     widened,
 )
+from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import is_beside
 from advisor.jobs import Job
 from advisor.planners.core import HOUR_S

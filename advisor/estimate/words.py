@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.columns import CODE
+from advisor.estimate.time_columns import CODE
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine, space_on
 from advisor.planners.core import Layout

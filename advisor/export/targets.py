@@ -11,7 +11,10 @@ from advisor.collectors import atomic
 from advisor.collectors.format import Recording
 from advisor.errors import UsageError
 from advisor.estimate import SPACE, Predictor
-from advisor.export import (
+from advisor.export.launch import launch_of
+from advisor.export.pick import read_pick
+from advisor.export.target import Exported, Target
+from advisor.export.tools import (
     accelerate,
     deepspeed,
     dstack,
@@ -22,9 +25,6 @@ from advisor.export import (
     torchrun,
     training_jobs,
 )
-from advisor.export.launch import launch_of
-from advisor.export.pick import read_pick
-from advisor.export.target import Exported, Target
 from advisor.jobs import Job
 from advisor.planners.layouts import SearchSpace
 

@@ -2,6 +2,7 @@ from .describe import NO_LENGTH as NO_LENGTH
 from .describe import described_job as described_job
 from .describe import setup_words as setup_words
 from .describe import transformer_units as transformer_units
+from .from_recording import script_notes as script_notes
 from .job import RUN_LOG_SD as RUN_LOG_SD
 from .job import VOLUME_BYTES_PER_S as VOLUME_BYTES_PER_S
 from .job import Job as Job
@@ -16,7 +17,6 @@ from .load import job_from_spec as job_from_spec
 from .load import load_job as load_job
 from .load import with_layout_runs as with_layout_runs
 from .load import write_job as write_job
-from .recorded import script_notes as script_notes
 from .runs import PART as PART
 from .runs import Actual as Actual
 from .runs import LayoutRun as LayoutRun

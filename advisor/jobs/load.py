@@ -26,8 +26,8 @@ from advisor.jobs.describe import (
     sequence_notes,
     with_setup,
 )
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import BOOT_S, Job
-from advisor.jobs.recorded import job_from_recording
 from advisor.jobs.runs import (
     Actual,
     read_actuals,
@@ -137,7 +137,7 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
 
     ``run``: name or folder of a run; the latest where None; ``**length``: ``epochs``,
     ``total_steps``, ``total_samples``, ``global_batch``: see
-    ``advisor.jobs.recorded.job_from_recording``.
+    ``advisor.jobs.from_recording.job_from_recording``.
 
     Raises RecordingError if there is no such run, or it cannot be read. Raises RunError if it
     lacks what a prediction needs.

@@ -20,7 +20,7 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
     ),
     "journal": ("advisor.records.profiled:read_journal", "journal.jsonl of advisor runs actual"),
     "minicloud": (
-        "advisor.records.minicloud:read_minicloud",
+        "advisor.records.importers.minicloud:read_minicloud",
         "runs.jsonl(.gz) of advisor collect",
     ),
     "profet": ("advisor.lab.data.public_runs:read_profet", "PROFET's anchor_*.parquet"),
@@ -48,23 +48,23 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
         "one-process runs of the first trial, .jsonl",
     ),
     "huggingface": (
-        "advisor.records.trackers:read_huggingface",
+        "advisor.records.importers.trackers:read_huggingface",
         "a Trainer's trainer_state.json with its metrics",
     ),
     "wandb": (
-        "advisor.records.trackers:read_wandb",
+        "advisor.records.importers.trackers:read_wandb",
         "Weights & Biases: offline runs (.wandb), or exported files of runs",
     ),
     "mlflow": (
-        "advisor.records.trackers:read_mlflow",
+        "advisor.records.importers.trackers:read_mlflow",
         "MLflow: an mlruns folder, or its SQLite database",
     ),
     "tensorboard": (
-        "advisor.records.trackers:read_tensorboard",
+        "advisor.records.importers.trackers:read_tensorboard",
         "TensorBoard: folders of event files, a run each",
     ),
     "csv": (
-        "advisor.records.trackers:read_table",
+        "advisor.records.importers.trackers:read_table",
         "a CSV table of your own with a column time_s, a run a row",
     ),
 }

@@ -1,5 +1,5 @@
-from .catalogue import VIEWS as VIEWS
-from .catalogue import other_prices as other_prices
+from .catalogue_tables import VIEWS as VIEWS
+from .catalogue_tables import other_prices as other_prices
 from .pieces import PICKS as PICKS
 from .pieces import Bounds as Bounds
 from .pieces import answer_line as answer_line

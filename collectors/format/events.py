@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
 
-from advisor.collectors.format.records import fields, parse, parse_json
+from advisor.collectors.format.record_files import fields, parse, parse_json
 from advisor.collectors.format.step_time import Others, Steps
 from advisor.collectors.hooks import format as fmt
 

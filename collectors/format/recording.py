@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from advisor.collectors.format.facts import GradientNorms, Limits, Routing, Saves, Told
-from advisor.collectors.format.records import fields
+from advisor.collectors.format.event_facts import GradientNorms, Limits, Routing, Saves, Told
+from advisor.collectors.format.record_files import fields
 from advisor.collectors.hooks import format as fmt
 
 # ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 
 from advisor import data
 from advisor.catalogue import files, select
-from advisor.catalogue.columns import Bools, Floats, Provenance
+from advisor.catalogue.offer_columns import Bools, Floats, Provenance
 from advisor.catalogue.providers.aws import region_code
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow, read_rows, write_rows
 from advisor.catalogue.specifications import family, memory_gib, read_aliases

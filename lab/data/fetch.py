@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor import data
-from advisor.catalogue.download import OPENER, Clock, DownloadLimits, SystemClock
 from advisor.catalogue.snapshot import cache_folder
+from advisor.catalogue.upkeep.download import OPENER, Clock, DownloadLimits, SystemClock
 from advisor.collectors import atomic, bounded
 from advisor.errors import AdvisorError, ModelError, UsageError
 from advisor.lab.data import ALL, BY_NAME

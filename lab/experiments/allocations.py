@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from advisor.collectors.derive import store
 from advisor.collectors.errors import RecordingError
-from advisor.jobs.recorded import recorded_work
+from advisor.jobs.from_recording import recorded_work
 from advisor.lab import frame
 from advisor.lab.experiments.zoo import Script, advisor, environment_of, scripts
 from advisor.planners.core.nouns import Work
-from advisor.planners.memory.recorded import MemoryParameters, training_memory_bytes
+from advisor.planners.memory.recorded_steps import MemoryParameters, training_memory_bytes
 
 _TRUTH: Final = Path(__file__).with_name("allocated.py")
 _TIMEOUT_S: Final = 300.0

@@ -19,7 +19,8 @@ from advisor.lab.minicloud.plan import (
     NOMINAL_CORE_USD_PER_H,
     NOMINAL_GBIT_USD_PER_H,
 )
-from advisor.records import RunRecord, minicloud
+from advisor.records import RunRecord
+from advisor.records.importers import minicloud
 
 Price = Callable[[RunRecord], float]
 

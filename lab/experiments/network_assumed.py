@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from advisor.catalogue import Catalogue, files
-from advisor.catalogue.columns import TypeColumns
 from advisor.catalogue.networks import (
     LOW_QUANTILE,
     assumed_networks,
     front_end_bytes_per_s,
     size_class,
 )
+from advisor.catalogue.offer_columns import TypeColumns
 from advisor.catalogue.snapshot import bundled_folder, find
 from advisor.catalogue.tables import numbers, read, texts
 from advisor.lab.catalogue.networks import base_size

@@ -28,7 +28,7 @@ from advisor.planners.spot.availability import (
     replay_timeline,
     settling_s,
 )
-from advisor.planners.spot.columns import GANG_EXPONENT, STARTS, SpotHistory, replay_records
+from advisor.planners.spot.history import GANG_EXPONENT, STARTS, SpotHistory, replay_records
 from advisor.planners.spot.timelines import (
     Edges,
     growing_timeline,

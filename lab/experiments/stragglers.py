@@ -33,7 +33,7 @@ from advisor.lab.experiments.zoo import advisor
 from advisor.lab.fit.scaling import fit_without_each
 from advisor.lab.minicloud.limits import cpu_group
 from advisor.lab.score import scaling
-from advisor.planners.links.data_parallel import ScalingParameters
+from advisor.planners.links.gradients import ScalingParameters
 from advisor.planners.systems.stragglers import (
     UnlikeRanks,
     asynchronous,

@@ -25,8 +25,9 @@ from advisor.machines.devices import device_parameters, processor
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters
-from advisor.records import RunRecord, minicloud
-from advisor.records.minicloud import host_of
+from advisor.records import RunRecord
+from advisor.records.importers import minicloud
+from advisor.records.importers.minicloud import host_of
 from advisor.train.labelled import counted_work
 
 GAINS = tuple(1.0 + 0.02 * n for n in range(21))

@@ -14,7 +14,7 @@ import subprocess
 from typing import Any
 
 from advisor.lab import frame
-from advisor.planners.core.columns import LayerLatency
+from advisor.planners.core.arrays import LayerLatency
 from advisor.planners.core.errors import GIB
 from advisor.planners.systems.cephalo import CephaloConstants, UnevenJob, Worker, plan_cephalo
 

@@ -15,10 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.errors import ModelError
-from advisor.estimate.layout_model import PRECISION_CODES, passed_share, software_of, trained_share
+from advisor.estimate.knowledge.layout_model import (
+    PRECISION_CODES,
+    passed_share,
+    software_of,
+    trained_share,
+)
 from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.lab.fit.layout_rows import LayoutRows, known_part
-from advisor.planners.core.columns import (
+from advisor.planners.core.arrays import (
     Floats,
     Layouts,
     Machines,

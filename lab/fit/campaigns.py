@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.errors import AdvisorError, ModelError
-from advisor.estimate.columns import STATUSES
 from advisor.estimate.completion import CampaignModel, on_demand, record
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.time_columns import STATUSES
 from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
 from advisor.lab.data.campaigns import Campaign, packaged_path, read_campaigns, without_repetitions

@@ -18,7 +18,7 @@ from advisor.catalogue import Catalogue
 from advisor.errors import CatalogueError, ModelError, UsageError
 from advisor.lab.data import LAYOUTS
 from advisor.machines.devices import AcceleratorPart, part
-from advisor.planners.core.columns import (
+from advisor.planners.core.arrays import (
     LOGIT_SCALES,
     Floats,
     Layouts,

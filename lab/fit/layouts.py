@@ -25,14 +25,14 @@ import numpy as np
 import typer
 
 from advisor import data
-from advisor.estimate.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
+from advisor.estimate.knowledge.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
 from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.verbs import FittedFolder, rounded
-from advisor.planners.core.columns import GENERATIONS, Floats
+from advisor.planners.core.arrays import GENERATIONS, Floats
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
 from advisor.planners.layouts.time import step_times
@@ -197,7 +197,7 @@ def _errors(table: str, generation: int, log_errors: Floats) -> TableErrors:
 
 
 def text(model: LayoutModel) -> str:
-    """Return a model in the form that ``advisor.estimate.layout_model.load`` reads."""
+    """Return a model in the form that ``advisor.estimate.knowledge.layout_model.load`` reads."""
     record = {
         "schema_version": SCHEMA_VERSION,
         "version": model.version,

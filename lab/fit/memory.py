@@ -21,7 +21,7 @@ from advisor.lab.data import LAYOUTS
 from advisor.lab.fit.layout_rows import STATED, LayoutRows, from_frame
 from advisor.lab.fit.verbs import FittedFolder, log_errors
 from advisor.planners.core.errors import GIB
-from advisor.planners.memory.recorded import MemoryParameters
+from advisor.planners.memory.recorded_steps import MemoryParameters
 from advisor.planners.memory.transformers import MemoryConstants, memory_bytes
 
 Array = NDArray[np.float64]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from advisor import data as packaged
 from advisor.errors import ModelError
 from advisor.estimate.case import DIGITS
-from advisor.estimate.peers import FittedRate, PeerModel, PeerSeries, minute_of, together
+from advisor.estimate.unlike.peers import FittedRate, PeerModel, PeerSeries, minute_of, together
 from advisor.lab.data import HIVEMIND, public_runs
 from advisor.lab.data.public_runs import NodeRecording
 from advisor.lab.fit.verbs import FittedFolder

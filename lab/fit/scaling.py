@@ -31,7 +31,7 @@ from advisor.planners.links.collectives import (
     CollectiveParameters,
     ring_all_reduce_s,
 )
-from advisor.planners.links.data_parallel import (
+from advisor.planners.links.gradients import (
     DataParallelColumns,
     ScalingParameters,
     data_parallel_step,

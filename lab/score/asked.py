@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import MeasuredLayout
-from advisor.estimate.columns import STATUSES
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.time_columns import STATUSES
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
 from advisor.machines.fleet import Fleet, lone_fleet, one_type
-from advisor.planners.core.columns import RECOMPUTES, Floats, Layouts, Offload, Shapes
+from advisor.planners.core.arrays import RECOMPUTES, Floats, Layouts, Offload, Shapes
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.nouns import Device, Recompute
 from advisor.planners.core.setup import Kernels, Precision, TrainingSetup, Transformer

@@ -18,7 +18,7 @@ from advisor.lab.fit.described_columns import DescribedRows
 from advisor.lab.fit.layout_rows import LayoutRows
 from advisor.lab.score.cells import Cells, CellTable
 from advisor.lab.score.harness import Answers, Bools, Floats, Questions, Rule
-from advisor.planners.core.columns import layer_parameters
+from advisor.planners.core.arrays import layer_parameters
 
 Rate = Literal["nothing", "peak", "bandwidth", "both"]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError
 from advisor.estimate.case import Constants, constants
-from advisor.estimate.known import job_from_runs
+from advisor.estimate.knowledge.known import job_from_runs
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.runs import Actual
 from advisor.lab.fit.device import without

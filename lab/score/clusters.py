@@ -53,7 +53,7 @@ from advisor.planners.systems.sas import (
     placement,
 )
 from advisor.planners.systems.switchflow import MeasuredPair, Sharer, fit, shared_rates
-from advisor.records.node_shares import helios_shares
+from advisor.records.importers.node_shares import helios_shares
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
-from advisor.estimate.layout_model import LayoutModel, load, operator_table
+from advisor.estimate.knowledge.layout_model import LayoutModel, load, operator_table
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
 from advisor.lab.score import baselines
@@ -29,7 +29,7 @@ from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
 from advisor.machines.devices import suite_device
-from advisor.planners.core.columns import FUSIONS, Floats
+from advisor.planners.core.arrays import FUSIONS, Floats
 from advisor.planners.core.layout_case import LayerTable, LayoutCase
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer

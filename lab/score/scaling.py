@@ -27,8 +27,8 @@ import numpy as np
 
 from advisor.errors import ModelError
 from advisor.estimate import case
-from advisor.estimate.known import job_from_runs
-from advisor.estimate.peers import FittedRate, PeerModel
+from advisor.estimate.knowledge.known import job_from_runs
+from advisor.estimate.unlike.peers import FittedRate, PeerModel
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.jobs.runs import Actual
@@ -53,7 +53,7 @@ from advisor.machines.fleet import own_fleet
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.links.collectives import ring_all_reduce_s
-from advisor.planners.links.data_parallel import ScalingParameters
+from advisor.planners.links.gradients import ScalingParameters
 from advisor.planners.links.scaling import MeasuredPlacements, Placements
 from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
 from advisor.planners.step.device_rates import unmeasured

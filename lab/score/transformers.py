@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.estimate.case import constants
-from advisor.estimate.layout_model import load
+from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.jobs.describe import described_job

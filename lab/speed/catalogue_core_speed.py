@@ -16,7 +16,7 @@ import pandas as pd
 
 from advisor import data
 from advisor.catalogue import Catalogue, snapshot, specifications
-from advisor.catalogue.columns import Floats
+from advisor.catalogue.offer_columns import Floats
 from advisor.lab.catalogue import build
 
 

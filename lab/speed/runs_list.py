@@ -16,7 +16,7 @@ from pathlib import Path
 
 from advisor.collectors.derive.run_list import INDEX_FILE, closing_fact
 from advisor.collectors.derive.store import read_recording
-from advisor.collectors.format.records import PROFILER_FILE, Appender
+from advisor.collectors.format.record_files import PROFILER_FILE, Appender
 from advisor.collectors.hooks import format as fmt
 from advisor.lab import frame
 

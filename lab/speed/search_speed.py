@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from advisor.planners.core.columns import LayerLatency, Machines
+from advisor.planners.core.arrays import LayerLatency, Machines
 from advisor.planners.core.errors import GIB
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.mixed import MachineGroup, search_mixed

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from advisor.planners.core.columns import Column, Floats, Layouts, Machines, Shapes, Software
+from advisor.planners.core.arrays import Column, Floats, Layouts, Machines, Shapes, Software
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
 from .time import step_times as step_times
 from .unit_search import search_recorded as search_recorded
-from .units import RecordedLayout as RecordedLayout
-from .units import RecordedMachine as RecordedMachine
-from .units import RecordedModel as RecordedModel
-from .units import transformer_layers as transformer_layers
+from .unit_stages import RecordedLayout as RecordedLayout
+from .unit_stages import RecordedMachine as RecordedMachine
+from .unit_stages import RecordedModel as RecordedModel
+from .unit_stages import transformer_layers as transformer_layers

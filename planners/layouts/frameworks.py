@@ -38,7 +38,7 @@ from advisor.planners.core import (
 # | `trainer`   | Hugging Face Trainer on PyTorch's DDP and FSDP2 (transformers, accelerate)  |
 # | `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
 # | `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
-# | `torch`     | a recorded script with PyTorch's own calls (`advisor.estimate.launch.recorded`) |
+# | `torch`     | a recorded script with PyTorch's own calls (`estimate.launch`)              |
 #
 # Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time,
 # deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13.

@@ -15,7 +15,7 @@ from typing import Final
 from advisor.planners.core import GIB, Layout, PlanningError
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
 from advisor.planners.layouts.problem import Found, SearchSpace, divisors
-from advisor.planners.layouts.units import (
+from advisor.planners.layouts.unit_stages import (
     INDISTINGUISHABLE,
     RecordedCase,
     RecordedLayout,

@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, replay
-from advisor.planners.spot.columns import MAXIMUM_TILES
+from advisor.planners.spot.history import MAXIMUM_TILES
 
 # Availability drifts, and a fortnight forgets: the pinball loss on first halves is 0.142 with it,
 # 0.149 with a week (``lab/experiments/spot_constants.py --days 7``, levels as they are).

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, Protocol, runtime_checkable
 
-from advisor.catalogue.columns import Provenance
+from advisor.catalogue.offer_columns import Provenance
 from advisor.catalogue.rows import CatalogueRows, PriceRow
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError

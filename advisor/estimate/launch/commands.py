@@ -10,8 +10,8 @@ import numpy as np
 
 from advisor.answer import Command
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.launch import frameworks, recorded
-from advisor.estimate.ways.units import UnitModel
+from advisor.estimate.launch import frameworks, recorded_script
+from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.planners.core import Layout
 from advisor.planners.layouts import SearchSpace
 
@@ -54,16 +54,18 @@ def commands(
                 layout, shape, group=group, nodes=nodes, per_node=per_node, **settings
             ),
         ), ()  # fmt: skip
-    reason = recorded.runnable(layout)
+    reason = recorded_script.runnable(layout)
     if reason is not None:
         return (), (reason,)
     units = UnitModel(replace(case, space=space))
     found = units.best(row, nodes) if layout.pp > 1 else None
     told = case.job.told
-    started = recorded.Script(
+    started = recorded_script.Script(
         tuple(script), units.parts, work.precision, "" if told is None else told.by_hand
     )
     stages = found.stages if found else (len(units.parts),)
     return (
-        recorded.command(started, layout, stages, group=group, nodes=nodes, per_node=per_node),
+        recorded_script.command(
+            started, layout, stages, group=group, nodes=nodes, per_node=per_node
+        ),
     ), ()

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from advisor.ask import LayoutRequest
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import TimeColumns, way_code
-from advisor.estimate.groups import OnGroups
 from advisor.estimate.plan import Choice
+from advisor.estimate.time_columns import TimeColumns, way_code
+from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways.swapping import LAYER_SWAPPING
 from advisor.machines import NamedCluster
 from advisor.planners.core import PlanningError

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.estimate.case import SPACE, StepCase, fitted_rows, placements
-from advisor.estimate.columns import (
+from advisor.estimate.time_columns import (
     CODE,
     WAITS,
     TimeColumns,

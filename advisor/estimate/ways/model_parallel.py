@@ -17,13 +17,20 @@ from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import CODE, WAITS, TimeColumns, integer_layouts, shares_of, way_code
-from advisor.estimate.layout_model import (
+from advisor.estimate.knowledge.layout_model import (
     operator_table,
     passed_share,
     shapes_law,
     software_of,
     trained_share,
+)
+from advisor.estimate.time_columns import (
+    CODE,
+    WAITS,
+    TimeColumns,
+    integer_layouts,
+    shares_of,
+    way_code,
 )
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.planners.core import Layout, Layouts, Machines, shapes_of

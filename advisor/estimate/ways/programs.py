@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.errors import RunError
-from advisor.estimate.columns import STATUSES, TimeColumns, integer_layouts, shares_of, way_code
+from advisor.estimate.time_columns import (
+    STATUSES,
+    TimeColumns,
+    integer_layouts,
+    shares_of,
+    way_code,
+)
 from advisor.jobs import Job, Program, data_in_s
 from advisor.machines import Fleet
 from advisor.quantities import REACH_90

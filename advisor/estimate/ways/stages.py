@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 
 from advisor.answer import Command
-from advisor.estimate.groups import ALONE, Machines, OnGroups, fullest, network_weights
-from advisor.estimate.laws import LayoutLaw, ReducedStep, Stage
+from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.plan import Choice
+from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest, network_weights
 from advisor.planners.core import Floats, Layout, PlanningError
 from advisor.planners.layouts import MachineGroup, MixedPlan, search_mixed
 from advisor.planners.links import split_partitions
@@ -292,7 +292,7 @@ def _commands(
     if _has_no_framework(case) or any(len(part) > 1 for part in ordered):
         return ()
     from advisor.estimate.launch.launcher import torchrun
-    from advisor.estimate.launch.recorded import parallel_file, script_of
+    from advisor.estimate.launch.recorded_script import parallel_file, script_of
 
     count = sum(cut.counts[0])
     layout = Layout(pp=len(cut.layers), micro_batch=cut.micro_batch, accumulation_steps=count)

@@ -20,14 +20,21 @@ from advisor.ask import LayoutRequest
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError, UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import CODE, WAITS, TimeColumns, integer_layouts, shares_of, way_code
-from advisor.estimate.groups import OnGroups
-from advisor.estimate.laws import ModelOn, model_at
-from advisor.estimate.places import Place, is_extrapolating
+from advisor.estimate.knowledge.laws import ModelOn, model_at
 from advisor.estimate.plan import Choice
+from advisor.estimate.time_columns import (
+    CODE,
+    WAITS,
+    TimeColumns,
+    integer_layouts,
+    shares_of,
+    way_code,
+)
+from advisor.estimate.unlike.groups import OnGroups
+from advisor.estimate.unlike.places import Place, is_extrapolating
 from advisor.estimate.ways.data_parallel import host_process_bytes
 from advisor.estimate.ways.model_parallel import machine_key
-from advisor.estimate.ways.units import node_of
+from advisor.estimate.ways.recorded_units import node_of
 from advisor.machines import ClusterGroup, NamedCluster, assumed_network_log_sd, part
 from advisor.planners.core import GIB, RECOMPUTES, PlanningError, put, select
 from advisor.planners.layouts import SearchSpace

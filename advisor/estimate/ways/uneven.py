@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Command
-from advisor.estimate.groups import ALONE, OnGroups, fullest
-from advisor.estimate.laws import ModelOn, ReducedStep, Stage
+from advisor.estimate.knowledge.laws import ModelOn, ReducedStep, Stage
 from advisor.estimate.plan import Choice
+from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
 from advisor.planners.core import GIB, Floats, PlanningError
 from advisor.planners.step import UnitTimes
 from advisor.planners.systems import (
@@ -223,7 +223,7 @@ def _reduced(
 def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]:
     """Return the launcher's lines; a script that takes the split gets it as arguments."""
     from advisor.estimate.launch.launcher import torchrun
-    from advisor.estimate.launch.recorded import script_of
+    from advisor.estimate.launch.recorded_script import script_of
 
     split = ""
     if not case.command:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from advisor.estimate.groups import ALONE, Machines, OnGroups, slowest_networks
-from advisor.estimate.laws import ModelOn
+from advisor.estimate.knowledge.laws import ModelOn
 from advisor.estimate.plan import Choice
+from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, slowest_networks
 from advisor.estimate.ways.stages import partitions
 from advisor.planners.core import GIB, PlanningError
 from advisor.planners.systems import (

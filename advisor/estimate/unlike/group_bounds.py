@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.laws import operator_units, units_of
+from advisor.estimate.knowledge.laws import operator_units, units_of
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.planners.core import RECOMPUTES, Layouts
 from advisor.planners.layouts import (

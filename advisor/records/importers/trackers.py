@@ -24,6 +24,7 @@ from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError, RunError
 from advisor.planners.core import GIB
+from advisor.records.importers.wandb_log import LoggedRun, read_log
 from advisor.records.nouns import Fact, Instances, ResourceSeries, RunRecord, Status
 from advisor.records.profiled import named_machines
 from advisor.records.tracked import (
@@ -47,7 +48,6 @@ from advisor.records.tracked import (
     resource_series,
     run_record,
 )
-from advisor.records.wandb_log import LoggedRun, read_log
 
 DATABASE: Final = "mlflow.db"
 _MB: Final = 1e6

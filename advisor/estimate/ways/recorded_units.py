@@ -16,7 +16,7 @@ from advisor.answer import Bottleneck
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.columns import CODE, STATUSES, TimeColumns, shares_of, way_code
+from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns, shares_of, way_code
 from advisor.estimate.ways.data_parallel import host_fits, kept_free_bytes
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device

@@ -13,7 +13,7 @@ from advisor.estimate import command_line
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.export.target import Exported, NotExportableError, Target
-from advisor.export.torchrun import MASTER, on_every, shell_script
+from advisor.export.tools.torchrun import MASTER, on_every, shell_script
 from advisor.planners.core import shapes_of
 from advisor.planners.layouts import broken_rule
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from advisor.catalogue import Catalogue
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.columns import CODE, WAITS, TimeColumns, integer_layouts
 from advisor.estimate.plan import Choice
+from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, integer_layouts
 from advisor.estimate.ways.model_parallel import on_machine
-from advisor.estimate.ways.units import node_of
+from advisor.estimate.ways.recorded_units import node_of
 from advisor.machines import ClusterGroup, own_fleet
 from advisor.planners.core import GIB, RECOMPUTES, Layout
 from advisor.planners.step import step_time

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from advisor.estimate import DEEPSPEED_LINES, deepspeed_config
-from advisor.export.data_parallel import on_framework
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.export.target import Blank, Exported, NotExportableError, Target
-from advisor.export.torchrun import HERE, shell_script
+from advisor.export.tools.ddp import on_framework
+from advisor.export.tools.torchrun import HERE, shell_script
 from advisor.planners.layouts import broken_rule
 
 _FILE: Final = "ds_config.json"

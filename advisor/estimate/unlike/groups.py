@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Command, Estimate
-from advisor.estimate.laws import LayoutLaw, ModelOn
+from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn
 from advisor.estimate.plan import Choice, way_on
 from advisor.estimate.words import assumed_network
 from advisor.machines import ClusterGroup, NamedCluster

@@ -31,7 +31,7 @@ from advisor.estimate.case import (
     measured_clusters,
     own_layouts,
 )
-from advisor.estimate.places import places_of
+from advisor.estimate.unlike.places import places_of
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.jobs import Actual, Job, LayoutRun, described_job, job_from_spec, read_runs, runs_of
 from advisor.machines import (

@@ -20,10 +20,10 @@ import numpy as np
 
 from advisor.catalogue import Catalogue
 from advisor.estimate.case import Constants, StepCase, is_laid_out_by_shape
-from advisor.estimate.places import Place, places_of
+from advisor.estimate.unlike.places import Place, places_of
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
-from advisor.estimate.ways.units import UnitModel, unit_model
+from advisor.estimate.ways.recorded_units import UnitModel, unit_model
 from advisor.machines import ClusterGroup
 from advisor.planners.core import (
     PRECISION_BYTES,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.collectors import atomic
-from advisor.estimate.columns import TimeColumns
+from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import is_beside
 from advisor.jobs import Job
 from advisor.learned import (

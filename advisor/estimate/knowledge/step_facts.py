@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from advisor.answer import Candidate, Fact
-from advisor.estimate.columns import TimeColumns
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
 from advisor.jobs import Job, setup_words
 from advisor.machines import model_day, sheet_sources

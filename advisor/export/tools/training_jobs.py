@@ -11,10 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from advisor.export.kubernetes import FOLDER, IMAGE, affinity, cannot_say, limits, tolerations
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
-from advisor.export.sagemaker_types import TYPES
 from advisor.export.target import Blank, Exported, NotExportableError, Target
 from advisor.export.texts import (
     attached,
@@ -24,6 +22,15 @@ from advisor.export.texts import (
     number,
     yaml_text,
 )
+from advisor.export.tools.kubernetes import (
+    FOLDER,
+    IMAGE,
+    affinity,
+    cannot_say,
+    limits,
+    tolerations,
+)
+from advisor.export.tools.sagemaker_types import TYPES
 
 _SAGEMAKER_FILE, _SCRIPT = "job.json", "run.sh"
 _CODE: Final = "/opt/ml/input/data/code"

@@ -22,15 +22,16 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from advisor.catalogue import checks, snapshot
+from advisor.catalogue import snapshot
 from advisor.catalogue.catalogue import Catalogue
-from advisor.catalogue.checks import Context, Finding, replaced_by
-from advisor.catalogue.columns import PRICINGS, Pricing
-from advisor.catalogue.download import DownloadLimits, HttpSession, Progress, RawStore
+from advisor.catalogue.offer_columns import PRICINGS, Pricing
 from advisor.catalogue.providers.base import Adapter, RawFile, local_file
 from advisor.catalogue.providers.sources import Source
 from advisor.catalogue.rows import CatalogueRows, TypeRow, read_rows, write_rows
 from advisor.catalogue.snapshot import cache_folder, read_snapshot
+from advisor.catalogue.upkeep import checks
+from advisor.catalogue.upkeep.checks import Context, Finding, replaced_by
+from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, Progress, RawStore
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from advisor.estimate import fsdp_config
-from advisor.export.data_parallel import on_framework
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick
 from advisor.export.target import Exported, NotExportableError, Target
 from advisor.export.texts import yaml_text
-from advisor.export.torchrun import HERE, MASTER, shell_script
+from advisor.export.tools.ddp import on_framework
+from advisor.export.tools.torchrun import HERE, MASTER, shell_script
 
 _FILE: Final = "accelerate.yaml"
 _SCRIPT: Final = "run.sh"

@@ -1,0 +1,1 @@
+"""The catalogue brought up to date: downloads, checks, the new snapshot."""

@@ -1,0 +1,1 @@
+"""Knowledge behind an estimate: laws, layout models, runs, learned corrections."""

@@ -1,0 +1,1 @@
+"""Unlike machines together: groups, places, bounds, peers."""

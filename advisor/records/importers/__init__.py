@@ -1,0 +1,1 @@
+"""Readers of other tools' runs, one format or family a file."""
