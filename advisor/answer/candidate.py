@@ -75,7 +75,7 @@ class Answer(Recorded):
     # job, name: the job's name, and what the way is called among others on the same machines
     job: str = ""
     name: str = ""
-    # how the job is trained: a name of ``estimate.columns.WAYS``, or of a way over unlike machines
+    # how the job is trained: a way of ``estimate.ways``, or one over unlike machines
     way: str = ""
     rank: int = 1  # place in the list, from 1
     configuration: Configuration

@@ -45,7 +45,7 @@ from advisor.words import offer_words
 
 
 # What a submission can break: the memory of its machines (and the other reasons of
-# ``estimate.columns.STATUSES`` for which a job has no estimate there), the limits of the question.
+# ``time_columns.STATUSES`` for which a job has no estimate there), the limits of the question.
 Limit = Literal["machines", "budget", "deadline", "max_hourly", "quota"]
 LIMITS: Final = ("budget_usd", "deadline_h", "max_hourly_usd", "confidence")
 

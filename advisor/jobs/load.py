@@ -158,7 +158,7 @@ def job_from_spec(
 ) -> Job:  # fmt: skip
     """Return the job that is meant: recorded, saved, described, or the one given, changed.
 
-    ``spec``: its table of runs is for others to read (``estimate.known``); ``setup``: what the
+    ``spec``: its table of runs is for others to read (``estimate.knowledge``); ``setup``: what the
     user says about the training software; ``job``: the job meant, in place of one that ``spec``
     names; ``actuals``: runs of the job, beside those that it has.
 

@@ -335,7 +335,7 @@ NAMES: Final = tuple(feature.name for feature in FEATURES)
 # They grow with the length of the job, or are set by who sells the machine: the ratio of two times
 # of one job depends on neither, and a model that sees them takes a longer job for another one.
 NO_RATIO_DEPENDS_ON: Final = ("steps", "anchor_time_s", "analytic_time_s", "price_usd_per_h")
-# No recording of a job tells them (``importers.profiled``), whoever else's runs may: a model that
+# No recording of a job tells them (``records.profiled``), whoever else's runs may: a model that
 # is to correct the estimate of recorded jobs would learn from what is unknown when it is asked.
 NEVER_RECORDED: Final = (
     "image_pixels", "sequence_tokens", "epoch_samples", "target_batch", "input_bytes",

@@ -420,7 +420,7 @@ _SAME_MEMORY: Final = 0.01
 def is_same_machine(recorded: Host, here: Host) -> bool:
     """Whether a job was recorded on the machine at hand, as far as machines can be told apart.
 
-    Limits are no part of it: they are the job's (``collectors.format.facts``).
+    Limits are no part of it: they are the job's (``collectors.format.event_facts``).
     """
     return (
         recorded.cpu_model == here.cpu_model
@@ -525,7 +525,7 @@ def _between(one: float, all_: float, share: float) -> float:
 # Accelerators of the catalogue as the layout planner needs to know them.
 
 
-# Whose tuned kernels a card runs (``planners.core.columns.GENERATIONS``).
+# Whose tuned kernels a card runs (``planners.core.arrays.GENERATIONS``).
 _GENERATIONS: Final = {"Ampere": 1, "Ada": 1, "Hopper": 2, "Blackwell": 3, "Blackwell Ultra": 3}
 # Cards of which the catalogue has no measured large product: forward rate of a transformer layer
 # in 16 bits, median over models (Cephalo's and Zorse's profiles, MIT). The layout model's
@@ -561,7 +561,7 @@ class AcceleratorPart:
     link_name: str
     link_bytes_per_s: float  # between two of them in a machine, per direction [bytes/s]
     host_bytes_per_s: float  # between host memory and one of them [bytes/s]
-    generation: int  # index into ``planners.core.columns.GENERATIONS``
+    generation: int  # index into ``planners.core.arrays.GENERATIONS``
     device: Device  # all that the device model knows of it
     # devices that the link joins across machines; None where it ends with the machine
     link_devices: int | None = None

@@ -302,7 +302,7 @@ def advise(
     rows: Rows,
     columns: TimeColumns,
 ) -> tuple[ProbeAdvice, ...]:
-    """Return the short runs that are worth their price, best first (see ``models.probing``).
+    """Return the short runs that are worth their price, best first (see ``learned.probing``).
 
     The choice that they help with is the cheapest candidate on demand that keeps the budget and
     the deadline of the request.

@@ -447,7 +447,7 @@ def _families(
                 left_out["data parallel"] = _why_not_alone(on, STATUSES[int(family.status[0])])
             continue
         if family.step_s[0] < columns.step_s[place]:
-            continue  # saves too little for its complexity (``ways.units``): not the estimate
+            continue  # saves too little for its complexity (``recorded_units``): not the estimate
         choice = on.choice(family, 0, among)
         if all(choice.layouts != one.layouts for one in found):
             found.append(choice)

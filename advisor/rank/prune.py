@@ -2,7 +2,7 @@
 
 The estimate of each is what ``plan`` answers for it (``estimate.best``), so that the front of
 ``recommend`` is never worse than ``plan`` on machines that it asks. Clusters whose bounds from
-below (``estimate.group_bounds``) are beaten by what is known are not asked; the best bounds are
+below (``estimate.unlike``) are beaten by what is known are not asked; the best bounds are
 asked first, since what they turn out to take beats most others. Where nobody asked for mixed
 clusters, no more than ``_MOST_ASKED`` are; the rest are counted as ``not_asked``.
 """

@@ -112,7 +112,7 @@ def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRec
     Parameters
     ----------
     records : sequence of RunRecord
-        As ``records.minicloud`` reads them; others, and runs with one thread a machine, are
+        As ``records.importers`` reads them; others, and runs with one thread a machine, are
         returned as they are.
     path : Path
         Of the runs: ``host.json`` beside them describes the machine that they were made on.

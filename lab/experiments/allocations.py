@@ -2,7 +2,7 @@
 
 Every script of ``lab/scripts`` that trains with PyTorch in one process is profiled for a
 few seconds (``advisor profile``), and its recording is asked for the memory of a step
-(``planners.memory.recorded``, without context and slack). The same script then runs under
+(``planners.memory.recorded_steps``, without context and slack). The same script then runs under
 PyTorch's own profiler (``allocated.py``). The baseline is what the advisor said before it
 replayed allocations: weights, gradients, optimizer state and saved activations.
 

@@ -41,7 +41,7 @@ PUTS_IN: Final = (
     "the framework's kernels, overlaps and buffers, fp4, and the rates of boards that run below "
     "the catalogue's"
 )
-# ``planners.core.columns.PRECISIONS`` -> what a question asks for, which cannot be fp4.
+# ``planners.core.arrays.PRECISIONS`` -> what a question asks for, which cannot be fp4.
 ASKED: Final[tuple[Precision, ...]] = ("fp16", "fp8", "fp8", "tf32")
 _FP4: Final = 2
 
@@ -261,7 +261,7 @@ def _fleet(run: AskedRun) -> Fleet:
     )
 
 
-# ``planners.core.columns.FUSIONS`` -> the nearest kernels that a flag names.
+# ``planners.core.arrays.FUSIONS`` -> the nearest kernels that a flag names.
 _KERNELS: Final[tuple[Kernels, ...]] = ("eager", "fused", "compiled", "fused")
 # Adapters of the rows that train nothing else; their rank hardly changes a step.
 _RANK: Final = 16

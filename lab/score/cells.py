@@ -1,7 +1,7 @@
 """Tables of (device, job) throughputs, and jobs that are known by their runs on other devices.
 
 A cell is asked of the product as a user asks with ``--runs``: the runs of the same job in the same
-precision on the other devices are all that it is given (``estimate.known``), and the step on
+precision on the other devices are all that it is given (``estimate.knowledge``), and the step on
 the device left out, at the batch that was run there, is the answer. Of that device only its
 specifications are known, and no published step on it, nor on the devices left out with it, is in
 the process of the device model's errors. Where families of jobs are told, those of other families

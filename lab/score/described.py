@@ -75,7 +75,7 @@ _EQUATION: Final = (
 class StepAnswer:
     """What the product says of one measured step; nan where it does not fit.
 
-    ``law`` times the operators (``estimate.layout_model``); ``operators_s`` is what the law of the
+    ``law`` times the operators (``estimate.knowledge``); ``operators_s`` is what the law of the
     operators says, whichever answers [s].
     """
 

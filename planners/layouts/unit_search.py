@@ -1,7 +1,7 @@
 """Layouts of a recorded model on equal machines: data, tensor and pipeline parallel.
 
 Every (machines, tp, pp, micro-batch, ZeRO stage, way with the activations) is tried
-(``planners.layouts.units`` has the equation); memory first, then time. Deterministic:
+(``planners.layouts.unit_stages`` has the equation); memory first, then time. Deterministic:
 of layouts that no measurement would tell apart the simplest wins.
 """
 

@@ -6,8 +6,8 @@
 | ``dp, tp, pp``     | d, t, p| degrees; dp tp pp is the number of devices                        |
 | ``local``          | B / d  | samples of a step on one data-parallel rank                       |
 
-What a case takes is put together in ``planners.layouts.units``. Sources:
-``links.data_parallel``, ``memory``; ZeRO-Offload (Ren et al., 2021) for the optimizer on the host;
+What a case takes is put together in ``planners.layouts.unit_stages``. Sources:
+``links.gradients``, ``memory``; ZeRO-Offload (Ren et al., 2021) for the optimizer on the host;
 Shoeybi et al. (2019) for two all-reduces a block and direction.
 """
 
@@ -52,9 +52,9 @@ from advisor.planners.step import TransformerBlocks, UnitTimes, activation_bytes
 # ------------------------------------------------------------------------------------------
 # Model and machine that the planners of recorded models start from, and the layout they return.
 #
-# A recorded model is an ordinary script's: its units of layers (``planners.step.units``)
+# A recorded model is an ordinary script's: its units of layers (``planners.step.model_units``)
 # with their times on a device (``planners.step.unit_times``) and their memory
-# (``planners.memory.recorded``), not the dimensions of a transformer.
+# (``planners.memory.recorded_steps``), not the dimensions of a transformer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ class RecordedCase:
 #
 # Planners of unlike devices cut a model between its units of layers; a recording has them, a
 # description gets them here: embedding, equal blocks, last normalisation and head. What a block
-# keeps is ``planners.memory.recorded``'s formula, spread over its layers by what they
+# keeps is ``planners.memory.recorded_steps``'s formula, spread over its layers by what they
 # write; the logits are that module's too and are left out. Parameters add up to
 # ``transformer_parameters``.
 
@@ -386,7 +386,7 @@ def _attention(model: Transformer, width: int, element: float) -> Layer:
 #
 # with the stages cut by ``planners.layouts.pipeline`` over the units' times under the
 # memory of the device (1F1B's micro-batches in flight); one stage is plain data parallel, its
-# reductions hidden as ``planners.links.data_parallel`` says. Sources: PipeDream and Alpa for the
+# reductions hidden as ``planners.links.gradients`` says. Sources: PipeDream and Alpa for the
 # form, as in ``stage_partition``.
 
 

@@ -238,7 +238,7 @@ def _log_sd(workers: Array, communication_fraction: Array, parameters: ScalingPa
 #     E[max_i t_i] = integral of (1 - product_i F_i(x)) dx, from the least value on
 #
 # for workers that are slow independently of one another: exact for the values given, in
-# O(N log N), no draw and no normal curve. ``links.data_parallel`` has the same of equal normal
+# O(N log N), no draw and no normal curve. ``links.gradients`` has the same of equal normal
 # workers (``expected_maximum``), in closed form.
 
 

@@ -299,7 +299,7 @@ def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParamete
 #
 # Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
 # section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is
-# ``planners.memory.recorded``, whose total over all units this equals.
+# ``planners.memory.recorded_steps``, whose total over all units this equals.
 
 
 # What becomes of the activations between forward and backward.

@@ -342,7 +342,7 @@ def best_interval_s(history: SpotHistory, nodes: Column, hazard: Column, save: C
 #
 # Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``
 # times spread over the first copy. A candidate's numbers are those of its own replays, whatever
-# stands beside it: nothing is interpolated (``planners.spot.columns`` is for thousands of
+# stands beside it: nothing is interpolated (``planners.spot.history`` is for thousands of
 # candidates).
 
 

@@ -16,7 +16,7 @@ here                meaning, unit
     cached   u' = s x m + (1 - s) x u,  s = min(1, cache / data set)
 
 with e the updates that each batch serves (``perfect``) and m the seconds to copy a batch from
-memory. Sources: the law of utilisation for the loader's cores (``planners.step.units``); data
+memory. Sources: the law of utilisation for the loader's cores (``step.model_units``); data
 echoing, Choi et al., arXiv 1907.05550, section 2 (time of an echoed step).
 """
 

@@ -163,7 +163,7 @@ def _whole(wanted: Array, total: int) -> Array:
 #     \sigma_a^2 = \frac{1}{n - 1} \sum_i a_i^2 - \frac{\sigma_e^2}{S} \frac{1 + \rho}{1 - \rho}
 #
 # A synchronous step waits for the slowest rank: for K ranks like these it takes :math:`1 +
-# \sqrt{\sigma_a^2 + \sigma_e^2}\, E[\max_K]` of the mean (``links.data_parallel``), since the mean
+# \sqrt{\sigma_a^2 + \sigma_e^2}\, E[\max_K]` of the mean (``links.gradients``), since the mean
 # over many draws of ranks does not know which part stays.
 #
 # References

@@ -5,7 +5,7 @@ the model was recorded or described. Its ``law`` says what the units and their c
 
 | law             | units' times              | reductions             | memory                   |
 |-----------------|---------------------------|------------------------|--------------------------|
-| ``OperatorLaw`` | ``step.units``            | ``links.data_parallel``| ``memory.recorded``      |
+| ``OperatorLaw`` | ``step.model_units``      | ``links.gradients``    | ``memory.recorded_steps``|
 | ``LayoutLaw``   | ``step.transformer``      | ``layouts.time``       | ``memory.transformers``  |
 """
 

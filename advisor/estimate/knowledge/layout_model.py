@@ -88,7 +88,7 @@ class LayoutModel:
         generation are known, those of all generations are taken, but their mean square is no less
         than that of the generation's own: one table that errs much says more than many of others.
 
-        ``generation``: index into ``planners.core.columns.GENERATIONS``; ``without``: a table
+        ``generation``: index into ``planners.core.arrays.GENERATIONS``; ``without``: a table
         whose errors are not looked at.
         """
         others = [e for e in self.errors if e.table != without]
@@ -186,7 +186,7 @@ def load(file: Path | None = None) -> LayoutModel:
 # much (``docs/planners.md`` says how much, ``advisor validate layouts`` scores both).
 
 
-# Precision of the products -> index into ``planners.core.columns.PRECISIONS``.
+# Precision of the products -> index into ``planners.core.arrays.PRECISIONS``.
 PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "tf32": 3}
 _FITTED_ARCHITECTURES: Final = frozenset(
     {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra"}
