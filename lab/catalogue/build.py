@@ -8,6 +8,7 @@ licence is not confirmed, lie in files of their own that may be removed without 
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -273,7 +274,7 @@ def _scores(source: Path, types: DataFrame) -> DataFrame:
     per_vcpu = joined["stressng_bogo_s"] / pd.to_numeric(joined["vcpus"], errors="coerce")
     # Short runs boost one core above what it keeps up; more than linear scaling is noise.
     joined["sharing"] = (per_vcpu / joined["stressngsinglecore_bogo_s"]).clip(0.2, 1.2)
-    joined["arm"] = np.where(joined["cpu_arch"] == "arm64", np.e, 1.0)  # its ln is 1 or 0
+    joined["arm"] = np.where(joined["cpu_arch"] == "arm64", math.e, 1.0)  # its ln is 1 or 0
     return joined
 
 
