@@ -194,8 +194,8 @@ def test_two_runs_and_a_port_out_of_range_are_mistakes() -> None:
 
 def test_the_latest_run_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is recorded while the page is open is another job."""
-    latest = lambda: Path("/runs/digits-7")  # noqa: E731
-    replace_everywhere(monkeypatch, "advisor.collectors.derive.store", "latest_run", latest)
+    home = "advisor.collectors.derive.store"
+    replace_everywhere(monkeypatch, home, "latest_run", lambda: Path("/runs/digits-7"))
     assert live_report.with_name(Question()).job.run == "digits-7"
     assert live_report.with_name(Question.read(ASKED)) == Question.read(ASKED)
 

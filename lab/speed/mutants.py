@@ -10,7 +10,6 @@ either tree are told by the mutant's place.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import copy
 import os
@@ -20,6 +19,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from advisor.lab import frame
 
 FOLDERS = ("planners", "collectors", "advisor/ranking", "advisor/rank", "advisor/ways")
 LEFT_OUT = ("inject", "workloads", "minicloud")
@@ -130,11 +131,8 @@ def is_noticed(tree: Path, place: Place, number: int) -> bool | None:
 
 def main() -> None:
     """Draw, change, test in both trees, print the two scores."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("trees", nargs=2, type=Path, metavar="TREE")
-    parser.add_argument("--mutants", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    trees = {"nargs": 2, "type": Path, "metavar": "TREE"}
+    asked = frame.options(__doc__, {"trees": trees, "--mutants": 24, "--seed": 1})
     before, after = (functions(tree.resolve()) for tree in asked.trees)
     both = sorted(before.keys() & after.keys())
     draw = random.Random(asked.seed)
