@@ -75,11 +75,26 @@ def test_memory_is_that_of_the_product_with_the_buffers_of_the_framework(rows: L
     np.testing.assert_array_equal(asked[~has_buffers], bare[~has_buffers])
 
 
-def test_flags_alone_answer_or_say_why_not(rows: LayoutRows) -> None:
+def test_every_way_to_ask_answers_or_says_why_not(rows: LayoutRows) -> None:
     some = rows.take(np.arange(0, len(rows), 5))
-    found, status = asking_product.step_s_by_flags(some, load().parameters)
-    assert ((status == "ok") == np.isfinite(found)).all()
-    assert (status == "ok").mean() > 0.5
+    for how in ("plain", "told the stack"):
+        said = asking_product.ask_rows(some, load(), how=how)
+        assert ((said.status == "ok") == said.is_answered).all()
+        assert said.is_answered.mean() > 0.5
+        answered = said.is_answered
+        assert (said.low_s[answered] < said.step_s[answered]).all()
+        assert (said.step_s[answered] < said.high_s[answered]).all()
+
+
+def test_a_plain_question_holds_no_word_of_the_software(rows: LayoutRows) -> None:
+    """Beside the model, batch and machines: degrees that split it, and the micro-batch."""
+    for row in range(0, len(rows), 7):
+        plain = asking_product.typed_row(rows, row, how="plain")
+        assert plain.setup == {}
+        assert set(plain.space.fixed) <= {"tp", "pp", "cp", "ep", "micro_batch"}  # type: ignore[union-attr]
+        told = asking_product.typed_row(rows, row, how="told the stack")
+        assert told.setup["stack"] == rows.stack[row]
+        assert (told.transformer, told.global_batch) == (plain.transformer, plain.global_batch)
 
 
 @pytest.mark.parametrize(

@@ -321,12 +321,13 @@ def _widths_are_of(left_out: Mapping[str, ScalingParameters]) -> None:
 def test_layouts_compare_like_with_like() -> None:
     found = scored.run("layouts", shared())
     for family in ("A100", "H100", "V100"):
-        for statistic in ("mean of tables, MAPE", "pooled, MAPE"):
-            ours = found.figures[f"{family} {statistic}"]
-            assert ours < found.figures[f"{family} constant efficiency, {statistic}"]
-        assert f"{family} 90% interval, pooled coverage" in found.figures
+        for how in ("plain", "told the stack"):
+            for statistic in ("mean of tables, MAPE", "pooled, MAPE"):
+                ours = found.figures[f"{family} {how}, {statistic}"]
+                assert ours < found.figures[f"{family} constant efficiency, {statistic}"]
+            assert f"{family} {how}, 90% interval, pooled coverage" in found.figures
     assert found.figures["megatron_sc21: Calculon as published, MAPE"] == 0.095
-    assert found.baselines["constant hardware-FLOP efficiency"].rows == found.overall.rows
+    assert found.baselines["constant hardware-FLOP efficiency"].rows >= found.overall.rows
 
 
 def test_the_protocol_on_our_runs_scores_the_kind_of_model_that_ships() -> None:

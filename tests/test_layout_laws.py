@@ -295,10 +295,10 @@ def test_one_layer_is_at_work_on_the_first_stage_and_on_the_last() -> None:
     stream = float(kept_bytes(SHAPE, layout(**same, recompute=2), SOFTWARE))
     first = memory(**same, recompute=2) - whole
     assert first == pytest.approx(4 * 6 * stream + layer)
-    # Logits make the last stage the fuller one.
+    # Logits make the last stage the fuller one; they are gone before a layer is computed again.
     logits = replace(NOTHING_ELSE, logit_bytes=60.0)
     last = memory(logits, **same, recompute=2) - whole
-    assert last == pytest.approx(6 * stream + layer + 60 * 2 * 1024 * 51200)
+    assert last == pytest.approx(6 * stream + max(layer, 60 * 2 * 1024 * 51200))
     assert memory(**same, offloads_activations=1) - whole == pytest.approx(layer)
     halved = {**same, "cp": 2}
     assert float(kept_bytes(SHAPE, layout(**halved, recompute=2), SOFTWARE)) == stream / 2

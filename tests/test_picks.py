@@ -16,11 +16,14 @@ from advisor.ask import Constraints, JobSpec
 from advisor.collectors.format.event_facts import Told
 from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
 from advisor.jobs.runs import Actual
 from advisor.planners.core.nouns import Layout
-from advisor.rank.changes import changes, known_error, stored_errors, unmeasured_words
+from advisor.planners.core.setup import Transformer
+from advisor.planners.step.describe import transformer_work
+from advisor.rank.changes import changes, device_band, known_error, stored_errors, unmeasured_words
 from advisor.rank.front import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
 from advisor.rank.front import picks as picks_of
 from advisor.rank.ranking import recommend
@@ -410,7 +413,7 @@ def test_the_error_to_expect_is_the_stored_one_of_jobs_known_so(
     run = Actual(run="r", provider="", instance_type="A100", count=1, step_s=0.1)
     jobs = {
         "described": replace(recorded, measured=None),
-        "gpu": replace(recorded, actuals=(run,)),
+        "gpu": replace(recorded, actuals=(run, replace(run, run="s"))),
         "instance": replace(recorded, measured=replace(recorded.measured, device="cuda")),
     }
     volta = on_card("V100-SXM2-16GB")
@@ -433,6 +436,54 @@ def test_the_error_to_expect_is_the_stored_one_of_jobs_known_so(
         said.add(found.jobs)
     assert len(said) == 3
     assert known_error(jobs["described"], candidate(1.0, 1.0), predictor.catalogue) is None
+    # One run is less than several.
+    one_run = known_error(replace(recorded, actuals=(run,)), volta, predictor.catalogue)
+    assert one_run is not None
+    assert one_run.protocol == "instance"
+
+
+def on_cards(name: str, devices: int) -> Candidate:
+    one = on_card(name)
+    offer, _ = one.configuration.parts[0]
+    return replace(one, configuration=Configuration(parts=((offer, devices),)))
+
+
+def test_the_error_to_expect_is_that_of_as_many_devices(predictor: Predictor) -> None:
+    model = Transformer(layers=4, hidden=256, heads=4, sequence=128, vocabulary=1000)
+    job = described_job(transformer_work(model, micro_batch=1), name="gpt")
+    figures = stored_errors("layouts")[0]["figures"]
+    for devices in (4, 16, 128, 2048):
+        found = known_error(job, on_cards("H100-SXM5-80GB", devices), predictor.catalogue)
+        assert found is not None
+        assert (found.protocol, found.of, found.devices) == (
+            "layouts",
+            "step",
+            device_band(devices),
+        )
+        key = f"Hopper, {device_band(devices)}: median APE"
+        assert found.median_ape_fraction == figures[key]
+    # Of one device other rows tell, and of more Voltas than published runs had none do.
+    alone = known_error(job, on_card("V100-SXM2-16GB"), predictor.catalogue)
+    assert alone is not None
+    assert alone.protocol == "described"
+    many = on_cards("V100-SXM2-16GB", 2048)
+    assert known_error(job, many, predictor.catalogue) is None
+    assert "2,048 x V100-SXM2-16GB is not measured" in unmeasured_words(job, many)
+    # Runs on single devices tell nothing of several.
+    run = Actual(run="r", provider="", instance_type="A100", count=1, step_s=0.1)
+    known = replace(job, actuals=(run, run))
+    assert known_error(known, on_cards("V100-SXM2-16GB", 8), predictor.catalogue) is None
+
+
+def test_a_campaign_of_days_is_looked_up_among_campaigns(predictor: Predictor) -> None:
+    model = Transformer(layers=4, hidden=256, heads=4, sequence=128, vocabulary=1000)
+    job = described_job(transformer_work(model, micro_batch=1), name="gpt", steps=1e6)
+    many = on_cards("A100-SXM4-80GB", 512)
+    days = replace(many, training_time_h=replace(many.training_time_h, value=200.0, high=300.0))
+    found = known_error(job, days, predictor.catalogue)
+    assert found is not None
+    overall = stored_errors("campaigns")[0]["overall"]
+    assert (found.of, found.median_ape_fraction) == ("whole job", overall["median_ape_fraction"])
 
 
 def test_a_job_recorded_on_a_cpu_is_given_no_error_of_other_jobs(

@@ -30,6 +30,8 @@ class Offer:
     ``accelerator`` None for a machine without. ``price_usd_per_h`` is nan where nobody states one
     and ``vcpus`` 0 where they are not known. ``terms`` says what is particular of the price: a
     reservation or a capacity block of the user's, how often spot machines are taken away.
+    ``price_as_of`` is the day of the price (ISO 8601, ``""`` where its source has none), and
+    ``price_status`` ``"listed"`` or how it was derived.
     """
 
     provider: str
@@ -42,6 +44,8 @@ class Offer:
     vcpus: int
     memory_gib: float
     terms: str = ""
+    price_as_of: str = ""
+    price_status: str = ""
 
     def __repr__(self) -> str:
         """Say what is sold, where, how it is paid and for how much."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """The catalogue behind an answer: day of its newest price (ISO 8601), offers looked at."""
+    """The catalogue behind an answer: day of its newest price shown (ISO 8601), and its offers."""
 
     as_of: str
     offers: int | None = None
@@ -67,6 +67,8 @@ class KnownError(Recorded):
     protocol: str
     day: str
     jobs: str = "described jobs"  # what was asked, in words: jobs that are known as the user's is
+    devices: str = "1 device"  # how many, in words: errors grow with them
+    of: str = "step"  # what errs so: a step, or the whole job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -296,6 +296,7 @@ _CONSTRAINTS: Final = _entries("constraints", {
                     "checkpoint, which spot machines need (default: it can)."),
     "known_network": ("known_network", FLAG, "Leave out machines whose network bandwidth is "
                       "assumed rather than known."),
+    "dated": ("is_dated", FLAG, "Leave out offers whose price has no date."),
     "coverage": ("coverage", COVERAGE, "Probability that an interval holds the true value: "
                  "0.5, 0.8, 0.9 or 0.95 (default: 0.9)."),
     "confidence": ("confidence", SHARE, "Probability with which budget and deadline must "
@@ -330,7 +331,16 @@ _LAYOUT: Final = _entries("layout", {
                       "layers (default: 8); 1 is synchronous SGD."),
 })  # fmt: skip
 
+# Those of ``planners.core.setup.STACKS``, which is not loaded to read a command line.
+STACK_NAMES: Final = (
+    "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
+    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled",
+)  # fmt: skip
 _SETUP: Final = _entries("setup", {
+    "stack": ("stack", replace(choice(*STACK_NAMES), metavar="NAME"),
+              "Training software, which sets kernels, overlap, loss, gradients, sharding and "
+              f"recomputation: {', '.join(STACK_NAMES)} (default: what such a job commonly runs "
+              "with)."),
     "kernels": ("kernels", choice("eager", "fused", "compiled"), "How pointwise operators run: "
                 "eager, fused or compiled (default: as recorded, or eager)."),
     "attention": ("attention", choice("flash", "unfused"), "Attention kernel: flash or unfused "
@@ -399,6 +409,11 @@ ALIASES: Final[Mapping[str, Alias]] = {
         name="kernels",
         meaning=lambda value: "compiled" if value else "eager",
         help="Run through torch.compile: short for --kernels compiled.",
+    ),
+    "finetune": Alias(
+        name="stack",
+        meaning=lambda value: "trainer" if value else None,
+        help="Fine-tune as Hugging Face's Trainer does by default: short for --stack trainer.",
     ),
     "is_compiled": Alias(name="kernels", meaning=lambda value: "compiled" if value else None),
     "quantised_base": Alias(

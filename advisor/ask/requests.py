@@ -163,6 +163,7 @@ class Constraints:
     # not keep the constraints, or there are not enough of a type
     mixed: bool | None = None
     known_network: bool = False  # leave out machines whose network bandwidth is assumed, not known
+    is_dated: bool = False  # leave out offers whose price has no day
     coverage: float = 0.9  # probability that an interval shown holds the true value
     # probability with which budget and deadline are to be kept; None asks it of the expected cost
     # and time
@@ -251,6 +252,7 @@ class SetupRequest:
     The names and values are those of ``planners.core.setup.TrainingSetup``.
     """
 
+    stack: str | None = None
     kernels: str | None = None
     attention: str | None = None
     optimizer: str | None = None

@@ -198,6 +198,7 @@ class OfferFilter:
     with_unspecified: bool = False
     pricing: Collection[Pricing] = field(default=("on-demand", "spot"))
     max_age_days: float = np.inf  # of the price; an undated price satisfies no limit but infinity
+    is_dated: bool = False  # leave out prices whose day nobody states
     # of ``Provenance.listing``; empty is all. Retired types cannot be rented and are left out by
     # default.
     listings: Collection[str] = (
@@ -278,6 +279,7 @@ def _eligible(
         [
             (not wanted.listings or one.listing in wanted.listings)
             and (wanted.max_age_days == np.inf or age <= wanted.max_age_days)
+            and (not wanted.is_dated or one.as_of != "" or one.listing == "own")
             for one, age in zip(prices.provenances, age_days.tolist(), strict=True)
         ],
         dtype=bool,

@@ -250,7 +250,7 @@ LAYOUT: Final[Names] = _part("layout")
 SETUP: Final[Names] = _part("setup")
 CLUSTER: Final[Names] = _part("cluster")
 # Other names of flags, beside those that stand in for an older option.
-_SHORTHANDS: Final = ("compile", "quantised_base")
+_SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
 _FILE: Final = "question"
 
 

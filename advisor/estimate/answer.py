@@ -163,6 +163,9 @@ def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
     types = catalogue.types
     i = int(offers.type_index[row])
     name = str(types.accelerator[i])
+    place = int(catalogue.prices.provenance_index[int(offers.price_index[row])])
+    source = catalogue.prices.provenances[place]
+    is_spot = offers.pricing[row] == "spot"
     return Offer(
         provider=str(types.provider[i]),
         instance_type=str(types.name[i]),
@@ -174,6 +177,8 @@ def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
         vcpus=int(types.vcpus[i]),
         memory_gib=float(types.memory_bytes[i]) / GIB,
         terms=_terms(catalogue, offers, row),
+        price_as_of=source.as_of,
+        price_status=source.spot_status if is_spot else source.status,
     )
 
 

@@ -37,6 +37,7 @@ from advisor.estimate.completion import (
     side_prices,
 )
 from advisor.estimate.knowledge.known import OwnRuns, measured_runs
+from advisor.estimate.knowledge.layout_model import usual_stack
 from advisor.estimate.knowledge.learned import Learned
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.ways.beside import beside_words
@@ -44,7 +45,7 @@ from advisor.estimate.ways.data_parallel import as_recorded, is_answer
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.estimate.words import reasons
-from advisor.jobs import Job, load_job
+from advisor.jobs import Job, as_commonly_run, load_job
 from advisor.machines import Fleet, catalogue_fleet, limited_fleet
 from advisor.planners.core import Device, Work
 from advisor.planners.layouts import SearchSpace
@@ -135,6 +136,8 @@ class Physics:
         assert job.work is not None
         if space is not None:
             check_space(job, space)
+        job = _as_commonly_run(job, space)
+        assert job.work is not None
         anchors = self.anchors(job, job.work)
         machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
         if machines.is_recorded and anchors.host is not None:
@@ -221,6 +224,16 @@ class Physics:
                 run.device, float(predicted_s), run.step_s, float(log_sd), run.workers
             )
         return replace(anchors, others=self.own_runs.others(job, work, tuple(runs)))
+
+
+def _as_commonly_run(job: Job, space: SearchSpace | None) -> Job:
+    """Return a described transformer in the stack that it is commonly trained with."""
+    work = job.work
+    if work is None or work.transformer is None or work.layers or work.setup.stack is not None:
+        return job
+    degrees = () if space is None else (space.tp, space.pp, space.cp, space.ep)
+    stack = usual_stack(work, is_split=any((degree or 1) > 1 for degree in degrees))
+    return job if stack is None else replace(job, work=as_commonly_run(work, stack))
 
 
 # ------------------------------------------------------------------------------------------

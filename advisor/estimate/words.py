@@ -38,7 +38,7 @@ def reasons(
 
 
 def _against_data_parallel(case: StepCase, on: OnMachine, count: int, step_s: float) -> str:
-    space = replace(space_on(case.space, on.problem), **_DATA_PARALLEL)
+    space = replace(space_on(case, on.problem), **_DATA_PARALLEL)
     plain = on.problem.search(count * on.per_node, case.job.global_batch, space)
     if plain.best is not None:
         return f"data parallel alone would take {plain.best.step_s / step_s:.2f} times as long"
@@ -51,7 +51,7 @@ def _against_device_memory(
     case: StepCase, on: OnMachine, count: int, layout: Layout, step_s: float
 ) -> str:
     moved = f"{' and '.join(sorted(layout.offload))} in host memory"
-    space = replace(space_on(case.space, on.problem), offloads=())
+    space = replace(space_on(case, on.problem), offloads=())
     kept = on.problem.search(count * on.per_node, case.job.global_batch, space).best
     if kept is None:
         return f"only with {moved} does it fit"
@@ -59,7 +59,7 @@ def _against_device_memory(
 
 
 def _fits_without_recomputing(case: StepCase, on: OnMachine, count: int) -> bool:
-    space = replace(space_on(case.space, on.problem), recomputes=("none",), offloads=())
+    space = replace(space_on(case, on.problem), recomputes=("none",), offloads=())
     return on.problem.fits(count * on.per_node, case.job.global_batch, space)
 
 

@@ -370,7 +370,7 @@ def _offers(
     region = asked.region or limits.region
     wanted = OfferFilter(
         providers=(row.provider,), types=(row.name,), pricing=(asked.pricing,),
-        regions=(region,) if region else (),
+        regions=(region,) if region else (), is_dated=limits.is_dated,
     )  # fmt: skip
     sold = predictor.catalogue.select(wanted)
     if not len(sold.type_index):

@@ -1,4 +1,5 @@
 from .describe import NO_LENGTH as NO_LENGTH
+from .describe import as_commonly_run as as_commonly_run
 from .describe import described_job as described_job
 from .describe import setup_words as setup_words
 from .describe import transformer_units as transformer_units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +19,10 @@ from advisor.planners import step
 from advisor.planners.core import (
     DEFAULT_SETUP,
     HOUR_S,
+    STACKS,
     Device,
     Precision,
+    Stack,
     TrainingSetup,
     Transformer,
     Work,
@@ -333,7 +335,7 @@ def with_setup(job: Job, request: SetupRequest) -> Job:
             f"{job.name} has no training steps that {_flag(next(iter(given)))} could change",
             hint="leave it out",
         )
-    work, setup = job.work, replace(job.work.setup, **given)
+    work, setup = job.work, restacked(job.work.setup, given)
     if work.transformer is not None and job.measured is None:
         return replace(job, work=described_anew(work, setup=setup))
     for name in given.keys() - _OF_A_RECORDING:
@@ -342,6 +344,27 @@ def with_setup(job: Job, request: SetupRequest) -> Job:
             hint="record a run that trains so, or describe the model: --model config.json",
         )
     return replace(job, work=_restated(work, setup))
+
+
+def restacked(setup: TrainingSetup, given: Mapping[str, Any]) -> TrainingSetup:
+    """Return a setup with what is given, and the rest as a stack named there has it."""
+    stack = given.get("stack")
+    defaults = {} if stack is None else STACKS[stack].setup
+    return replace(setup, **{**defaults, **given})
+
+
+def as_commonly_run(work: Work, stack: Stack) -> Work:
+    """Return a described transformer's work as a stack that nobody named would train it.
+
+    What its user said otherwise stays.
+    """
+    defaults = {
+        name: value
+        for name, value in STACKS[stack].setup.items()
+        if getattr(work.setup, name) == getattr(DEFAULT_SETUP, name)
+    }
+    setup = replace(work.setup, **defaults, stack=stack, is_stack_assumed=True)
+    return described_anew(work, setup=setup)
 
 
 def described_anew(

@@ -23,6 +23,7 @@ from advisor.jobs.describe import (
     read_longest,
     read_model,
     recognised,
+    restacked,
     sequence_notes,
     with_setup,
 )
@@ -36,7 +37,7 @@ from advisor.jobs.runs import (
     unread_lines,
 )
 from advisor.planners import step
-from advisor.planners.core import Precision, TrainingSetup, Transformer
+from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer
 from advisor.planners.layouts import check_sizes
 from advisor.planners.step import PRODUCTS, in_precision
 
@@ -230,7 +231,7 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         model = read_model(Path(spec.model), sequence=spec.sequence, image=spec.image)
     else:
         model = _transformer(spec)
-    training = TrainingSetup(**setup.given)
+    training = restacked(DEFAULT_SETUP, setup.given)
     batch, assumptions = described_defaults(model, training, batch=spec.batch)
     if spec.sequence is None and spec.cnn is None:
         longest = None if spec.model is None else read_longest(Path(spec.model))

@@ -571,6 +571,19 @@ class AcceleratorPart:
         return max((self.link_devices or 0) // devices, 1)
 
 
+# Grace's own link (NVLink-C2C) per device and direction, from the datasheets: 900 GB/s both ways
+# of a CPU, which a GH200 has to itself and two GPUs of a GB200 or GB300 share. [bytes/s]
+_CHIP_TO_CHIP: Final = {"GH200": 450e9, "GB200": 225e9, "GB300": 225e9}
+# Copies reach of it what they reach of PCIe 5 (55 of 64 GB/s, ``advisor.machines.pcie``).
+_COPIED_SHARE: Final = 0.86
+
+
+def _to_host_bytes_per_s(row: Accelerator) -> float:
+    """Return the rate between a device and its host's memory, per direction [bytes/s]."""
+    linked = _CHIP_TO_CHIP.get(row.name.partition("-")[0])
+    return pcie_bytes_per_s(row.pcie_generation) if linked is None else _COPIED_SHARE * linked
+
+
 def part(row: Accelerator) -> AcceleratorPart:
     """Return an accelerator of the catalogue as the planners need it.
 
@@ -595,7 +608,7 @@ def part(row: Accelerator) -> AcceleratorPart:
         memory_bytes_per_s=row.memory_bytes_per_s,
         link_name=row.link.lower() if is_linked else "pcie",
         link_bytes_per_s=between,
-        host_bytes_per_s=pcie_bytes_per_s(row.pcie_generation),
+        host_bytes_per_s=_to_host_bytes_per_s(row),
         generation=generation,
         device=device,
         link_devices=row.link_devices if is_linked else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +25,11 @@ from advisor.answer import (
     Recommendation,
 )
 from advisor.ask import Constraints
-from advisor.catalogue import Catalogue, OfferColumns
+from advisor.catalogue import Accelerator, Catalogue, OfferColumns
 from advisor.collectors import bounded
 from advisor.collectors.format import Recording
 from advisor.estimate import Predictor, TimeColumns, offer_of
-from advisor.jobs import Job
+from advisor.jobs import NO_LENGTH, Job
 from advisor.learned import worthwhile
 from advisor.machines import suite_device
 from advisor.rank.ranking_rows import Rows
@@ -189,14 +190,17 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
 # ======================================  ================= =======================================
 # how the job is known                    protocol          asked as
 # ======================================  ================= =======================================
-# described, never run                    ``described``     a description, accelerator left out
-# runs elsewhere were given               ``gpu``           all its other runs, its chip left out
-# one recording on a GPU                  ``instance``      one run on a T4, the GPU never seen
+# described, never run, one device        ``described``     a description, accelerator left out
+# described transformer, several devices  ``layouts``       as typed, its table left out
+# fine-tuned transformer, described       ``finetune``      model, batch, GPUs, the model left out
+# several runs elsewhere, one device      ``gpu``           all its other runs, its chip left out
+# one run or recording on a GPU           ``instance``      one run on a T4, the GPU never seen
 # one recording on a CPU                  none              no data has such jobs on both
+# described, days on many devices         ``campaigns``     whole training runs, family left out
 # ======================================  ================= =======================================
 #
-# What no protocol asks as the user does is said to be unmeasured, in words. The figures ship in
-# ``datasets/accuracy``.
+# All but the last are errors of a step. What no protocol asks as the user does, on as many
+# devices, is said to be unmeasured, in words. The figures ship in ``datasets/accuracy``.
 
 
 _ERROR: Final = ": median APE"
@@ -204,7 +208,10 @@ _ROWS: Final = ": rows"
 # How a job is known -> the protocol that asks it so, and such jobs in words.
 _ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
     "described": ("described", "described jobs"),
+    "laid out": ("layouts", "described transformers"),
+    "fine-tuned": ("finetune", "described fine-tuning"),
     "runs": ("gpu", "jobs known by their runs elsewhere"),
+    "one run": ("instance", "jobs with one run on a GPU"),
     "on a GPU": ("instance", "jobs with one run on a GPU"),
     "on a CPU": (None, "a job recorded on a CPU"),
     "as a program": (None, "a job of which only the whole run is known"),
@@ -222,21 +229,48 @@ def stored_errors(protocol: str) -> tuple[Mapping[str, Any], str]:
         return {}, ""
 
 
+# Numbers of devices that errors are told apart by: the largest of each band.
+_BANDS: Final = (1, 8, 64, 512)
+# A whole job that takes longer is looked up among training campaigns, not among steps. [h]
+_CAMPAIGN_H: Final = 24.0
+_LEAST_ROWS: Final = 5
+
+
+def device_band(devices: float) -> str:
+    """Return the numbers of devices whose errors are looked up together.
+
+    >>> device_band(1), device_band(16), device_band(2048)
+    ('1 device', '9 to 64 devices', 'more than 512 devices')
+    """
+    if devices <= 1:
+        return "1 device"
+    for low, high in itertools.pairwise(_BANDS):
+        if devices <= high:
+            return f"{low + 1} to {high} devices"
+    return f"more than {_BANDS[-1]} devices"
+
+
 def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | None:
-    """Return the error of such jobs on accelerators of the candidate's family; None unmeasured.
+    """Return the error of such jobs on as many accelerators of the family; None unmeasured.
 
     ``one``: its first part's accelerators count.
     """
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
     own = None if name is None else catalogue.accelerators.get(name)
-    protocol, jobs = _ASKED[how_known(job)]
+    known = how_known(job, devices=_devices(one))
+    protocol, jobs = _ASKED[known]
     if own is None or protocol is None:
+        return None
+    if known in ("laid out", "fine-tuned"):
+        return _error_of_band(known, job, one, own)
+    # The other protocols' rows are of one device.
+    if _devices(one) > 1:
         return None
     record, day = stored_errors(protocol)
     found = [
         (error, rows)
         for card, error, rows in _by_card(record)
-        if (known := catalogue.accelerators.get(card)) and known.architecture == own.architecture
+        if (seen := catalogue.accelerators.get(card)) and seen.architecture == own.architecture
     ]
     if not found:
         return None
@@ -248,25 +282,63 @@ def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | 
         protocol=protocol,
         day=day,
         jobs=jobs,
+        devices=device_band(1),
     )
 
 
-def how_known(job: Job) -> str:
+def _error_of_band(known: str, job: Job, one: Candidate, own: Accelerator) -> KnownError | None:
+    """Return the error of transformers by the number of devices, or of whole campaigns."""
+    protocol, jobs = _ASKED[known]
+    band, of = device_band(_devices(one)), "step"
+    prefix = f"{own.architecture}, {band}"
+    is_long = job.total_source != NO_LENGTH and one.training_time_h.value > _CAMPAIGN_H
+    if known == "laid out" and is_long and _devices(one) > _BANDS[1]:
+        protocol, jobs, of, prefix = "campaigns", "whole training runs", "whole job", "overall"
+    record, day = stored_errors(protocol or "")
+    if of == "whole job":
+        found = record.get("overall", {})
+        error, rows = found.get("median_ape_fraction"), int(found.get("rows", 0))
+        band = "all sizes"
+    else:
+        figures = record.get("figures", {})
+        error, rows = figures.get(prefix + _ERROR), int(figures.get(prefix + _ROWS, 0))
+    if error is None or rows < _LEAST_ROWS:
+        return None
+    return KnownError(
+        family=f"{own.vendor} {own.architecture}", median_ape_fraction=float(error),
+        accelerators=0, rows=rows, protocol=protocol or "", day=day, jobs=jobs, devices=band,
+        of=of,
+    )  # fmt: skip
+
+
+def _devices(one: Candidate) -> float:
+    return sum(offer.accelerators * count for offer, count in one.configuration.parts)
+
+
+def how_known(job: Job, *, devices: float = 1) -> str:
     """Return how a job is known, as a key of the table above."""
     if job.actuals:
-        return "runs"
+        return "runs" if len(job.actuals) > 1 else "one run"
     if job.work is None:
         return "as a program"
-    if job.measured is None:
+    if job.measured is not None:
+        return "on a GPU" if job.measured.device == "cuda" else "on a CPU"
+    setup = job.work.setup
+    if job.work.transformer is None:
         return "described"
-    return "on a GPU" if job.measured.device == "cuda" else "on a CPU"
+    if setup.has_adapters or setup.stack == "trainer":
+        return "fine-tuned"
+    return "laid out" if devices > 1 else "described"
 
 
 def unmeasured_words(job: Job, one: Candidate) -> str:
-    """Return in words what no protocol has measured of such a job on such a machine."""
+    """Return in words what no protocol has measured of such a job on such machines."""
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
+    devices = _devices(one)
     where = "another machine without an accelerator" if name is None else name
-    known = _ASKED[how_known(job)][1]
+    if name is not None and devices > 1:
+        where = f"{devices:,.0f} x {name}"
+    known = _ASKED[how_known(job, devices=devices)][1]
     return f"How far estimates of {known} are off on {where} is not measured: go by the interval."
 
 

@@ -211,7 +211,7 @@ class OnGroup:
             return self._refusal_of_units(STATUSES[int(columns.status[-1])], count)
         on = on_machine(self.case, self.row)
         devices, batch = count * on.per_node, self.case.job.global_batch
-        space = space_on(self.case.space, on.problem)
+        space = space_on(self.case, on.problem)
         try:
             check(on.problem, devices, batch, space)
         except PlanningError as error:
@@ -340,6 +340,9 @@ def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
     """Return the facts of the job, with what its script needs on these machines."""
     facts = question.job.facts()
     needs = script_notes(question.job, [(True, best.devices)])
+    setup = question.case.work.setup
+    if setup.is_stack_assumed:
+        needs = (*needs, f"no stack was named: as {setup.stack} runs it; --stack names another")
     return facts | {"notes": [*facts["notes"], *needs]}
 
 

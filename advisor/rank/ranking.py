@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
@@ -73,7 +74,10 @@ def recommend(
     found = Recommendation(
         run=job.name,
         job=job.facts(),
-        catalogue=Prices(as_of=predictor.catalogue.as_of, offers=len(ranked.offers.type_index)),
+        catalogue=Prices(
+            as_of=_newest((*front, *nearest)) or predictor.catalogue.as_of,
+            offers=len(ranked.offers.type_index),
+        ),
         predictor=Named(name=predictor.name, version=predictor.version),
         considered=considered,
         rejected={reason: number for reason, number in rejected.items() if number},
@@ -125,3 +129,9 @@ def _changes(
 
 # ------------------------------------------------------------------------------------------
 # Constraints under the name that the ranking uses.
+
+
+def _newest(shown: Sequence[Candidate]) -> str:
+    """Return the day of the newest price that is shown; nothing where none has one."""
+    offers = (offer for one in shown for offer, _ in one.configuration.parts)
+    return max((offer.price_as_of for offer in offers), default="")

@@ -450,6 +450,7 @@ def _filter(request: Constraints) -> OfferFilter:
         gpus=request.gpus,
         max_price_usd_per_h=request.max_price_usd_per_h or np.inf,
         pricing=request.pricings,
+        is_dated=request.is_dated,
     )
 
 

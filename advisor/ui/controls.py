@@ -22,7 +22,8 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     ("More constraints", {
         "max_price": "Most per machine and hour", "max_hourly": "Most per hour, all machines",
         "mixed": "Unlike machines together", "checkpoints": "Can resume from a checkpoint",
-        "known_network": "Only networks that are known", "here_price": "An hour of this machine",
+        "known_network": "Only networks that are known", "dated": "Only dated prices",
+        "here_price": "An hour of this machine",
     }),
     ("How sure", {
         "confidence": "Keep limits with probability", "coverage": "Probability of intervals",

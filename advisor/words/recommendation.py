@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console, Group
@@ -320,6 +320,7 @@ def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: b
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"mostly {one['bottleneck']}"] if names_wait else []
+    particular += [price_words(parts)] if name != "here" else []
     lines = []
     for number, said in enumerate(left):
         right = ((time, cost), (time_range, cost_range))[number] if number < 2 else ("", "")
@@ -330,6 +331,20 @@ def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: b
     line = _particular(particular, one, width - _RANK)
     lines += [f"{'':{_RANK}}{line}"] if line else []
     return [line.rstrip() for line in lines]
+
+
+def price_words(parts: Sequence[Record]) -> str:
+    """Say of which day prices are, and that they were derived where they are not listed.
+
+    >>> price_words([{"price_as_of": "2026-07-30", "price_status": "listed"}])
+    'price of 2026-07-30'
+    >>> price_words([{"price_as_of": "", "price_status": "derived:savings"}])
+    'undated derived price'
+    """
+    oldest = min(str(part.get("price_as_of", "")) for part in parts)
+    statuses = {str(part.get("price_status", "")).partition(":")[0] for part in parts}
+    derived = "" if statuses <= {"listed", "own", ""} else "derived "
+    return f"{derived}price of {oldest}" if oldest else f"undated {derived}price"
 
 
 def _particular(said_first: list[str], one: Record, room: int) -> str:

@@ -56,7 +56,9 @@ def summary_of(
             is_said = worth <= ratio < _FARTHEST
             longer = f", {round(ratio):,} times as long" if is_said else ""
             said.append(f"This machine would take {hours_text(_time(here))}{longer}.")
-    if error is not None:
+    if error is not None and error["accelerators"] == 0:
+        said.append(_error_of_band(error))
+    elif error is not None:
         cards = "card" if error["accelerators"] == 1 else "cards"
         # The jobs that were asked about are named where they are not described as the user's is.
         jobs = "" if error["protocol"] == "described" else f"of {error['jobs']} "
@@ -76,6 +78,17 @@ def summary_of(
         late = f"{chosen['late_probability']:.0%}"
         said.append(f"It misses the deadline with a chance of {late}.")
     return tuple(said)
+
+
+def _error_of_band(error: Record) -> str:
+    """Say what is known of many devices: of a step on as many, or of whole training runs."""
+    half = f"Expect an error of {error['median_ape_fraction']:.0%}: the median of "
+    if error["of"] == "whole job":
+        return f"{half}{error['rows']} published training runs, their model family left out."
+    return (
+        f"{half}{error['rows']:,} published steps on {error['family']}, {error['devices']}, their "
+        "source left out."
+    )
 
 
 def _time(one: Record) -> float:

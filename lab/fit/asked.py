@@ -34,7 +34,7 @@ from advisor.planners.core.arrays import (
 )
 from advisor.planners.core.errors import GIB, bytes_per_s
 from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.core.setup import Precision, Stack, TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.step.describe import transformer_work
 
@@ -54,6 +54,7 @@ class AskedRun:
     per_node: int  # accelerators of a machine
     network_bytes_per_s: float  # of a machine, per direction [bytes/s]
     measured_s: float  # step time [s]
+    stack: Stack  # what its user would name
 
 
 def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
@@ -78,7 +79,12 @@ def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
         **own,
         devices=np.array([r.layout.devices for r in known]),
         global_batch=np.array([r.layout.global_batch for r in known]),
-        is_recompute_stated=np.ones(len(known), dtype=bool),
+        **{
+            f"is_{name}_stated": np.ones(len(known), dtype=bool)
+            for name in ("recompute", "micro_batch", "zero")
+        },
+        stack=np.array([r.stack for r in known]),
+        is_tuned=np.array([r.stack == "trainer" for r in known]),
         shapes=_stacked(Shapes, shapes),
         layouts=_stacked(Layouts, [layout_columns(r.layout) for r in known]),
         machines=_stacked(Machines, [_machines(r) for r in known]),
@@ -200,6 +206,7 @@ def _run(row: dict[Any, Any]) -> AskedRun:
         per_node=int(row["accelerators"]),
         network_bytes_per_s=_NETWORK_BYTES_PER_S,
         measured_s=float(row["step_s"]),
+        stack="megatron-core",
     )
 
 
@@ -347,4 +354,5 @@ def _finetune_rows_run(number: int, row: dict[Any, Any]) -> AskedRun | None:
         per_node=devices // nodes,
         network_bytes_per_s=_FINETUNE_ROWS_NETWORK_BYTES_PER_S,
         measured_s=batch * sequence / float(row["tokens_per_s"]),
+        stack="trainer",
     )

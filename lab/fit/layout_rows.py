@@ -27,6 +27,7 @@ from advisor.planners.core.arrays import (
     Software,
     pick,
 )
+from advisor.planners.core.errors import GIB
 
 # Names in the tables that the catalogue does not know by themselves, with factors of the standard
 # part: (sustained rate, memory bandwidth). The torchtitan H100s run at 500 W with HBM2e.
@@ -69,7 +70,13 @@ class LayoutRows:
     devices: NDArray[np.int64]
     global_batch: NDArray[np.int64]
     precision: NDArray[np.str_]
-    is_recompute_stated: NDArray[np.bool_]  # where not, ``layouts`` has a guess
+    # where not, ``layouts`` has a guess
+    is_recompute_stated: NDArray[np.bool_]
+    is_micro_batch_stated: NDArray[np.bool_]
+    is_zero_stated: NDArray[np.bool_]
+    # the nearest of ``planners.core.setup.STACKS``, what a user of that software would name
+    stack: NDArray[np.str_]
+    is_tuned: NDArray[np.bool_]  # fine-tuning, which its user knows whatever the software
     shapes: Shapes
     layouts: Layouts
     machines: Machines
@@ -156,6 +163,12 @@ def known_part(name: str) -> tuple[AcceleratorPart, float, float] | None:
         return None
 
 
+def is_in_catalogue(name: str) -> bool:
+    """Whether a board of the tables runs as the catalogue's of its name does."""
+    known = known_part(name)
+    return known is not None and known[1:] == (1.0, 1.0)
+
+
 def _columns(frame: Any, left_out: int) -> LayoutRows:
     text = {c: frame[c].astype(object).fillna("").astype(str).to_numpy(str) for c in _TEXT}
     number = {c: frame[c].to_numpy(float) for c in _NUMBER}
@@ -170,6 +183,10 @@ def _columns(frame: Any, left_out: int) -> LayoutRows:
         global_batch=number["global_batch"].astype(int),
         precision=text["precision"],
         is_recompute_stated=np.array([r in _RECOMPUTE for r in text["recompute"]]),
+        is_micro_batch_stated=~np.isnan(number["micro_batch"]),
+        is_zero_stated=~np.isnan(number["zero_stage"]),
+        stack=_stacks(text),
+        is_tuned=_has(text["framework"], "VectorLM"),
         shapes=_shapes(text, number),
         layouts=layouts,
         machines=_machines(text, number),
@@ -332,17 +349,39 @@ def _machines(text: Text, number: Number) -> Machines:
     network = nominal * number["accelerators_per_node"] / 8 * 1e9
     # The authors' own all-reduce on that cluster: 44-135 Gb/s a node, geometric mean 77.
     network = np.where(_has(text["notes"], "44-135 Gb/s per node"), 77e9 / 8, network)
+    memory = np.array([a.memory_bytes for a in known])
+    # The torchtitan machines' cards have 96 GB of HBM2e, 94.99 GiB of which the driver shows.
+    memory = np.where(_has(text["accelerator"], "96GB-HBM2e"), 94.99 * GIB, memory)
     return Machines(
         flop_per_s=rate * np.array([r for _, r, _ in parts]) * np.where(is_ultra_fp4, 1.5, 1.0),
         memory_bytes_per_s=np.array([a.memory_bytes_per_s for a in known])
         * np.array([b for _, _, b in parts]),
-        memory_bytes=np.array([a.memory_bytes for a in known]),
+        memory_bytes=memory,
         intra_bytes_per_s=intra,
         network_bytes_per_s=network,
         devices_per_node=np.minimum(per_node, number["accelerators"]),
         domain_machines=np.where(is_rack, np.maximum(72 // per_node, 1), 1),
         generation=generation,
         precision=np.array([_PRECISION.get(p, 0) for p in text["precision"]]),
+    )
+
+
+def _stacks(text: Text) -> NDArray[np.str_]:
+    """Return the stack that each row's user would name."""
+    framework, table = text["framework"], text["table"]
+    old = table == "megatron_jan2021"
+    for one in ("megatron_sc21", "megatron_seqsel", "dlperf_gpt", "sailor_validation"):
+        old = old | (table == one)
+    named = (
+        (_is_nemo(text) | (table == "mlperf_v4_llm"), "nemo"),
+        (_has(framework, "torchtitan"), "torchtitan"),
+        (table == "llm_foundry_mpt", "llm-foundry"),
+        (_has(framework, "VectorLM", "InternEvo"), "fsdp"),
+        (_has(framework, "HF + Deepspeed"), "deepspeed"),
+        (old | (framework == "Megatron"), "megatron-lm"),
+    )
+    return np.select(
+        [is_so for is_so, _ in named], [name for _, name in named], "megatron-deepspeed"
     )
 
 
@@ -355,6 +394,15 @@ def _titan_logits(text: Text) -> Floats:
     """
     is_loss_compiled = _has(text["framework"], "compile") & _has(text["source"], "_2025")
     return np.where(is_loss_compiled, 4.0, 12.0) / 8.0
+
+
+# Both call flash-attention's cross entropy, whose gradient takes the place of the 16-bit logits
+# (llm-foundry: ``loss_fn: fused_crossentropy``; InternEvo: ``FlashGPTLMLoss`` with
+# ``inplace_backward``). [bytes a logit over Megatron's eight]
+_FUSED_LOSS: Final = 2.0 / 8.0
+# Megatron of version 1, which DeepSpeed's pipelines of 2020 and 2021 are around, casts, copies and
+# exponentiates ("Copy so the input remains unchanged", ``mpu/cross_entropy.py``).
+_COPIED_LOSS: Final = 12.0 / 8.0
 
 
 def _software(text: Text) -> Software:
@@ -375,9 +423,17 @@ def _software(text: Text) -> Software:
     deepspeed = _has(framework, "DeepSpeed")
     bf16_accumulates = (table == "bigscience_a100") & (text["precision"] == "bf16")
     fusion = np.select([eager, compiled, foundry], [0, 2, 3], 1)
+    is_first_trial = (table == "amp_trials") | (table == "bigscience_v100")
+    copies_logits = is_first_trial & (deepspeed | _has(framework, "Deepspeed 3D"))
     return Software(
         fusion=fusion,
-        logit_scale=np.where(titan, _titan_logits(text), pick(LOGIT_SCALES, fusion)),
+        logit_scale=np.select(
+            [foundry | interne, titan, copies_logits],
+            [_FUSED_LOSS, _titan_logits(text), _COPIED_LOSS],
+            pick(LOGIT_SCALES, fusion),
+        ),
+        keeps_gradients=~(titan | foundry | vector),
+        splits_inputs=_has(framework, "Deepspeed ZeRO"),
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,
@@ -389,7 +445,8 @@ def _software(text: Text) -> Software:
         gradient_bytes=np.where(bf16_accumulates | titan, 4, 2),
         # InternEvo's step flattens the gradients (2), casts them to fp32 (4), and AdamW's grouped
         # kernels keep a square root of the second moments (4).
-        optimizer_state_bytes=np.where(interne, 22.0, 12.0),
+        # VectorLM casts model and optimizer to bf16: 8B in full trains on one card of 80 GB.
+        optimizer_state_bytes=np.select([interne, vector], [22.0, 4.0], 12.0),
         gradient_shard_bytes=np.where(deepspeed, 4.0, 0.0),
         reduce_bucket_elements=np.where(deepspeed, _DEEPSPEED_BUCKET, 0.0),
         is_ring_balanced=~titan,

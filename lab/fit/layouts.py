@@ -17,21 +17,29 @@ out of the fit and not out of the priors: the figures are not blind.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import typer
 
 from advisor import data
-from advisor.estimate.knowledge.layout_model import SCHEMA_VERSION, LayoutModel, TableErrors, path
+from advisor.estimate.knowledge.layout_model import (
+    SCHEMA_VERSION,
+    Asked,
+    LayoutModel,
+    TableErrors,
+    path,
+)
 from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
-from advisor.lab.fit.layout_rows import LayoutRows, read
+from advisor.lab.fit.layout_rows import LayoutRows, is_in_catalogue, read
 from advisor.lab.fit.verbs import FittedFolder, rounded
+from advisor.lab.score.asked import ask_rows
 from advisor.planners.core.arrays import GENERATIONS, Floats
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
@@ -177,15 +185,43 @@ def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
         log_error = np.abs(np.log(predicted_s(left_out, folds[table]) / left_out.measured_s))
         if note:
             note(f"without {table}: median error {100 * float(np.median(log_error)):.1f} %")
-        generation = np.asarray(left_out.machines.generation)
-        errors += [
-            _errors(table, int(g), log_error[generation == g]) for g in np.unique(generation)
-        ]
+        errors += _by_generation(left_out, log_error)
     for name, here in parts_left_out(rows).items():
         folds[name] = fit(rows.take(~here))
         if note:
             note(f"without {name}")
-    return LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
+    model = LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
+    return replace(model, asked=asked_errors(rows, model))
+
+
+def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[TableErrors, ...]]:
+    """Return each table's errors where it was left out, asked as users ask.
+
+    Rows without an answer (no framework runs the layout) are left out.
+    """
+    found: dict[Asked, tuple[TableErrors, ...]] = {}
+    # A board that the catalogue does not have errs by what it is, not by what it was asked.
+    rows = rows.take(np.array([is_in_catalogue(str(gpu)) for gpu in rows.gpu]))
+    ways: tuple[Asked, ...] = get_args(Asked)
+    for how in ways:
+        # Whoever fine-tunes says so (``--finetune``), and so names a stack.
+        rows = rows if how == "told the stack" else rows.take(~rows.is_tuned)
+        said = ask_rows(rows, model, how=how)
+        log_error = np.abs(np.log(said.step_s / rows.measured_s))
+        errors: list[TableErrors] = []
+        for table in dict.fromkeys(rows.table):
+            here = (rows.table == table) & np.isfinite(log_error)
+            errors += _by_generation(rows.take(here), log_error[here])
+        found[how] = tuple(errors)
+    return found
+
+
+def _by_generation(rows: LayoutRows, log_error: Floats) -> list[TableErrors]:
+    generation = np.asarray(rows.machines.generation)
+    return [
+        _errors(str(rows.table[0]), int(g), log_error[generation == g])
+        for g in np.unique(generation)
+    ]
 
 
 def _errors(table: str, generation: int, log_errors: Floats) -> TableErrors:
@@ -204,16 +240,21 @@ def text(model: LayoutModel) -> str:
         "fitted_on": sorted(model.folds),
         "parameters": _rounded(model.parameters),
         "folds": {t: _rounded(p) for t, p in model.folds.items()},
-        "errors": [
-            {
-                "table": e.table,
-                "generation": GENERATIONS[e.generation],
-                "log_errors": list(e.log_errors),
-            }
-            for e in model.errors
-        ],
+        "errors": _records(model.errors),
+        "asked": {how: _records(errors) for how, errors in model.asked.items()},
     }
     return json.dumps(record, indent=1) + "\n"
+
+
+def _records(errors: Iterable[TableErrors]) -> list[dict[str, Any]]:
+    return [
+        {
+            "table": e.table,
+            "generation": GENERATIONS[e.generation],
+            "log_errors": list(e.log_errors),
+        }
+        for e in errors
+    ]
 
 
 def metrics(model: LayoutModel) -> dict[str, Any]:

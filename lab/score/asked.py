@@ -1,17 +1,16 @@
 """Measured runs of transformers asked as a user asks: this model, on these machines, so laid out.
 
-Three ways. ``step_s`` and ``memory_bytes`` answer by the layout problem that ``recommend`` and
-``plan`` search (``ways.model_parallel.on_machine``), and put in what a table knows and no question
-can say: the framework's kernels, overlaps and buffers, fp4, and boards that run below the
-catalogue's rates (``PUTS_IN``). ``step_s_by_flags`` puts in nothing: the software is the nearest
-``TrainingSetup``, schedule and sequence parallelism are the search's own. ``ask`` answers runs
-that were written down as flags (``lab.fit.asked``). In the last two a layout that does not fit
-by the product's memory rule, or that no released framework accepts, has no answer.
+``ask_rows`` and ``ask`` type words (``Typed``) and take what ``advisor plan`` prints for them: a
+step and its interval. A layout that does not fit by the product's memory rule, or that no released
+framework accepts, has no answer. ``step_s`` and ``memory_bytes`` answer by the layout problem that
+``recommend`` and ``plan`` search (``ways.model_parallel.on_machine``), and put in what a table
+knows and no question can say: the framework's kernels, overlaps and buffers, fp4, and boards that
+run below the catalogue's rates (``PUTS_IN``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Final
@@ -19,19 +18,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import MeasuredLayout
+from advisor.estimate.case import SPACE, MeasuredLayout
+from advisor.estimate.knowledge.layout_model import Asked, LayoutModel
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
 from advisor.estimate.ways.model_parallel import on_machine
-from advisor.jobs.describe import described_job
+from advisor.jobs.describe import described_job, restacked
 from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
 from advisor.machines.fleet import Fleet, lone_fleet, one_type
-from advisor.planners.core.arrays import RECOMPUTES, Floats, Layouts, Offload, Shapes
+from advisor.planners.core.arrays import RECOMPUTES, Floats, Layouts, Shapes
 from advisor.planners.core.layout_case import LayoutParameters
-from advisor.planners.core.nouns import Device, Recompute
-from advisor.planners.core.setup import Kernels, Precision, TrainingSetup, Transformer
+from advisor.planners.core.nouns import Device
+from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.memory.transformers import MemoryConstants, StageAsked
 from advisor.planners.step.describe import transformer_work
@@ -63,6 +63,15 @@ def memory_bytes(
     for index, problem in problems(rows):
         asked = replace(problem, memory=constants)
         found[index] = asked.used_bytes(layouts_of(rows, index), stage)
+    return found
+
+
+def needed_bytes(rows: LayoutRows, constants: MemoryConstants) -> Floats:
+    """Return what the product wants room for in every row, with other constants [bytes]."""
+    found = np.full(len(rows), np.nan)
+    for index, problem in problems(rows):
+        asked = replace(problem, memory=constants)
+        found[index] = asked.needed_bytes(layouts_of(rows, index))
     return found
 
 
@@ -184,11 +193,9 @@ def predictor() -> Predictor:
     return Predictor(Catalogue.load(with_overrides=False), learned=None)
 
 
-def predictor_by(parameters: LayoutParameters) -> Predictor:
-    """Return the same with other constants of the layout model than the shipped."""
-    known = predictor().constants
-    layout = replace(known.layout, parameters=parameters)
-    constants = replace(known, layout=layout)
+def predictor_by(layout: LayoutModel) -> Predictor:
+    """Return the same with another layout model than the shipped."""
+    constants = replace(predictor().constants, layout=layout)
     return Predictor(predictor().catalogue, constants=constants, learned=None)
 
 
@@ -207,30 +214,44 @@ class RunAnswers:
         return np.isfinite(self.step_s)
 
 
-def ask(runs: Sequence[AskedRun], parameters: LayoutParameters) -> RunAnswers:
-    """Return the product's answers with other constants of the layout model than the shipped."""
-    asking = predictor_by(parameters)
-    found = np.array([_answer_run(asking, run) for run in runs])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """What a user types of one run: the words of ``advisor plan``."""
+
+    name: str
+    transformer: Transformer
+    precision: Precision
+    global_batch: int
+    setup: Mapping[str, Any]  # of the flags of the training software, those that are given
+    space: SearchSpace | None  # of the layout, what is given
+    fleet: Fleet  # one type of machine
+    machines: int
+
+
+def answers(asking: Predictor, typed: Sequence[Typed]) -> RunAnswers:
+    """Return what the product prints for questions: a step and its 90 % interval."""
+    found = np.array([_answer(asking, one) for one in typed]).reshape(-1, 4)
     step_s, log_sd = found[:, 0], found[:, 1]
     return RunAnswers(
         step_s=step_s,
         low_s=step_s * np.exp(-REACH_90 * log_sd),
         high_s=step_s * np.exp(REACH_90 * log_sd),
         memory_bytes=found[:, 2],
-        status=np.array([STATUSES[int(code)] for code in found[:, 3]]),
+        status=np.array([STATUSES[int(code)] for code in found[:, 3]], dtype="U32"),
     )
 
 
-def _answer_run(asking: Predictor, run: AskedRun) -> tuple[float, float, float, int]:
+def _answer(asking: Predictor, typed: Typed) -> tuple[float, float, float, int]:
+    setup = restacked(DEFAULT_SETUP, typed.setup)
     work = transformer_work(
-        run.transformer, micro_batch=1, precision=run.precision, setup=run.setup
+        typed.transformer, micro_batch=1, precision=typed.precision, setup=setup
     )
     columns = asking.step_columns(
-        described_job(work, name=run.row_id, global_batch=run.layout.global_batch),
+        described_job(work, name=typed.name, global_batch=typed.global_batch),
         np.array([0]),
-        np.array([run.layout.devices // run.per_node]),
-        fleet=_fleet(run),
-        space=_space(run),
+        np.array([typed.machines]),
+        fleet=typed.fleet,
+        space=typed.space,
     )
     return (
         float(columns.step_s[0]),
@@ -238,6 +259,37 @@ def _answer_run(asking: Predictor, run: AskedRun) -> tuple[float, float, float, 
         float(columns.memory_bytes[0]),
         int(columns.status[0]),
     )
+
+
+# Runs that were written down as flags.
+
+
+def ask(runs: Sequence[AskedRun], model: LayoutModel) -> RunAnswers:
+    """Return the product's answers where all is told: software, and the layout that ran."""
+    return answers(predictor_by(model), [_told(run) for run in runs])
+
+
+def ask_plainly(runs: Sequence[AskedRun], model: LayoutModel) -> RunAnswers:
+    """Return the product's answers to model, batch, GPUs and what is trained of the model."""
+    return answers(predictor_by(model), [_plain(run) for run in runs])
+
+
+def _told(run: AskedRun) -> Typed:
+    named = {one.name: getattr(run.setup, one.name) for one in fields(TrainingSetup)}
+    return Typed(
+        name=run.row_id, transformer=run.transformer, precision=run.precision,
+        global_batch=run.layout.global_batch, setup={**named, "stack": run.stack},
+        space=_space(run), fleet=_fleet(run), machines=run.layout.devices // run.per_node,
+    )  # fmt: skip
+
+
+def _plain(run: AskedRun) -> Typed:
+    """``--finetune`` and, where they are trained, ``--lora`` and ``--base-bits``."""
+    setup: dict[str, Any] = {"stack": "trainer"} if run.stack == "trainer" else {}
+    for name in ("adapter_rank", "base_bits"):
+        if getattr(run.setup, name) != getattr(DEFAULT_SETUP, name):
+            setup[name] = getattr(run.setup, name)
+    return replace(_told(run), setup=setup, space=None)
 
 
 def _space(run: AskedRun) -> SearchSpace:
@@ -261,71 +313,77 @@ def _fleet(run: AskedRun) -> Fleet:
     )
 
 
-# ``planners.core.arrays.FUSIONS`` -> the nearest kernels that a flag names.
-_KERNELS: Final[tuple[Kernels, ...]] = ("eager", "fused", "compiled", "fused")
+# Rows of published tables.
+
 # Adapters of the rows that train nothing else; their rank hardly changes a step.
 _RANK: Final = 16
+_MASTER_AND_MOMENTS: Final = 12.0  # AdamW's beside an fp32 copy of the weights [bytes]
 
 
-def step_s_by_flags(
-    rows: LayoutRows, parameters: LayoutParameters
-) -> tuple[Floats, NDArray[np.str_]]:
-    """Return the product's answers by flags alone [s], and the status of every row."""
-    asking = predictor_by(parameters)
-    found, status = np.full(len(rows), np.nan), np.full(len(rows), "", dtype="U32")
-    for row in range(len(rows)):
-        found[row], status[row] = _answer_row(asking, rows, row)
-    return found, status
+def ask_rows(rows: LayoutRows, model: LayoutModel, *, how: Asked) -> RunAnswers:
+    """Return the product's answers to rows as users ask, every table left out.
+
+    Plainly: model, batch, precision and machines; the degrees that split the model, where any
+    does; the micro-batch, and that adapters are trained. Told the stack: its name too, and of
+    ZeRO and recomputation what the table states. Kernels, overlap, schedule, loss and buffers are
+    the product's in both.
+    """
+    found = np.full((4, len(rows)), np.nan)
+    status = np.full(len(rows), "not whole machines or batches", dtype="U32")
+    for table in dict.fromkeys(rows.table):
+        asking = predictor_by(model.left_out(str(table), str(table)))
+        here = np.flatnonzero((rows.table == table) & _is_whole(rows))
+        said = answers(asking, [typed_row(rows, int(i), how=how) for i in here])
+        found[:, here] = said.step_s, said.low_s, said.high_s, said.memory_bytes
+        status[here] = said.status
+    step_s, low_s, high_s, memory_bytes = found
+    return RunAnswers(
+        step_s=step_s, low_s=low_s, high_s=high_s, memory_bytes=memory_bytes, status=status
+    )
 
 
-def _answer_row(asking: Predictor, rows: LayoutRows, row: int) -> tuple[float, str]:
-    shapes, layouts = one_row(rows.shapes, row), one_row(rows.layouts, row)
-    machines = one_row(rows.machines, row)
-    nodes, rest = divmod(int(rows.devices[row]), int(machines.devices_per_node))
-    batch = int(layouts.dp * layouts.micro_batch * layouts.accumulation_steps)
-    if rest or layouts.micro_batch % 1 or layouts.dp % 1:
-        return np.nan, "not whole machines or batches"
-    work = transformer_work(
-        transformer(shapes), micro_batch=1, precision=ASKED[int(machines.precision)],
-        setup=setup_of(one_row(rows.software, row), float(shapes.trained_share)),
-    )  # fmt: skip
-    columns = asking.step_columns(
-        described_job(work, name=str(rows.row_id[row]), global_batch=batch),
-        np.array([0]),
-        np.array([nodes]),
+def _is_whole(rows: LayoutRows) -> NDArray[np.bool_]:
+    """Return which rows run on whole machines in whole batches."""
+    per_node = np.asarray(rows.machines.devices_per_node)
+    layouts = rows.layouts
+    whole = (np.asarray(layouts.micro_batch) % 1 == 0) & (np.asarray(layouts.dp) % 1 == 0)
+    return np.asarray(whole & (rows.devices % per_node == 0))
+
+
+def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
+    """Return what the user of a published run types."""
+    shapes, machines = one_row(rows.shapes, row), one_row(rows.machines, row)
+    setup: dict[str, Any] = {} if shapes.trained_share else {"adapter_rank": _RANK}
+    if how == "told the stack":
+        setup["stack"] = str(rows.stack[row])
+        if one_row(rows.software, row).optimizer_state_bytes < _MASTER_AND_MOMENTS:
+            setup["weights"] = "bf16"
+    elif rows.is_tuned[row]:
+        setup["stack"] = "trainer"  # --finetune
+    of_products = ASKED[int(machines.precision)]
+    return Typed(
+        name=str(rows.row_id[row]),
+        transformer=transformer(shapes),
+        precision="bf16" if str(rows.precision[row]) == "bf16" else of_products,
+        global_batch=int(rows.global_batch[row]),
+        setup=setup,
+        space=_typed_space(rows, row, how=how),
         fleet=fleet_of(rows, row),
-        space=space_of(layouts, is_recompute_stated=bool(rows.is_recompute_stated[row])),
-    )
-    return float(columns.step_s[0]), STATUSES[int(columns.status[0])]
-
-
-def setup_of(software: Any, trained_share: float) -> TrainingSetup:
-    """Return what flags can say of a table's software."""
-    return TrainingSetup(
-        kernels=_KERNELS[int(software.fusion)],
-        attention="flash" if software.attention else "unfused",
-        gradients="bf16" if software.gradient_bytes < 4 else "fp32",
-        overlaps=bool(software.overlaps_dp),
-        adapter_rank=None if trained_share else _RANK,
+        machines=int(rows.devices[row]) // int(machines.devices_per_node),
     )
 
 
-def space_of(layouts: Any, *, is_recompute_stated: bool) -> SearchSpace:
-    """Return the space that holds one measured layout; what its table leaves open stays open."""
-    stated: tuple[Recompute, ...] = (RECOMPUTES[int(layouts.recompute)],)
-    offloads: dict[Offload, bool] = {
-        "optimizer": bool(layouts.offloads_optimizer),
-        "parameters": bool(layouts.offloads_parameters),
-    }
-    interleaves = layouts.virtual_stages > 1
-    return SearchSpace(
-        tp=int(layouts.tp),
-        pp=int(layouts.pp),
-        cp=int(layouts.cp),
-        ep=int(layouts.ep),
-        micro_batch=int(layouts.micro_batch),
-        schedules=("interleaved",) if interleaves else ("1f1b",),
-        zero_stages=(int(layouts.zero_stage),),
-        recomputes=stated if is_recompute_stated else RECOMPUTES,
-        offloads=tuple(name for name, moves in offloads.items() if moves),
-    )
+def _typed_space(rows: LayoutRows, row: int, *, how: Asked) -> SearchSpace:
+    layouts = one_row(rows.layouts, row)
+    degrees = {name: int(getattr(layouts, name)) for name in ("tp", "pp", "cp", "ep")}
+    is_told = how == "told the stack"
+    said: dict[str, Any] = {}
+    if is_told or max(degrees.values()) > 1:
+        said |= degrees
+    if rows.is_micro_batch_stated[row]:
+        said["micro_batch"] = int(layouts.micro_batch)
+    if is_told and rows.is_zero_stated[row]:
+        said["zero_stages"] = (int(layouts.zero_stage),)
+    if is_told and rows.is_recompute_stated[row]:
+        said["recomputes"] = (RECOMPUTES[int(layouts.recompute)],)
+    return replace(SPACE, **said)

@@ -1,18 +1,19 @@
 """Protocol ``layouts``: steps of published transformer runs, one source table left out.
 
-Every run is asked as a user asks: this transformer, on these machines, in this layout (``asked``).
-Constants were fitted without the run's table (``advisor train layout-model``; of a table it never
-saw, all), and intervals come from the other tables' left-out errors. Besides: the same after three
-rows of a table are a user's own runs (``after_runs``: drawn by several seeds, noted as ``advisor
-runs actual`` notes them, calibrated by ``estimate.case``), and by the law of the operators,
-whose difference is that of the two laws (``by_operators``: links, pipelines and reductions are the
-same).
+Every run is asked as a user types it (``asked.ask_rows``), and scored is what ``advisor plan``
+prints, interval included; beside it the same with the stack's name, and with all that its table
+knows. Constants were fitted without the run's table (``advisor train layout-model``; of a table it
+never saw, all), and intervals come from the other tables' left-out errors. Besides: the same after
+three rows of a table are a user's own runs (``after_runs``: drawn by several seeds, noted as
+``advisor runs actual`` notes them, calibrated by ``estimate.case``), and by the law of the
+operators, whose difference is that of the two laws (``by_operators``: links, pipelines and
+reductions are the same).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
-from advisor.estimate.knowledge.layout_model import LayoutModel, load, operator_table
-from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
+from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
+from advisor.lab.fit.layout_rows import LayoutRows, is_in_catalogue, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
 from advisor.lab.score import baselines
-from advisor.lab.score.asked import PUTS_IN, measured_layouts, predictor, step_s, step_s_by_flags
+from advisor.lab.score.asked import (
+    PUTS_IN,
+    RunAnswers,
+    ask_rows,
+    measured_layouts,
+    predictor,
+    step_s,
+)
 from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
@@ -38,6 +46,7 @@ from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters
 from advisor.quantities import REACH_90
+from advisor.rank.changes import device_band
 
 KNOWN: Final = 3
 SEEDS: Final = 9
@@ -157,9 +166,7 @@ def _at(column: Any, row: int) -> float:
 def _device(gpu: str) -> Device | None:
     """Return a part that runs as its sheet says; None for others."""
     known = known_part(gpu)
-    if known is None or (known[1], known[2]) != (1.0, 1.0):
-        return None
-    return suite_device(known[0].name)
+    return None if known is None or not is_in_catalogue(gpu) else suite_device(known[0].name)
 
 
 def _dimensions(rows: LayoutRows, row: int) -> tuple[int, ...]:
@@ -205,6 +212,9 @@ def _step_s(rows: LayoutRows, row: int, model: LayoutModel, table: LayerTable) -
 # layouts: published runs, one source table left out
 
 COVERAGE: Final = 0.9
+TOLD: Final = "told the stack"
+WAYS: Final[tuple[Asked, ...]] = ("plain", TOLD)
+ALL_TOLD: Final = "told all that its table knows"
 # Source table -> MAPE of Calculon's unmodified curves (shared/reference/planners.md).
 CALCULON: Final = {
     "megatron_seqsel": 0.037, "megatron_sc21": 0.095, "vtrain_multi": 0.196,
@@ -237,7 +247,7 @@ def read_layouts(data: Path) -> Questions:
         groups[f"{of} {table} (adapter or offload)"] = here & ~dense
     told = zip(rows.row_id, rows.gpu, rows.devices, strict=True)
     return Questions(
-        questions=[f"seconds of a step of {r} on {n:g} x {g}, so laid out" for r, g, n in told],
+        questions=[f"seconds of a step of {r} on {n:g} x {g}" for r, g, n in told],
         truth=rows.measured_s,
         unseen=[f"layouts/{table}" for table in rows.table],
         groups=groups,
@@ -252,7 +262,7 @@ def _family(gpu: str) -> str:
 
 
 def predict(rows: LayoutRows, model: LayoutModel) -> Answers:
-    """Predict every row with constants and errors that never saw its table."""
+    """Predict every row, told all that its table knows, by constants that never saw the table."""
     value, width = np.zeros(len(rows)), np.zeros(len(rows))
     generation = np.asarray(rows.machines.generation)
     for table in dict.fromkeys(rows.table):
@@ -263,6 +273,22 @@ def predict(rows: LayoutRows, model: LayoutModel) -> Answers:
                 int(g), COVERAGE, without=table
             )
     return Answers(value=value, low=value * np.exp(-width), high=value * np.exp(width))
+
+
+def _layout_answers(rows: Questions) -> Answers:
+    facts: LayoutFacts = rows.facts
+    said = {how: ask_rows(facts.rows, facts.model, how=how) for how in WAYS}
+    plain, told = (
+        Answers(value=one.step_s, low=one.low_s, high=one.high_s) for one in said.values()
+    )
+    all_told = predict(facts.rows, facts.model)
+    figures = _family_figures(rows, {"plain": plain, TOLD: told, ALL_TOLD: all_told})
+    figures |= _calculon_figures(rows, all_told)
+    figures |= _calibrated_figures(facts) | _regret_figures(facts, all_told.value)
+    for how, one in said.items():
+        figures |= _asked_figures(rows, how, one)
+    figures |= errors_by_size(facts.rows, plain, rows.truth, facts.is_dense)
+    return replace(plain, others={TOLD: told, ALL_TOLD: all_told}, figures=figures)
 
 
 def _constant_efficiency(rows: Questions, _answered: Bools) -> Floats:
@@ -284,18 +310,7 @@ def _operators_law(rows: Questions, _answered: Bools) -> Floats:
     return found
 
 
-def _layout_figures(rows: Questions, answers: Answers) -> dict[str, float]:
-    facts: LayoutFacts = rows.facts
-    return {
-        **_family_figures(rows, answers),
-        **_calculon_figures(rows, answers),
-        **_calibrated_figures(facts),
-        **_regret_figures(facts, answers.value),
-        **_flag_figures(facts),
-    }
-
-
-def _family_figures(rows: Questions, answers: Answers) -> dict[str, float]:
+def _family_figures(rows: Questions, columns: dict[str, Answers]) -> dict[str, float]:
     """Compare like with like: mean of tables with mean of tables, pooled with pooled."""
     facts: LayoutFacts = rows.facts
     constant = Answers(value=_constant_efficiency(rows, facts.is_dense))
@@ -305,24 +320,84 @@ def _family_figures(rows: Questions, answers: Answers) -> dict[str, float]:
         tables = [here & (facts.rows.table == t) for t in dict.fromkeys(facts.rows.table[here])]
         if not tables:
             continue
-        scores = [answers.scores(rows.truth, k) for k in tables]
         simple = [constant.scores(rows.truth, k) for k in tables]
-        pooled = answers.scores(rows.truth, here)
-        interval = f"{family} {COVERAGE:.0%} interval"
         figures |= {
             f"{family} constant efficiency, mean of tables, MAPE": _mean_error(simple),
             f"{family} constant efficiency, pooled, MAPE": constant.scores(
                 rows.truth, here
             ).mape_fraction,
-            f"{interval}, pooled coverage": pooled.coverage or 0.0,
-            f"{family} mean of tables, MAPE": _mean_error(scores),
-            f"{family} pooled, MAPE": pooled.mape_fraction,
-            f"{interval}, mean coverage of tables": _mean(
-                [s.coverage for s in scores if s.coverage is not None]
-            ),
-            f"{interval}, half-width": pooled.width or 0.0,
         }
+        for how, answers in columns.items():
+            figures |= _family_of(f"{family} {how}", answers, rows.truth, here, tables)
     return figures
+
+
+def _family_of(
+    name: str, answers: Answers, truth: Floats, here: Bools, tables: list[Bools]
+) -> dict[str, float]:
+    answered = [k & np.isfinite(answers.value) for k in tables]
+    scores = [answers.scores(truth, k) for k in answered if k.any()]
+    pooled = answers.scores(truth, here & np.isfinite(answers.value))
+    coverage = [s.coverage for s in scores if s.coverage is not None]
+    return {
+        f"{name}, mean of tables, MAPE": _mean_error(scores),
+        f"{name}, pooled, MAPE": pooled.mape_fraction,
+        f"{name}, {COVERAGE:.0%} interval, pooled coverage": pooled.coverage or 0.0,
+        f"{name}, {COVERAGE:.0%} interval, mean coverage of tables": _mean(coverage),
+        f"{name}, {COVERAGE:.0%} interval, half-width": pooled.width or 0.0,
+    }
+
+
+def _asked_figures(rows: Questions, how: str, said: RunAnswers) -> dict[str, float]:
+    """Return errors of one way to ask, and how many runs it refuses though they ran."""
+    facts: LayoutFacts = rows.facts
+    dense = facts.is_dense
+    answers = Answers(value=said.step_s, low=said.low_s, high=said.high_s)
+    figures: dict[str, float] = {}
+    others = dense & (facts.rows.table != "vtrain_single")
+    for name, wanted in (("", dense), (" without vtrain_single", others)):
+        good = wanted & said.is_answered
+        if good.any():
+            found = answers.scores(rows.truth, good)
+            figures |= _of_asked(f"{how}{name}", found)
+    refused = said.status == "does_not_fit_in_memory"
+    figures[f"{how}: refused as not fitting although it ran"] = float(refused[dense].mean())
+    for why in np.unique(said.status[dense]):
+        figures[f"{how}, {str(why).replace('_', ' ')}: rows"] = float(
+            np.count_nonzero(said.status[dense] == why)
+        )
+    return figures
+
+
+def errors_by_size(
+    rows: LayoutRows, answers: Answers, truth: Floats, counted: Bools
+) -> dict[str, float]:
+    """Return median error and rows by chip family and number of devices: what is told of both."""
+    known = [known_part(str(gpu)) for gpu in rows.gpu]
+    family = np.array(["" if k is None else _architecture(k[0].name) for k in known])
+    band = np.array([device_band(n) for n in rows.devices])
+    figures = {}
+    for one in sorted(set(zip(family, band, strict=True))):
+        here = counted & (family == one[0]) & (band == one[1]) & np.isfinite(answers.value)
+        if here.any():
+            found = answers.scores(truth, here)
+            figures[f"{one[0]}, {one[1]}: median APE"] = found.median_ape_fraction
+            figures[f"{one[0]}, {one[1]}: rows"] = float(np.count_nonzero(here))
+    return figures
+
+
+def _architecture(name: str) -> str:
+    return str(predictor().catalogue.accelerators[name].architecture)
+
+
+def _of_asked(name: str, found: Scores) -> dict[str, float]:
+    return {
+        f"{name}, MAPE": found.mape_fraction,
+        f"{name}, median error": found.median_ape_fraction,
+        f"{name}, median ratio": found.median_ratio or 0.0,
+        f"{name}, {COVERAGE:.0%} interval, coverage": found.coverage or 0.0,
+        f"{name}, {COVERAGE:.0%} interval, half-width": found.width or 0.0,
+    }
 
 
 def _calculon_figures(rows: Questions, answers: Answers) -> dict[str, float]:
@@ -369,28 +444,6 @@ def _calibrated_figures(facts: LayoutFacts) -> dict[str, float]:
     return figures
 
 
-def _flag_figures(facts: LayoutFacts) -> dict[str, float]:
-    """Score ``Predictor.step_columns`` as flags alone can ask it, and count what it refuses."""
-    rows, dense = facts.rows, facts.is_dense
-    answers, status = np.full(len(rows), np.nan), np.full(len(rows), "", dtype="U32")
-    for table in dict.fromkeys(rows.table):
-        here = np.flatnonzero(rows.table == table)
-        answers[here], status[here] = step_s_by_flags(rows.take(here), facts.model.without(table))
-    figures = {}
-    without = dense & (rows.table != "vtrain_single")
-    for name, wanted in (("", dense), (" without vtrain_single", without)):
-        good = wanted & np.isfinite(answers)
-        if good.any():
-            found = score(answers[good], rows.measured_s[good])
-            figures[f"by flags alone{name}, MAPE"] = found.mape_fraction
-            figures[f"by flags alone{name}, median ratio"] = found.median_ratio or 0.0
-    for why in np.unique(status[dense]):
-        figures[f"by flags alone, {str(why).replace('_', ' ')}: rows"] = float(
-            np.count_nonzero(status[dense] == why)
-        )
-    return figures
-
-
 def _regret_figures(facts: LayoutFacts, value: Floats) -> dict[str, float]:
     figures = {}
     for table in ("vtrain_multi", "bigscience_a100", "vtrain_single"):
@@ -425,9 +478,9 @@ LAYOUT_STEPS: Final = Protocol(
     name="layouts",
     description="step time of published transformer runs, one source table left out",
     rows=read_layouts,
-    answer=lambda rows: predict(rows.facts.rows, rows.facts.model),
-    scores="the product, with what a table says and no flag can; 'by flags alone' without",
-    puts_in=PUTS_IN,
+    answer=_layout_answers,
+    scores="the answer of `advisor plan` to what a user types: model, batch, precision, GPUs, "
+    "degrees and micro-batch; beside it, told the stack by name, and all that the table knows",
     seen=(
         "the centres and widths of the constants' priors: inherited from a model tuned on rows of "
         "these tables",
@@ -438,8 +491,11 @@ LAYOUT_STEPS: Final = Protocol(
         "constant hardware-FLOP efficiency": _constant_efficiency,
         "operators' law in the same layout": _operators_law,
     },
-    figures=_layout_figures,
     notes=(
+        "plain: model, batch, precision, machines; the degrees where any splits the model, the "
+        "micro-batch, and that a model is fine-tuned. Told the stack: its name, and of ZeRO and "
+        "recomputation what is stated. What a table knows beyond goes into the third column: "
+        + PUTS_IN,
         "constants are global; each table is scored with the fit that left it out. The priors' "
         "centres were inherited from, and set while looking at, rows of these tables: not blind",
         "three rows: drawn by nine seeds and noted as a user's own runs (advisor runs actual), "

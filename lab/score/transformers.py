@@ -1,8 +1,9 @@
 """Protocols of transformers on given machines: ``finetune``, ``blackwell``, ``pipeline``, ``oom``.
 
-- ``finetune``: IBM's fine-tuning runs, as flags say them: this model, bf16 weights, eager kernels,
-  full recomputation, FSDP over these GPUs; constants fitted on published layouts and on the runs
-  of the other models (or accelerators).
+- ``finetune``: IBM's fine-tuning runs, asked by model, batch, GPUs and what is trained
+  (``--finetune``, ``--lora``); beside it, told the layout that ran. Constants are fitted on
+  published layouts and on the runs of the other models (or accelerators), and intervals are those
+  of the other tables.
 - ``blackwell``: Megatron on eight B200s, by constants fitted without this table; after three rows
   (smallest, middle and largest by step) as after a user's own runs (``advisor runs actual``).
   Memory is PyTorch's largest allocation: the model's tensors without context and slack.
@@ -17,7 +18,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.estimate.case import constants
-from advisor.estimate.knowledge.layout_model import load
+from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.jobs.describe import described_job
@@ -39,9 +40,18 @@ from advisor.lab.fit.asked import AskedRun, columns_of
 from advisor.lab.fit.layout_rows import LayoutRows
 from advisor.lab.fit.memory import MemoryRows, fit_constants, read_memory
 from advisor.lab.score import baselines
-from advisor.lab.score.asked import PUTS_IN, ask, measured_layouts, memory_bytes, predictor
+from advisor.lab.score.asked import (
+    PUTS_IN,
+    RunAnswers,
+    ask,
+    ask_plainly,
+    measured_layouts,
+    memory_bytes,
+    needed_bytes,
+    predictor,
+)
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
-from advisor.lab.score.layouts import asked_after, calibrated
+from advisor.lab.score.layouts import asked_after, calibrated, errors_by_size
 from advisor.lab.score.scores import Group, Scores, score
 from advisor.machines.cluster import one_group
 from advisor.machines.fleet import own_fleet
@@ -92,39 +102,43 @@ def read_finetune(data: Path) -> Questions:
     )
 
 
-def _without(runs: list[AskedRun], kind: str) -> Answers:
+Asking = Callable[[Sequence[AskedRun], LayoutModel], RunAnswers]
+
+
+def _without(runs: list[AskedRun], kind: str, asking: Asking) -> Answers:
     """Ask every run with constants that never saw its model or accelerator."""
     names, model = [getattr(r, kind) for r in runs], load()
     found = np.full((3, len(runs)), np.nan)
     for name, mask in by(names, is_sorted=False).items():
         here = np.flatnonzero(mask)
-        said = ask([runs[i] for i in here], model.without(finetune_rows.fold(kind, name)))
+        known = model.left_out(finetune_rows.fold(kind, name), finetune_rows.FINETUNE_ROWS_TABLE)
+        said = asking([runs[i] for i in here], known)
         found[:, here] = said.step_s, said.low_s, said.high_s
     return Answers(value=found[0], low=found[1], high=found[2])
 
 
 def _finetune_answers(rows: Questions) -> Answers:
     runs = rows.facts.runs
-    by_model, by_gpu = _without(runs, "model"), _without(runs, "gpu")
-    full = by_model.scores(rows.truth, np.array([not r.setup.has_adapters for r in runs]))
-    unseen_gpu = by_gpu.scores(rows.truth)
+    by_model, by_gpu = (_without(runs, kind, ask_plainly) for kind in ("model", "gpu"))
+    told = _without(runs, "model", ask)
+    whole = np.array([not r.setup.has_adapters for r in runs])
     # The accelerators come after the models: groups of other answers to the same questions.
     groups = [
-        Group(group=f"{kind} {name}", scores=answers.scores(rows.truth, mask))
-        for kind, answers, labels in (
-            ("model", by_model, [r.model for r in runs]),
-            ("accelerator", by_gpu, [r.gpu for r in runs]),
-        )
-        for name, mask in by(labels, is_sorted=False).items()
-        if (mask & np.isfinite(answers.value)).any()
+        Group(group=f"accelerator {name}", scores=by_gpu.scores(rows.truth, mask))
+        for name, mask in by((r.gpu for r in runs), is_sorted=False).items()
+        if (mask & np.isfinite(by_gpu.value)).any()
     ]
     return replace(
         by_model,
-        groups=groups[sum(g.group.startswith("model ") for g in groups) :],
-        figures=_of("model left out, full fine-tuning", full)
-        | _of("accelerator left out, all", unseen_gpu)
+        groups=groups,
+        others={"told the layout": told},
+        figures=_of("model left out, full fine-tuning", by_model.scores(rows.truth, whole))
+        | _of("accelerator left out, all", by_gpu.scores(rows.truth))
+        | _of("told the layout, model left out", told.scores(rows.truth))
+        | errors_by_size(columns_of(runs), by_model, rows.truth, np.ones(len(runs), bool))
         | {
-            "runs that do not fit by the memory rule": float(np.isnan(by_model.value).sum()),
+            "refused as not fitting although they ran": float(np.isnan(by_model.value).sum()),
+            "told the layout: refused": float(np.isnan(told.value).sum()),
             "runs left out": float(rows.facts.left_out),
         },
     )
@@ -150,9 +164,10 @@ FINETUNE: Final = Protocol(
         )
     },
     notes=(
-        "what the table does not state (recomputation, adapters, the network between machines) is "
-        "read off the stack's defaults (train/finetune_rows.py); it and the form of the eager "
-        "stack's terms were chosen with these rows in sight",
+        "asked by model, batch, GPUs, and that the whole model or adapters are fine-tuned: the "
+        "layout is what the Trainer does by default. Told the layout: micro-batch, sharding and "
+        "recomputation of the run, read off the stack's defaults (lab/fit/asked.py)",
+        "the form of the eager stack's terms was chosen with these rows in sight",
         "a run that does not fit by the product's memory rule has no answer: counted, not scored",
     ),
 )
@@ -180,8 +195,9 @@ def read_blackwell(data: Path) -> Questions:
 
 def _blackwell_answers(rows: Questions) -> Answers:
     facts: _B200 = rows.facts
-    parameters, table = load().without(blackwell_rows.TABLE), columns_of(facts.runs)
-    said = ask(facts.runs, parameters)
+    model, table = load(), columns_of(facts.runs)
+    parameters = model.without(blackwell_rows.TABLE)
+    said = ask(facts.runs, model.left_out(blackwell_rows.TABLE, blackwell_rows.TABLE))
     order = np.argsort(rows.truth, kind="stable")
     known = order[[0, order.size // 2, -1]]
     rest = np.setdiff1d(np.arange(order.size), known)
@@ -395,7 +411,7 @@ def _memory_left_out(known: MemoryRows) -> tuple[Floats, Floats, Floats, Floats,
     """Predict each table's readings by the others; half-widths from the others' own errors.
 
     The third is what the product says where nothing is known of the framework; the last two are
-    what it says of the fullest device with and without.
+    what the fullest device must have room for, with and without.
     """
     predicted, half, bare, fullest, bare_fullest = np.zeros((5, len(known.rows)))
     unknown = known.rows.without_framework_buffers()
@@ -406,8 +422,8 @@ def _memory_left_out(known: MemoryRows) -> tuple[Floats, Floats, Floats, Floats,
         told = replace(fit_constants(known, ~out), logit_bytes=logit_bytes)
         values = _read_bytes(known, known.rows, told)
         bare[out] = _read_bytes(known, unknown, told)[out]
-        fullest[out] = memory_bytes(known.rows, told)[out]
-        bare_fullest[out] = memory_bytes(unknown, told)[out]
+        fullest[out] = needed_bytes(known.rows, told)[out]
+        bare_fullest[out] = needed_bytes(unknown, told)[out]
         predicted[out] = values[out]
         if others.any():
             error = np.abs(np.log(values[others] / known.measured_bytes[others]))
@@ -474,6 +490,7 @@ def _curve(rows: Questions, answers: Answers, fullest: Floats) -> dict[str, floa
     rules = _rules(known, fullest)
     free = kept_free_bytes(known.capacity_bytes, np.ones(len(known.rows), bool))
     rules["the product's rule"] = fullest + free > known.capacity_bytes
+    rules["nothing kept free"] = fullest > known.capacity_bytes
     for rule, called in rules.items():
         figures[f"{rule}: failures found"] = float((called & failed).sum())
         if fine.any():

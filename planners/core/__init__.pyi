@@ -56,8 +56,11 @@ from .nouns import Schedule as Schedule
 from .nouns import Work as Work
 from .setup import DEFAULT_SETUP as DEFAULT_SETUP
 from .setup import PRECISION_BYTES as PRECISION_BYTES
+from .setup import STACKS as STACKS
 from .setup import Optimizer as Optimizer
 from .setup import Precision as Precision
+from .setup import Stack as Stack
+from .setup import StackFacts as StackFacts
 from .setup import StoredWeights as StoredWeights
 from .setup import TrainingSetup as TrainingSetup
 from .setup import Transformer as Transformer

@@ -214,6 +214,15 @@ class Software:
     logit_scale: Column = 1.0
     # activations kept over those that the formula counts: what a recording showed
     activation_scale: Column = 1.0
+    # 1 where gradients have memory of their own all the time (Megatron's and DeepSpeed's flat
+    # buffers, DDP's buckets); 0 where they are freed after the update (``set_to_none``), so that
+    # they are not there yet when the loss of the only micro-batch peaks
+    keeps_gradients: Column = 1
+    # 1 where what recomputation starts from is shared out over the tensor-parallel ranks
+    # (DeepSpeed's ``partition_activations``)
+    splits_inputs: Column = 0
+    # 1 where ZeRO-3 gathers the whole model at once, because nothing wraps its layers
+    gathers_whole: Column = 0
     # gradient_shard_bytes, reduce_bucket_elements: what DeepSpeed's ZeRO 1 keeps besides: an fp32
     # gradient that is sharded with the optimizer [bytes/parameter], and a bucket of fp32 elements
     # that gradients are reduced through

@@ -16,8 +16,9 @@ Adafactor, ICML 2018.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 from advisor.planners.core.errors import PlanningError, check_counts, check_not_negative
 
@@ -143,6 +144,12 @@ _TARGETS: Final[dict[str, frozenset[str]]] = {
 }
 
 
+Stack = Literal[
+    "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
+    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled",
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
     """What the training software does with a job; the precision of products is the work's own.
@@ -166,6 +173,10 @@ class TrainingSetup:
     # these layers, neither of weights nor of activations
     frozen_fraction: float = 0.0
     overlaps: bool = True  # gradients are reduced behind the backward pass
+    # the software by name, whose facts are ``STACKS``, and whether its user named it or it is what
+    # such a job commonly runs with
+    stack: Stack | None = None
+    is_stack_assumed: bool = False
 
     def __post_init__(self) -> None:
         if self.adapter_rank is not None and self.adapter_rank < 1:
@@ -318,6 +329,120 @@ class ParameterBytes:
 
 
 DEFAULT_SETUP: Final = TrainingSetup()
+
+# ------------------------------------------------------------------------------------------
+# Training stacks by name: what each does where its user changes nothing.
+#
+# | stack                | is                                                                 |
+# |----------------------|--------------------------------------------------------------------|
+# | ``nemo``             | NeMo, Megatron-Bridge: Megatron Core with NVIDIA's recipes         |
+# | ``megatron-core``    | Megatron-LM since 2023 (Megatron Core, Transformer Engine)         |
+# | ``megatron-lm``      | Megatron-LM of 2020 to 2022: unfused attention, nothing overlapped |
+# | ``megatron-deepspeed`` | the same in DeepSpeed's 3D parallelism                           |
+# | ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
+# | ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
+# | ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
+# | ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
+# | ``fsdp``             | a loop of one's own around FSDP, eager                             |
+# | ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFacts:
+    """What a stack does by default."""
+
+    # setup, software: fields of a ``TrainingSetup``, and columns of ``arrays.Software`` that no
+    # setup says
+    setup: Mapping[str, Any]
+    software: Mapping[str, float] = field(default_factory=dict)
+    # what it may choose among where the user leaves it open, the fastest that fits; stage 0 is
+    # what one rank has, which shards nothing
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    recomputes: tuple[str, ...] = ("none", "selective", "full")
+    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+
+
+_UNFUSED, _FLASH_1, _FLASH_2, _FLASH_3 = range(4)  # indices into ``arrays.ATTENTIONS``
+_LEAN: Final = 3  # index into ``arrays.FUSIONS``
+# Bytes a logit over Megatron's eight (``arrays.LOGIT_SCALES``). flash-attention's cross entropy
+# writes the gradient over the 16-bit logits (llm-foundry: ``loss_fn: fused_crossentropy``);
+# torchtitan compiles its loss, so that 16-bit logits and their gradient are all; Megatron of
+# version 1 casts, copies and exponentiates ("Copy so the input remains unchanged",
+# ``mpu/cross_entropy.py``); PyTorch's as counted there.
+_FUSED_LOSS, _COMPILED_LOSS, _COPIED_LOSS, _EAGER_LOSS = 2 / 8, 4 / 8, 12 / 8, 14 / 8
+_MEGATRON: Final = {"kernels": "fused", "attention": "flash"}
+_OLD_MEGATRON: Final = {"kernels": "fused", "attention": "unfused", "gradients": "bf16",
+                        "overlaps": False}  # fmt: skip
+_OLD_SOFTWARE: Final = {"is_launch_heavy": 1, "overlaps_tp": 0, "overlaps_pp": 0, "stops_early": 0}
+_EAGER: Final = {"kernels": "eager", "attention": "flash"}
+# ``zero_grad(set_to_none=True)``, PyTorch's default.
+_FREES_GRADIENTS: Final = {"keeps_gradients": 0}
+_WHOLE_OR_NOT: Final = ("none", "full")
+# Elements; ``reduce_bucket_size`` of DeepSpeed's defaults, beside an fp32 copy of the gradients
+# that the optimizer updates with.
+_DEEPSPEED: Final = {"gradient_shard_bytes": 4.0, "reduce_bucket_elements": 5e8}
+
+STACKS: Final[Mapping[Stack, StackFacts]] = {
+    "nemo": StackFacts(
+        # ``grad_reduce_in_fp32=False``, ``tp_comm_overlap``, ``overlap_p2p_comm`` of its recipes.
+        setup={**_MEGATRON, "gradients": "bf16"},
+        software={"attention": _FLASH_3},
+        zero_stages=(0, 1, 3),
+    ),
+    "megatron-core": StackFacts(
+        # fp32 gradients; ``--tp-comm-overlap`` is off unless asked for.
+        setup={**_MEGATRON, "gradients": "fp32"},
+        software={"attention": _FLASH_3, "overlaps_tp": 0},
+        zero_stages=(0, 1), schedules=("1f1b",),
+    ),
+    "megatron-lm": StackFacts(
+        setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,),
+        recomputes=("full",), schedules=("1f1b",),  # as its examples start it
+    ),
+    "megatron-deepspeed": StackFacts(
+        setup=_OLD_MEGATRON,
+        software={**_OLD_SOFTWARE, **_DEEPSPEED, "logit_scale": _COPIED_LOSS},
+        zero_stages=(0, 1), recomputes=("full",), schedules=("1f1b",),
+    ),
+    "deepspeed": StackFacts(
+        setup={**_EAGER, "gradients": "bf16"},
+        software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
+        zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+    ),
+    "torchtitan": StackFacts(
+        # ``mixed_precision_reduce = "float32"``; activation checkpointing of every second product.
+        setup={"kernels": "compiled", "attention": "flash", "gradients": "fp32"},
+        software={"logit_scale": _COMPILED_LOSS, "selective_gemm": 0.5, "is_ring_balanced": 0,
+                  **_FREES_GRADIENTS},
+        zero_stages=(0, 3), recomputes=("selective", "full"),
+    ),
+    "llm-foundry": StackFacts(
+        setup={**_EAGER, "gradients": "bf16"},
+        software={"fusion": _LEAN, "attention": _FLASH_1, "logit_scale": _FUSED_LOSS,
+                  **_FREES_GRADIENTS},
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+    ),
+    "trainer": StackFacts(
+        # Models are loaded in the type of their checkpoint (``dtype="auto"`` since transformers
+        # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
+        setup={**_EAGER, "weights": "bf16"},
+        software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_FREES_GRADIENTS},
+        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",),
+    ),
+    "fsdp": StackFacts(
+        setup={**_EAGER, "gradients": "bf16"},
+        software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS},
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+    ),
+    "ddp": StackFacts(
+        setup=_EAGER, software={"logit_scale": _EAGER_LOSS}, zero_stages=(0,),
+        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+    ),
+    "ddp-compiled": StackFacts(
+        setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
+        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+    ),
+}  # fmt: skip
 
 
 def _refused(message: str, hint: str) -> PlanningError:

@@ -37,7 +37,13 @@ from advisor.planners.core import (
 )
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.time import StepTimes, calibrated, step_times
-from advisor.planners.memory import MemoryConstants, StageAsked, host_bytes, memory_bytes
+from advisor.planners.memory import (
+    MemoryConstants,
+    StageAsked,
+    host_bytes,
+    memory_bytes,
+    needed_bytes,
+)
 from advisor.planners.step import layer_times
 
 # ------------------------------------------------------------------------------------------
@@ -375,6 +381,10 @@ class LayoutProblem(LayoutConditions):
         """Return the memory of the fullest device in every layout, or of the first stage's."""
         return memory_bytes(self.shapes, layouts, self.software, self.memory, stage=stage)
 
+    def needed_bytes(self, layouts: Layouts) -> Floats:
+        """Return what the fullest device must have room for in every layout."""
+        return needed_bytes(self.shapes, layouts, self.software, self.memory)
+
     def search(self, devices: int, global_batch: int, space: SearchSpace) -> Found:
         """Return the fastest layout over all of ``devices`` that fits.
 
@@ -398,8 +408,7 @@ class LayoutProblem(LayoutConditions):
             layouts, valid = block(part, recompute, shard, self.joined_devices)
             if self.admits is not None:
                 valid = valid & self.admits(layouts)
-            used = self.used_bytes(layouts)
-            if np.any(valid & (used <= self.capacity_bytes)):
+            if np.any(valid & (self.needed_bytes(layouts) <= self.capacity_bytes)):
                 return True
         return False
 
@@ -440,7 +449,7 @@ class LayoutProblem(LayoutConditions):
         layouts, valid = block(part, recompute, shard, self.joined_devices)
         if self.admits is not None:
             valid = valid & self.admits(layouts)
-        used = self.used_bytes(layouts)
+        used = self.needed_bytes(layouts)
         on_host = host_bytes(self.shapes, layouts, self.machines, self.software)
         shape = np.broadcast_shapes(used.shape, valid.shape, on_host.shape)
         fits = valid & (used <= self.capacity_bytes)
@@ -459,7 +468,10 @@ class LayoutProblem(LayoutConditions):
             found.least_s = float(step_s[index])
             place = tuple(int(i) for i in index)
             layout = layout_at(layouts, place, shape)
-            found.best = _planned(layout, times, (used, on_host), place, shape)
+            # The allocator holds on to what was freed until the device is full.
+            shown = self.used_bytes(layout_columns(layout))
+            shown = np.minimum(shown, float(self.machines.memory_bytes))
+            found.best = _planned(layout, times, (shown, on_host), place, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
 
@@ -491,7 +503,8 @@ class LayoutProblem(LayoutConditions):
         parameters = float(device_parameters(self.shapes, _ONE_DEVICE))
         state_bytes = self._state_bytes()
         nodes = devices / float(machines.devices_per_node)
-        room = devices * (self.capacity_bytes - self.memory.context_bytes) / self.memory.slack
+        context = min(self.memory.alone_context_bytes, self.memory.context_bytes)
+        room = devices * (self.capacity_bytes - context)
         computing_s = device_s * global_batch / devices
         if state_bytes <= room:
             return computing_s
@@ -509,7 +522,7 @@ class LayoutProblem(LayoutConditions):
 
     def least_state_bytes(self) -> float:
         """Return what the state takes of all devices together, one copy of it [bytes]."""
-        return self.memory.slack * self._state_bytes()
+        return self._state_bytes()
 
     def least_device_s_per_sample(self) -> float:
         """Return device-seconds that a sample takes at least, in any layout [s].

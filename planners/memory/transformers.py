@@ -216,28 +216,56 @@ def layout_state_bytes(
 
     ``layers``, ``embeddings``: layers of the stage, and its embedding or head matrices.
     """
-    attention, ffn = layer_parameters(shapes)
-    one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
     held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
+    routed = _expert_parameters(shapes, layouts, layers=layers)
     d, zero = shard_ranks(layouts), np.asarray(layouts.zero_stage)
-    stored = np.asarray(software.weight_bytes, float)
+    # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
+    copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
+    dense = _parameter_bytes(layouts, software, shapes, d)
+    expert = dense if np.all(np.asarray(shapes.experts) == 1) else (
+        _parameter_bytes(layouts, software, shapes, copies)
+    )  # fmt: skip
+    gathered = _gathered_parameters(shapes, layouts, software, constants, held)
+    gathered = np.where((zero >= 3) & (d > 1), software.weight_bytes * gathered, 0.0)
+    states = (held - routed) * dense + routed * expert + gathered
+    return np.asarray(states + _kept_by_deepspeed(held, zero, d, software))
+
+
+def _parameter_bytes(
+    layouts: Layouts, software: Software, shapes: Shapes, ranks: Floats
+) -> Floats:
+    """Return the state of a parameter that so many ranks share copies of [bytes]."""
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
     on_device = 1 - np.asarray(layouts.offloads_optimizer, float)
-    per_parameter = state_bytes(
+    stored = np.asarray(software.weight_bytes, float)
+    return state_bytes(
         stored * (1 - np.asarray(layouts.offloads_parameters, float)),
         trained * software.gradient_bytes,
         trained * software.optimizer_state_bytes * on_device,
-        dp=d,
-        zero_stage=zero,
+        dp=ranks,
+        zero_stage=np.asarray(layouts.zero_stage),
         keeps_gradients=accumulates_whole(layouts),
     )
+
+
+def _expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> Floats:
+    """Return the parameters of a device's experts; 0 of a model with one block a layer."""
+    _, ffn = layer_parameters(shapes)
+    experts = np.asarray(shapes.experts, float)
+    routed = np.asarray(layers) * ffn * experts / layouts.ep / np.asarray(layouts.tp, float)
+    return np.where(experts > 1, routed, 0.0)
+
+
+def _gathered_parameters(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants, held: Floats
+) -> Floats:
+    """Return the parameters that ZeRO-3 has gathered at once on one device."""
+    attention, ffn = layer_parameters(shapes)
+    one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
     layer = np.minimum(constants.gathered_layers * one_layer / np.asarray(layouts.tp, float), held)
-    gathered = np.where(np.asarray(layouts.pp) > 1, held, layer)
-    gathered = np.where((zero >= 3) & (d > 1), stored * gathered, 0.0)
-    return np.asarray(
-        held * per_parameter + gathered + _kept_by_deepspeed(held, zero, d, software)
-    )
+    is_whole = (np.asarray(layouts.pp) > 1) | (np.asarray(software.gathers_whole) > 0)
+    return np.where(is_whole, held, layer)
 
 
 def shard_ranks(layouts: Layouts) -> Floats:
@@ -281,14 +309,61 @@ def memory_bytes(
     What ran on a cluster's first machine was often all that somebody looked at.
     """
     fixed = constants or MemoryConstants()
+    states, passing = _tensor_bytes(shapes, layouts, software, fixed, stage)
+    return device_bytes(states, passing, fixed, is_alone=_is_alone(layouts))
+
+
+def needed_bytes(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants | None = None
+) -> Floats:
+    """Return what the fullest device must have room for [bytes].
+
+    Less than ``memory_bytes``, which is what a monitor shows: PyTorch's allocator keeps what was
+    freed as long as there is room, and gives it back where an allocation would fail otherwise
+    (``torch.cuda.memory``). What it cannot give back is the margin's (``kept_free_bytes``).
+    """
+    fixed = constants or MemoryConstants()
+    states, passing = _tensor_bytes(shapes, layouts, software, fixed, "fullest")
+    alone = min(fixed.alone_context_bytes, fixed.context_bytes)
+    context = np.where(_is_alone(layouts), alone, fixed.context_bytes)
+    return np.asarray(context + states + passing)
+
+
+def _is_alone(layouts: Layouts) -> NDArray[np.bool_]:
+    return np.asarray(np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1)
+
+
+def _tensor_bytes(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants,
+    stage: StageAsked,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return states, and what comes and goes in a pass, on one device [bytes]."""
     layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
     states = layout_state_bytes(
-        shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
-    )
-    first, last = _passing_bytes(shapes, layouts, software, fixed, layers)
+        shapes, layouts, software, constants, layers=layers,
+        embeddings=stage_tables(shapes, layouts),
+    )  # fmt: skip
+    first, last, least = _passing_bytes(shapes, layouts, software, constants, layers)
     of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
-    is_alone = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1
-    return device_bytes(states, np.maximum(first, of_last), fixed, is_alone=is_alone)
+    absent = _absent_bytes(shapes, layouts, software, layers)
+    return states, np.maximum(np.maximum(first, of_last) - absent, least)
+
+
+def _absent_bytes(shapes: Shapes, layouts: Layouts, software: Software, layers: Floats) -> Floats:
+    """Return the gradients that are not there yet when activations and logits peak [bytes].
+
+    Those of the only micro-batch, where they are freed after every update: they come one layer
+    after the other, as activations go.
+    """
+    is_lone = (np.asarray(layouts.accumulation_steps) == 1) & (np.asarray(layouts.pp) == 1)
+    is_absent = is_lone & (np.asarray(software.keeps_gradients) == 0)
+    if not np.any(is_absent):
+        return np.asarray(0.0)
+    tables = stage_tables(shapes, layouts)
+    held = held_parameters(shapes, layouts, layers=layers, tables=tables)
+    shared = np.where(np.asarray(layouts.zero_stage) >= 2, shard_ranks(layouts), 1.0)
+    gradients = held * shapes.trained_share * software.gradient_bytes / shared
+    return np.where(is_absent, gradients, 0.0)
 
 
 def _passing_bytes(
@@ -297,8 +372,12 @@ def _passing_bytes(
     software: Software,
     constants: MemoryConstants,
     layers: Floats,
-) -> tuple[Floats, Floats]:
-    """Return activations and logits of a pass on the first and on the last stage [bytes]."""
+) -> tuple[Floats, Floats, Floats]:
+    """Return activations and logits of a pass on the first and on the last stage [bytes].
+
+    The third is what the last layer to go backward holds, when all gradients are there. Logits
+    and their gradient are gone before the first layer is computed again.
+    """
     # Offloaded activations leave only the layer at work on the device; so does recomputation.
     offloads = np.asarray(layouts.offloads_activations)
     kept = kept_bytes(shapes, layouts, software) * (1 - offloads)
@@ -311,7 +390,8 @@ def _passing_bytes(
     kept = kept * passed_layers_share(shapes, layouts)
     sent = np.where(np.asarray(layouts.pp) > 1, sent_bytes(shapes, layouts, software), 0.0)
     first = in_flight(layouts) * (layers * kept + sent) + live
-    return np.asarray(first), np.asarray(layers * kept + live + logits)
+    last = layers * kept + np.maximum(live, logits)
+    return np.asarray(first), np.asarray(last), np.asarray(np.maximum(kept, whole))
 
 
 def _is_megatron_core(software: Software) -> NDArray[np.bool_]:
@@ -336,22 +416,38 @@ def kept_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
     """Return what one layer keeps of one micro-batch, on the device or on the host [bytes]."""
     whole = layer_activation_bytes(shapes, layouts, software)
     boundary = boundary_bytes(shapes, layouts)
+    # Under sequence parallelism they are shared out already.
+    is_split = np.asarray(software.splits_inputs, bool) & ~np.asarray(
+        layouts.is_sequence_parallel, bool
+    )
+    boundary = boundary / np.where(is_split, np.asarray(layouts.tp, float), 1.0)
     return np.where(np.asarray(layouts.recompute) == 2, boundary, whole)
+
+
+def _host_parameter_bytes(
+    layouts: Layouts, software: Software, shapes: Shapes, ranks: Floats
+) -> Floats:
+    """Return the state in host memory of a parameter that so many ranks share copies of."""
+    # The host keeps the optimizer's state and the gradients it updates with.
+    touched = np.asarray(software.optimizer_state_bytes, float) + software.gradient_bytes
+    return state_bytes(
+        np.asarray(layouts.offloads_parameters) * software.weight_bytes,
+        0.0,
+        np.asarray(layouts.offloads_optimizer) * touched * shapes.trained_share,
+        dp=ranks,
+        zero_stage=layouts.zero_stage,
+    )
 
 
 def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: Software) -> Floats:
     """Return the host memory that offloading takes on one node [bytes]."""
     layers = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     held = device_parameters(shapes, layouts)
-    # The host keeps the optimizer's state and the gradients it updates with.
-    touched = np.asarray(software.optimizer_state_bytes, float) + software.gradient_bytes
-    states = state_bytes(
-        np.asarray(layouts.offloads_parameters) * software.weight_bytes * held,
-        0.0,
-        np.asarray(layouts.offloads_optimizer) * touched * held * shapes.trained_share,
-        dp=shard_ranks(layouts),
-        zero_stage=layouts.zero_stage,
-    )
+    routed = _expert_parameters(shapes, layouts, layers=layers)
+    d = shard_ranks(layouts)
+    copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
+    states = (held - routed) * _host_parameter_bytes(layouts, software, shapes, d)
+    states = states + routed * _host_parameter_bytes(layouts, software, shapes, copies)
     kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
     activations = layers * in_flight(layouts) * kept
     activations = np.asarray(layouts.offloads_activations) * activations

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -27,20 +27,26 @@ from advisor.planners.core import (
     GENERATIONS,
     LOGIT_SCALES,
     PRECISION_BYTES,
+    STACKS,
     Device,
     Floats,
     LayerTable,
     LayoutParameters,
     Software,
+    Stack,
     TrainingSetup,
     Work,
 )
 from advisor.planners.layouts import logarithms
 from advisor.planners.step import StepColumns, adapter_work, runs_as
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 # With fewer left-out tables of a generation than this, those of other generations are taken too.
 _ENOUGH_TABLES: Final = 3
+
+
+# How a user asks: the training stack is named, or it is not.
+Asked = Literal["told the stack", "plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +65,22 @@ class LayoutModel:
     version: str
     parameters: LayoutParameters  # fitted on all tables
     folds: dict[str, LayoutParameters]  # fitted without the named table
+    # of rows of which all is told that their table knows
     errors: tuple[TableErrors, ...]
+    # the same as users ask: with the stack's name, and without
+    asked: Mapping[Asked, tuple[TableErrors, ...]] = field(default_factory=dict)
+
+    def left_out(self, fold: str, table: str) -> LayoutModel:
+        """Return the model that never saw a table: constants of a fold, errors of the others."""
+        return replace(
+            self,
+            parameters=self.without(fold),
+            errors=tuple(e for e in self.errors if e.table != table),
+            asked={
+                how: tuple(e for e in errors if e.table != table)
+                for how, errors in self.asked.items()
+            },
+        )
 
     def without(self, table: str) -> LayoutParameters:
         """Return constants that never saw a table: its fold, or all where it is unknown."""
@@ -78,7 +99,12 @@ class LayoutModel:
         return np.asarray(np.sqrt((n - 1) / n * np.sum((fits - fits.mean(axis=0)) ** 2, axis=0)))
 
     def log_half_width(
-        self, generation: int, coverage: float = 0.9, *, without: str | None = None
+        self,
+        generation: int,
+        coverage: float = 0.9,
+        *,
+        without: str | None = None,
+        asked: Asked | None = None,
     ) -> float:
         """Return the half-width of an interval as a log factor.
 
@@ -89,14 +115,18 @@ class LayoutModel:
         than that of the generation's own: one table that errs much says more than many of others.
 
         ``generation``: index into ``planners.core.arrays.GENERATIONS``; ``without``: a table
-        whose errors are not looked at.
+        whose errors are not looked at; ``asked``: how much of its software the question says;
+        None for all that a table knows.
         """
-        others = [e for e in self.errors if e.table != without]
+        errors = self.errors if asked is None else self.asked.get(asked, self.errors)
+        others = [e for e in errors if e.table != without]
         of_all = _mean_squares(others)
         own = _mean_squares(e for e in others if e.generation == generation)
-        taken = own if len(own) >= _ENOUGH_TABLES else of_all
+        # What the software adds that nobody named is the same on every generation.
+        is_of_software = asked == "plain" and bool(self.asked)
+        taken = own if len(own) >= _ENOUGH_TABLES and not is_of_software else of_all
         mean = float(np.mean(taken))
-        if own and taken is of_all:
+        if own and taken is of_all and not is_of_software:
             mean = max(mean, float(np.mean(own)))
         reach = student_quantile((1 + coverage) / 2, len(taken) - 1)
         return reach * math.sqrt(mean * (1 + 1 / len(taken)))
@@ -153,20 +183,25 @@ def load(file: Path | None = None) -> LayoutModel:
             version=record["version"],
             parameters=LayoutParameters(**record["parameters"]),
             folds={t: LayoutParameters(**p) for t, p in record["folds"].items()},
-            errors=tuple(
-                TableErrors(
-                    table=e["table"],
-                    generation=GENERATIONS.index(e["generation"]),
-                    log_errors=tuple(e["log_errors"]),
-                )
-                for e in record["errors"]
-            ),
+            errors=_table_errors(record["errors"]),
+            asked={how: _table_errors(errors) for how, errors in record["asked"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"cannot read the layout model {file}: {error}",
             hint="run `advisor train layout-model`, or install the package again",
         ) from error
+
+
+def _table_errors(records: Iterable[Mapping[str, Any]]) -> tuple[TableErrors, ...]:
+    return tuple(
+        TableErrors(
+            table=e["table"],
+            generation=GENERATIONS.index(e["generation"]),
+            log_errors=tuple(e["log_errors"]),
+        )
+        for e in records
+    )
 
 
 # ------------------------------------------------------------------------------------------
@@ -276,6 +311,26 @@ def _is_tuned_finely(setup: TrainingSetup) -> bool:
     return setup.has_adapters or setup.weights == "bf16"
 
 
+def usual_stack(work: Work, *, is_split: bool) -> Stack | None:
+    """Return what a described transformer is commonly trained with, where nobody says.
+
+    None is a loop of one's own in PyTorch: data parallel in fp32 or 16 bits. Fine-tuning
+    (adapters, or weights without an fp32 copy) is the Trainer's. Products in 8 bits are those of
+    Transformer Engine, which NeMo's recipes turn on. A model that its user splits (``is_split``: a
+    degree of tensor, pipeline, context or expert parallelism is asked for) runs in Megatron: by
+    NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before Megatron Core
+    (those of all published runs that were split in fp16).
+    """
+    setup = work.setup
+    if _is_tuned_finely(setup):
+        return "trainer" if setup.kernels == "eager" else None
+    if PRECISION_BYTES[work.precision] == 1:
+        return "nemo"
+    if not is_split:
+        return None
+    return "megatron-lm" if work.precision == "fp16" else "nemo"
+
+
 def software_of(work: Work) -> Software:
     """Return what the training software does as columns of the layout model."""
     setup = work.setup
@@ -291,7 +346,7 @@ def software_of(work: Work) -> Software:
     # Adapters' gradients and state are small, and shared out like the weights they stand beside.
     weight = mean.weight + (mean.gradient + mean.optimizer if setup.has_adapters else 0.0)
     adapters = adapter_work(setup, work.transformer)
-    return Software(
+    software = Software(
         adapter_flop=adapters.flop,
         adapter_product_bytes=adapters.product_bytes,
         adapter_sum_bytes=adapters.sum_bytes,
@@ -309,3 +364,9 @@ def software_of(work: Work) -> Software:
         logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
         activation_scale=element / 2,
     )
+    if setup.stack is None:
+        return software
+    said = dict(STACKS[setup.stack].software)
+    if setup.attention == "unfused":
+        said.pop("attention", None)
+    return replace(software, **said)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.estimate.case import StepCase
 from advisor.estimate.knowledge.layout_model import (
+    Asked,
+    LayoutModel,
     operator_table,
     passed_share,
     shapes_law,
@@ -33,7 +35,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.planners.core import Layout, Layouts, Machines, shapes_of
+from advisor.planners.core import STACKS, Layout, Layouts, Machines, StackFacts, shapes_of
 from advisor.planners.layouts import (
     Found,
     LayoutProblem,
@@ -69,6 +71,8 @@ class OnMachine:
 
     problem: LayoutProblem
     log_sd: float
+    # the same of a layout over several devices where nobody named the stack: 0 where one is
+    unnamed_log_sd: float
     is_extrapolating: bool
     is_rdma: bool
 
@@ -96,14 +100,41 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
 def search(case: StepCase, on: OnMachine, count: int) -> Found:
     """Return the fastest layout on so many machines of a kind."""
     devices = count * on.per_node
-    return on.problem.search(devices, case.job.global_batch, space_on(case.space, on.problem))
+    batch, setup = case.job.global_batch, case.work.setup
+    found = on.problem.search(devices, batch, space_on(case, on.problem))
+    if found.best is not None or not setup.is_stack_assumed:
+        return found
+    # Nobody named the stack: what it does not do by default another one may.
+    return on.problem.search(devices, batch, within_links(case.space, on.problem))
 
 
-def space_on(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
+def space_on(case: StepCase, problem: LayoutProblem) -> SearchSpace:
+    """Return the case's space, tensor parallelism inside what one link joins.
+
+    What nobody asked for otherwise is as the job's stack has it.
+    """
+    space, stack = case.space, case.work.setup.stack
+    if stack is not None:
+        space = replace(space, **_defaults(space, STACKS[stack]))
+    return within_links(space, problem)
+
+
+def within_links(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
     """Return the space where tensor parallelism stays inside what one link joins."""
     if space.tp is not None:
         return space
     return replace(space, max_tp=min(space.max_tp, problem.joined_devices))
+
+
+def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
+    """Return what a stack does by default of what a space leaves open."""
+    open_space = SearchSpace()
+    found: dict[str, Any] = {}
+    for name in ("zero_stages", "recomputes"):
+        if getattr(space, name) == getattr(open_space, name):
+            found[name] = getattr(facts, name)
+    schedules = tuple(s for s in space.schedules if s in facts.schedules)
+    return found | ({"schedules": schedules} if schedules else {})
 
 
 def nothing(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
@@ -150,14 +181,16 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     device = fleet.devices[fleet.device[row]]
     law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
-    bare_sd = np.zeros(1)
+    bare_sd, unnamed = np.zeros(1), 0.0
     if known is None or known.is_inferred:
         timed = step_time(work, [device], _TABULATED, constants.device)
         bare_sd = timed.log_sd
     if known is not None:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
-        of_law = constants.layout.log_half_width(known.generation, 0.9) / REACH_90
+        of_law = _law_log_sd(constants.layout, known.generation, "told the stack")
+        if work.setup.stack is None or work.setup.is_stack_assumed:
+            unnamed = _law_log_sd(constants.layout, known.generation, "plain")
         bare_sd = np.maximum(bare_sd, of_law)
     factor, log_sd = case.anchors.calibration(
         [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
@@ -184,9 +217,15 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     return OnMachine(
         problem=problem,
         log_sd=float(log_sd[0]),
+        unnamed_log_sd=unnamed,
         is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
         is_rdma=bool(fleet.is_rdma[row]),
     )
+
+
+def _law_log_sd(layout: LayoutModel, generation: int, asked: Asked) -> float:
+    """Return the deviation of ln(step) that left-out tables of a way to ask say."""
+    return layout.log_half_width(generation, 0.9, asked=asked) / REACH_90
 
 
 def _machines(case: StepCase, row: int, precision: int) -> Machines:
@@ -259,7 +298,8 @@ def _log_sd(
     shares: dict[Bottleneck, Floats],
 ) -> float:  # fmt: skip
     """Return the deviation of ln(step) of a layout, after the user's own runs where there are."""
-    published = math.hypot(on.log_sd, _link_log_sd(case, on, shares))
+    of_layout = on.log_sd if layout.devices == 1 else max(on.log_sd, on.unnamed_log_sd)
+    published = math.hypot(of_layout, _link_log_sd(case, on, shares))
     if case.own is None:
         return published
     device = case.fleet.devices[case.fleet.device[type_index]]

@@ -1,0 +1,228 @@
+"""Questions in the words that people type: what ran is not refused, and software has names."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from everywhere import replace_everywhere
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor import data
+from advisor.ask import ENTRIES, JobSpec, SetupRequest
+from advisor.ask.entries import STACK_NAMES
+from advisor.estimate import case
+from advisor.estimate.knowledge import layout_model
+from advisor.estimate.knowledge.layout_model import load, software_of, usual_stack
+from advisor.estimate.ways import data_parallel
+from advisor.jobs import job_from_spec
+from advisor.jobs.describe import restacked
+from advisor.lab.fit.layout_rows import LayoutRows, read
+from advisor.lab.score.asked import Typed, answers, ask_rows, predictor
+from advisor.machines.cluster import one_group
+from advisor.machines.fleet import own_fleet
+from advisor.planners.core.arrays import Layouts, Software, shapes_of
+from advisor.planners.core.setup import DEFAULT_SETUP, STACKS, Stack, TrainingSetup, Transformer
+from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.memory.transformers import (
+    MemoryConstants,
+    layout_state_bytes,
+    memory_bytes,
+    needed_bytes,
+)
+from advisor.planners.step.describe import transformer_work
+
+LLAMA_8B = Transformer(
+    layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sequence=2048, vocabulary=128256,
+    is_gated=True, has_tied_embeddings=False,
+)  # fmt: skip
+LLAMA_70B = replace(LLAMA_8B, layers=80, hidden=8192, heads=64, ffn=28672, sequence=4096)
+GIB = 2**30
+
+
+def asked(
+    cluster: str, model: Transformer = LLAMA_8B, *, batch: int = 64, per_node: int | None = None,
+    space: SearchSpace | None = None, **setup: Any,
+) -> Any:  # fmt: skip
+    """Return what the product says of a described model on a cluster in words."""
+    asking = predictor()
+    group = one_group(cluster, asking.catalogue)
+    fleet, _ = own_fleet(group, asking.catalogue, asking.fleet, per_node=per_node or 1)
+    typed = Typed(
+        name="plain", transformer=model, precision="bf16", global_batch=batch, setup=setup,
+        space=space, fleet=fleet, machines=group.count,
+    )  # fmt: skip
+    return answers(asking, [typed])
+
+
+# Memory does not refuse what ran.
+
+
+@pytest.fixture(scope="module")
+def ran() -> LayoutRows:
+    """Every published run, but of the largest table one in twenty."""
+    rows = read(data.measurements(None))
+    number = np.arange(len(rows))
+    return rows.take(np.flatnonzero((rows.table != "vtrain_single") | (number % 20 == 0)))
+
+
+def test_nothing_that_ran_is_refused_at_the_memory_of_its_card(
+    ran: LayoutRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_everywhere(
+        monkeypatch, data_parallel, "kept_free_bytes", lambda memory, _: np.zeros_like(memory)
+    )
+    said = ask_rows(ran, load(), how="plain")
+    assert not ran.row_id[said.status == "does_not_fit_in_memory"].tolist()
+
+
+def test_the_margin_refuses_at_most_two_in_a_hundred_that_ran(ran: LayoutRows) -> None:
+    said = ask_rows(ran, load(), how="plain")
+    assert (said.status == "does_not_fit_in_memory").mean() <= 0.02
+
+
+@given(memory=st.floats(4e9, 400e9))
+def test_the_margin_follows_the_card(memory: float) -> None:
+    free = float(data_parallel.kept_free_bytes(np.array([memory]), np.array([True]))[0])
+    assert 0 < free <= min(0.07 * memory, 5 * GIB) * (1 + 1e-9)
+
+
+def test_adapters_of_8b_train_on_a_card_of_24_gib() -> None:
+    said = asked("1xRTX-4090", batch=8, adapter_rank=16)
+    assert said.status[0] == "ok"
+    whole = asked("1xRTX-4090", batch=8, stack="trainer", space=SearchSpace(offloads=()))
+    assert whole.status[0] == "does_not_fit_in_memory"
+
+
+SMALL: Any = st.integers(1, 4)
+
+
+@given(micro=SMALL, steps=SMALL, dp=st.sampled_from([1, 2, 8]), zero=st.integers(0, 3),
+       recompute=st.integers(0, 2), keeps=st.integers(0, 1))  # fmt: skip
+def test_what_is_needed_is_no_more_than_what_is_shown(
+    micro: int, steps: int, dp: int, zero: int, recompute: int, keeps: int
+) -> None:
+    layouts = Layouts(
+        dp=dp, tp=1, pp=1, micro_batch=micro, accumulation_steps=steps, shard_group=dp,
+        zero_stage=zero, recompute=recompute,
+    )  # fmt: skip
+    shapes, software = shapes_of(LLAMA_8B), Software(keeps_gradients=keeps)
+    needed = float(needed_bytes(shapes, layouts, software))
+    assert needed <= float(memory_bytes(shapes, layouts, software)) * (1 + 1e-12)
+    always = float(needed_bytes(shapes, layouts, Software(keeps_gradients=1)))
+    assert needed <= always
+    # With several micro-batches the gradients of those before are there at every peak.
+    assert steps == 1 or needed == always
+
+
+def test_an_experts_state_is_shared_by_the_ranks_that_hold_it() -> None:
+    """All devices together hold every expert once for each rank of its data-parallel group."""
+    mixture = replace(LLAMA_8B, experts=8, experts_per_token=2)
+    shapes, nothing = shapes_of(mixture), MemoryConstants(context_bytes=0.0, slack=1.0)
+    of_experts = 32 * 8 * 3 * 4096 * 14336
+
+    def held(ep: int, zero: int, experts: int = 8) -> float:
+        layouts = Layouts(
+            dp=8, tp=1, pp=1, ep=ep, micro_batch=1, accumulation_steps=1, shard_group=8,
+            zero_stage=zero,
+        )  # fmt: skip
+        return float(layout_state_bytes(
+            replace(shapes, experts=experts), layouts, Software(), replace(
+                nothing, gathered_layers=0.0
+            ), layers=np.asarray(32.0), embeddings=2.0,
+        ))  # fmt: skip
+
+    for zero in (0, 1, 2, 3):
+        # A dense model of the same attention: what the experts add, over all eight devices.
+        dense = held(1, zero, experts=1) - _one_block(zero)
+        added = 8 * (held(8, zero) - dense)
+        assert added == pytest.approx(18 * of_experts, rel=1e-9)
+
+
+def _one_block(zero: int) -> float:
+    """State of the dense model's feed-forward blocks on one of eight ranks [bytes]."""
+    block = 32 * 3 * 4096 * 14336
+    weight, gradient, rest = 2.0, 4.0, 12.0
+    return block * (
+        weight / (8 if zero >= 3 else 1)
+        + gradient / (8 if zero >= 2 else 1)
+        + rest / (8 if zero >= 1 else 1)
+    )
+
+
+# Software has names.
+
+
+def test_every_stack_can_be_named_and_says_what_a_setup_and_software_have() -> None:
+    assert tuple(STACKS) == get_args(Stack) == STACK_NAMES
+    words = {one.name for one in fields(TrainingSetup)}
+    columns = {one.name for one in fields(Software)}
+    for name, facts in STACKS.items():
+        assert set(facts.setup) <= words
+        assert set(facts.software) <= columns
+        assert ENTRIES["stack"].kind.read(name, "--stack") == name
+        setup = restacked(DEFAULT_SETUP, {"stack": name})
+        work = transformer_work(LLAMA_8B, micro_batch=1, setup=setup)
+        software = software_of(work)
+        for column, value in facts.software.items():
+            assert getattr(software, column) == value
+        job = job_from_spec(JobSpec(layers=2, hidden=64, heads=2), SetupRequest(stack=name))
+        assert job.work is not None
+        assert job.work.setup.stack == name
+
+
+def test_what_is_said_beside_a_stack_wins() -> None:
+    setup = restacked(DEFAULT_SETUP, {"stack": "torchtitan", "kernels": "eager"})
+    assert (setup.kernels, setup.gradients) == ("eager", "fp32")
+    assert restacked(setup, {"overlaps": False}).stack == "torchtitan"
+
+
+def test_a_split_model_runs_in_megatron_and_adapters_on_the_trainer_where_nobody_says() -> None:
+    def usual(precision: Any = "bf16", is_split: bool = False, **setup: Any) -> Stack | None:
+        work = transformer_work(
+            LLAMA_8B, micro_batch=1, precision=precision, setup=TrainingSetup(**setup)
+        )
+        return usual_stack(work, is_split=is_split)
+
+    assert usual() is None
+    assert usual(is_split=True) == "nemo"
+    assert usual("fp16", is_split=True) == "megatron-lm"
+    assert usual(adapter_rank=8) == "trainer"
+    assert usual(weights="bf16") == "trainer"
+
+
+def test_a_named_stack_narrows_the_interval() -> None:
+    split = replace(case.SPACE, tp=8, pp=4)
+    plain, named = (
+        asked("8x8xH100-SXM5-80GB@400Gbps", LLAMA_70B, batch=256, per_node=8, space=split, **said)
+        for said in ({}, {"stack": "nemo"})
+    )
+    assert plain.step_s[0] == pytest.approx(named.step_s[0])
+    assert named.high_s[0] / named.low_s[0] < plain.high_s[0] / plain.low_s[0]
+
+
+def test_older_software_is_slower_and_fine_tuning_recomputes() -> None:
+    split = replace(case.SPACE, tp=8, pp=4)
+    new, old = (
+        asked("8x8xA100-SXM4-80GB@1600Gbps", LLAMA_70B, batch=256, per_node=8, space=split,
+              stack=stack).step_s[0]
+        for stack in ("nemo", "megatron-lm")
+    )  # fmt: skip
+    assert old > 1.2 * new
+    tuned = asked("8xA100-SXM4-80GB", batch=16, per_node=8, stack="trainer").step_s[0]
+    kept = asked("8xA100-SXM4-80GB", batch=16, per_node=8, stack="trainer",
+                 space=SearchSpace(recomputes=("none",))).step_s[0]  # fmt: skip
+    assert tuned > 1.1 * kept
+
+
+def test_a_table_left_out_says_nothing_of_any_way_to_ask() -> None:
+    model = load()
+    table = model.asked["plain"][0].table
+    without = model.left_out(table, table)
+    assert without.parameters == model.without(table)
+    for errors in (without.errors, *without.asked.values()):
+        assert table not in {e.table for e in errors}
+    assert set(without.asked) == set(get_args(layout_model.Asked))
