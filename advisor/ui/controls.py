@@ -38,7 +38,8 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
         "average_every": "Steps between averagings",
     }),
     ("Job and software", {
-        "batch": "Global batch", "precision": "Precision", "kernels": "Kernels",
+        "batch": "Global batch", "precision": "Precision", "stack": "Training stack",
+        "kernels": "Kernels",
         "attention": "Attention", "optimizer": "Optimizer", "weights": "Weights",
         "lora": "LoRA rank", "base_bits": "Bits of frozen weights", "frozen": "Frozen share",
         "overlap": "Overlap gradients",

@@ -397,6 +397,11 @@ class LayoutProblem(LayoutConditions):
         missing_s = self._stay(axis, recomputes(space), stays, found)
         if moves["zero_stage"].size:
             self._move(axis, recomputes(space), moves, missing_s, found)
+        if found.best is not None:
+            # The allocator holds on to what was freed until the device is full.
+            shown = float(self.used_bytes(layout_columns(found.best.layout)))
+            shown = min(shown, float(self.machines.memory_bytes))
+            found.best = replace(found.best, memory_bytes=shown)
         return found
 
     def fits(self, devices: int, global_batch: int, space: SearchSpace) -> bool:
@@ -468,10 +473,7 @@ class LayoutProblem(LayoutConditions):
             found.least_s = float(step_s[index])
             place = tuple(int(i) for i in index)
             layout = layout_at(layouts, place, shape)
-            # The allocator holds on to what was freed until the device is full.
-            shown = self.used_bytes(layout_columns(layout))
-            shown = np.minimum(shown, float(self.machines.memory_bytes))
-            found.best = _planned(layout, times, (shown, on_host), place, shape)
+            found.best = _planned(layout, times, (used, on_host), place, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
 

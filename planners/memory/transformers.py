@@ -343,22 +343,29 @@ def _tensor_bytes(
         shapes, layouts, software, constants, layers=layers,
         embeddings=stage_tables(shapes, layouts),
     )  # fmt: skip
-    first, last, least = _passing_bytes(shapes, layouts, software, constants, layers)
+    first, last = _passing_bytes(shapes, layouts, software, constants, layers)
     of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
+    passing = np.maximum(first, of_last)
     absent = _absent_bytes(shapes, layouts, software, layers)
-    return states, np.maximum(np.maximum(first, of_last) - absent, least)
+    if absent is None:
+        return states, passing
+    # The last layer to go backward holds what it keeps when all gradients are there.
+    one_layer = layer_activation_bytes(shapes, layouts, software)
+    return states, np.maximum(passing - absent, one_layer)
 
 
-def _absent_bytes(shapes: Shapes, layouts: Layouts, software: Software, layers: Floats) -> Floats:
+def _absent_bytes(
+    shapes: Shapes, layouts: Layouts, software: Software, layers: Floats
+) -> Floats | None:
     """Return the gradients that are not there yet when activations and logits peak [bytes].
 
     Those of the only micro-batch, where they are freed after every update: they come one layer
-    after the other, as activations go.
+    after the other, as activations go. None where there are none in any row.
     """
     is_lone = (np.asarray(layouts.accumulation_steps) == 1) & (np.asarray(layouts.pp) == 1)
     is_absent = is_lone & (np.asarray(software.keeps_gradients) == 0)
     if not np.any(is_absent):
-        return np.asarray(0.0)
+        return None
     tables = stage_tables(shapes, layouts)
     held = held_parameters(shapes, layouts, layers=layers, tables=tables)
     shared = np.where(np.asarray(layouts.zero_stage) >= 2, shard_ranks(layouts), 1.0)
@@ -372,11 +379,10 @@ def _passing_bytes(
     software: Software,
     constants: MemoryConstants,
     layers: Floats,
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[Floats, Floats]:
     """Return activations and logits of a pass on the first and on the last stage [bytes].
 
-    The third is what the last layer to go backward holds, when all gradients are there. Logits
-    and their gradient are gone before the first layer is computed again.
+    Logits and their gradient are gone before the first layer is computed again.
     """
     # Offloaded activations leave only the layer at work on the device; so does recomputation.
     offloads = np.asarray(layouts.offloads_activations)
@@ -391,7 +397,7 @@ def _passing_bytes(
     sent = np.where(np.asarray(layouts.pp) > 1, sent_bytes(shapes, layouts, software), 0.0)
     first = in_flight(layouts) * (layers * kept + sent) + live
     last = layers * kept + np.maximum(live, logits)
-    return np.asarray(first), np.asarray(last), np.asarray(np.maximum(kept, whole))
+    return np.asarray(first), np.asarray(last)
 
 
 def _is_megatron_core(software: Software) -> NDArray[np.bool_]:
@@ -416,6 +422,8 @@ def kept_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
     """Return what one layer keeps of one micro-batch, on the device or on the host [bytes]."""
     whole = layer_activation_bytes(shapes, layouts, software)
     boundary = boundary_bytes(shapes, layouts)
+    if not np.any(software.splits_inputs):
+        return np.where(np.asarray(layouts.recompute) == 2, boundary, whole)
     # Under sequence parallelism they are shared out already.
     is_split = np.asarray(software.splits_inputs, bool) & ~np.asarray(
         layouts.is_sequence_parallel, bool

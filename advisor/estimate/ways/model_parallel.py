@@ -19,7 +19,6 @@ from advisor.answer import Bottleneck
 from advisor.estimate.case import StepCase
 from advisor.estimate.knowledge.layout_model import (
     Asked,
-    LayoutModel,
     operator_table,
     passed_share,
     shapes_law,
@@ -188,9 +187,9 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     if known is not None:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
-        of_law = _law_log_sd(constants.layout, known.generation, "told the stack")
+        of_law = _law_log_sd(case, known.generation, "told the stack")
         if work.setup.stack is None or work.setup.is_stack_assumed:
-            unnamed = _law_log_sd(constants.layout, known.generation, "plain")
+            unnamed = _law_log_sd(case, known.generation, "plain")
         bare_sd = np.maximum(bare_sd, of_law)
     factor, log_sd = case.anchors.calibration(
         [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
@@ -223,9 +222,14 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     )
 
 
-def _law_log_sd(layout: LayoutModel, generation: int, asked: Asked) -> float:
-    """Return the deviation of ln(step) that left-out tables of a way to ask say."""
-    return layout.log_half_width(generation, 0.9, asked=asked) / REACH_90
+def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
+    """Return the deviation of ln(step) that left-out tables of a way to ask say; made once."""
+    key = ("law", generation, asked)
+    if key not in case.seen:
+        layout = case.constants.layout
+        case.seen[key] = layout.log_half_width(generation, 0.9, asked=asked) / REACH_90
+    known: float = case.seen[key]
+    return known
 
 
 def _machines(case: StepCase, row: int, precision: int) -> Machines:
