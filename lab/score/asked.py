@@ -360,17 +360,23 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
             setup["weights"] = "bf16"
     elif rows.is_tuned[row]:
         setup["stack"] = "trainer"  # --finetune
-    of_products = ASKED[int(machines.precision)]
     return Typed(
         name=str(rows.row_id[row]),
         transformer=transformer(shapes),
-        precision="bf16" if str(rows.precision[row]) == "bf16" else of_products,
+        precision=_typed_precision(str(rows.precision[row]), int(machines.precision)),
         global_batch=int(rows.global_batch[row]),
         setup=setup,
         space=_typed_space(rows, row, how=how),
         fleet=fleet_of(rows, row),
         machines=int(rows.devices[row]) // int(machines.devices_per_node),
     )
+
+
+def _typed_precision(said: str, code: int) -> Precision:
+    """Return the precision that is typed: what the table says, where its products are 16-bit."""
+    if code:
+        return ASKED[code]
+    return "bf16" if said == "bf16" else "fp8" if said.startswith("fp8") else "fp16"
 
 
 def _typed_space(rows: LayoutRows, row: int, *, how: Asked) -> SearchSpace:
