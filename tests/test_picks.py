@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from advisor.answer import Candidate, Configuration, Estimate, Offer, Recommendation
 from advisor.ask import Constraints, JobSpec
+from advisor.catalogue import Catalogue, OfferFilter
 from advisor.collectors.format.event_facts import Told
+from advisor.estimate.answer import offer_of
 from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job
@@ -520,3 +522,31 @@ def test_the_best_value_is_among_the_rows_of_the_screen(
     best_row = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     name = best_row.configuration.parts[0][0].instance_type
     assert any(line.startswith(f"{best_row.rank:>4} ") and name in line for line in lines)
+
+
+def test_every_row_says_the_day_of_its_price_and_undated_ones_can_be_left_out() -> None:
+    catalogue = Catalogue.load(with_overrides=False)
+    asking = Predictor(catalogue, learned=None)
+    job = described_job(
+        transformer_work(
+            Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50304),
+            micro_batch=1,
+        ),
+        name="gpt2", global_batch=512, steps=1000,
+    )  # fmt: skip
+    every, dated = (
+        recommend(job, Constraints(is_dated=is_dated, pricings=("on-demand", "spot"), top=20),
+                  predictor=asking)
+        for is_dated in (False, True)
+    )  # fmt: skip
+    undated = catalogue.select(OfferFilter()), catalogue.select(OfferFilter(is_dated=True))
+    assert len(undated[1]) < len(undated[0])
+    for found in (every, dated):
+        offers = [offer for one in found.front for offer, _ in one.configuration.parts]
+        assert all(offer.price_status for offer in offers)
+        assert found.catalogue.as_of == max(offer.price_as_of for offer in offers)
+        assert any("price" in line for line in str(found).splitlines())
+    assert all(o.price_as_of for one in dated.front for o, _ in one.configuration.parts)
+    # What AWS asks for spot machines is nowhere listed for all regions: it was derived.
+    spot = catalogue.select(OfferFilter(providers=("aws",), pricing=["spot"]))
+    assert all(offer_of(catalogue, spot, row).price_status.startswith("derived") for row in (0, 9))
