@@ -214,6 +214,7 @@ _ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
     "one run": ("instance", "jobs with one run on a GPU"),
     "on a GPU": ("instance", "jobs with one run on a GPU"),
     "on a CPU": (None, "a job recorded on a CPU"),
+    "rehearsed": (None, "a rehearsed job"),
     "as a program": (None, "a job of which only the whole run is known"),
 }
 
@@ -323,6 +324,8 @@ def how_known(job: Job, *, devices: float = 1) -> str:
         return "as a program"
     if job.measured is not None:
         return "on a GPU" if job.measured.device == "cuda" else "on a CPU"
+    if job.is_rehearsed:
+        return "rehearsed"
     setup = job.work.setup
     if job.work.transformer is None:
         return "described"
