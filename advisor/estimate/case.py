@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
+from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.errors import ModelError
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE
@@ -395,6 +396,16 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     )
 
 
+def is_step_uncertain(job: Job) -> bool:
+    """Whether the clock says too little of the recorded step to answer for processors.
+
+    The one rule of recordings: beyond ``MOST_RATIO`` between its ends an interval is no answer.
+    """
+    if job.measured is None or job.measured.device != "cpu":
+        return False
+    return ratio(job.measured.log_sd, job.length_log_sd) > MOST_RATIO
+
+
 def host_core_speed(job: Job) -> float | None:
     """Return the speed of one core of the host, None where it was not measured. [1/s]."""
     benchmark = job.measured.host.benchmark if job.measured else None
@@ -702,6 +713,10 @@ class StepCase:
             ("network_unknown", self.known_network & self.is_network_assumed(type_index, count)),
             ("no_time_model", fleet.device[type_index] < 0),
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
+            (
+                "recorded_step_uncertain",
+                ~fleet.is_accelerated[type_index] & is_step_uncertain(self.job),
+            ),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]
         if is_known_by_runs(self.work):

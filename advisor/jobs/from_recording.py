@@ -481,7 +481,8 @@ def job_from_recording(
 
     Raises RunError if the recording lacks what a prediction needs: steps, a batch size, the job's
     length. Raises NotKnownError if what it has is too uncertain to answer from
-    (``collectors.derive.certainty``). Raises UsageError if a given length or batch makes no sense.
+    (``collectors.derive.certainty``) and no step was traced on a processor. Raises UsageError if a
+    given length or batch makes no sense.
     """
     lengths = (epochs, total_steps, total_samples)
     _check_lengths(*lengths, global_batch)
@@ -506,7 +507,8 @@ def job_from_recording(
             total_samples=total_samples,
             startup_log_sd=startup_log_sd,
         )
-    if missing := shortfall_of(recording, is_length_given=is_length_given):
+    missing = shortfall_of(recording, is_length_given=is_length_given)
+    if missing and not _is_traced_on_processor(recording):
         raise NotKnownError(missing[0], hint=missing[1])
     if recording.deep_step is None:
         raise RunError(
@@ -559,6 +561,15 @@ def job_from_recording(
         noise=gradient_noise(recording),
     )
     return recognised(job)
+
+
+def _is_traced_on_processor(recording: Recording) -> bool:
+    """Whether an accelerator is asked about the traced step alone, whatever the clock here said.
+
+    Rows of processors, which the clock does enter, are refused one by one
+    (``estimate.case.StepCase.status``).
+    """
+    return recording.deep_step is not None and recording.deep_step.device == "cpu"
 
 
 def _checkpoints(saves: Saves | None, parameter_bytes: float) -> Saves | None:
@@ -672,10 +683,14 @@ def _feed(recording: Recording, step: StepTime, samples: int, used: Resources) -
     )
 
 
+# A clock that says nothing of a step: a 90 % interval of a factor of a hundred either way.
+_MOST_LOG_SD = math.log(100.0) / REACH_90
+
+
 def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
     return Measured(
         step_s=step.corrected_s,
-        log_sd=step_log_sd(step),
+        log_sd=min(step_log_sd(step), _MOST_LOG_SD),
         host=recording.host,
         threads=recording.threads,
         device=deep.device,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
 from advisor.collectors.derive import advised_memory_bytes
-from advisor.estimate.case import SPACE, StepCase, fitted_rows, placements
+from advisor.estimate.case import SPACE, StepCase, fitted_rows, is_step_uncertain, placements
 from advisor.estimate.time_columns import (
     CODE,
     WAITS,
@@ -350,7 +350,8 @@ def _parts(
 
 def is_answer(job: Job, space: SearchSpace | None) -> bool:
     """Whether the recorded step answers what is asked of the recorded machine."""
-    return job.measured is not None and job.is_as_recorded and space in (None, SPACE)
+    is_whole = job.is_as_recorded and space in (None, SPACE)
+    return job.measured is not None and is_whole and not is_step_uncertain(job)
 
 
 def as_recorded(job: Job, columns: TimeColumns) -> TimeColumns:
