@@ -318,11 +318,13 @@ def input_bytes(loading: Loading | None, micro_batch: int) -> float:
 # The work of a recorded job: the traced step's operators, layers, software, for the planners.
 
 
-# What a call of a script takes on the host, Python included. The device model's 8 us are those of
-# kernels alone, which its suites measured. Six small steps with their updates over lists take 8.7
-# to 14.0 us a call on this project's machine, without a driver (lab/experiments/eager_calls.py,
-# 2026-11-22): their geometric mean, until a GPU says more.
-_CALL_S = 11e-6
+# What a call that Python makes takes on a host with a GPU, its driver included, by the major
+# version of PyTorch; calls of autograd's engine and of updates over lists take a fifth of it
+# (``DeviceParameters.engine_call_fraction``). Under PyTorch 1 as fitted to the steps of 32
+# networks on seven hosts (tests/test_recorded_steps.py); under 2 a prior: today's hosts need 25
+# to 30 us over all calls of a ResNet-50. A processor without a driver takes 9 to 14 here
+# (lab/experiments/eager_calls.py), which is nobody's GPU.
+_CALL_S: Final = {1: 100e-6, 2: 52e-6}
 # Traced as one call already, or no work at all.
 _KERNELS_OF_LISTS = ("aten::_foreach", "aten::_fused", "profiler::")
 
@@ -335,12 +337,24 @@ def _kind(row: OperatorCount) -> OperatorKind:
     return convolution_kind(row.shapes, row.flop / row.count) if kind == "convolution" else kind
 
 
+def call_s(torch_version: str | None) -> float:
+    """Return what a call that Python makes takes on an unseen host [s].
+
+    >>> call_s("1.12.1+cu113") > call_s("2.9.0") == call_s(None)
+    True
+    """
+    major = (torch_version or "2").split(".")[0]
+    return _CALL_S[1 if major in ("0", "1") else 2]
+
+
 def recorded_work(
-    deep: DeepStep, loading: Loading | None, optimizers: Collection[str] = ()
-) -> Work:
+    deep: DeepStep, loading: Loading | None, optimizers: Collection[str] = (),
+    torch_version: str | None = None,
+) -> Work:  # fmt: skip
     """Divide the traced step by its passes: one micro-batch without accumulation.
 
-    ``optimizers`` are the classes' names.
+    ``optimizers`` are the classes' names; ``torch_version``: of the software, which will start
+    the calls elsewhere too.
     """
     passes = max(deep.micro_batches, 1)
     shrinks = _over_lists(deep, optimizers)
@@ -386,7 +400,7 @@ def recorded_work(
         ),
         precision=recorded_precision(deep),
         setup=recorded_setup(deep),
-        call_s=_CALL_S if deep.device == "cpu" else None,
+        call_s=call_s(torch_version) if deep.device == "cpu" else None,
         moments=moments_of(deep),
     )
 
@@ -527,7 +541,9 @@ def job_from_recording(
     ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
     job = Job(
         name=recording.run_id,
-        work=recorded_work(recording.deep_step, loading, recording.optimizers),
+        work=recorded_work(
+            recording.deep_step, loading, recording.optimizers, recording.host.torch_version
+        ),
         program=None,
         global_batch=batch,
         heads=recorded_heads(recording.deep_step.operators),

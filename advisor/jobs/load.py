@@ -173,7 +173,9 @@ def job_from_spec(
     else:
         if job is None:
             job, spec = _recorded_or_saved(spec)
-        found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
+        is_autocast = asked.weights != "bf16"
+        job = _in_precision(job, spec.precision, is_autocast=is_autocast)
+        found = with_setup(_sized(job, spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     found = replace(found, actuals=(*found.actuals, *actuals))
     return _surrounded(
@@ -330,10 +332,11 @@ def _sequence(job: Job, spec: JobSpec) -> int:
     return sequence
 
 
-def _in_precision(job: Job, precision: str | None) -> Job:
+def _in_precision(job: Job, precision: str | None, *, is_autocast: bool = True) -> Job:
     if precision is None or job.work is None:
         return job
-    return replace(job, work=in_precision(job.work, cast(Precision, precision)))
+    asked = cast(Precision, precision)
+    return replace(job, work=in_precision(job.work, asked, is_autocast=is_autocast))
 
 
 def _surrounded(

@@ -265,7 +265,8 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> _Single:
             out[i, rows] = part[cell] * scale
         out[5, rows] = columns.optimizer_s[at_device] * scale
         out[6, rows] = columns.optimizer_launch_s[at_device] * scale
-        out[7, rows] = log_sd[at_device]
+        host = columns.host_log_sd * anchors.unheard(targets, constants)[:, None]
+        out[7, rows] = np.hypot(log_sd[at_device], host[cell])
         extrapolating[rows] = columns.is_extrapolating[at_device]
     return _Single(
         micro_batch_s=out[0], backward_s=out[1], compute=out[2], memory=out[3], launch=out[4],
