@@ -119,6 +119,7 @@ def step_time(
     ]
     forward, backward, optimizer = (parts for parts, _ in phases)
     compute, memory, launch = (f + b for f, b in zip(forward, backward, strict=True))
+    on_hosts = phases[0][1] + phases[1][1] + phases[2][1]
     log_sd, is_extrapolating = _uncertainty(work, table, devices, parameters)
     return StepColumns(
         micro_batch_s=compute + memory + launch,
@@ -129,9 +130,7 @@ def step_time(
         memory_s=memory,
         launch_s=launch,
         log_sd=log_sd,
-        host_log_sd=_over_hosts(np.sum([total for _, total in phases[:2]], axis=0) + phases[2][1])[
-            1
-        ],
+        host_log_sd=_over_hosts(on_hosts)[1],
         is_extrapolating=is_extrapolating,
         runs_as=tuple(runs_as(device, work.precision) for device in devices),
     )
