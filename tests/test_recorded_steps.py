@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from scipy.optimize import least_squares
 
 from advisor import data
 from advisor.ask import JobSpec, SetupRequest
+from advisor.collectors.derive.store import read_recording
 from advisor.estimate.estimate import estimate_on_gpu
 from advisor.estimate.predictor import Predictor
 from advisor.jobs import job_from_spec
-from advisor.jobs.from_recording import call_s
+from advisor.jobs.from_recording import call_s, job_from_recording
 from advisor.jobs.job import Job
+from advisor.jobs.load import read_job, write_job
 from advisor.lab import score
 from advisor.lab.data import recorded
 from advisor.lab.score.recorded import without_group
@@ -36,6 +39,7 @@ PUBLISHED = {
     "torchvision-shufflenet_v2_x1_0-b2": 2.28, "timm-vit_base_patch16_224-b2": 86.57,
 }  # fmt: skip
 TWICE = [n for n in recorded.stored_jobs() if n.endswith("-b16")]
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 GPUS = ("V100-SXM2-16GB", "T4", "H100-SXM5-80GB")
 
 
@@ -253,3 +257,22 @@ def test_the_protocol_beats_every_simpler_rule() -> None:
     rules = [scores.median_ape_fraction for scores in found.baselines.values()]
     assert found.overall.median_ape_fraction < 0.5 * min(rules)
     assert 0.85 <= (found.overall.coverage or 0.0) <= 0.97
+
+
+def test_a_saved_job_answers_as_the_recording_does(physics: Predictor, tmp_path: Path) -> None:
+    job = job_from_recording(read_recording(GOLDEN), total_steps=1000)
+    write_job(job, tmp_path / "job.json")
+    saved = read_job(tmp_path / "job.json")
+    for gpu in GPUS:
+        one, two = (estimate_on_gpu(physics, j, gpu).step_time_s for j in (job, saved))
+        assert (two.low, two.value, two.high) == (one.low, one.value, one.high)
+
+
+def test_a_job_saved_before_hosts_were_known_is_started_by_todays(tmp_path: Path) -> None:
+    job = job_from_recording(read_recording(GOLDEN), total_steps=1000)
+    assert job.work is not None
+    old = replace(job, work=replace(job.work, call_s=11e-6))
+    write_job(old, tmp_path / "job.json")
+    found = read_job(tmp_path / "job.json").work
+    assert found is not None
+    assert found.call_s == job.work.call_s

@@ -26,7 +26,7 @@ from advisor.jobs.describe import (
     sequence_notes,
     with_setup,
 )
-from advisor.jobs.from_recording import job_from_recording
+from advisor.jobs.from_recording import call_s, job_from_recording
 from advisor.jobs.job import BOOT_S, Job
 from advisor.jobs.runs import (
     Actual,
@@ -101,13 +101,25 @@ def read_job(path: Path) -> Job:
 
 
 def _today(job: Any) -> Any:
-    """Return a job as it is written today; older files say only whether it ``is_compiled``."""
+    """Return a job as it is written today.
+
+    Older files say only whether it ``is_compiled``, and that a call takes what it does on a
+    processor without a driver.
+    """
     work = job.get("work") if isinstance(job, dict) else None
-    if not isinstance(work, dict) or "setup" in work or "is_compiled" not in work:
+    if not isinstance(work, dict):
+        return job
+    if work.get("call_s") == _WITHOUT_DRIVER_S:
+        work = work | {"call_s": call_s(None)}
+        job = job | {"work": work}
+    if "setup" in work or "is_compiled" not in work:
         return job
     rest = {name: value for name, value in work.items() if name != "is_compiled"}
     kernels = "compiled" if work["is_compiled"] is True else "eager"
     return job | {"work": rest | {"setup": {"kernels": kernels}}}
+
+
+_WITHOUT_DRIVER_S: Final = 11e-6
 
 
 def _check(job: Job) -> None:
