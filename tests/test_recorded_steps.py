@@ -276,3 +276,22 @@ def test_a_job_saved_before_hosts_were_known_is_started_by_todays(tmp_path: Path
     found = read_job(tmp_path / "job.json").work
     assert found is not None
     assert found.call_s == job.work.call_s
+
+
+@pytest.mark.parametrize(("workers", "delayed"), [(2, 0.0), (2, 0.6)])
+def test_neighbours_of_the_laptop_are_no_input_of_the_gpu(workers: int, delayed: float) -> None:
+    """Loaders that waited for a core are not slow; those that stood still are."""
+    seen = read_recording(GOLDEN)
+    assert seen.step_time is not None
+    assert seen.loading is not None
+    assert seen.host.cpu_limit == 2
+    first = replace(seen.readings[0], t_s=100.0, cpu_s=0.0, run_delay_s=0.0)
+    last = replace(first, t_s=110.0, cpu_s=13.0, run_delay_s=10.0 * delayed)
+    loading = replace(
+        seen.loading, workers=workers, wait_s=0.5 * seen.step_time.corrected_s,
+        cpu_s_per_sample=1e-9,
+    )  # fmt: skip
+    job = job_from_recording(
+        replace(seen, readings=(first, last), loading=loading), total_steps=1000
+    )
+    assert (job.feed.idle_s_per_sample > 0) == (delayed == 0.0)

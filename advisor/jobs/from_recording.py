@@ -693,10 +693,23 @@ def _feed(recording: Recording, step: StepTime, samples: int, used: Resources) -
             cpu_s=seen.cpu_s_per_sample,
             samples=samples,
             workers=seen.workers,
-            busy_cores=used.busy_cores or 0.0,
+            busy_cores=(used.busy_cores or 0.0) + _cores_waited_for(recording),
             cores=recording.host.cpu_limit or recording.host.logical_cpus,
         ),
     )
+
+
+def _cores_waited_for(recording: Recording) -> float:
+    """Return how many cores the job's processes would have used beside those they had [cores].
+
+    Loaders that stand still for want of a core load as fast as any where there is one.
+    """
+    started_s = recording.startup_raw_s or recording.startup_s or 0.0
+    seen = [one for one in recording.readings if one.t_s >= started_s]
+    if len(seen) < 2 or seen[-1].t_s <= seen[0].t_s:
+        return 0.0
+    delayed_s = seen[-1].run_delay_s - seen[0].run_delay_s
+    return max(delayed_s, 0.0) / (seen[-1].t_s - seen[0].t_s)
 
 
 # A clock that says nothing of a step: a 90 % interval of a factor of a hundred either way.
