@@ -251,28 +251,27 @@ def errors_at(
     solved = _solved(parameters)
     cross = covariance(at, parameters.seen.points, parameters)
     by_peaks, by_rates = cross @ solved.of_peaks, cross @ solved.of_rates
-    half = solved.whitener @ cross.T
+    told = cross @ solved.inverse @ cross.T
     return ExpectedErrors(
-        mean=np.where(is_measured, by_rates, by_peaks), covariance=prior - half.T @ half
+        mean=np.where(is_measured, by_rates, by_peaks), covariance=prior - 0.5 * (told + told.T)
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    whitener: Floats
+    inverse: Floats
     of_peaks: Floats
     of_rates: Floats
 
 
 @lru_cache(maxsize=4)
 def _solved(parameters: ResidualParameters) -> _Solved:
-    """Return (K + N)^-1 e of the published steps, and the inverse of the Cholesky factor."""
+    """Return (K + N)^-1 of the published steps, and its product with their errors."""
     seen = parameters.seen
-    whole = measured_covariance(seen.points, parameters)
-    errors = np.c_[seen.of_peaks, seen.of_rates]
-    found: Floats = np.asarray(np.linalg.solve(whole, errors), dtype=np.float64)
-    whitener = np.linalg.inv(np.linalg.cholesky(whole))
-    return _Solved(whitener=whitener, of_peaks=found[:, 0], of_rates=found[:, 1])
+    inverse = np.asarray(np.linalg.inv(measured_covariance(seen.points, parameters)), np.float64)
+    return _Solved(
+        inverse=inverse, of_peaks=inverse @ seen.of_peaks, of_rates=inverse @ seen.of_rates
+    )
 
 
 def conditioned(

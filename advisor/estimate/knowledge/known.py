@@ -276,7 +276,8 @@ def _nearest(job: Job) -> tuple[Actual, ...]:
     def far(one: Actual) -> float:
         return abs(math.log((one.batch or job.global_batch) / job.global_batch))
 
-    return tuple(sorted(job.actuals, key=far)[:_MOST_BELIEVED])
+    nearest = set(sorted(job.actuals, key=far)[:_MOST_BELIEVED])
+    return tuple(one for one in job.actuals if one in nearest)
 
 
 # Runs that are set beside answers: each is asked of the whole estimate.
@@ -333,18 +334,20 @@ class OwnRuns:
         """Return the job's runs beside what is answered in their places; None without any."""
         if not job.actuals:
             return None
-        key = (id(work), job.name, job.actuals, job.global_batch)
+        heard = _nearest(job)
+        key = (id(work), job.name, heard, tuple(one.batch or job.global_batch for one in heard))
         if key not in self._believed or self._believed[key][0] is not work:
             if len(self._believed) >= _MOST_KEPT:
                 self._believed.clear()
-            self._believed[key] = work, self._beside_answers(job, work)
+            self._believed[key] = work, self._beside_answers(job, work, heard)
         return self._believed[key][1]
 
-    def _beside_answers(self, job: Job, work: Work) -> Believed | None:
+    def _beside_answers(self, job: Job, work: Work, heard: tuple[Actual, ...]) -> Believed | None:
         placed, errors = [], []
-        for actual in _nearest(job):
+        laws = self.clusters(job, work)  # carry what they miss of their own runs themselves
+        for actual in heard:
             run, place = self._placed(job, actual), self._place(job, actual)
-            if run is None or place is None:
+            if run is None or place is None or run.key in laws:
                 continue
             there, row, count = place
             case = self._in_place(job, work, actual, _alone(there, int(row[0])))
