@@ -158,7 +158,7 @@ def recorded_job(name: str) -> Job | None:
         raise ModelError(f"cannot read {path}: {error}", hint="record it again") from error
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "job.json"
-        plain.write_bytes(text)
+        atomic.write_bytes(plain, text)
         job = read_job(plain)
     assert job.work is not None
     return replace(job, work=replace(job.work, call_s=call_s(TORCH)))
