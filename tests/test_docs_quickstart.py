@@ -31,7 +31,7 @@ def test_every_command_of_a_page_prints_what_it_shows(path: Path) -> None:
 def test_the_answers_of_the_readme_are_printed_letter_for_letter() -> None:
     found = list(QUICKSTART.examples(README.read_text(encoding="utf-8")))
     assert [("--run" in example.command, example.is_literal) for example in found] == [
-        (True, True), (False, True)
+        (True, True), (True, True), (False, True)
     ]  # fmt: skip
     with QUICKSTART.folder() as where:
         for example in found:
@@ -44,7 +44,7 @@ def test_the_answers_of_the_readme_are_printed_letter_for_letter() -> None:
 
 def test_the_readme_is_short_and_as_wrong_as_is_stored() -> None:
     text = README.read_text(encoding="utf-8")
-    assert len(text.split()) <= 900
+    assert len(text.split()) <= 1000
     lines = re.findall(r"\(`([a-z-]+)`\) \| ([\d.]+) % \| ([\d.]+) % \|", text)
     assert len(lines) == 6
     for name, median, p90 in lines:

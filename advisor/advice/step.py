@@ -159,7 +159,7 @@ def _fused_attention(facts: Facts) -> Iterator[Advice | None]:
             kind="lines", text="y = F.scaled_dot_product_attention(q, k, v, is_causal=...)"
         ),
     }
-    if job.measured is None:
+    if job.measured is None and not job.is_rehearsed:
         flash = job_from_spec(JobSpec(), SetupRequest(attention="flash"), job=job)
         yield facts.priced(flash, rests_on=MODEL, **usual)  # type: ignore[arg-type]
         return

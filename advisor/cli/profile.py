@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -105,6 +105,25 @@ def profile(
             "--working-set", help="Also record how much of its memory the script touches (Linux)."
         ),
     ] = False,
+    rehearse: Annotated[
+        bool | None,
+        typer.Option(
+            "--rehearse/--no-rehearse",
+            help="Compute nothing: run the script with tensors that have shapes and no memory, as "
+            "on a GPU. By default where it wants one that is not there.",
+            show_default=False,
+        ),
+    ] = None,
+    rehearse_as: Annotated[
+        str, typer.Option("--as", metavar="8xH100", help="Devices that a rehearsed script finds.")
+    ] = "1xH100",
+    ranks: Annotated[
+        int, typer.Option(help="Processes that a rehearsed script trains together with.", min=1)
+    ] = 1,
+    rank: Annotated[int, typer.Option(help="The one of them that is rehearsed.", min=0)] = 0,
+    network: Annotated[
+        bool, typer.Option("--network", help="Let a rehearsed script open connections.")
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show neither progress nor summary.")
     ] = False,
@@ -143,12 +162,53 @@ def profile(
         workers=workers,
         bandwidth_bit_per_s=None if bandwidth is None else 8 * bandwidth,
         working_set=working_set,
+        rehearsal=_rehearsal(rehearse, rehearse_as, ranks, rank, network),
     )
     if runs is None or not is_url(runs):
         become_agent(wanted)
     code = run_plan(wanted)
     share_run(Path(wanted.run), runs)
     raise typer.Exit(code)
+
+
+def _rehearsal(
+    is_wanted: bool | None, devices: str, ranks: int, rank: int, network: bool
+) -> dict[str, Any]:
+    """Return whether and as what the script is rehearsed."""
+    from advisor.collectors.run import rehearsed
+
+    count, _, name = (
+        devices.strip().rpartition("x") if devices[:1].isdigit() else ("1", "", devices)
+    )
+    if not count.isdigit() or not name:
+        raise UsageError(f"--as {devices!r} names no devices", hint="use H100, 8xH100 or 4xL4")
+    when: Literal["wanted", "always", "never"] = "never" if is_wanted is False else "wanted"
+    if is_wanted or ranks > 1:
+        when = "always"
+    device = None if name.upper() == "H100" else _device(name)
+    return rehearsed(
+        when=when, device=device, devices=int(count), ranks=ranks, rank=rank, network=network
+    )
+
+
+def _device(name: str) -> dict[str, Any]:
+    """Return what a script finds of an accelerator of the catalogue."""
+    from advisor.catalogue import Catalogue
+    from advisor.machines import one_gpu
+
+    catalogue = Catalogue.load()
+    row = catalogue.accelerators[one_gpu(name, catalogue)]
+    capability = row.compute_capability
+    if row.vendor != "NVIDIA" or capability is None:
+        raise UsageError(
+            f"{row.name} runs no CUDA: a script cannot be rehearsed as one",
+            hint="rehearse as a GPU of NVIDIA's; recommend asks about all of them",
+        )
+    return {
+        "name": f"NVIDIA {row.name}",
+        "memory_bytes": int(row.memory_bytes),
+        "capability": divmod(round(10 * capability), 10),
+    }
 
 
 def _command(words: list[str], pid: int | None) -> list[str]:

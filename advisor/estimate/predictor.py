@@ -66,7 +66,7 @@ class Physics:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
         self._fleet: Fleet | None = None
-        self._limited: dict[tuple[float | None, float | None], Fleet] = {}
+        self._limited: dict[tuple[float | None, float | None, bool], Fleet] = {}
         self._side_prices: SidePrices | None = None
         self.own_runs = OwnRuns(self)
 
@@ -100,7 +100,7 @@ class Physics:
 
     def fleet_of(self, job: Job) -> Fleet:
         """Return the catalogue's types as the job's limits leave them to it, made once."""
-        key = job.compute_threads, job.limits.cores
+        key = job.compute_threads, job.limits.cores, job.is_rehearsed
         if key not in self._limited:
             self._limited[key] = limited_fleet(self.fleet, job)
         return self._limited[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, get_args
 
 from advisor.collectors.derive import (
@@ -501,12 +502,13 @@ def job_from_recording(
     lengths = (epochs, total_steps, total_samples)
     _check_lengths(*lengths, global_batch)
     is_length_given = any(length is not None for length in lengths)
-    if recording.step_time is None:
+    step = recording.step_time
+    if step is None and recording.rehearsal is None:
         return whole_program(recording, is_length_given=is_length_given)
     startup_log_sd = with_correction(
         _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
     )
-    if recording.rounds is not None:
+    if recording.rounds is not None and step is not None:
         if global_batch is not None:
             raise UsageError(
                 f"run {recording.run_id} has no traced step: its batch cannot be changed here",
@@ -514,7 +516,7 @@ def job_from_recording(
             )
         return rounds_job(
             recording,
-            recording.step_time,
+            step,
             recording.rounds,
             epochs=epochs,
             total_steps=total_steps,
@@ -524,6 +526,11 @@ def job_from_recording(
     missing = shortfall_of(recording, is_length_given=is_length_given)
     if missing and not _is_traced_on_processor(recording):
         raise NotKnownError(missing[0], hint=missing[1])
+    if recording.deep_step is None and step is None:
+        raise RunError(
+            f"the rehearsal {recording.run_id} saw no whole training step",
+            hint="rehearse for longer: advisor profile --rehearse --for 10m SCRIPT",
+        )
     if recording.deep_step is None:
         raise RunError(
             f"run {recording.run_id} has step times but no traced step",
@@ -538,19 +545,23 @@ def job_from_recording(
     batch = global_batch or recorded_global
     saves = _checkpoints(recording.saves, recording.deep_step.parameter_bytes)
     used = resources_of(recording)
-    ends, end_steps = _epoch_ends(recording, recording.step_time, steps, recorded_global)
+    ends, end_steps = _epoch_ends(recording, step, steps, recorded_global)
     job = Job(
         name=recording.run_id,
+<<<<<<< HEAD
         work=recorded_work(
             recording.deep_step, loading, recording.optimizers, recording.host.torch_version
         ),
+=======
+        work=_work(recording, recording.deep_step),
+>>>>>>> main
         program=None,
         global_batch=batch,
         heads=recorded_heads(recording.deep_step.operators),
         total_steps=steps * recorded_global / batch,
         total_source=source,
-        feed=_feed(recording, recording.step_time, local_batch, used),
-        measured=_measured(recording, recording.step_time, recording.deep_step),
+        feed=_feed(recording, step, local_batch, used),
+        measured=None if step is None else _measured(recording, step, recording.deep_step),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
         # Once each, whatever the number of steps: the start, and the end after the last step.
@@ -562,7 +573,9 @@ def job_from_recording(
             loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
         ),
         checkpoint_bytes=None if saves is None else saves.size_bytes,
-        checkpoint_s=None if saves is None else saves.seconds,
+        checkpoint_s=None if saves is None or step is None else saves.seconds,
+        assumptions=_assumed(recording),
+        is_rehearsed=recording.rehearsal is not None,
         told=recording.told,
         limits=recording.limits,
         length_log_sd=length_log_sd(recording, is_length_given),
@@ -579,6 +592,7 @@ def job_from_recording(
     return recognised(job)
 
 
+<<<<<<< HEAD
 def _is_traced_on_processor(recording: Recording) -> bool:
     """Whether an accelerator is asked about the traced step alone, whatever the clock here said.
 
@@ -586,6 +600,36 @@ def _is_traced_on_processor(recording: Recording) -> bool:
     (``estimate.case.StepCase.status``).
     """
     return recording.deep_step is not None and recording.deep_step.device == "cpu"
+=======
+def _work(recording: Recording, deep: DeepStep) -> Work:
+    """Return the work of the traced step; a rehearsed one is called by the host like any other."""
+    work = recorded_work(deep, recording.loading, recording.optimizers)
+    if recording.rehearsal is None:
+        return work
+    # A rank of a script that shards its parameters updates its own shard alone.
+    held = recording.rehearsal.held_bytes.get("parameters", 0)
+    shards = max(1, round(deep.parameter_bytes / held)) if held else 1
+    whole = tuple(
+        replace(
+            o, flop=o.flop * shards, bytes=o.bytes * shards, fixed_bytes=o.fixed_bytes * shards
+        )
+        for o in work.operators
+        if o.phase == "optimizer"
+    )
+    others = tuple(o for o in work.operators if o.phase != "optimizer")
+    return replace(work, operators=(*others, *whole), call_s=_CALL_S)
+
+
+def _assumed(recording: Recording) -> tuple[str, ...]:
+    """Return what a rehearsal leaves open, in words; empty for what was run for real."""
+    rehearsal = recording.rehearsal
+    if rehearsal is None:
+        return ()
+    found = [rehearsal.words, *rehearsal.notes]
+    if rehearsal.has_decided:
+        found.append("the length is a bound: a made-up value decides how long training lasts")
+    return tuple(found)
+>>>>>>> main
 
 
 def _checkpoints(saves: Saves | None, parameter_bytes: float) -> Saves | None:
@@ -659,11 +703,16 @@ def _steps_per_epoch(recording: Recording, batch: int) -> float:
 
 
 def _epoch_ends(
-    recording: Recording, step: StepTime, steps: float, batch: int
+    recording: Recording, step: StepTime | None, steps: float, batch: int
 ) -> tuple[float, float]:
     """Return how many epochs end in the whole job, and what each end takes in steps."""
     loading = recording.loading
-    if recording.boundary_s is None or loading is None or not loading.dataset_samples:
+    if (
+        recording.boundary_s is None
+        or step is None
+        or loading is None
+        or not loading.dataset_samples
+    ):
         return 0.0, 0.0
     return steps * batch / loading.dataset_samples, recording.boundary_s / step.corrected_s
 
@@ -675,7 +724,7 @@ def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
     return _UNSEEN_ENDS_LOG_SD if has_ends and recording.boundary_s is None else 0.0
 
 
-def _feed(recording: Recording, step: StepTime, samples: int, used: Resources) -> Feed:
+def _feed(recording: Recording, step: StepTime | None, samples: int, used: Resources) -> Feed:
     seen = recording.loading
     if seen is None:
         return Feed(
@@ -687,7 +736,9 @@ def _feed(recording: Recording, step: StepTime, samples: int, used: Resources) -
         wait_s=seen.wait_s,
         sample_bytes=seen.sample_bytes,
         dataset_samples=seen.dataset_samples,
-        idle_s_per_sample=idle_s_per_sample(
+        idle_s_per_sample=0.0
+        if step is None
+        else idle_s_per_sample(
             step_s=step.corrected_s,
             wait_s=seen.wait_s,
             cpu_s=seen.cpu_s_per_sample,

@@ -201,12 +201,15 @@ class Job:
     spread: RankSpread | None = None
     # of its recorded gradients; None where a step has one gradient norm only
     noise: NoiseScale | None = None
+    # its step was traced with nothing computed, on an accelerator that was not there: it needs one
+    is_rehearsed: bool = False
 
     def __repr__(self) -> str:
         """Say in one line which job this is, how long it is, and what is known of its step."""
         what = "program" if self.work is None else f"{count_text(self.work.parameters)} parameters"
         length = f"{self.total_steps:,.0f} steps of {self.global_batch:,} samples"
-        seen = "described, nothing measured"
+        known = "rehearsed" if self.is_rehearsed else "described"
+        seen = f"{known}, nothing measured"
         if self.measured is not None:
             cpu = self.measured.host.cpu_model
             seen = f"{seconds_text(self.measured.step_s)} a step measured on {cpu}"
@@ -301,6 +304,8 @@ class Job:
                 *(run.words for run in self.layout_runs),
             ],
         }
+        if self.is_rehearsed:
+            facts["is_rehearsed"] = True
         if self.program is not None and self.program.unit:
             facts["rounds"] = {"kind": self.program.kind, "unit": self.program.unit}
         if self.measured is not None:

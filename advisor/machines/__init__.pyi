@@ -1,6 +1,7 @@
 from .cluster import ClusterGroup as ClusterGroup
 from .cluster import NamedCluster as NamedCluster
 from .cluster import group_of_type as group_of_type
+from .cluster import one_gpu as one_gpu
 from .cluster import one_group as one_group
 from .cluster import parse_cluster as parse_cluster
 from .cluster import read_cluster as read_cluster

@@ -287,7 +287,7 @@ def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> Clus
 
 def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:
     gpus, nodes = int(words["gpus"]), _count(words["nodes"] or "1", item)
-    known = part(catalogue.accelerators[_one_gpu(words["name"], catalogue)])
+    known = part(catalogue.accelerators[one_gpu(words["name"], catalogue)])
     domain = known.domain_machines(max(gpus, 1))
     if known.link_devices and gpus > _PER_TRAY and gpus % _PER_TRAY == 0:
         # A rack, or a part of one: its switches join that many devices and no more.
@@ -337,7 +337,7 @@ def _network(text: str) -> float:
     return rate
 
 
-def _one_gpu(name: str, catalogue: Catalogue) -> str:
+def one_gpu(name: str, catalogue: Catalogue) -> str:
     """Return the one accelerator meant; of several of one family and memory, the SXM form."""
     family, _, memory = name.strip().partition("-")
     try:

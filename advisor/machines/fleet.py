@@ -255,8 +255,11 @@ def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:
 def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
     """Return the machines with no more threads and cores than the job's limits leave it.
 
-    The cards of accelerated machines stay as they are, their hosts do not.
+    The cards of accelerated machines stay as they are, their hosts do not. A script that was
+    rehearsed wants an accelerator: no other machine runs it.
     """
+    if job.is_rehearsed:
+        fleet = replace(fleet, is_supported=fleet.is_supported & fleet.is_accelerated)
     threads, cores = job.compute_threads, job.limits.cores
     if threads is None:
         return fleet

@@ -207,6 +207,7 @@ _ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
     "runs": ("gpu", "jobs known by their runs elsewhere"),
     "on a GPU": ("instance", "jobs with one run on a GPU"),
     "on a CPU": (None, "a job recorded on a CPU"),
+    "rehearsed": (None, "a rehearsed job"),
     "as a program": (None, "a job of which only the whole run is known"),
 }
 
@@ -258,7 +259,7 @@ def how_known(job: Job) -> str:
     if job.work is None:
         return "as a program"
     if job.measured is None:
-        return "described"
+        return "rehearsed" if job.is_rehearsed else "described"
     return "on a GPU" if job.measured.device == "cuda" else "on a CPU"
 
 

@@ -256,7 +256,8 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
     what = "step" if rounds is None else rounds["unit"]
     steps += f" ({job['total_steps_source']})" if with_source else ""
     if "measured_step_s" not in job:
-        return f"{run}: {steps}; described, nothing measured"
+        known = "rehearsed" if job.get("is_rehearsed") else "described"
+        return f"{run}: {steps}; {known}, nothing measured"
     measured = digits(1000 * job["measured_step_s"])
     return f"{run}: {steps}, {measured} ms a {what} on {job['measured_on']}"
 

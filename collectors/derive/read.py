@@ -49,6 +49,7 @@ from advisor.collectors.format import (
     StepTime,
     gradient_norms,
     limits_of,
+    rehearsed_of,
     routing_of,
     saves_of,
     take_all,
@@ -99,7 +100,10 @@ def _derive(run: Path) -> Recording:
     tree = Tree(log, _end_ns(log, processes))
     pid = log.header.get("pid", 0)
     timed = times(trainer, tree, profiler_pid=pid, world_size=world_size)
-    step_time = _step_time(trainer, log, timed)
+    found = [one for one in map(rehearsed_of, [trainer, *processes]) if one is not None]
+    rehearsal = found[0] if found else None
+    # The time of a rehearsed step is that of making fakes: nobody is told it.
+    step_time = None if rehearsal is not None else _step_time(trainer, log, timed)
     if step_time is not None:
         step_time = corrected_together(step_time, trainer, processes)
     loading = _loading(trainer, timed)
@@ -164,6 +168,7 @@ def _derive(run: Path) -> Recording:
         routing=routing_of(trainer.fact("routers"), trainer.facts.get("routes", [])),
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
         told=told_of(trainer, device, log.header.get("command", ()), world_size),
+        rehearsal=rehearsal,
     )
     idle = unused(given, derived.total_work, derived) if step_time is not None else ""
     warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))

@@ -16,6 +16,7 @@ from advisor.collectors.format import (
     ProcessSeries,
     RankSeries,
     Recording,
+    Rehearsed,
     Rounds,
 )
 
@@ -44,11 +45,13 @@ def summary_lines(seen: Recording) -> list[str]:
         if seen.step_samples:
             rate = seen.step_samples / step.corrected_s
             found.append(f"{seen.step_samples:g} samples a step, {rate:.4g} samples/s")
+    if seen.rehearsal is not None:
+        found += _rehearsal_lines(seen, seen.rehearsal)
     if seen.total_work is not None:
         work = seen.total_work
         total = "" if step is None else f", {duration_text(work.steps * step.corrected_s)} here"
         found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
-    elif step is not None:
+    elif step is not None or seen.rehearsal is not None:
         found.append(f"whole job: unknown; say {length_hint(seen)}")
     if seen.rounds is not None:
         found.append(_rounds_line(seen.rounds))
@@ -58,12 +61,34 @@ def summary_lines(seen: Recording) -> list[str]:
         found.append(f"on the CPU: {seen.told.reason}; for an accelerator: {seen.told.change}")
     if seen.loading is not None:
         found.append(_loading_line(seen.loading))
+    if seen.rehearsal is not None:
+        return found + [f"warning: {text}" for text in seen.warnings]
     found += _rank_lines(seen)
     found.append(
         f"memory: peak {bytes_text(seen.peak_rss_bytes)}, rent at least "
         f"{advised_memory_bytes(seen.peak_rss_bytes) / 2**30:g} GiB"
     )
     return found + [f"warning: {text}" for text in seen.warnings]
+
+
+def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
+    """Say what was rehearsed, as what, and what the device held and exchanged."""
+    ranks = f", rank {rehearsal.rank} of {seen.world_size}" if seen.world_size > 1 else ""
+    found = [f"{rehearsal.words} (as {rehearsal.devices} x {rehearsal.device}{ranks})"]
+    if seen.step_samples:
+        found.append(f"{seen.step_samples:g} samples a step")
+    if rehearsal.peak_bytes:
+        parts = sorted(rehearsal.held_bytes.items(), key=lambda one: -one[1])
+        held = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in parts if size)
+        text = f"device memory: peak {bytes_text(rehearsal.peak_bytes)} ({held})"
+        if rehearsal.reserved_bytes:
+            text += f", {bytes_text(rehearsal.reserved_bytes)} in the allocator's segments"
+        found.append(text)
+    found += [
+        f"each step: {one.name} {one.calls} times, {bytes_text(one.bytes)} in all"
+        for one in rehearsal.collectives
+    ]
+    return found + [f"note: {note}" for note in rehearsal.notes]
 
 
 def _rank_lines(seen: Recording) -> list[str]:
@@ -141,6 +166,8 @@ def recording_problem(seen: Recording) -> tuple[str, str] | None:
             f"{seen.stop_reason} after {duration_text(seen.duration_s)}, before its first step",
             "run it without the advisor first; its output is above",
         )
+    if seen.rehearsal is not None and seen.deep_step is not None:
+        return None
     if seen.step_time is None and seen.status != "interrupted":
         return (
             "no training step was seen: only resources were recorded",

@@ -4,13 +4,16 @@ from .contention import Stretch as Stretch
 from .contention import correct as correct
 from .contention import own_share as own_share
 from .contention import total as total
+from .event_facts import Collective as Collective
 from .event_facts import Limits as Limits
+from .event_facts import Rehearsed as Rehearsed
 from .event_facts import Routing as Routing
 from .event_facts import Saves as Saves
 from .event_facts import Told as Told
 from .event_facts import gradient_norms as gradient_norms
 from .event_facts import limits_of as limits_of
 from .event_facts import on_accelerators as on_accelerators
+from .event_facts import rehearsed_of as rehearsed_of
 from .event_facts import routing_of as routing_of
 from .event_facts import saves_of as saves_of
 from .event_facts import told_of as told_of

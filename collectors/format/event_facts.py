@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median, mode
 from typing import Any, Final
 
@@ -240,6 +240,72 @@ def saves_of(facts: Sequence[Mapping[str, Any]], kept_share: float = 0.0) -> Sav
 def _time(fact: Mapping[str, Any], kept_share: float) -> Corrected:
     wall_ns, delay_ns = 1e9 * float(fact["seconds"]), 1e9 * float(fact.get("delay_s", 0.0))
     return correct(Stretch(wall_ns=wall_ns, delay_ns=delay_ns, kept_ns=kept_share * delay_ns))
+
+
+# ------------------------------------------------------------------------------------------
+# What a rehearsal was of, and what its traced step held and exchanged.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """All calls of one collective in a rehearsed step."""
+
+    name: str
+    calls: int
+    bytes: int  # handed to it by this rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """A recording in which nothing was computed."""
+
+    device: str  # what the script found, e.g. ``"NVIDIA H100 80GB HBM3"``
+    devices: int
+    rank: int
+    why: str  # what it wanted that was not there; empty where a rehearsal was asked for
+    compiles: bool  # ``torch.compile`` was left out
+    # what was made up, left out or stood in for, with the script's lines
+    notes: tuple[str, ...]
+    # whether a made-up value stands in a line that decides where the script goes on
+    has_decided: bool
+    # peak_bytes, reserved_bytes: of blocks in the traced step, and of the caching allocator's
+    # segments; None where it was not followed [bytes]
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    held_bytes: Mapping[str, int] = field(default_factory=dict)  # at the peak, by what they hold
+    collectives: tuple[Collective, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What is said of it beside every answer."""
+        return (
+            "rehearsed: operators, shapes, loops, memory and collectives are the script's, "
+            "nothing was computed; times are the device model's"
+        )
+
+
+def rehearsed_of(events: Events) -> Rehearsed | None:
+    """Return what the hooks say of a rehearsal; None of a script that was run for real."""
+    fact, step = events.fact("rehearsal"), events.fact("rehearsed_step")
+    if not fact:
+        return None
+    found = sorted(fact.get("notes", {}).items(), key=lambda one: -one[1])
+    return Rehearsed(
+        device=str(fact.get("device", {}).get("name", "")),
+        devices=int(fact.get("devices", 1)),
+        rank=int(fact.get("rank", 0)),
+        why=str(fact.get("why", "")),
+        compiles=bool(fact.get("compiles")),
+        notes=tuple(f"{text}, {times} times" if times > 1 else text for text, times in found),
+        has_decided=bool(fact.get("has_decided")),
+        peak_bytes=step.get("peak_bytes"),
+        reserved_bytes=step.get("reserved_bytes"),
+        held_bytes=dict(step.get("held", {})),
+        collectives=tuple(
+            Collective(name=one["name"], calls=one["calls"], bytes=one["bytes"])
+            for one in step.get("collectives", [])
+        ),
+    )
 
 
 # ------------------------------------------------------------------------------------------

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from advisor.collectors.format.event_facts import GradientNorms, Limits, Routing, Saves, Told
+from advisor.collectors.format.event_facts import (
+    GradientNorms,
+    Limits,
+    Rehearsed,
+    Routing,
+    Saves,
+    Told,
+)
 from advisor.collectors.format.record_files import fields
 from advisor.collectors.hooks import format as fmt
 
@@ -372,7 +379,8 @@ class Recording:
     ``"wrapped"``, ``"refused: ..."``. ``folder`` is where the command was started, ``""`` unknown.
 
     ``touched`` is the memory touched in windows, where that was asked for; ``routing`` says which
-    experts the tokens of a mixture were sent to.
+    experts the tokens of a mixture were sent to. ``rehearsal`` is set where nothing was computed:
+    then no step has a time, and operators take none.
 
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 
@@ -429,6 +437,7 @@ class Recording:
     touched: tuple[TouchedReading, ...] = ()
     routing: Routing | None = None
     folder: str = ""
+    rehearsal: Rehearsed | None = None
 
     @property
     def steps_by_rank(self) -> dict[int, tuple[float, ...]]:

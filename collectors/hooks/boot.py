@@ -16,6 +16,7 @@ from . import format as fmt
 from . import state
 from .frameworks import rounds
 from .frameworks.rounds import replace
+from .wants import Wants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,15 +40,46 @@ def start(folder: str) -> Any:
         return _sessions[0]
     from .session import Session
 
+    Wants.begin_at_once()
     session = Session(folder)
     _sessions.append(session)
+    session.rehearse(_rehearsal(session))
     session.writer.hello()
+    if session.rehearsal is None:
+        session.wants = Wants.watch(session)
     waiting = dict(of(session))
     for name in [name for name in waiting if name in sys.modules]:
         _guarded(waiting.pop(name), session)(sys.modules[name])
     guarded = {name: _guarded(patch, session) for name, patch in waiting.items()}
     sys.meta_path.insert(0, _Finder(session, guarded))
     return session
+
+
+def _rehearsal(session: Any) -> Any:
+    """Return the rehearsal of this process; None where its script is recorded."""
+    if not fmt.is_rehearsed():
+        return None
+    package = load_beside("rehearsal")
+    import importlib
+
+    start = importlib.import_module(package.__name__ + ".start")
+    return start.begin(session, os.environ[fmt.REHEARSAL])
+
+
+def load_beside(name: str) -> ModuleType:
+    """Return a room of the collectors that lies beside the hooks, loaded by its path."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    rooms = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder, own = os.path.join(rooms, name), "_advisor_" + name
+    spec = spec_from_file_location(
+        own, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = sys.modules[own] = module_from_spec(spec)
+    spec.loader.exec_module(package)
+    return package
 
 
 def _guarded(patch: Callable[[ModuleType], None], session: Any) -> Callable[[ModuleType], None]:
@@ -93,7 +125,12 @@ class _Finder:
         def exec_module(module: ModuleType) -> None:
             if name in _STEPS_TO_COME:
                 self._session.fact("framework", framework=name)
+            rehearsal = self._session.rehearsal if name == "torch" else None
+            if rehearsal is not None:
+                rehearsal.before_torch()
             original(module)
+            if rehearsal is not None:
+                rehearsal.after_torch(module)
             patch = self._waiting.pop(name, None)
             if patch is not None:
                 patch(module)
@@ -126,6 +163,8 @@ def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
 
 
 def _threads(session: Session, module: Any) -> None:
+    if session.wants is not None:
+        session.wants.patch(module)
     original = module.set_num_threads
 
     def set_num_threads(*args: Any, **kwargs: Any) -> None:
@@ -217,6 +256,8 @@ def _process_group(session: Session, module: Any) -> None:
     original = module.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        if session.wants is not None:
+            session.wants.joins(args[0] if args else kwargs.get("backend"))
         result = original(*args, **kwargs)
         session.group_joined(module.get_rank(), module.get_world_size(), str(module.get_backend()))
         return result

@@ -218,8 +218,11 @@ def _size(parameter: Any) -> int:
 # many small operators (LBFGS evaluates its loss twenty times) takes seconds to trace, and as many
 # ordinary steps are not seen: none is traced again once so much has been spent.
 _DEEP_AFTER = (2, 5, 8)
+# A rehearsal computes nothing: one step makes the optimizer's state, the next is traced.
+_DEEP_REHEARSED = (1,)
 _DEEP_BUDGET_NS = 1_000_000_000
 _WORK_AT = (2, 5, 12)  # again: a loop's counter shows how many turns make a step
+_WORK_REHEARSED = (1, 2, 5)
 _COMMUNICATION_AT = 10  # the framework times the first ten steps
 _LAST_PLANNED = 13
 # The waiting for a core is read no more often than this: sums are what counts, and reading it is
@@ -250,7 +253,7 @@ class Chores:
         self._delay = state.loaders.delay
         self._device_clock = DeviceClock(state.writer)
         self._next_orders_ns = 0
-        self._deep_wanted = list(_DEEP_AFTER)
+        self._deep_wanted = self._deep_plan()
         self._deep_delay_ns = self._deep_spent_ns = 0
 
     def read_delay(self) -> None:
@@ -278,7 +281,17 @@ class Chores:
         is_early = state.clock == fmt.CLOCK_BACKWARD and state.optimizers.is_waited_for
         if state.clock != fmt.CLOCK_LOADER and not is_early:
             self._by_count(state.steps, was_traced)
-            self._time_updates(state.steps)
+            if state.rehearsal is None:
+                self._time_updates(state.steps)
+            else:
+                self._end_rehearsal(state.steps)
+
+    def _end_rehearsal(self, step: int) -> None:
+        """Stop the script where enough of it has been rehearsed."""
+        state = self._state
+        has_traced = state.deep is None and not self._deep_wanted
+        if state.rehearsal.is_over(step, has_traced=has_traced):
+            self.control.action, state.last_step = fmt.ACTION_STOP, step
 
     def record_communication(self, now_ns: int, *, is_last: bool = False) -> None:
         """Record what training together has cost, where this process does."""
@@ -292,13 +305,15 @@ class Chores:
 
     def _by_count(self, step: int, was_traced: bool) -> None:
         torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
+        is_timed = self._state.rehearsal is None
+        if is_timed and torch is not None and torch.cuda.is_initialized():
             self.due_step = sys.maxsize
             if not was_traced:
                 self._device_clock.tick(torch, step)
-        if step == _WORK_AT[0]:
+        work_at = _WORK_AT if self._state.rehearsal is None else _WORK_REHEARSED
+        if step == work_at[0]:
             self._describe(torch)
-        if step in _WORK_AT:
+        if step in work_at:
             self._find_work(step)
             self._state.loaders.flush()
         if step == _COMMUNICATION_AT:
@@ -369,14 +384,22 @@ class Chores:
 
         state = self._state
         self._deep_delay_ns = self._delay.main_ns()
-        state.deep = DeepTrace.begin(state.optimizers, state.loaders, state.failed)
+        mode = None
+        if state.rehearsal is not None:
+            mode = state.rehearsal.mode
+            state.rehearsal.step_begins()
+        state.deep = DeepTrace.begin(state.optimizers, state.loaders, state.failed, mode)
 
     def begin_anew(self) -> None:
         """Do again what is done in the first steps: those before were parts of steps."""
         self.end_deep()
         self.updates.close()
         self.due_step = max(self.due_step, _LAST_PLANNED)
-        self._deep_wanted = list(_DEEP_AFTER)
+        self._deep_wanted = self._deep_plan()
+
+    def _deep_plan(self) -> list[int]:
+        is_rehearsed = self._state.rehearsal is not None
+        return list(_DEEP_REHEARSED if is_rehearsed else _DEEP_AFTER)
 
     def end_deep(self) -> None:
         """Close a traced step, if one is open, and record it."""
@@ -387,6 +410,9 @@ class Chores:
         begin_ns = time.monotonic_ns()
         delay_ns = self._delay.main_ns() - self._deep_delay_ns
         facts = deep.end()
+        if state.rehearsal is not None and facts is not None:
+            facts["is_compiled"] |= state.rehearsal.compiles
+            state.rehearsal.step_ended(state.optimizers.parameters(), state.optimizers.states())
         if facts is not None:
             state.fact("deep_step", number=state.steps, delay_ns=delay_ns, **facts)
             self._deep_spent_ns += facts["duration_ns"] + time.monotonic_ns() - begin_ns

@@ -103,6 +103,14 @@ ACTION_STOP, ACTION_DETACH = 1, 2
 # Environment of a rank of ``profile --workers N``: how many there are, and the port at rank 0 on
 # which the hooks may bring them together.
 WRAP_VARIABLE = "ADVISOR_WORKERS"
+# How a recording says whether, and as what, its scripts are rehearsed (JSON); see
+# ``rehearsal.start``.
+REHEARSAL = "ADVISOR_REHEARSAL"
+
+
+def is_rehearsed() -> bool:
+    """Whether this process is a rehearsal."""
+    return '"always"' in os.environ.get(REHEARSAL, "")
 
 
 def steps_of(payload: bytes) -> list[tuple[int, ...]]:
@@ -290,7 +298,9 @@ class Writer:
     def _open(self) -> None:
         pid = os.getpid()
         ticks = start_ticks(pid)
-        path = os.path.join(self.folder, "ev-%d-%d.bin" % (pid, ticks))
+        # A script that is run again as a rehearsal has the process of its first attempt.
+        kind = "-rehearsed" if is_rehearsed() else ""
+        path = os.path.join(self.folder, "ev-%d-%d%s.bin" % (pid, ticks, kind))
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(path, flags, 0o600)
         self._at = os.fstat(self._fd).st_size

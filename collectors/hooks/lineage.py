@@ -21,6 +21,7 @@ import sys
 RUN = "ADVISOR_RUN_DIR"
 PROFILER = "ADVISOR_PROFILER"  # pid and pid namespace
 TRAINER = "ADVISOR_TRAINER"  # pid of the process above this one that trains
+_REHEARSAL = "ADVISOR_REHEARSAL"  # ``format.REHEARSAL``
 
 # Modules that ``-m`` runs and scripts, by name.
 _TOOLS = frozenset(["pip", "pip3", "ensurepip", "venv", "virtualenv", "compileall", "tensorboard",
@@ -48,7 +49,7 @@ def begin_training() -> None:
 
 def leave() -> None:
     """Take the recording out of what this process passes on to those it starts."""
-    for name in (RUN, PROFILER, TRAINER):
+    for name in (RUN, PROFILER, TRAINER, _REHEARSAL):
         os.environ.pop(name, None)
     inject = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)

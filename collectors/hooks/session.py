@@ -75,6 +75,11 @@ class Session(ProcessState):
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
+    def rehearse(self, rehearsal: Any) -> None:
+        """Record a rehearsal from now on; None for a script that runs for real."""
+        self.rehearsal = rehearsal
+        self._chores.begin_anew()
+
     # What the patches call. None of these lets an exception of ours out; a stop is a SystemExit.
 
     def optimizer_made(self, optimizer: Any) -> None:
@@ -272,6 +277,8 @@ class Session(ProcessState):
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self._chores.routing.remove()
         self.loaders.flush()
+        if self.rehearsal is not None:
+            self.fact("rehearsal", **self.rehearsal.facts())
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
         self.is_released = True
         self.writer.close()
@@ -400,6 +407,8 @@ class Session(ProcessState):
             raise SystemExit(0)
 
     def _at_exit(self) -> None:
+        for ended in self.on_exit:
+            ended()
         try:
             self.release()
         except Exception as error:

@@ -226,6 +226,9 @@ class ProcessState:
         self.communication = Communication(self.writer)
         self.is_together = False
         self.deep: Any = None
+        self.rehearsal: Any = None
+        self.wants: Any = None
+        self.on_exit: list[Callable[[], None]] = []
         self.clock = self.rank = -1
         self.steps = 0
         self.backwards = 0

@@ -149,7 +149,7 @@ class Agent:
         is_beside_others = plan.attached is None and self._sampler.others_compute()
         if plan.workers > 1:
             return Ranks(plan, is_beside_others=is_beside_others)
-        return Child(plan.attached, is_beside_others=is_beside_others)
+        return Child(plan.attached, is_beside_others=is_beside_others, rehearsal=plan.rehearsal)
 
     @property
     def _action(self) -> int:
@@ -309,7 +309,9 @@ class Agent:
     def _finish(self) -> None:
         self._monitor.update()
         if not self._status and self._monitor.has_obeyed:
-            self._status, self._reason = "stopped", f"{self._plan.limit_steps} steps"
+            limit = self._plan.limit_steps
+            reason = "the rehearsal is over" if limit is None else f"{limit} steps"
+            self._status, self._reason = "stopped", reason
         status, reason = (self._status, self._reason) if self._status else self._child.ending
         if self._plan.attached is None and (left := self._survivors()):
             self._warn(f"{left} processes outlived the command")

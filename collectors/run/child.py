@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.hooks import lineage
-from advisor.collectors.hooks.format import WRAP_VARIABLE
+from advisor.collectors.hooks.format import REHEARSAL, WRAP_VARIABLE
 from advisor.collectors.watch import INTERFACE, Nodes, can_make_nodes, cluster_of_namespaces
 
 _INJECT: Final = Path(lineage.__file__).parents[1] / "inject"
@@ -40,7 +40,8 @@ class Child:
     """A command, or an attached process that belongs to somebody else.
 
     ``attached``: the process that is watched, where none is started; ``is_beside_others``: others
-    compute on this machine already: threads are told to sleep sooner; False by default.
+    compute on this machine already: threads are told to sleep sooner; False by default;
+    ``rehearsal``: whether and as what its scripts are rehearsed.
 
     Attributes
     ----------
@@ -50,8 +51,15 @@ class Child:
         CPU time of all processes reaped, and of those that they reaped.
     """
 
-    def __init__(self, attached: int | None = None, *, is_beside_others: bool = False) -> None:
+    def __init__(
+        self,
+        attached: int | None = None,
+        *,
+        is_beside_others: bool = False,
+        rehearsal: Mapping[str, Any] | None = None,
+    ) -> None:
         self.pid = attached or 0
+        self._rehearsal = rehearsal
         self.is_beside_others = is_beside_others
         self.code: int | None = None
         self.max_rss_bytes = 0
@@ -70,6 +78,9 @@ class Child:
         environment.pop(lineage.TRAINER, None)  # of a recording in which this one is made
         if self.is_beside_others and not _SPINNING & environment.keys():
             environment[_SPINS] = _SHORT_SPIN
+        environment.pop(REHEARSAL, None)
+        if self._rehearsal:
+            environment[REHEARSAL] = json.dumps(self._rehearsal)
         environment[lineage.RUN] = run
         environment[lineage.PROFILER] = lineage.this_profiler()
         return environment
@@ -206,6 +217,7 @@ class RecordingPlan:
     bandwidth_bit_per_s: float | None = None
     reader: Literal["proc", "psutil"] = "proc"
     working_set: bool = False
+    rehearsal: dict[str, Any] = field(default_factory=dict)  # see ``REHEARSAL``
 
     def to_json(self) -> str:
         """Return the plan as JSON."""

@@ -194,6 +194,7 @@ def plan_recording(
     bandwidth_bit_per_s: float | None = None,
     reader: Literal["proc", "psutil"] | None = None,
     working_set: bool = False,
+    rehearsal: Mapping[str, Any] | None = None,
 ) -> RecordingPlan:
     """Make a run's folder and say what is to be recorded in it.
 
@@ -234,6 +235,9 @@ def plan_recording(
         How processes are read; by default through ``/proc`` where this is Linux.
     working_set : bool
         Record how much memory is touched, too; see ``touched``.
+    rehearsal : dict, optional
+        Whether a script that wants accelerators is rehearsed, and as what: see ``rehearsed``; by
+        default it is, as one H100.
     """
     if not _IS_POSIX:
         raise RecordingError(
@@ -275,7 +279,56 @@ def plan_recording(
         bandwidth_bit_per_s=bandwidth_bit_per_s,
         reader=reader or ("proc" if sys.platform == "linux" else "psutil"),
         working_set=working_set,
+        rehearsal={} if attached is not None else dict(rehearsal or rehearsed()),
     )
+
+
+# What a script finds that is rehearsed, unless somebody says otherwise: scripts branch on it.
+_H100: Final = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "memory_bytes": 85_017_493_504,
+    "capability": (9, 0),
+}
+
+
+def rehearsed(
+    *,
+    when: Literal["wanted", "always", "never"] = "wanted",
+    device: Mapping[str, Any] | None = None,
+    devices: int = 1,
+    ranks: int = 1,
+    rank: int = 0,
+    network: bool = False,
+) -> dict[str, Any]:
+    """Return whether and as what a script is rehearsed.
+
+    Raises RecordingError if there is no such rank.
+
+    Parameters
+    ----------
+    when : {"wanted", "always", "never"}
+        Where it asks for an accelerator that is not there and ends for that; in any case; not.
+    device : dict, optional
+        Name, memory_bytes and capability (a pair) of each device; an H100 by default.
+    devices : int
+        Devices that the machine is to have.
+    ranks, rank : int
+        Processes that train together, and the one that is run.
+    network : bool
+        Let connections beyond this machine through.
+    """
+    if not 0 <= rank < ranks:
+        raise RecordingError(
+            f"there is no rank {rank} among {ranks}", hint=f"--rank is from 0 to {ranks - 1}"
+        )
+    return {
+        "when": when,
+        "device": dict(device or _H100),
+        "devices": devices,
+        "ranks": ranks,
+        "rank": rank,
+        "network": network,
+    }
 
 
 def profile(

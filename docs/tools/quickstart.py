@@ -90,7 +90,7 @@ def examples(text: str) -> Iterator[Example]:
 def folder() -> tempfile.TemporaryDirectory[str]:
     """Return a user's folder: the examples, a recording, nothing that another run has left."""
     made = tempfile.TemporaryDirectory(prefix="quickstart-")
-    for part in ("examples", "tests/golden/run-schema-1"):
+    for part in ("examples", "tests/golden/run-schema-1", "tests/golden/run-rehearsed"):
         shutil.copytree(ROOT / part, Path(made.name) / part)
     return made
 

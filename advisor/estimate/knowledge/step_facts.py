@@ -114,10 +114,11 @@ class StepFacts:
     def _computed(self, work: Work) -> Iterator[Fact]:
         flop = sum(operator.flop for operator in work.operators) / work.micro_batch
         moved = sum(o.bytes for o in work.operators if o.phase != "optimizer") / work.micro_batch
-        traced = "described" if self.job.measured is None else "traced"
+        is_described = self.job.measured is None and not self.job.is_rehearsed
+        traced = "described" if is_described else "traced"
         yield Fact(
             what="training software", value=setup_words(work),
-            source="assumed" if self.job.measured is None else "measured",
+            source="assumed" if is_described else "measured",
             note="; ".join(self.job.assumptions),
         )  # fmt: skip
         yield Fact(

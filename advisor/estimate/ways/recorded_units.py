@@ -337,8 +337,8 @@ class UnitModel:
 
 def _units_times(case: StepCase, parts: tuple[Unit, ...], device: Device, tp: int) -> UnitTimes:
     work, constants = case.work, case.constants
-    bare = unit_times(work, parts, device, [1.0], constants.device)
-    factor, log_sd = case.anchors.calibration([device], np.array([bare.log_sd]), constants)
+    bare = step_time(work, [device], [1.0], constants.device)
+    factor, log_sd = case.anchors.calibration([device], bare.log_sd, constants)
     return unit_times(
         work,
         parts,
@@ -427,7 +427,11 @@ def check_space(job: Job, space: SearchSpace) -> None:
     work = job.work
     if work is None or (work.transformer is not None and not work.layers):
         return
-    what = "a model that is not a transformer" if job.measured is None else "a recorded run"
+    what = (
+        "a model that is not a transformer"
+        if job.measured is None and not job.is_rehearsed
+        else "a recorded run"
+    )
     for name in _OF_SHAPES:
         if (getattr(space, name) or 1) > 1:
             raise UsageError(

@@ -26,13 +26,19 @@ if TYPE_CHECKING:
     from ..optimizers import Optimizers
 
 
+# Fake tensors ask it for their device; it computes nothing.
+_DEVICE: Any = torch.ops.prim.device.default
+
+
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every operator of the step, in order."""
 
     # An operator of higher order (flex attention) is noted as one.
     supports_higher_order_operators = True
 
-    def __init__(self, storages: Storages, modules: Modules, timer: Timer) -> None:
+    def __init__(
+        self, storages: Storages, modules: Modules, timer: Timer, rehearsal: Any = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[operators.OperatorCall] = []
         self.is_on = True
@@ -41,12 +47,18 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages = storages
         self._modules = modules
         self._timer = timer
+        self._rehearsal = rehearsal
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and note it."""
         kwargs = kwargs or {}
         if not self.is_on:
             return func(*args, **kwargs)
+        if self._rehearsal is not None:
+            if func is _DEVICE:
+                return args[0].device
+            if any(self._rehearsal.wraps(kind) for kind in types):
+                return NotImplemented  # the parts on this rank come by themselves
         started = self._timer.start()
         result = func(*args, **kwargs)
         took = self._timer.stop(started)
@@ -86,6 +98,8 @@ class Timer:
         self._is_clock = device != "cuda"
         self.stop: Any = self._stop_clock if self._is_clock else self._stop_event
         self.start: Any = time.perf_counter_ns if self._is_clock else self._record
+        if not device:  # a rehearsal's operators take no time that says anything
+            self.start, self.stop = int, lambda _: 0
 
     def _stop_clock(self, started: int) -> int:
         return time.perf_counter_ns() - started
@@ -109,7 +123,9 @@ class Timer:
 class DeepTrace:
     """One traced step, from the end of a step to the end of the next."""
 
-    def __init__(self, optimizers: Optimizers, loaders: Loaders, failed: Any) -> None:
+    def __init__(
+        self, optimizers: Optimizers, loaders: Loaders, failed: Any, rehearsal: Any = None
+    ) -> None:
         self._optimizers = optimizers
         self._loader = loaders.last
         self._samples = self._loader.samples if self._loader is not None else 0
@@ -121,20 +137,28 @@ class DeepTrace:
         self._saved: list[list[tuple[int, int, int]]] = []
         parameters = optimizers.parameters()
         self._device = parameters[0].device.type if parameters else _default_device()
-        self._trace = Trace(self._storages, self._modules, Timer(self._device))
+        timer = Timer("" if rehearsal is not None else self._device)
+        self._trace = Trace(self._storages, self._modules, timer, rehearsal)
         self._begin_ns = 0
         self._handle: Any = None
 
     @staticmethod
-    def begin(optimizers: Optimizers, loaders: Loaders, failed: Any) -> DeepTrace | None:
-        """Start tracing; None where another mode of the script's is in the way."""
+    def begin(
+        optimizers: Optimizers, loaders: Loaders, failed: Any, rehearsal: Any = None
+    ) -> DeepTrace | None:
+        """Start tracing; None where another mode of the script's is in the way.
+
+        ``rehearsal``: the mode of a rehearsal, on top of which the trace works, untimed.
+        """
         from torch.optim import optimizer
         from torch.utils import _python_dispatch
 
-        if _python_dispatch._get_current_dispatch_mode_stack():
+        if any(
+            one is not rehearsal for one in _python_dispatch._get_current_dispatch_mode_stack()
+        ):
             failed("deep step", RuntimeError("the script traces operators itself"))
             return None
-        step = DeepTrace(optimizers, loaders, failed)
+        step = DeepTrace(optimizers, loaders, failed, rehearsal)
         parameters = optimizers.parameters()
         gradients = [p.grad for p in parameters if p.grad is not None]
         step._storages.add_model(parameters + gradients + optimizers.states())
@@ -239,7 +263,8 @@ class DeepTrace:
         for root in self._modules.roots:
             found.update((id(p), p) for p in root.parameters())
         if not found:
-            found = {id(p): p for call in self._trace.calls for p in call.leaves}
+            leaves = [leaf() for call in self._trace.calls for leaf in call.leaves]
+            found = {id(p): p for p in leaves if p is not None}
         return list(found.values())
 
     def _count_samples(self, flags: list[str]) -> int:

@@ -245,6 +245,7 @@ def _schema(func: Any) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
 def observe(func: Any, args: Any, kwargs: Any, result: Any) -> OperatorCall:
     """Return what can be said of a call right after it; cheap, for the tensors must not stay."""
     import torch
+    from torch.utils.weak import TensorWeakRef
 
     call = OperatorCall()
     call.name, names, written = _schema(func)
@@ -273,7 +274,8 @@ def observe(func: Any, args: Any, kwargs: Any, result: Any) -> OperatorCall:
         call.flop = flop(short, values, names, result, elements)
     call.shapes = ",".join("x".join(map(str, tensor.shape)) for tensor in inputs[:8])
     call.is_grad_enabled = torch.is_grad_enabled()
-    call.leaves = [t for t in inputs if t.requires_grad and t.is_leaf]
+    # Weakly: what a checkpoint detaches is a leaf too, and must not live longer for the trace.
+    call.leaves = [TensorWeakRef(t) for t in inputs if t.requires_grad and t.is_leaf]
     call.wanted_gradients = _gradients_wanted(short, values)
     return call
 

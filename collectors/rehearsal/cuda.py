@@ -1,0 +1,309 @@
+"""``torch.cuda`` as a machine with accelerators would answer; nothing reaches a device.
+
+The devices are what the recording was asked for (``--as 8xH100``): their number, name, memory and
+compute capability, by which scripts branch (bf16, flash attention).
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+import types
+
+import torch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .memory import Memory
+
+_current = [0]
+
+
+def pretend(device: dict[str, Any], count: int, memory: Memory) -> None:
+    """Have ``torch.cuda`` and ``torch.accelerator`` answer for ``count`` devices.
+
+    ``device``: ``name``, ``memory_bytes`` and ``capability``, a pair.
+    """
+    cuda: Any = torch.cuda
+    cuda._initialized = True
+    for name, answer in {
+        **_state(count),
+        **_described(device),
+        **_used(memory, int(device["memory_bytes"])),
+        **_nothing(),
+        **_random(),
+        **_streams(),
+    }.items():
+        setattr(cuda, name, answer)
+    cuda.graphs.is_current_stream_capturing = lambda: False
+    cuda.nvtx = types.SimpleNamespace(
+        range_push=lambda *_: 0, range_pop=lambda: 0, mark=lambda *_: None,
+        range=lambda *_, **__: Stream(),
+    )  # fmt: skip
+    _stand_in_for_c()
+    _accelerator(count, memory, int(device["memory_bytes"]))
+    _libraries()
+
+
+def current(device: Any = None) -> int:
+    """Return the index of a device, by default of the current one."""
+    if device is None:
+        return _current[0]
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return _current[0] if index is None else index
+
+
+def _set_device(device: Any) -> None:
+    _current[0] = current(device)
+    # The guard's word too: torch's C++ asks it where ``.cuda()`` names no device.
+    tell = getattr(torch._C, "_accelerator_setDeviceIndex", None)
+    if tell is not None:
+        tell(_current[0])
+
+
+class _DeviceContext:
+    """``torch.cuda.device(n)``."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = current(device) if device is not None else -1
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = _current[0]
+        if self.idx >= 0:
+            _set_device(self.idx)
+
+    def __exit__(self, *_: object) -> None:
+        _set_device(self.prev_idx)
+
+
+class _DeviceOf(_DeviceContext):
+    def __init__(self, tensor: Any) -> None:
+        super().__init__(tensor.device.index if tensor.is_cuda else None)
+
+
+class Stream:
+    """A stream in which everything has happened already."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = torch.device("cuda", _current[0])
+        self.cuda_stream = self.stream_id = 0
+        self.device_index, self.device_type = _current[0], 1
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def wait_stream(self, other: Any) -> None:
+        """Wait for nothing."""
+
+    def wait_event(self, event: Any) -> None:
+        """Wait for nothing."""
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return the event, which has happened."""
+        return event or Event()
+
+    def query(self) -> bool:
+        """Whether everything has happened: it has."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """Whether a graph is captured: none ever is."""
+        return False
+
+
+class Event:
+    """An event that has happened; times between two are the clock's, of no meaning here."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.at_s = 0.0
+
+    def record(self, *_: Any) -> None:
+        """Note the time."""
+        self.at_s = time.perf_counter()
+
+    def wait(self, *_: Any) -> None:
+        """Wait for nothing."""
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+    def query(self) -> bool:
+        """Whether it has happened: it has."""
+        return True
+
+    def elapsed_time(self, other: Any) -> float:
+        """Return the time to another event [ms]."""
+        return float(max((other.at_s - self.at_s) * 1e3, 1e-3))
+
+
+def _state(count: int) -> dict[str, Any]:
+    return {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: count,
+        "_device_count_nvml": lambda: count,
+        "current_device": lambda: _current[0],
+        "set_device": _set_device,
+        "device": _DeviceContext,
+        "device_of": _DeviceOf,
+        "can_device_access_peer": lambda *_: True,
+        "is_current_stream_capturing": lambda: False,
+        "is_bf16_supported": lambda *_, **__: True,
+        "is_tf32_supported": lambda: True,
+    }
+
+
+def _described(device: dict[str, Any]) -> dict[str, Any]:
+    major, minor = device["capability"]
+    properties = types.SimpleNamespace(
+        name=device["name"], major=major, minor=minor, total_memory=int(device["memory_bytes"]),
+        multi_processor_count=int(device.get("processors", 132)), gcnArchName="", warp_size=32,
+        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152, shared_memory_per_block_optin=232448,
+        L2_cache_size=50 << 20, is_integrated=0, is_multi_gpu_board=0, uuid="0",
+    )  # fmt: skip
+    return {
+        "get_device_name": lambda *_: device["name"],
+        "get_device_capability": lambda *_: (major, minor),
+        "get_device_properties": lambda *_: properties,
+        "get_arch_list": lambda: ["sm_%d%d" % (major, minor)],
+    }
+
+
+def _used(memory: Memory, total: int) -> dict[str, Any]:
+    def statistics(*_: Any, **__: Any) -> Any:
+        keys = {
+            "allocated_bytes.all.current": memory.now,
+            "allocated_bytes.all.peak": memory.peak,
+            "reserved_bytes.all.current": memory.now,
+            "reserved_bytes.all.peak": memory.peak,
+        }
+        return collections.defaultdict(int, keys)
+
+    return {
+        "memory_allocated": lambda *_, **__: memory.now,
+        "max_memory_allocated": lambda *_, **__: memory.peak,
+        "memory_reserved": lambda *_, **__: memory.now,
+        "max_memory_reserved": lambda *_, **__: memory.peak,
+        "mem_get_info": lambda *_, **__: (max(0, total - memory.now), total),
+        "memory_stats": statistics,
+        "memory_summary": lambda *_, **__: "",
+        "utilization": lambda *_: 0,
+        "temperature": lambda *_: 0,
+        "power_draw": lambda *_: 0,
+    }
+
+
+def _nothing() -> dict[str, Callable[..., None]]:
+    names = (
+        "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats", "init",
+        "reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_sync_debug_mode",
+        "set_per_process_memory_fraction", "_sleep", "cudart", "set_stream",
+    )  # fmt: skip
+    return {name: lambda *_, **__: None for name in names}
+
+
+def _random() -> dict[str, Any]:
+    """Return the generators' functions: the processor's stay as they are, for data."""
+    nothing = dict.fromkeys(
+        ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
+         "set_rng_state_all"), lambda *_, **__: None,
+    )  # fmt: skip
+    state = torch.zeros(16, dtype=torch.uint8)
+    return {
+        **nothing,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda *_: state.clone(),
+        "get_rng_state_all": lambda: [state.clone()],
+    }
+
+
+def _streams() -> dict[str, Any]:
+    only = Stream()
+    return {
+        "Stream": Stream,
+        "Event": Event,
+        "ExternalStream": Stream,
+        "current_stream": lambda *_: only,
+        "default_stream": lambda *_: only,
+        "stream": lambda stream: only if stream is None else stream,
+        "StreamContext": lambda stream: only if stream is None else stream,
+    }
+
+
+def _stand_in_for_c() -> None:
+    """Answer for the functions of ``torch._C`` that ask a driver, or that a CPU build lacks."""
+    for name in (
+        "_cuda_getCurrentRawStream", "_cuda_getDevice", "_cuda_setDevice", "_cuda_synchronize",
+        "_cuda_maybeExchangeDevice", "_cuda_exchangeDevice", "_cuda_getDeviceCount",
+    ):  # fmt: skip
+        setattr(torch._C, name, lambda *_: 0)
+    generator: Any = torch.Generator
+
+    class Generator(generator):  # type: ignore[misc]
+        """A generator of the processor's, whichever device is named."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return generator.__new__(cls, "cpu")
+
+    package: Any = torch
+    package.Generator, package.Stream, package.Event = Generator, Stream, Event
+
+
+def _accelerator(count: int, memory: Memory, total: int) -> None:
+    module: Any = getattr(torch, "accelerator", None)
+    if module is None:
+        return
+    answers = {
+        "is_available": lambda: True,
+        "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        "device_count": lambda: count,
+        "current_device_index": lambda: _current[0],
+        "current_device_idx": lambda: _current[0],
+        "set_device_index": _set_device,
+        "set_device_idx": _set_device,
+        "current_stream": lambda *_: torch.cuda.current_stream(),
+        "synchronize": lambda *_: None,
+        "set_stream": lambda *_: None,
+        "empty_cache": lambda: None,
+        "memory_allocated": lambda *_: memory.now,
+        "max_memory_allocated": lambda *_: memory.peak,
+        "memory_reserved": lambda *_: memory.now,
+        "max_memory_reserved": lambda *_: memory.peak,
+        "reset_peak_memory_stats": lambda *_: None,
+        "get_memory_info": lambda *_: (max(0, total - memory.now), total),
+    }
+    for name, answer in answers.items():
+        setattr(module, name, answer)
+
+
+def _libraries() -> None:
+    """Say that CUDA's libraries are there, where torch's Python asks before it chooses."""
+    version: Any = torch.version
+    version.cuda = version.cuda or "12.8"
+    backend: Any = torch.backends.cuda
+    backend.is_built = lambda: True
+    cudnn: Any = torch.backends.cudnn
+    cudnn.is_acceptable = lambda tensor: True
+    cudnn.is_available = lambda: True
+    cudnn.version = lambda: 91000
+    import torch.amp.grad_scaler as scaler
+    import torch.cuda.amp.grad_scaler as old_scaler
+
+    modules: tuple[Any, ...] = (scaler, old_scaler, torch.cuda.amp.common)
+    for module in modules:
+        if hasattr(module, "amp_definitely_not_available"):
+            module.amp_definitely_not_available = lambda: False

@@ -1,0 +1,274 @@
+"""When a rehearsal begins and ends, and what it tells the recording.
+
+It begins in two parts: before the script's first import of torch (the shim registers itself with
+torch's libraries) and right after it. It ends when a step has been traced and the step after says
+the same, or after some steps that are quick; see ``is_over``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DEVICES = "ADVISOR_REHEARSED_DEVICES"
+# Steps are repeated while they are quick: loops show their length, several optimizers their order.
+_MOST_STEPS = 8
+_LEAST_STEPS = 2
+_QUICK_S = 6.0  # for all of them
+
+
+class RehearsalOptions:
+    """What is asked for.
+
+    Attributes
+    ----------
+    device : dict
+        Name, memory_bytes and capability of each device.
+    devices, ranks, rank : int
+        Devices of this machine, processes that train together, and the one that is run.
+    may_connect : bool
+        Whether connections beyond this machine are let through.
+    why : str
+        What the script wanted.
+    """
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.device: dict[str, Any] = dict(values.get("device") or {})
+        self.devices = int(values.get("devices", 1))
+        self.ranks = int(values.get("ranks", 1))
+        self.rank = int(values.get("rank", 0))
+        self.may_connect = bool(values.get("network", False))
+        self.why = str(values.get("why", ""))
+
+    @classmethod
+    def of_text(cls, text: str) -> RehearsalOptions:
+        """Return what the recording asks for (JSON)."""
+        return cls(json.loads(text))
+
+
+def begin(session: Any, text: str) -> Rehearsing:
+    """Return the rehearsal of this process; where it is impossible the process ends, in words."""
+    from .shim import CannotRehearseError
+
+    hook = sys.excepthook
+
+    def failed(kind: Any, error: Any, trace: Any) -> None:
+        cause = error
+        while cause is not None and not isinstance(cause, CannotRehearseError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            hook(kind, error, trace)
+        else:
+            _say(cause)
+
+    sys.excepthook = failed
+    try:
+        return Rehearsing(session, RehearsalOptions.of_text(text))
+    except CannotRehearseError as error:
+        _say(error)
+        sys.stderr.flush()
+        os._exit(2)
+
+
+def _say(error: Any) -> None:
+    sys.stderr.write("[advisor] cannot be rehearsed: %s\n" % error)
+    sys.stderr.write("[advisor] hint: %s\n" % error.hint)
+
+
+class Rehearsing:
+    """The rehearsal of this process."""
+
+    def __init__(self, session: Any, options: RehearsalOptions) -> None:
+        from . import overlay, shim
+
+        self.options = options
+        self.mode: Any = None
+        self.folder = _torch_folder()
+        self._shim = shim.build(self.folder) if self.folder else ""
+        self.compiles = False
+        self._session = session
+        self._first_s = 0.0
+        self._saved_bytes: list[int] = []
+        os.environ[DEVICES] = str(max(options.devices, 1))
+        self._covered = overlay.cover(session.writer.folder)
+
+    def before_torch(self) -> None:
+        """Load the shim: torch is about to be imported."""
+        from . import shim
+
+        if self._shim:
+            shim.load(self.folder, self._shim)
+
+    def after_torch(self, torch: Any) -> None:
+        """Turn the rehearsal on: torch has just been imported."""
+        import torch._subclasses.fake_tensor as fake_tensor
+
+        from . import cuda, kernels, overlay, parameters, ranks, stubs, values
+        from .memory import Memory, followed_resize
+        from .mode import Rehearsal
+
+        options = self.options
+        kind: Any = fake_tensor.FakeTensorMode
+        kind.avoid_device_init = property(lambda self: True)  # no device is asked
+        fakes = kind(allow_non_fake_inputs=True)
+        fakes.allow_fallback_kernels = False
+        notes = values.Notes()
+        if not options.may_connect:
+            overlay.stay_offline(notes.add)
+        self.mode = Rehearsal(fakes, Memory(), notes)
+        self.exchanged = ranks.Exchanged()
+        self.mode.exchanged = self.exchanged
+        ranks.set_place(options.ranks, options.rank, options.devices)
+        cuda.pretend(options.device, options.devices, self.mode.memory)
+        parameters.make_fake(self.mode)
+        values.answer_for_fakes(notes)
+        kernels.choose_as_cuda(self.mode)
+        ranks.pretend(self.mode, notes, self.exchanged)
+        torch.UntypedStorage.resize_ = followed_resize(
+            self.mode.memory, torch.UntypedStorage.resize_
+        )
+        self._leave_out(torch, notes)
+        sys.meta_path.append(stubs.StubFinder(notes))
+        torch._C._set_only_lift_cpu_tensors(True)
+        self._enter_threads()
+        self.mode.__enter__()
+
+    def _leave_out(self, torch: Any, notes: Any) -> None:
+        """Have compilation and checkpoints be noted, and done neither."""
+        load, loader = torch.load, torch.utils.data.DataLoader
+        made = loader.__init__
+
+        def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+            self.compiles = True
+            notes.add("torch.compile is left out")
+            return (lambda one: one) if model is None else model
+
+        def module_compiled(module: Any, *_: Any, **__: Any) -> None:
+            compiled()
+
+        def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
+            size = _bytes_in(obj)
+            self._saved_bytes.append(size)
+            self._session.fact(
+                "saved", step=self._session.steps, seconds=0.0, delay_s=0.0, bytes=size
+            )
+
+        def loaded(f: Any, map_location: Any = None, *rest: Any, **named: Any) -> Any:
+            return load(f, "cpu", *rest, **named)
+
+        @functools.wraps(made)
+        def loader_made(this: Any, *args: Any, **named: Any) -> None:
+            named["pin_memory"] = False  # a thread of torch's that asks the driver
+            made(this, *args, **named)
+
+        torch.compile, torch.nn.Module.compile = compiled, module_compiled
+        torch.save, torch.load = save, loaded
+        loader.__init__ = loader_made
+        torch.distributions.Distribution.set_default_validate_args(False)
+
+    def _enter_threads(self) -> None:
+        """Have threads of the script be rehearsed too, and forked loader workers not."""
+        import threading
+
+        thread_type: Any = threading.Thread
+        mode, run = self.mode, thread_type.run
+
+        def rehearsed(thread: Any) -> None:
+            with mode:
+                run(thread)
+
+        def in_child() -> None:
+            mode.is_on = False
+
+        thread_type.run = rehearsed
+        os.register_at_fork(after_in_child=in_child)
+
+    # What the recording asks.
+
+    def is_over(self, steps: int, *, has_traced: bool) -> bool:
+        """Whether enough steps have been rehearsed."""
+        now_s = time.monotonic()
+        if not self._first_s:
+            self._first_s = now_s
+        if not has_traced or steps < _LEAST_STEPS:
+            return False
+        spent_s = now_s - self._first_s
+        is_slow = spent_s > (steps - 1) * _QUICK_S / _MOST_STEPS
+        return is_slow or steps >= _MOST_STEPS
+
+    def step_begins(self) -> None:
+        """Count the step's memory and collectives anew."""
+        if self.mode is not None:
+            self.mode.memory.begin_step()
+            self.exchanged.begin_step()
+
+    def step_ended(self, parameters: list[Any], states: list[Any]) -> None:
+        """Keep what the traced step held and exchanged."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        memory = self.mode.memory
+        kinds = (
+            ("parameters", parameters), ("optimizer state", states), ("gradients", gradients),
+        )  # fmt: skip
+        self._session.fact(
+            "rehearsed_step",
+            peak_bytes=memory.peak,
+            reserved_bytes=self._reserved(memory),
+            held=memory.held_by((kind, [_local(t) for t in tensors]) for kind, tensors in kinds),
+            collectives=self.exchanged.facts(),
+        )
+
+    def _reserved(self, memory: Any) -> int | None:
+        if not memory.is_followed:
+            return None
+        found: int | None = memory.reserved(int(self.options.device["memory_bytes"]))
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the recording keeps of the rehearsal."""
+        notes = None if self.mode is None else self.mode.notes
+        return {
+            "device": self.options.device,
+            "devices": self.options.devices,
+            "ranks": self.options.ranks,
+            "rank": self.options.rank,
+            "why": self.options.why,
+            "covered": self._covered,
+            "compiles": self.compiles,
+            "notes": {} if notes is None else notes.counts,
+            "has_decided": notes is not None and notes.has_decided,
+            "saved_bytes": self._saved_bytes,
+        }
+
+
+def _torch_folder() -> str:
+    """Return where torch is installed, without importing it; empty where it is not."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
+
+
+def _local(tensor: Any) -> Any:
+    """Return a distributed tensor's own shard."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _bytes_in(value: Any) -> int:
+    """Return the bytes of the tensors in what is saved, however nested."""
+    if hasattr(value, "element_size") and hasattr(value, "numel"):
+        return int(value.numel() * value.element_size())
+    if isinstance(value, dict):
+        return sum(_bytes_in(one) for one in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(_bytes_in(one) for one in value)
+    state = getattr(value, "state_dict", None)
+    if callable(state) and not isinstance(value, type):
+        return _bytes_in(state())
+    return 0

@@ -1,0 +1,346 @@
+"""Rehearsals: fake is as real, what is known is true, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.collectors.format import Recording
+from advisor.collectors.rehearsal.memory import replay, rounded
+from advisor.collectors.run import profile, rehearsed
+from advisor.errors import RunError
+from advisor.jobs.from_recording import job_from_recording
+
+HERE = Path(__file__).parent
+needs_compiler = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
+    reason="the shim is built by a C++ compiler",
+)
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="Linux"), needs_compiler]
+
+
+def asked(kind: str) -> Any:
+    """Return what ``rehearsing.py`` finds, in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "rehearsing.py"), kind],
+        capture_output=True, text=True, env=environment, timeout=300,
+    )  # fmt: skip
+    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert found, done.stderr[-3000:]
+    return json.loads(found[-1][6:])
+
+
+@pytest.fixture(scope="module")
+def real() -> Any:
+    return asked("real")
+
+
+@pytest.fixture(scope="module")
+def fake() -> Any:
+    return asked("fake")
+
+
+def test_fake_operators_are_the_real_ones(real: Any, fake: Any) -> None:
+    assert len(real) >= 12
+    for name, seen in real.items():
+        assert fake[name]["operators"] == seen["operators"], name
+
+
+def test_fake_flop_parameters_and_states_are_the_real_ones(real: Any, fake: Any) -> None:
+    for name, seen in real.items():
+        for what in ("flop", "parameters", "states"):
+            assert fake[name][what] == seen[what], (name, what)
+
+
+def test_fake_peak_is_the_real_one(real: Any, fake: Any) -> None:
+    for name, seen in real.items():
+        assert fake[name]["peak"] == pytest.approx(seen["peak"], rel=0.02), name
+
+
+def test_products_are_what_torch_counts(real: Any) -> None:
+    for name in ("linear", "convolutions", "transposed", "bf16"):
+        assert real[name]["flop"] >= real[name]["counted"] > 0, name
+
+
+def test_values_that_depend_on_no_parameter_are_true() -> None:
+    assert asked("values") >= 100
+
+
+def test_memory_on_the_device() -> None:
+    found = asked("memory")
+    peaks = {int(batch): peak for batch, peak in found["peaks"].items()}
+    # Affine in the batch beyond what the update needs: weights, gradients, two moments, a copy.
+    assert peaks[4096] - peaks[2048] == pytest.approx(2 * (peaks[2048] - peaks[1024]), rel=0.02)
+    assert peaks[64] >= 4 * found["weights"]
+    value, is_finite, is_nan = found["loss"]
+    assert 0 < value <= 1
+    assert is_finite
+    assert not is_nan
+    assert found["sum_of_softmax"] == pytest.approx(1.0)
+    assert found["half"] == ["torch.float16", "cuda"]
+    assert found["is_tied"]
+    assert found["is_known_to_optimizer"] == "cuda"
+    assert any("rehearsing.py:" in note for note in found["notes"])
+
+
+# ------------------------------------------------------------------------------------------
+# The caching allocator, replayed.
+
+
+@given(st.lists(st.tuples(st.integers(1, 40 << 20), st.booleans()), min_size=1, max_size=60))
+def test_segments_hold_what_lives(blocks: list[tuple[int, bool]]) -> None:
+    events, live, peak, held = [], 0, 0, []
+    for key, (size, is_freed) in enumerate(blocks):
+        events.append((key, rounded(size)))
+        live += rounded(size)
+        peak = max(peak, live)
+        held.append((key, rounded(size)))
+        if is_freed:
+            old, its = held.pop(0)
+            events.append((old, -its))
+            live -= its
+    reserved = replay(events)
+    assert reserved is not None
+    assert reserved >= peak
+    # A device that is full gives back what nothing lives in: never more than without a limit.
+    limited = replay(events, reserved - 1)
+    assert limited is None or peak <= limited < reserved
+    assert reserved % (2 << 20) == 0
+    # What was freed is used again: the same once more needs no more than twice.
+    assert replay([*events, *((k, -s) for k, s in held)]) == reserved
+
+
+def test_a_freed_block_is_used_again() -> None:
+    block = rounded(30 << 20)
+    assert replay([(1, block), (1, -block), (2, block)]) == 30 << 20
+    assert replay([(1, block), (2, block)]) == 60 << 20
+    assert replay([(1, 512), (2, 512)]) == 2 << 20
+    assert replay([(1, 2 << 20)]) == 20 << 20
+
+
+# ------------------------------------------------------------------------------------------
+# Whole scripts.
+
+
+SCRIPT = """
+    import pathlib, sys
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    pathlib.Path("out").mkdir(exist_ok=True)
+    pathlib.Path("kept.txt").write_text("changed")
+    model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.Linear(50, 2)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    labels = torch.arange(320) % 2
+    loader = DataLoader(TensorDataset(torch.rand(320, 20), labels), 32, shuffle=True)
+    for epoch in range(7):
+        for x, y in loader:
+            y = y.cuda()
+            assert y.unique().tolist() == [0, 1]
+            loss = torch.nn.functional.cross_entropy(model(x.cuda()), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print("loss", loss.item())
+            torch.save(model.state_dict(), "out/model.pt")
+            with open("out/log.txt", "a") as log:
+                log.write("step")
+            assert open("kept.txt").read() == "changed"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "train.py"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def rehearse(folder: Path, text: str, *arguments: str, **options: Any) -> Recording:
+    """Record a script; the folder is its own."""
+    script = written(folder, text)
+    return profile(
+        [sys.executable, str(script), *arguments],
+        run_root=folder.parent / "runs",
+        rehearsal=rehearsed(**options),
+        measure_host=False,
+        limit_s=60.0,
+    )
+
+
+@pytest.mark.parametrize("cover", ["overlay", "redirected"])
+def test_an_unchanged_script_is_rehearsed_and_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cover: str
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "kept.txt").write_text("as it was")
+    monkeypatch.chdir(folder)
+    if cover == "redirected":
+        monkeypatch.setenv("ADVISOR_REHEARSAL_OVERLAY", "redirected")
+    seen = rehearse(folder, SCRIPT)
+    assert seen.rehearsal is not None
+    assert seen.step_time is None
+    assert seen.deep_step is not None
+    assert "train.py:8" in seen.rehearsal.why
+    assert any("train.py:20" in note for note in seen.rehearsal.notes)
+    assert seen.total_work is not None
+    assert seen.total_work.steps == 70
+    assert seen.deep_step.parameters == 20 * 50 + 50 + 50 * 2 + 2
+    assert (seen.deep_step.samples, seen.deep_step.device) == (32, "cuda")
+    assert {path.name for path in folder.rglob("*")} == {"train.py", "kept.txt"}
+    assert (folder / "kept.txt").read_text() == "as it was"
+    job = job_from_recording(seen)
+    assert job.measured is None
+    assert job.is_rehearsed
+    assert job.total_steps == 70
+    assert job.work is not None
+    assert any("rehearsed" in note for note in job.assumptions)
+
+
+FALLS_BACK = """
+    import torch
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = torch.nn.Linear(4, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(30):
+        loss = model(torch.rand(8, 4, device=device)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_that_falls_back_to_the_processor_is_recorded(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path / "work", FALLS_BACK)
+    assert seen.rehearsal is None
+    assert seen.step_time is not None
+
+
+def test_a_rehearsal_can_be_forced(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path / "work", FALLS_BACK, when="always")
+    assert seen.rehearsal is not None
+    assert seen.deep_step is not None
+    assert seen.deep_step.device == "cuda"
+
+
+def test_a_rehearsal_can_be_refused(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path / "work", SCRIPT, when="never")
+    assert seen.rehearsal is None
+    assert seen.exit_code == 1
+
+
+def test_a_script_that_gives_up_without_a_device_is_rehearsed(tmp_path: Path) -> None:
+    text = FALLS_BACK.replace(
+        "    device =", "    assert torch.cuda.is_available(), 'needs a GPU'\n    device ="
+    )
+    seen = rehearse(tmp_path / "work", text)
+    assert seen.rehearsal is not None
+    assert "is_available" in seen.rehearsal.why
+
+
+def test_an_error_that_is_the_scripts_own_stays_its_own(tmp_path: Path) -> None:
+    text = "import torch\ntorch.cuda.is_available()\nimport no_such_package\n"
+    seen = rehearse(tmp_path / "work", text)
+    assert seen.rehearsal is None
+    assert seen.exit_code == 1
+
+
+DISTRIBUTED = """
+    import os, torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    dist.init_process_group("nccl")
+    local = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local)
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).cuda()
+    model = DistributedDataParallel(model, device_ids=[local])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(50):
+        loss = model(torch.rand(16, 512).cuda()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_data_parallel_exchanges_its_gradients(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path / "work", DISTRIBUTED, when="always", devices=8, ranks=16, rank=11)
+    assert seen.rehearsal is not None
+    assert seen.world_size == 16
+    assert seen.rehearsal.rank == 11
+    sent = {one.name: one.bytes for one in seen.rehearsal.collectives}
+    assert sent["allreduce_"] == 4 * 4 * (512 * 512 + 512)
+    assert job_from_recording(seen).global_batch == 16 * 16
+
+
+SHARDED = """
+    import os, torch, torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512, bias=False) for _ in range(4)]).cuda()
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(50):
+        loss = model(torch.rand(16, 512, device="cuda")).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_shards_add_up_to_the_model(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path / "work", SHARDED, when="always", devices=4, ranks=4)
+    assert seen.rehearsal is not None
+    held, weights = seen.rehearsal.held_bytes, 4 * 4 * 512 * 512
+    assert 4 * held["parameters"] == weights
+    assert 4 * held["optimizer state"] == pytest.approx(2 * weights, rel=0.01)
+    sent = {one.name: one.bytes for one in seen.rehearsal.collectives}
+    gathered = sum(size for name, size in sent.items() if "gather" in name)
+    scattered = sum(size for name, size in sent.items() if "scatter" in name)
+    assert scattered == pytest.approx(weights, rel=0.01)
+    assert weights <= gathered <= 2 * weights  # again in the backward pass, but for the last
+    work = job_from_recording(seen).work
+    assert work is not None
+    updated = sum(one.bytes for one in work.operators if one.phase == "optimizer")
+    assert updated >= 5 * weights  # all of it, though a rank updates a quarter
+
+
+def test_no_compiler_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from advisor.collectors.rehearsal import shim
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(shim.CannotRehearseError, match="compiler") as error:
+        shim.build(str(Path(str(torch.__file__)).parent))
+    assert "apt install" in error.value.hint
+
+
+def test_a_rank_that_is_not_there(tmp_path: Path) -> None:
+    from advisor.collectors.errors import RecordingError
+
+    with pytest.raises(RecordingError, match="no rank 4"):
+        rehearsed(ranks=4, rank=4)
+
+
+def test_a_rehearsal_without_a_step_cannot_be_asked(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path / "work", "import torch\ntorch.rand(3).cuda()\n", when="always")
+    assert seen.rehearsal is not None
+    assert seen.deep_step is None
+    with pytest.raises(RunError):
+        job_from_recording(seen)
