@@ -548,13 +548,7 @@ def job_from_recording(
     ends, end_steps = _epoch_ends(recording, step, steps, recorded_global)
     job = Job(
         name=recording.run_id,
-<<<<<<< HEAD
-        work=recorded_work(
-            recording.deep_step, loading, recording.optimizers, recording.host.torch_version
-        ),
-=======
         work=_work(recording, recording.deep_step),
->>>>>>> main
         program=None,
         global_batch=batch,
         heads=recorded_heads(recording.deep_step.operators),
@@ -592,7 +586,6 @@ def job_from_recording(
     return recognised(job)
 
 
-<<<<<<< HEAD
 def _is_traced_on_processor(recording: Recording) -> bool:
     """Whether an accelerator is asked about the traced step alone, whatever the clock here said.
 
@@ -600,10 +593,12 @@ def _is_traced_on_processor(recording: Recording) -> bool:
     (``estimate.case.StepCase.status``).
     """
     return recording.deep_step is not None and recording.deep_step.device == "cpu"
-=======
+
+
 def _work(recording: Recording, deep: DeepStep) -> Work:
     """Return the work of the traced step; a rehearsed one is called by the host like any other."""
-    work = recorded_work(deep, recording.loading, recording.optimizers)
+    version = recording.host.torch_version
+    work = recorded_work(deep, recording.loading, recording.optimizers, version)
     if recording.rehearsal is None:
         return work
     # A rank of a script that shards its parameters updates its own shard alone.
@@ -617,7 +612,7 @@ def _work(recording: Recording, deep: DeepStep) -> Work:
         if o.phase == "optimizer"
     )
     others = tuple(o for o in work.operators if o.phase != "optimizer")
-    return replace(work, operators=(*others, *whole), call_s=_CALL_S)
+    return replace(work, operators=(*others, *whole), call_s=call_s(version))
 
 
 def _assumed(recording: Recording) -> tuple[str, ...]:
@@ -629,7 +624,6 @@ def _assumed(recording: Recording) -> tuple[str, ...]:
     if rehearsal.has_decided:
         found.append("the length is a bound: a made-up value decides how long training lasts")
     return tuple(found)
->>>>>>> main
 
 
 def _checkpoints(saves: Saves | None, parameter_bytes: float) -> Saves | None:
