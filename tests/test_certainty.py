@@ -21,14 +21,18 @@ from advisor.ask import Question
 from advisor.cli.program import app
 from advisor.collectors.derive import certainty, store, summary
 from advisor.collectors.derive.certainty import StopRule, judge
+from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Recording, StepTime, TotalWork
 from advisor.collectors.format.step_time import Steps
 from advisor.errors import NotKnownError
+from advisor.estimate.estimate import estimate_on_gpu, estimate_on_type
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 
 
 def step(low_s: float, value_s: float, high_s: float, **changes: Any) -> StepTime:
@@ -257,3 +261,34 @@ def test_what_has_settled_is_known_well_enough(
         half = math.hypot(seen.half_width_s, seen.time.half_width_s)
         known = step(max(0.0, seen.corrected_s - half), seen.corrected_s, seen.corrected_s + half)
         assert certainty.shortfall_of(recording(known)) is None
+
+
+# A step that was traced on a processor answers for accelerators, whatever the clock said of it.
+
+
+def traced_run(low_share: float) -> Recording:
+    """A recording with a traced step, whose clock is known to a share of itself."""
+    seen = read_recording(GOLDEN)
+    assert seen.step_time is not None
+    mean_s = seen.step_time.corrected_s
+    clock = replace(
+        seen.step_time, low_s=mean_s * (1 - low_share), high_s=mean_s * (1 + low_share)
+    )
+    return replace(seen, step_time=clock)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.9, 1.0])
+def test_the_noise_of_a_processors_step_enters_no_answer_of_a_gpu(
+    physics: Predictor, share: float
+) -> None:
+    calm, noisy = (job_from_recording(traced_run(s), total_steps=1000) for s in (0.02, share))
+    first, second = (estimate_on_gpu(physics, job, "L4").step_time_s for job in (calm, noisy))
+    assert (second.low, second.value, second.high) == (first.low, first.value, first.high)
+
+
+def test_processors_are_refused_where_the_clock_says_nothing(physics: Predictor) -> None:
+    noisy = job_from_recording(traced_run(1.0), total_steps=1000)
+    with pytest.raises(NotKnownError, match="not known well enough"):
+        estimate_on_type(physics, noisy, "c5.xlarge", provider="aws")
+    calm = job_from_recording(traced_run(0.1), total_steps=1000)
+    assert estimate_on_type(physics, calm, "c5.xlarge", provider="aws").step_time_s.value > 0

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import ModelError
-from advisor.estimate.case import Anchors, constants
+from advisor.estimate.case import Anchors, asked_work, constants
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.lab.fit.device import fit_errors, left_out, without
@@ -143,7 +143,7 @@ def test_what_published_steps_say_is_in_the_answer_on_a_gpu(make_job: Callable[.
     job = make_job()
     assert job.work is not None
     cards = [SHEET[name] for name in GPUS]
-    points = error_points([job.work] * len(cards), cards)
+    points = error_points([asked_work(job, job.work)] * len(cards), cards)
     asked = {}
     for shift in (0.0, 0.4):
         seen = SeenErrors(points=points, of_peaks=np.full(len(cards), shift),

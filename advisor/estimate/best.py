@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.estimate.case import PlacedRun, StepCase, is_laid_out_by_shape, key_of
 from advisor.estimate.knowledge.laws import ModelOn
 from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import TimeColumns
@@ -44,7 +44,34 @@ def best_columns(case: StepCase, type_index: Integers, count: Integers) -> TimeC
     for way in BESIDE_WAYS:
         if way.applies(case):
             columns = way.columns(case, columns)
-    return _with_assumed_networks(case, columns)
+    return believing(case, _with_assumed_networks(case, columns))
+
+
+def believing(case: StepCase, columns: TimeColumns) -> TimeColumns:
+    """Return the columns with what the job's own runs know of rows like theirs.
+
+    Asked for exactly a given run, the answer lies within the scatter of such runs.
+    """
+    if case.believed is None:
+        return columns
+    step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
+    for row in np.flatnonzero(columns.status == 0):
+        added, left, scatter = case.believed.at(_placed(case, columns, int(row)))
+        if left < 1.0:
+            step_s[row] *= np.exp(added)
+            log_sd[row] = np.sqrt(left * log_sd[row] ** 2 + scatter)
+    return replace(columns, step_s=step_s, log_sd=log_sd)
+
+
+def _placed(case: StepCase, columns: TimeColumns, row: int) -> PlacedRun:
+    """Return a row as the runs are placed."""
+    kind, nodes = int(columns.type_index[row]), int(columns.count[row])
+    per_node = int(case.fleet.per_node[kind])
+    return PlacedRun(
+        key=key_of(case.fleet, kind), device=case.fleet.devices[case.fleet.device[kind]],
+        nodes=nodes, per_node=per_node, batch=case.job.global_batch / (nodes * per_node),
+        step_s=float(columns.step_s[row]),
+    )  # fmt: skip
 
 
 def _best(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
@@ -82,7 +109,7 @@ def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeCol
         rows = np.flatnonzero(by_shape)
         if rows.size:
             columns = put(columns, rows, nothing(case, type_index[rows], count[rows]))
-    return _with_assumed_networks(case, columns)
+    return believing(case, _with_assumed_networks(case, columns))
 
 
 def improvable(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
@@ -111,6 +138,8 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
         if way.applies(case):
             # What bounds the layouts need not hold for it.
             least_s = np.minimum(least_s, way.bound(case, type_index, count))
+    if case.believed is not None:
+        least_s = least_s * np.exp(min(0.0, 2.0 * min(case.believed.errors)))
     return least_s
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
+from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.errors import ModelError
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE
@@ -56,6 +57,7 @@ from advisor.planners.step import (
     ExpectedErrors,
     OtherJobs,
     ResidualParameters,
+    at_batch,
     calibrated_work,
     conditioned,
     correlations,
@@ -231,6 +233,17 @@ class Anchors:
         """Whether a job that is known by its runs alone ran on several devices at once."""
         return max(self.workers, default=1) > 1
 
+    def unheard(self, targets: Sequence[Device], constants: Constants) -> Floats:
+        """Return the share of what nobody knows of a target's host that the job's runs leave open.
+
+        One without runs on GPUs; where the job ran on the very card, what two machines differ by.
+        """
+        seen = [d for d in self.devices if d.kind != "cpu"]
+        if not seen:
+            return np.ones(len(targets))
+        told = correlations(targets, seen, constants.calibration).max(axis=1)
+        return np.asarray(np.sqrt(np.maximum(1.0 - np.square(told), 0.0)))
+
     def size_log_sd(self, workers: NDArray[np.int64]) -> Floats:
         """Return what other numbers of devices than those of the runs add to ln(step)'s error.
 
@@ -372,17 +385,18 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     A step on a card that the device sheet does not know anchors nothing, nor does one that only
     waited for data or for other ranks: none of it was computing.
     """
+    asked = asked_work(job, work)
     if job.measured is None:
-        return Anchors(core_speed=None, work=work)
+        return Anchors(core_speed=None, work=asked)
     at = job.measured
     device = host_device(at.host, at.threads, at.device)
     if device is None:
-        return Anchors(core_speed=host_core_speed(job), work=work)
+        return Anchors(core_speed=host_core_speed(job), work=asked)
     passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
     computing_s = job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
     if computing_s <= 0:
-        return Anchors(core_speed=host_core_speed(job), host=device, work=work)
+        return Anchors(core_speed=host_core_speed(job), host=device, work=asked)
     return Anchors(
         core_speed=host_core_speed(job),
         predicted_s=(float(columns.micro_batch_s[0, 0] * passes + columns.optimizer_s[0]),),
@@ -391,8 +405,30 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
         device_log_sd=(float(columns.log_sd[0]),),
         devices=(device,),
         host=device,
-        work=work,
+        work=asked,
     )
+
+
+def asked_work(job: Job, work: Work) -> Work:
+    """Return the step as it is asked for, which is what published steps are likened to.
+
+    The batch that happened to be recorded says nothing of an answer in another one. A described
+    transformer is likened by its micro-batch; a job known by its runs has the batch asked already.
+    """
+    is_described = work.transformer is not None and not work.layers
+    if is_described or is_known_by_runs(work):
+        return work
+    return at_batch(work, max(job.global_batch, 1))
+
+
+def is_step_uncertain(job: Job) -> bool:
+    """Whether the clock says too little of the recorded step to answer for processors.
+
+    The one rule of recordings: beyond ``MOST_RATIO`` between its ends an interval is no answer.
+    """
+    if job.measured is None or job.measured.device != "cpu":
+        return False
+    return ratio(job.measured.log_sd, job.length_log_sd) > MOST_RATIO
 
 
 def host_core_speed(job: Job) -> float | None:
@@ -438,6 +474,56 @@ class PlacedRun:
     def workers(self) -> int:
         """Devices in all."""
         return self.nodes * self.per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Believed:
+    """The job's own runs beside what is answered in their places, one entry a run.
+
+    Whatever a law cannot follow of them is left in ``errors``, and stands between answers and runs
+    unless it is carried back (``estimate.best``).
+    """
+
+    runs: tuple[PlacedRun, ...]
+    errors: tuple[float, ...]  # ln(measured / answered)
+
+    def at(self, asked: PlacedRun) -> tuple[float, float, float]:
+        """Return what to add to ln(step) in a place, and two variances there.
+
+        The first is the share of what the runs leave open, the second what they themselves scatter
+        by and how far the law misses them. Kriging of the errors (Rasmussen and Williams, eqs.
+        2.25 and 2.26), alike over like batches and numbers of the same device.
+        """
+        seen = np.array([_likeness(asked, run) for run in self.runs])
+        if not (seen > _FAR).any():
+            return 0.0, 1.0, 0.0
+        near = np.flatnonzero(seen > _FAR)
+        runs, errors = [self.runs[i] for i in near], np.array(self.errors)[near]
+        whole = np.array([[_likeness(a, b) for b in runs] for a in runs])
+        noise = (_ACTUAL_LOG_SD / _MISFIT_LOG_SD) ** 2
+        solved = np.linalg.solve(whole + noise * np.eye(len(runs)), np.c_[errors, seen[near]])
+        told = float(seen[near] @ solved[:, 1])
+        missed = float(np.mean(np.square(errors)))
+        left = max(1.0 - told, 0.0)
+        return float(seen[near] @ solved[:, 0]), left, left * missed + _ACTUAL_LOG_SD**2
+
+
+# By which a law may miss a run [ln], and over which batches [ln] and numbers of devices
+# [doublings] it misses alike: round numbers. Below ``_FAR`` of a likeness a run says nothing.
+_MISFIT_LOG_SD: Final = 0.3
+_BATCH_LENGTH: Final = 0.5
+_WORKERS_LENGTH: Final = 0.7
+_FAR: Final = 0.01
+
+
+def _likeness(a: PlacedRun, b: PlacedRun) -> float:
+    """Return how alike a law errs in two places: 0 on other devices, or over another network."""
+    is_same = a.key[0] == b.key[0] and (a.nodes == b.nodes == 1 or a.key == b.key)
+    if not is_same:
+        return 0.0
+    batches = math.log(a.batch / b.batch) / _BATCH_LENGTH
+    workers = math.log2(a.workers / b.workers) / _WORKERS_LENGTH
+    return math.exp(-0.5 * (batches**2 + workers**2))
 
 
 def key_of(fleet: Fleet, row: int) -> Key:
@@ -691,6 +777,8 @@ class StepCase:
     own: OwnLayouts | None = None
     # the job's own law of scaling on machines where enough of it was measured
     clusters: Mapping[Key, ScalingFit] = field(default_factory=dict)
+    # the job's own runs beside what is answered there; None where there are none
+    believed: Believed | None = None
     # what was found of machines before, by what matters of them; filled by the ways
     seen: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -702,6 +790,10 @@ class StepCase:
             ("network_unknown", self.known_network & self.is_network_assumed(type_index, count)),
             ("no_time_model", fleet.device[type_index] < 0),
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
+            (
+                "recorded_step_uncertain",
+                ~fleet.is_accelerated[type_index] & is_step_uncertain(self.job),
+            ),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]
         if is_known_by_runs(self.work):

@@ -26,7 +26,7 @@ from advisor.collectors.watch import (
     cached_sheets,
     describe_host,
 )
-from advisor.errors import AdvisorError, UsageError
+from advisor.errors import AdvisorError, NotKnownError, UsageError
 from advisor.estimate.answer import (
     beside_steps,
     interruptions,
@@ -42,7 +42,7 @@ from advisor.estimate.knowledge.learned import COST, Learned, candidate_records
 from advisor.estimate.knowledge.step_facts import StepFacts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.time_columns import STATUSES, TimeColumns
+from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns
 from advisor.estimate.unlike.places import layout_of_groups
 from advisor.estimate.ways.data_parallel import is_answer
 from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
@@ -280,6 +280,11 @@ def _accelerator(name: str) -> Device:
 def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
     if columns.status[0]:
         reason = STATUSES[int(columns.status[0])].replace("_", " ")
+        if columns.status[0] == CODE["recorded_step_uncertain"]:
+            raise NotKnownError(
+                f"the step of {job.name} is not known well enough to answer for processors",
+                hint="profile on with: advisor profile --for 2m SCRIPT, or name an accelerator",
+            )
         raise UsageError(
             f"{job.name} cannot be estimated on {where}: {reason}",
             hint="choose another type, count, batch or precision",

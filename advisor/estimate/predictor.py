@@ -128,8 +128,11 @@ class Physics:
         fleet: Fleet | None = None,
         space: SearchSpace | None = None,
         known_network: bool = False,
+        believes: bool = True,
     ) -> StepCase:
         """Return what the ways of training need to know of a job with steps, and of machines.
+
+        ``believes``: the job's own runs stand for what laws miss of them; True by default.
 
         Raises UsageError if the space fixes what only a transformer of known dimensions has.
         """
@@ -160,6 +163,7 @@ class Physics:
             known_network=known_network,
             own=own,
             clusters=self.own_runs.clusters(job, job.work),
+            believed=self.own_runs.believed(job, job.work) if believes else None,
         )
         return case if space is None else replace(case, space=space)
 

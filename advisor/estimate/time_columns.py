@@ -27,6 +27,7 @@ STATUSES: Final = (
     "no_time_model",
     "accelerator_not_supported",
     "runs_on_one_machine",
+    "recorded_step_uncertain",
     "batch_does_not_divide",
     "excluded_by_layout",
     # Not estimated, since a bound from below was enough (``rank.prune``):

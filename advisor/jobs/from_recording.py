@@ -319,11 +319,13 @@ def input_bytes(loading: Loading | None, micro_batch: int) -> float:
 # The work of a recorded job: the traced step's operators, layers, software, for the planners.
 
 
-# What a call of a script takes on the host, Python included. The device model's 8 us are those of
-# kernels alone, which its suites measured. Six small steps with their updates over lists take 8.7
-# to 14.0 us a call on this project's machine, without a driver (lab/experiments/eager_calls.py,
-# 2026-11-22): their geometric mean, until a GPU says more.
-_CALL_S = 11e-6
+# What a call that Python makes takes on a host with a GPU, its driver included, by the major
+# version of PyTorch; calls of autograd's engine and of updates over lists take a fifth of it
+# (``DeviceParameters.engine_call_fraction``). Under PyTorch 1 as fitted to the steps of 32
+# networks on seven hosts (tests/test_recorded_steps.py); under 2 a prior: today's hosts need 25
+# to 30 us over all calls of a ResNet-50. A processor without a driver takes 9 to 14 here
+# (lab/experiments/eager_calls.py), which is nobody's GPU.
+_CALL_S: Final = {1: 100e-6, 2: 52e-6}
 # Traced as one call already, or no work at all.
 _KERNELS_OF_LISTS = ("aten::_foreach", "aten::_fused", "profiler::")
 
@@ -336,12 +338,24 @@ def _kind(row: OperatorCount) -> OperatorKind:
     return convolution_kind(row.shapes, row.flop / row.count) if kind == "convolution" else kind
 
 
+def call_s(torch_version: str | None) -> float:
+    """Return what a call that Python makes takes on an unseen host [s].
+
+    >>> call_s("1.12.1+cu113") > call_s("2.9.0") == call_s(None)
+    True
+    """
+    major = (torch_version or "2").split(".")[0]
+    return _CALL_S[1 if major in ("0", "1") else 2]
+
+
 def recorded_work(
-    deep: DeepStep, loading: Loading | None, optimizers: Collection[str] = ()
-) -> Work:
+    deep: DeepStep, loading: Loading | None, optimizers: Collection[str] = (),
+    torch_version: str | None = None,
+) -> Work:  # fmt: skip
     """Divide the traced step by its passes: one micro-batch without accumulation.
 
-    ``optimizers`` are the classes' names.
+    ``optimizers`` are the classes' names; ``torch_version``: of the software, which will start
+    the calls elsewhere too.
     """
     passes = max(deep.micro_batches, 1)
     shrinks = _over_lists(deep, optimizers)
@@ -387,7 +401,7 @@ def recorded_work(
         ),
         precision=recorded_precision(deep),
         setup=recorded_setup(deep),
-        call_s=_CALL_S if deep.device == "cpu" else None,
+        call_s=call_s(torch_version) if deep.device == "cpu" else None,
         moments=moments_of(deep),
     )
 
@@ -482,7 +496,8 @@ def job_from_recording(
 
     Raises RunError if the recording lacks what a prediction needs: steps, a batch size, the job's
     length. Raises NotKnownError if what it has is too uncertain to answer from
-    (``collectors.derive.certainty``). Raises UsageError if a given length or batch makes no sense.
+    (``collectors.derive.certainty``) and no step was traced on a processor. Raises UsageError if a
+    given length or batch makes no sense.
     """
     lengths = (epochs, total_steps, total_samples)
     _check_lengths(*lengths, global_batch)
@@ -508,7 +523,8 @@ def job_from_recording(
             total_samples=total_samples,
             startup_log_sd=startup_log_sd,
         )
-    if missing := shortfall_of(recording, is_length_given=is_length_given):
+    missing = shortfall_of(recording, is_length_given=is_length_given)
+    if missing and not _is_traced_on_processor(recording):
         raise NotKnownError(missing[0], hint=missing[1])
     if recording.deep_step is None and step is None:
         raise RunError(
@@ -570,9 +586,19 @@ def job_from_recording(
     return recognised(job)
 
 
+def _is_traced_on_processor(recording: Recording) -> bool:
+    """Whether an accelerator is asked about the traced step alone, whatever the clock here said.
+
+    Rows of processors, which the clock does enter, are refused one by one
+    (``estimate.case.StepCase.status``).
+    """
+    return recording.deep_step is not None and recording.deep_step.device == "cpu"
+
+
 def _work(recording: Recording, deep: DeepStep) -> Work:
     """Return the work of the traced step; a rehearsed one is called by the host like any other."""
-    work = recorded_work(deep, recording.loading, recording.optimizers)
+    version = recording.host.torch_version
+    work = recorded_work(deep, recording.loading, recording.optimizers, version)
     if recording.rehearsal is None:
         return work
     # A rank of a script that shards its parameters updates its own shard alone.
@@ -586,7 +612,7 @@ def _work(recording: Recording, deep: DeepStep) -> Work:
         if o.phase == "optimizer"
     )
     others = tuple(o for o in work.operators if o.phase != "optimizer")
-    return replace(work, operators=(*others, *whole), call_s=_CALL_S)
+    return replace(work, operators=(*others, *whole), call_s=call_s(version))
 
 
 def _assumed(recording: Recording) -> tuple[str, ...]:
@@ -712,16 +738,33 @@ def _feed(recording: Recording, step: StepTime | None, samples: int, used: Resou
             cpu_s=seen.cpu_s_per_sample,
             samples=samples,
             workers=seen.workers,
-            busy_cores=used.busy_cores or 0.0,
+            busy_cores=(used.busy_cores or 0.0) + _cores_waited_for(recording),
             cores=recording.host.cpu_limit or recording.host.logical_cpus,
         ),
     )
 
 
+def _cores_waited_for(recording: Recording) -> float:
+    """Return how many cores the job's processes would have used beside those they had [cores].
+
+    Loaders that stand still for want of a core load as fast as any where there is one.
+    """
+    started_s = recording.startup_raw_s or recording.startup_s or 0.0
+    seen = [one for one in recording.readings if one.t_s >= started_s]
+    if len(seen) < 2 or seen[-1].t_s <= seen[0].t_s:
+        return 0.0
+    delayed_s = seen[-1].run_delay_s - seen[0].run_delay_s
+    return max(delayed_s, 0.0) / (seen[-1].t_s - seen[0].t_s)
+
+
+# A clock that says nothing of a step: a 90 % interval of a factor of a hundred either way.
+_MOST_LOG_SD = math.log(100.0) / REACH_90
+
+
 def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
     return Measured(
         step_s=step.corrected_s,
-        log_sd=step_log_sd(step),
+        log_sd=min(step_log_sd(step), _MOST_LOG_SD),
         host=recording.host,
         threads=recording.threads,
         device=deep.device,

@@ -27,7 +27,7 @@ from advisor.jobs.describe import (
     sequence_notes,
     with_setup,
 )
-from advisor.jobs.from_recording import job_from_recording
+from advisor.jobs.from_recording import call_s, job_from_recording
 from advisor.jobs.job import BOOT_S, Job
 from advisor.jobs.runs import (
     Actual,
@@ -102,13 +102,25 @@ def read_job(path: Path) -> Job:
 
 
 def _today(job: Any) -> Any:
-    """Return a job as it is written today; older files say only whether it ``is_compiled``."""
+    """Return a job as it is written today.
+
+    Older files say only whether it ``is_compiled``, and that a call takes what it does on a
+    processor without a driver.
+    """
     work = job.get("work") if isinstance(job, dict) else None
-    if not isinstance(work, dict) or "setup" in work or "is_compiled" not in work:
+    if not isinstance(work, dict):
+        return job
+    if work.get("call_s") == _WITHOUT_DRIVER_S:
+        work = work | {"call_s": call_s(None)}
+        job = job | {"work": work}
+    if "setup" in work or "is_compiled" not in work:
         return job
     rest = {name: value for name, value in work.items() if name != "is_compiled"}
     kernels = "compiled" if work["is_compiled"] is True else "eager"
     return job | {"work": rest | {"setup": {"kernels": kernels}}}
+
+
+_WITHOUT_DRIVER_S: Final = 11e-6
 
 
 def _check(job: Job) -> None:
@@ -174,7 +186,9 @@ def job_from_spec(
     else:
         if job is None:
             job, spec = _recorded_or_saved(spec)
-        found = with_setup(_sized(_in_precision(job, spec.precision), spec), asked)
+        is_autocast = asked.weights != "bf16"
+        job = _in_precision(job, spec.precision, is_autocast=is_autocast)
+        found = with_setup(_sized(job, spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     found = replace(found, actuals=(*found.actuals, *actuals))
     return _surrounded(
@@ -331,10 +345,11 @@ def _sequence(job: Job, spec: JobSpec) -> int:
     return sequence
 
 
-def _in_precision(job: Job, precision: str | None) -> Job:
+def _in_precision(job: Job, precision: str | None, *, is_autocast: bool = True) -> Job:
     if precision is None or job.work is None:
         return job
-    return replace(job, work=in_precision(job.work, cast(Precision, precision)))
+    asked = cast(Precision, precision)
+    return replace(job, work=in_precision(job.work, asked, is_autocast=is_autocast))
 
 
 def _surrounded(

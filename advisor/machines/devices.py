@@ -684,7 +684,7 @@ def from_record(record: dict[str, Any]) -> ResidualParameters:
         raise ValueError(f"schema version {record.get('schema_version')}")
     seen = record["seen"]
     size = len(seen["device"])
-    shapes = {"rates": (size, 4), "job": (size, 6)}
+    shapes = {"rates": (size, 4), "job": (size, 6), "host_log_sd": (size,)}
     points: dict[str, Any] = {}
     for f in fields(ErrorPoints):
         kind = float if f.name in shapes else np.str_
@@ -693,6 +693,7 @@ def from_record(record: dict[str, Any]) -> ResidualParameters:
     numbers = [
         *points["rates"].ravel(),
         *points["job"].ravel(),
+        *points["host_log_sd"],
         *np.concatenate([*errors.values()]),
     ]
     if not np.all(np.isfinite(numbers)) or any(e.shape != (size,) for e in errors.values()):

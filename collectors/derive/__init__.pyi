@@ -1,9 +1,11 @@
 from .certainty import LENGTH_LOG_SD as LENGTH_LOG_SD
+from .certainty import MOST_RATIO as MOST_RATIO
 from .certainty import REACH as REACH
 from .certainty import SETTLED as SETTLED
 from .certainty import StopRule as StopRule
 from .certainty import Verdict as Verdict
 from .certainty import judge as judge
+from .certainty import ratio as ratio
 from .certainty import shortfall_of as shortfall_of
 from .certainty import step_log_sd as step_log_sd
 from .certainty import with_correction as with_correction

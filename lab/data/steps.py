@@ -207,6 +207,26 @@ BLACKWELL: Final = Dataset(
 )  # fmt: skip
 
 
+RECORDED: Final = Dataset(
+    name="recorded", title="public steps of image networks on GPUs", ships=True,
+    licence="MIT (torchvision's networks), Apache-2.0 (timm's)",
+    upstream=github("JHLew/pytorch-gpu-benchmark@af7fb54",
+                    "huggingface/pytorch-image-models@aa4b585"),
+    tables={
+        "torchvision": PublishedTable.of(
+            "recorded/torchvision.csv.gz", "measurements/recorded/torchvision_steps.csv",
+            "accelerator=gpu accelerators=gpus precision network=model batch step_s=step_ms/1e3 "
+            "p90_s=p90_ms/1e3 steps file",
+        ),
+        "timm": PublishedTable.of(
+            "recorded/timm.csv.gz", "measurements/recorded/timm_steps.csv",
+            "accelerator=gpu precision memory_format network=model batch image "
+            "step_s=step_ms/1e3 samples_per_s parameters_m file",
+        ),
+    },
+)  # fmt: skip
+
+
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     """Leave out what the authors made up (``measured`` 0); a table without the column has none."""
     return rows[rows["is_measured"].fillna(1) != 0]

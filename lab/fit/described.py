@@ -22,12 +22,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.lab.data import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET
+from advisor.lab.data import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET, RECORDED
+from advisor.lab.data.recorded import recorded_steps
 from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, thinned
 from advisor.lab.fit.efficiencies import CONVOLUTIONS, Fitted, StepModel
 from advisor.machines.devices import suite_device
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
+from advisor.planners.step.calibrate import at_batch
 from advisor.planners.step.describe import (
     block_operators,
     convolutional_work,
@@ -406,6 +408,29 @@ def read_steps(data: Path) -> list[MeasuredStep]:
     if not rows:
         raise ModelError(f"no measurements under {data}", hint="name their folder with --data")
     return rows
+
+
+def recorded_rows(data: Path) -> list[MeasuredStep]:
+    """Return the published steps of recorded scripts, in the batch and precision of the table.
+
+    The process of errors sees them; the constants of the equation are fitted to described steps
+    alone. None where the tables are not there.
+    """
+    if not RECORDED.has("torchvision", data):
+        return []
+    found = []
+    for step in recorded_steps(data):
+        assert step.job.work is not None
+        work = at_batch(step.job.work, step.batch)
+        has_update = any(one.phase == "optimizer" for one in work.operators)
+        found.append(
+            MeasuredStep(
+                seconds=step.seconds, operators=work.operators, work=work, device=step.device,
+                is_half=step.precision != "fp32", has_update=has_update, model=step.network,
+                family=step.family, suite=f"recorded, {step.suite}", host=step.machine,
+            )
+        )  # fmt: skip
+    return found
 
 
 def _layers(data: Path) -> Iterator[MeasuredStep]:

@@ -31,6 +31,7 @@ class MeasuredStep:
     model: str
     family: str
     suite: str
+    host: str = ""  # the machine that was measured, where the calls of a script are its limit
 
 
 # A sweep's rows of one (GPU, model, precision) beyond this many say nothing new.

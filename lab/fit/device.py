@@ -30,6 +30,7 @@ from advisor.lab.fit.described import (
     fitted_spreads,
     left_out_fits,
     read_steps,
+    recorded_rows,
     residuals_of,
 )
 from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, columns
@@ -47,6 +48,7 @@ from advisor.planners.step.calibrate import (
     SeenErrors,
     error_points,
     measured_covariance,
+    of_hosts,
     shapes,
 )
 from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
@@ -153,7 +155,7 @@ def _work(benchmark: str, batch: int, precision: Precision) -> Work:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-JOB_LENGTH: Final = 0.4
+JOB_LENGTH: Final = 0.6
 DEVICE_LENGTH: Final = 1.5
 OTHER_PRECISION: Final = 0.5
 KEPT_OF_A_SWEEP: Final = 3  # batches of one model on one device: the others say little more
@@ -168,12 +170,23 @@ def equation_s(step: MeasuredStep, device: Device, parameters: DeviceParameters)
     return float(columns.micro_batch_s[0, 0]) + update_s
 
 
+def _host_log_sd(step: MeasuredStep, parameters: DeviceParameters) -> float:
+    """Return what not knowing the host adds to ln(step); 0 where no host is named."""
+    if not step.host:
+        return 0.0
+    at = [float(step.work.micro_batch)]
+    return float(step_time(step.work, [step.device], at, parameters).host_log_sd[0, 0])
+
+
 def fit_residual(
     steps: Sequence[MeasuredStep], parameters: DeviceParameters
 ) -> ResidualParameters:
     """Return the process fitted on measured steps of GPUs."""
     kept = seen_steps(steps)
-    points = error_points([s.work for s in kept], [s.device for s in kept])
+    points = error_points(
+        [s.work for s in kept], [s.device for s in kept], [s.host for s in kept],
+        [_host_log_sd(s, parameters) for s in kept],
+    )  # fmt: skip
     measured = np.log([s.seconds for s in kept])
     by_peaks, by_rates = (
         np.array([np.log(equation_s(s, d, parameters)) for s, d in zip(kept, on, strict=True)])
@@ -201,7 +214,7 @@ def fit_errors(seen: SeenErrors, rows: Ints) -> ResidualParameters:
         seen=seen,
     )
     few = seen.points.take(rows)
-    found = _by_evidence(shapes(few, few, bare), seen.of_peaks[rows])
+    found = _by_evidence(shapes(few, few, bare), seen.of_peaks[rows], of_hosts(few, few))
     fitted = replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True)))
     mean, log_sd = left_out(fitted, seen.points.device)
     ratio = np.abs(seen.of_peaks - mean) / log_sd
@@ -251,8 +264,11 @@ def without(parameters: ResidualParameters, out: NDArray[np.bool_]) -> ResidualP
     return replace(parameters, seen=kept)
 
 
-def _by_evidence(kernels: Floats, errors: Floats) -> Floats:
-    """Return amplitudes that maximise evidence x prior. Kernels of shape (5, n, n)."""
+def _by_evidence(kernels: Floats, errors: Floats, fixed: Floats) -> Floats:
+    """Return amplitudes that maximise evidence x prior.
+
+    Kernels of shape (5, n, n), and what is known of the covariance without them.
+    """
     from scipy.linalg import cho_solve, cholesky
     from scipy.optimize import minimize
 
@@ -262,7 +278,7 @@ def _by_evidence(kernels: Floats, errors: Floats) -> Floats:
 
     def negative(log_amplitude: Floats) -> tuple[float, Floats]:
         variance = np.exp(2 * log_amplitude)
-        whole = (variance @ flat).reshape(size, size)
+        whole = (variance @ flat).reshape(size, size) + fixed
         whole[np.diag_indices(size)] += CLOCK_LOG_SD**2
         lower = cholesky(whole, lower=True, check_finite=False)
         solved = cho_solve((lower, True), errors, check_finite=False)
@@ -299,7 +315,8 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     update(record, whole.constants, fitted_spreads(rows, plain), rows)
     _update_uncertainty(record, rows, plain["device"], processors)
     record["as_of"] = day
-    process = fit_residual(steps, devices.parameters_of(record))
+    measured = [*steps, *recorded_rows(measurements)]
+    process = fit_residual(measured, devices.parameters_of(record))
     return FittedFolder(
         files={
             "parameters.json": json.dumps(record, indent=1) + "\n",
@@ -309,7 +326,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
         metrics={
             "rows": int(rows.log_s.size),
             "left_out": _by_suite(rows, errors),
-            "corrected": _corrected(process, seen_steps(steps)),
+            "corrected": _corrected(process, seen_steps(measured)),
         },
     )
 

@@ -25,6 +25,7 @@ availability clusters:AVAILABILITY How long is a job on chosen nodes of a shared
 failures clusters:FAILURE What do saves, restarts and faults cost?
 instance described:INSTANCE How long does a profiled job take on an unseen instance type?
 described described:DESCRIBED How long is a job that was never run, on an unseen device?
+recorded recorded:RECORDED How long is a recorded script's step on a GPU that it never saw?
 neusight described:NEUSIGHT_STEPS How long is a described model's step on an unseen device?
 layers described:LAYER How long is a transformer layer on an unseen GPU?
 layouts layouts:LAYOUT_STEPS How long does a step of a transformer take in a given layout?

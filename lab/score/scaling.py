@@ -203,7 +203,7 @@ def read_scaling(data: Path) -> Questions:
     for cluster, runs in read_clusters(data).items():
         for index, name in enumerate(runs.applications if cluster in MACHINES else ()):
             known, wanted = _halves(runs, index)
-            if work_of(name) is None or not (known.step_s.size and wanted.step_s.size):
+            if not (known.step_s.size and wanted.step_s.size):
                 left_out.append(f"{cluster} {name}")
                 continue
             found.append(
@@ -215,13 +215,17 @@ def read_scaling(data: Path) -> Questions:
     if not found:
         raise ModelError("no application has rows both on at most and on more than four GPUs")
     names = _per_row(found, lambda a: f"{a.cluster} {a.name}")
+    is_described = np.array(_per_row(found, lambda a: work_of(a.name) is not None))
     return _application_rows(
         found,
-        by(names, is_sorted=False),
+        {"known by runs alone": ~is_described} | by(names, is_sorted=False),
+        counted=is_described,
         unseen=[f"{name} on more than {FEW} GPUs" for name in names],
         notes=(
-            f"not asked, since nobody can describe or place them: {', '.join(left_out)}; and "
+            f"not asked, since nobody can place them: {', '.join(left_out) or 'none'}; and "
             "placements of unlike shares of machines",
+            "applications that nobody can describe are known by their runs alone (--runs), and "
+            "stand in groups of their own",
             "an application's work is that of the public model of its name, in fp32",
         ),
     )
@@ -263,17 +267,21 @@ def _machines(cluster: str, nodes: int, per_node: int) -> str:
 
 
 def _scaling_answers(rows: Questions) -> Answers:
-    said = []
-    for one in rows.facts:
-        work = work_of(one.name)
-        assert work is not None  # only such are read
-        job = replace(
-            described_job(work, name=f"{one.cluster} {one.name}"),
-            actuals=_actuals(one.cluster, one.known),
-        )
-        said.append(answered(one.cluster, job, one.wanted.placements))
+    said = [answered(one.cluster, _job(one), one.wanted.placements) for one in rows.facts]
     step_s, log_sd = np.concatenate(said).T
     return Answers.spread(step_s, log_sd)
+
+
+def _job(one: Application) -> Job:
+    """Return an application as it is known: by its public model, or by its runs alone."""
+    work, runs = work_of(one.name), _actuals(one.cluster, one.known)
+    name = f"{one.cluster} {one.name}"
+    if work is not None:
+        return replace(described_job(work, name=name), actuals=runs)
+    asking = predictor()
+    return job_from_runs(
+        runs, asking.catalogue, asking.constants.device, name=name, precision="fp32"
+    )
 
 
 def answered(cluster: str, job: Job, wanted: Placements) -> Floats:

@@ -4,6 +4,7 @@ The error e = ln(T measured / T of the step-time equation) of job j on device g 
 
     e ~ N(0, K),   K = w(j, j') p(j, j') (a_j^2 + a_f^2 f(g, g') + a_g^2 [same generation])
                      + w(j, j') a_d^2 [same device] + a_n^2 [the very job on the very device]
+                     + s s' [same host]
 
 so that errors carry over between jobs whose steps are made alike, most of all from a job to
 itself on other devices, and not at all to a job unlike any that was measured. Published steps
@@ -17,6 +18,7 @@ itself on other devices, and not at all to a job unlike any that was measured. P
 | ``device_kernel``    | f     | the same of the logarithms of a device's rates and memory        |
 | ``precision``        | p     | 1, and ``other_precision`` between two precisions                |
 | ``amplitudes``       | a     | deviations of ln(seconds), fitted by evidence                    |
+| ``host_log_sd``      | s     | deviation of ln(seconds) by the speed of the host (``device``)   |
 
 Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
 eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007.
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -48,7 +50,7 @@ class ErrorPoints:
     """Jobs on devices as columns of shape (n,): where errors are, or are asked for."""
 
     # device, architecture, precision: precision is what the products run as there; all of 16 bits
-    # or less are ``"half"``
+    # or less are ``"half"``, and ``"stored half"`` where a device computes them in 32
     device: NDArray[np.str_]
     architecture: NDArray[np.str_]
     precision: NDArray[np.str_]
@@ -56,6 +58,10 @@ class ErrorPoints:
     # [bytes]
     rates: Floats
     job: Floats  # (n, 6); ``job_features``
+    # host, host_log_sd: the machine whose host started the calls, and what not knowing that host
+    # adds to ln(step); empty and 0 where nobody says, or calls are no limit
+    host: NDArray[np.str_]
+    host_log_sd: Floats
 
     def __len__(self) -> int:
         return len(self.device)
@@ -105,6 +111,24 @@ class ExpectedErrors:
         return np.sqrt(np.maximum(np.diagonal(self.covariance), 1e-9))
 
 
+def at_batch(work: Work, micro_batch: int) -> Work:
+    """Return the same step over another micro-batch: what grows with it in proportion."""
+    scale = micro_batch / work.micro_batch
+    if scale == 1:
+        return work
+    operators = tuple(
+        one
+        if one.phase == "optimizer"
+        else replace(
+            one,
+            flop=scale * one.flop,
+            bytes=one.fixed_bytes + scale * (one.bytes - one.fixed_bytes),
+        )
+        for one in work.operators
+    )
+    return replace(work, operators=operators, micro_batch=micro_batch)
+
+
 def job_features(work: Work) -> Floats:
     """Return how the step of a job is made up, shape (6,), device left aside.
 
@@ -140,17 +164,29 @@ _INTENSITY_SCALE: Final = 0.76
 _COUNT_SCALE: Final = 0.76
 
 
-def error_points(works: Sequence[Work], devices: Sequence[Device]) -> ErrorPoints:
-    """Return the points of jobs on devices, one each."""
+def error_points(
+    works: Sequence[Work], devices: Sequence[Device], hosts: Sequence[str] = (),
+    host_log_sd: Sequence[float] = (),
+) -> ErrorPoints:  # fmt: skip
+    """Return the points of jobs on devices, one each; hosts where they are known."""
     found = {id(work): job_features(work) for work in works}
     runs = [runs_as(d, w.precision) for w, d in zip(works, devices, strict=True)]
+    labels = [_label(w.precision, r) for w, r in zip(works, runs, strict=True)]
     return ErrorPoints(
         device=np.array([d.name for d in devices], dtype=np.str_),
         architecture=np.array([d.architecture for d in devices], dtype=np.str_),
-        precision=np.array([_WIDTHS.get(p, p) for p in runs], dtype=np.str_),
+        precision=np.array(labels, dtype=np.str_),
         rates=np.array([_rates(d, p) for d, p in zip(devices, runs, strict=True)]).reshape(-1, 4),
         job=np.array([found[id(work)] for work in works]).reshape(-1, 6),
+        host=np.array(hosts or [""] * len(works), dtype=np.str_),
+        host_log_sd=np.array(host_log_sd or [0.0] * len(works), dtype=float),
     )
+
+
+def _label(asked: str, runs: str) -> str:
+    """Return how a precision is called in which a device runs what was asked for."""
+    is_widened = asked in _WIDTHS and runs == "fp32"
+    return "stored half" if is_widened else _WIDTHS.get(runs, runs)
 
 
 def _rates(device: Device, precision: str) -> tuple[float, float, float, float]:
@@ -178,7 +214,12 @@ def shapes(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Fl
 def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
     """Return the prior covariance of errors, shape (n, m)."""
     variance = np.array([parameters.amplitudes[name] ** 2 for name in AMPLITUDES])
-    return np.asarray(np.tensordot(variance, shapes(a, b, parameters), 1))
+    return np.asarray(np.tensordot(variance, shapes(a, b, parameters), 1)) + of_hosts(a, b)
+
+
+def of_hosts(a: ErrorPoints, b: ErrorPoints) -> Floats:
+    """Return the covariance that jobs have by the host that started their calls, shape (n, m)."""
+    return np.outer(a.host_log_sd, b.host_log_sd) * _same(a.host, b.host)
 
 
 def measured_covariance(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
@@ -210,28 +251,27 @@ def errors_at(
     solved = _solved(parameters)
     cross = covariance(at, parameters.seen.points, parameters)
     by_peaks, by_rates = cross @ solved.of_peaks, cross @ solved.of_rates
-    half = solved.whitener @ cross.T
+    told = cross @ solved.inverse @ cross.T
     return ExpectedErrors(
-        mean=np.where(is_measured, by_rates, by_peaks), covariance=prior - half.T @ half
+        mean=np.where(is_measured, by_rates, by_peaks), covariance=prior - 0.5 * (told + told.T)
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    whitener: Floats
+    inverse: Floats
     of_peaks: Floats
     of_rates: Floats
 
 
 @lru_cache(maxsize=4)
 def _solved(parameters: ResidualParameters) -> _Solved:
-    """Return (K + N)^-1 e of the published steps, and the inverse of the Cholesky factor."""
+    """Return (K + N)^-1 of the published steps, and its product with their errors."""
     seen = parameters.seen
-    whole = measured_covariance(seen.points, parameters)
-    errors = np.c_[seen.of_peaks, seen.of_rates]
-    found: Floats = np.asarray(np.linalg.solve(whole, errors), dtype=np.float64)
-    whitener = np.linalg.inv(np.linalg.cholesky(whole))
-    return _Solved(whitener=whitener, of_peaks=found[:, 0], of_rates=found[:, 1])
+    inverse = np.asarray(np.linalg.inv(measured_covariance(seen.points, parameters)), np.float64)
+    return _Solved(
+        inverse=inverse, of_peaks=inverse @ seen.of_peaks, of_rates=inverse @ seen.of_rates
+    )
 
 
 def conditioned(

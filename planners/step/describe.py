@@ -18,12 +18,14 @@ held to such traces by ``tests/test_describe.py``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from advisor.planners.core import (
     DEFAULT_SETUP,
     Operator,
+    Phase,
     PlanningError,
     Precision,
     TrainingSetup,
@@ -112,14 +114,18 @@ def transformer_work(
     )
 
 
-def in_precision(work: Work, precision: Precision) -> Work:
+def in_precision(work: Work, precision: Precision, *, is_autocast: bool = True) -> Work:
     """Return the work as it would be with its products and activations in another precision.
 
     The traffic that grows with the batch changes in proportion of the elements' sizes; parameters
-    and their update stay as they are.
+    and their update stay as they are. A recorded step that is taken from 32 to 16 bits runs under
+    autocast, which keeps some operators in 32 bits and casts around them (``_under_autocast``).
+
+    ``is_autocast``: False where weights and activations are stored in 16 bits: nothing is cast.
 
     Raises PlanningError if the precision is unknown.
     """
+    work = _without_casts(work)
     ratio = activation_bytes(precision) / activation_bytes(work.precision)
     operators = tuple(
         operator
@@ -131,6 +137,8 @@ def in_precision(work: Work, precision: Precision) -> Work:
         )
         for operator in work.operators
     )
+    if is_autocast and ratio < 1:
+        operators = _under_autocast(work, operators)
     return replace(
         work,
         operators=operators,
@@ -141,6 +149,101 @@ def in_precision(work: Work, precision: Precision) -> Work:
             for m in work.moments
         ),
     )
+
+
+# What autocast does to a step that was recorded in 32 bits (PyTorch, "Automatic mixed precision",
+# CUDA operations that autocast to float32): these operators read and write 32 bits, and what they
+# write is cast for the next product (4 + 2 bytes an element beside the 8 read and written).
+# Every trained weight of a product is cast once forward, and its gradient
+# back once.
+_KEPT: Final = re.compile(r"aten::.*(layer_norm|group_norm|softmax|nll_loss|cross_entropy)")
+# Where no batch normalisation returns to 16 bits, sums and rectifications run on what the others
+# wrote: in 32 bits, uncast.
+_BETWEEN: Final = re.compile(r"aten::(add|relu|threshold)")
+_BACK: Final = re.compile(r"aten::.*batch_norm")
+_CASTS: Final = "autocast::"
+_CAST_TRAFFIC: Final = 0.75  # of a cast of what is written, in the operator's traffic in 32 bits
+_CAST_BYTES: Final = 6.0  # of a parameter: read in one width, written in the other
+
+
+def _under_autocast(work: Work, narrowed: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """Return operators in 16 bits as autocast runs them; described models bring their own."""
+    recorded = [o for o in work.operators if o.name.startswith("aten::")]
+    if not recorded:
+        return narrowed
+    has_return = any(_BACK.match(o.name) for o in recorded)
+    found = []
+    for one, narrow in zip(work.operators, narrowed, strict=True):
+        if one.phase != "optimizer" and _KEPT.match(one.name):
+            found.append(_cast_around(one))
+        elif one.phase != "optimizer" and not has_return and _BETWEEN.match(one.name):
+            found.append(one)
+        else:
+            found.append(narrow)
+    weights = sum(
+        o.count
+        for o in recorded
+        if o.phase == "forward" and o.flop > 0 and o.kind in _WEIGHTED and o.fixed_bytes > 0
+    )
+    if weights > 0:
+        found += [_weights_cast(phase, weights, work) for phase in ("forward", "backward")]
+    return tuple(found)
+
+
+_WEIGHTED: Final = ("matmul", "convolution", "winograd", "depthwise")
+
+
+def _cast_around(one: Operator) -> Operator:
+    grown = (1 + _CAST_TRAFFIC) * (one.bytes - one.fixed_bytes)
+    return replace(
+        one,
+        name=_CASTS + one.name,
+        count=2 * one.count,
+        listed=None if one.listed is None else 2 * one.listed,
+        bytes=one.fixed_bytes + grown,
+    )
+
+
+def _weights_cast(phase: Phase, weights: float, work: Work) -> Operator:
+    moved = _CAST_BYTES * work.trainable_parameters
+    return Operator(
+        name=_CASTS + "weights", kind="copy", phase=phase, count=weights, flop=0.0, bytes=moved,
+        fixed_bytes=moved,
+    )  # fmt: skip
+
+
+def _without_casts(work: Work) -> Work:
+    """Return a work without what ``_under_autocast`` did to it."""
+    if not any(o.name.startswith(_CASTS) for o in work.operators):
+        return work
+    found = []
+    for one in work.operators:
+        if one.name == _CASTS + "weights":
+            continue
+        if one.name.startswith(_CASTS):
+            one = replace(
+                one,
+                name=one.name.removeprefix(_CASTS),
+                count=one.count / 2,
+                listed=None if one.listed is None else one.listed / 2,
+                bytes=one.fixed_bytes + (one.bytes - one.fixed_bytes) / (1 + _CAST_TRAFFIC),
+            )
+            # in 32 bits all along: narrow as the others are, and wide again with them
+            ratio = activation_bytes(work.precision) / FP32_BYTES
+            one = replace(
+                one,
+                bytes=one.fixed_bytes + ratio * (one.bytes - one.fixed_bytes),
+                dtype=work.precision,
+            )
+        elif one.phase != "optimizer" and one.dtype == "fp32" and _BETWEEN.match(one.name):
+            ratio = activation_bytes(work.precision) / FP32_BYTES
+            one = replace(
+                one,
+                bytes=one.fixed_bytes + ratio * (one.bytes - one.fixed_bytes),
+                dtype=work.precision,
+            )
+        found.append(one)
+    return replace(work, operators=tuple(found))
 
 
 def _tensors(model: Transformer, setup: TrainingSetup) -> float:

@@ -7,6 +7,12 @@ them over:
     t_k = max(C_k, M_k) + rho min(C_k, M_k) + n_k l         C_k = F_k / R,  M_k = B_k / W
     t   = max(sum_k t_k, sum_k n_k h)
 
+A recorded script's calls are started by a host that nobody has seen: h is log-normal around the
+median that the work has (``Work.call_s``), with deviation ``host_log_sd``. What a phase takes is
+exp E[ln t], and the deviation of ln t over hosts stands in ``StepColumns.host_log_sd``. Python
+makes the calls of the forward pass one by one; those of the backward pass come from the
+framework's engine, and those of the update from its lists, at ``engine_call_fraction`` of h.
+
 On a processor C and M are those of all its cores. A call of few elements leaves cores idle
 (``_idle_cores``), and one that is split waits n_k s for its threads to meet.
 
@@ -53,6 +59,8 @@ KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 # Products run in the precision that the job asks for; the other classes keep their tensors' type.
 PRODUCTS: Final = frozenset({"matmul", "convolution", "winograd", "attention", "recurrent"})
 
+_CONVOLUTIONS: Final = frozenset({"convolution", "winograd"})
+
 
 # PyTorch gives a thread no fewer elements than this (ATen/Parallel.h, GRAIN_SIZE).
 GRAIN: Final = 32_768
@@ -78,6 +86,8 @@ class StepColumns:
     launch_s: NDArray[np.float64]
     # (n_devices,); one standard deviation of ln(error), before any calibration
     log_sd: NDArray[np.float64]
+    # (n_devices, n_batches); what not knowing the host that starts the calls adds to ln(step)
+    host_log_sd: NDArray[np.float64]
     # (n_devices,); the chip family or the classes of operators were not among the measurements
     is_extrapolating: NDArray[np.bool_]
     runs_as: tuple[str, ...]  # the precision of the large products on each device
@@ -103,11 +113,13 @@ def step_time(
     table = _OperatorTable.of(work)
     scale = batches / work.micro_batch  # (n_batches,)
     rates = _Rates.of(work, table, devices, parameters)
-    forward, backward, optimizer = (
+    phases = [
         _phase(table, rates, phase, scale if phase != "optimizer" else np.ones(1))
         for phase in ("forward", "backward", "optimizer")
-    )
+    ]
+    forward, backward, optimizer = (parts for parts, _ in phases)
     compute, memory, launch = (f + b for f, b in zip(forward, backward, strict=True))
+    on_hosts = phases[0][1] + phases[1][1] + phases[2][1]
     log_sd, is_extrapolating = _uncertainty(work, table, devices, parameters)
     return StepColumns(
         micro_batch_s=compute + memory + launch,
@@ -118,6 +130,7 @@ def step_time(
         memory_s=memory,
         launch_s=launch,
         log_sd=log_sd,
+        host_log_sd=_over_hosts(on_hosts)[1],
         is_extrapolating=is_extrapolating,
         runs_as=tuple(runs_as(device, work.precision) for device in devices),
     )
@@ -163,7 +176,13 @@ class _OperatorTable:
 
 
 def _dtype(dtype: str, kind: str, work: Work) -> str:
-    """Return the precision that an operator asks for: products follow the job's."""
+    """Return the precision that an operator asks for: products follow the job's.
+
+    PyTorch lets convolutions in 32 bits run as TF32 where a device has it, and products not,
+    unless the script says otherwise (``torch.backends.cudnn.allow_tf32``): so does a recording.
+    """
+    if kind in _CONVOLUTIONS and work.precision == "fp32" and work.call_s is not None:
+        return "tf32"
     if kind in PRODUCTS:
         return work.precision
     return dtype if dtype in PRECISION_BYTES else "fp32"
@@ -177,6 +196,8 @@ class _Rates:
     memory: NDArray[np.float64]
     latency_s: NDArray[np.float64]  # (n_devices,)
     dispatch_s: NDArray[np.float64]  # (n_devices,)
+    host_log_sd: NDArray[np.float64]  # (n_devices,); of ``dispatch_s``
+    engine_share: NDArray[np.float64]  # (n_devices,); of it, for calls that Python does not make
     cores: NDArray[np.float64]  # (n_devices,); 1 for accelerators, which split calls finely
     is_cpu: NDArray[np.bool_]  # (n_devices,)
     unhidden: float
@@ -199,6 +220,7 @@ class _Rates:
         )
         by_pair = by_pair.reshape(len(devices), len(pairs), 2)
         launches = parameters.compiled_launch_fraction if work.is_compiled else 1.0
+        is_unseen = np.array([_is_host_unseen(d, work) for d in devices], dtype=bool)
         return cls(
             compute=by_pair[:, index, 0],
             memory=by_pair[:, index, 1],
@@ -210,12 +232,19 @@ class _Rates:
                 ]
             )
             * launches,
+            host_log_sd=np.where(is_unseen, parameters.host_log_sd, 0.0),
+            engine_share=np.where(is_unseen, parameters.engine_call_fraction, 1.0),
             cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
             is_cpu=np.array([d.kind == "cpu" for d in devices]),
             unhidden=parameters.unhidden_fraction,
             split_gain=parameters.split_gain,
             split_s=parameters.split_s,
         )
+
+
+def _is_host_unseen(device: Device, work: Work) -> bool:
+    """Whether a recorded script's calls are started by a host whose speed nobody measured."""
+    return device.kind != "cpu" and device.call_s is None and work.call_s is not None
 
 
 def _pair_rates(
@@ -238,8 +267,15 @@ def _pair_rates(
 
 def _phase(
     table: _OperatorTable, rates: _Rates, phase: str, scale: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return compute, memory and launch seconds of a phase, each (n_devices, n_batches)."""
+) -> tuple[_Parts, NDArray[np.float64]]:
+    """Return compute, memory and launch seconds of a phase, and their sum on each host.
+
+    Returns
+    -------
+    parts : tuple of three ndarray of shape (n_devices, n_batches)
+    totals : ndarray of shape (n_hosts, n_devices, n_batches)
+        With the hosts of ``_HOSTS``.
+    """
     rows = table.phase == phase
     flop_s = table.flop[rows] / rates.compute[:, rows]  # at the recorded batch
     grown_s = table.grown_bytes[rows] / rates.memory[:, rows]
@@ -256,8 +292,27 @@ def _phase(
         memory[:, j] = np.where(is_compute_bound, 0.0, t).sum(axis=1)
     calls = np.where(rates.is_cpu, table.count[rows].sum(), table.kernels[rows].sum())
     busy = compute + memory + meeting + (calls * rates.latency_s)[:, None]
-    total = np.maximum(busy, (calls * rates.dispatch_s)[:, None])
-    return compute, memory, total - compute - memory
+    starting = calls * rates.dispatch_s
+    starting = starting * (1.0 if phase == "forward" else rates.engine_share)
+    hosts = np.exp(np.multiply.outer(_HOSTS, rates.host_log_sd))
+    totals = np.maximum(busy, (starting * hosts)[:, :, None])
+    return (compute, memory, _over_hosts(totals)[0] - compute - memory), totals
+
+
+_Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+# Gauss-Hermite nodes and weights for a normal variable: hosts slower and faster than the median.
+_HOSTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+def _over_hosts(totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return exp E[ln t] and the deviation of ln t over the first axis; 0 where nothing varies."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(totals)
+        mean = np.tensordot(_WEIGHTS, logs, 1)
+        spread = np.sqrt(np.tensordot(_WEIGHTS, np.square(logs - mean), 1))
+    is_one = totals[0] == totals[-1]
+    return np.where(is_one, totals[0], np.exp(mean)), np.where(is_one, 0.0, spread)
 
 
 def _idle_cores(

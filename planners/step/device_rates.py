@@ -47,6 +47,11 @@ class DeviceParameters:
     # latency_s, dispatch_s: l and h, eager [s]
     latency_s: Mapping[str, float]
     dispatch_s: Mapping[str, float]
+    # engine_call_fraction, host_log_sd: of a recorded script, what a call of the backward pass or
+    # of an update takes of one that Python makes; and the deviation of ln(dispatch) over hosts
+    # that nobody has seen (``advisor validate recorded`` has the hosts of a suite)
+    engine_call_fraction: float
+    host_log_sd: float
     # split_gain, split_s: how much more than its share of all cores a core does alone, and what a
     # call that is split over cores waits for its threads [s]: fitted to steps with one thread and
     # two (``python -m advisor.lab.experiments.threads``)
@@ -267,8 +272,8 @@ _COMPILED: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTE
 def convolution_kind(shapes: str, flop: float) -> OperatorKind:
     """Return the class of a convolution by the shapes of its operands.
 
-    - ``"depthwise"``: grouped. Each group is too narrow for matrix units and reads nearly as much
-      as it computes.
+    - ``"depthwise"``: grouped, fewer than ``_WIDE_GROUP`` channels a group. Each group is too
+      narrow for matrix units and reads nearly as much as it computes.
     - ``"winograd"``: 3 x 3 of stride one, which libraries compute by minimal filtering with up to
       2.25 times fewer products (A. Lavin, S. Gray, CVPR 2016, section 4.1).
     - ``"convolution"``: any other, and where the shapes do not say.
@@ -282,6 +287,8 @@ def convolution_kind(shapes: str, flop: float) -> OperatorKind:
     'depthwise'
     >>> convolution_kind("8x64x56x56,64x64x3x3", 2.0 * 8 * 56**2 * 64 * 64 * 9)
     'winograd'
+    >>> convolution_kind("8x256x28x28,256x128x3x3", 0.0)
+    'convolution'
     """
     sizes = [[int(n) for n in one.split("x")] for one in shapes.split(",") if _SIZES.match(one)]
     maps = [one for one in sizes if len(one) == len(sizes[0]) >= 3]
@@ -292,7 +299,8 @@ def convolution_kind(shapes: str, flop: float) -> OperatorKind:
         # A transposed one has its channels in front of the weight, (in, out / groups, ...). From
         # the operands of a forward call alone it is told by having few channels more inside.
         is_regular = gradients[0][1] == weight[0] if gradients else data[1] >= 8 * weight[1]
-        return "depthwise" if is_regular else "convolution"
+        is_narrow = weight[1] < _WIDE_GROUP
+        return "depthwise" if is_regular and is_narrow else "convolution"
     if weight[2:] != [3, 3]:
         return "convolution"
     if gradients:
@@ -302,6 +310,9 @@ def convolution_kind(shapes: str, flop: float) -> OperatorKind:
     return "winograd" if made > _UNPADDED * kept else "convolution"
 
 
+# Channels of a group from which its products fill a matrix unit's tile, which has 16 to 32 columns
+# (NVIDIA, "CUDA C++ Programming Guide", warp matrix functions; cuDNN's kernels take 32).
+_WIDE_GROUP: Final = 32
 # What is left of a small image by a 3 x 3 filter of stride one without padding, at least (a
 # stride of two leaves a quarter).
 _UNPADDED: Final = 0.5

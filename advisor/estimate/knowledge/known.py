@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from advisor.estimate.best import best_columns
 from advisor.estimate.case import (
     LEAST_RUNS,
     Anchors,
+    Believed,
     Constants,
     Key,
     MeasuredLayout,
@@ -257,8 +259,29 @@ class Asked(Protocol):
     def fleet_of(self, job: Job) -> Fleet:
         """Return the catalogue's machines as the job may use them."""
 
-    def case(self, job: Job) -> StepCase:
+    def case(self, job: Job, *, fleet: Fleet | None = None, believes: bool = True) -> StepCase:
         """Return the job as the ways of training see it."""
+
+
+def _alone(fleet: Fleet, row: int) -> Fleet:
+    """Return machines of which only one type's device is known: nothing else is asked."""
+    device = np.full_like(fleet.device, -1)
+    device[row] = 0
+    return replace(fleet, devices=(fleet.devices[fleet.device[row]],), device=device)
+
+
+def _nearest(job: Job) -> tuple[Actual, ...]:
+    """Return the runs in the batches nearest to the one that is asked for."""
+
+    def far(one: Actual) -> float:
+        return abs(math.log((one.batch or job.global_batch) / job.global_batch))
+
+    nearest = set(sorted(job.actuals, key=far)[:_MOST_BELIEVED])
+    return tuple(one for one in job.actuals if one in nearest)
+
+
+# Runs that are set beside answers: each is asked of the whole estimate.
+_MOST_BELIEVED: Final = 24
 
 
 class OwnRuns:
@@ -270,6 +293,8 @@ class OwnRuns:
         self._seen_there: dict[tuple[object, ...], tuple[Work, Beside | None]] = {}
         self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
         self._others: dict[tuple[object, ...], OtherJobs] = {}
+        self._believed: dict[tuple[object, ...], tuple[Work, Believed | None]] = {}
+        self._bare: StepCase | None = None
 
     def layouts(self, job: Job) -> OwnLayouts | None:
         """Return what the user's measured layouts say, made once; None where there are none."""
@@ -295,7 +320,7 @@ class OwnRuns:
     def clusters(self, job: Job, work: Work) -> dict[Key, ScalingFit]:
         """Return the job's own law of scaling, made once, where enough of it was measured."""
         by_shape = work.transformer is not None and not work.layers
-        if len(job.actuals) < LEAST_RUNS or by_shape or is_known_by_runs(work):
+        if len(job.actuals) < LEAST_RUNS or by_shape:
             return {}
         batches = tuple(actual.batch or job.global_batch for actual in job.actuals)
         key = (job.name, work.gradient_bytes, work.precision, batches, job.actuals)
@@ -304,6 +329,43 @@ class OwnRuns:
             placed = [run for run in runs if run is not None]
             self._clusters[key] = measured_clusters(placed, work, self._physics.constants.device)
         return self._clusters[key]
+
+    def believed(self, job: Job, work: Work) -> Believed | None:
+        """Return the job's runs beside what is answered in their places; None without any."""
+        if not job.actuals:
+            return None
+        heard = _nearest(job)
+        key = (id(work), job.name, heard, tuple(one.batch or job.global_batch for one in heard))
+        if key not in self._believed or self._believed[key][0] is not work:
+            if len(self._believed) >= _MOST_KEPT:
+                self._believed.clear()
+            self._believed[key] = work, self._beside_answers(job, work, heard)
+        return self._believed[key][1]
+
+    def _beside_answers(self, job: Job, work: Work, heard: tuple[Actual, ...]) -> Believed | None:
+        placed, errors = [], []
+        laws = self.clusters(job, work)  # carry what they miss of their own runs themselves
+        for actual in heard:
+            run, place = self._placed(job, actual), self._place(job, actual)
+            if run is None or place is None or run.key in laws:
+                continue
+            there, row, count = place
+            case = self._in_place(job, work, actual, _alone(there, int(row[0])))
+            columns = best_columns(case, row, count)
+            if columns.status[0] == 0 and np.isfinite(columns.step_s[0]):
+                placed.append(run)
+                errors.append(float(np.log(actual.step_s / columns.step_s[0])))
+        return Believed(runs=tuple(placed), errors=tuple(errors)) if placed else None
+
+    def _in_place(self, job: Job, work: Work, actual: Actual, there: Fleet) -> StepCase:
+        """Return the job as it is asked in a run's place, the run's own errors left alone."""
+        asked = replace(job, global_batch=actual.batch or job.global_batch)
+        if not is_known_by_runs(work):
+            return self._physics.case(asked, fleet=there, believes=False)
+        if self._bare is None or self._bare.job is not job:
+            self._bare = self._physics.case(job, believes=False)
+        bare = replace(there, devices=tuple(map(unmeasured, there.devices)))
+        return replace(self._bare, job=asked, fleet=bare, seen={})
 
     def others(self, job: Job, work: Work, known: tuple[MeasuredRun, ...]) -> OtherJobs | None:
         """Return other jobs' runs as the planner takes them, made once; None without any."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
 from advisor.collectors.derive import advised_memory_bytes
-from advisor.estimate.case import SPACE, StepCase, fitted_rows, placements
+from advisor.estimate.case import SPACE, StepCase, fitted_rows, is_step_uncertain, placements
 from advisor.estimate.time_columns import (
     CODE,
     WAITS,
@@ -267,7 +267,8 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> _Single:
             out[i, rows] = part[cell] * scale
         out[5, rows] = columns.optimizer_s[at_device] * scale
         out[6, rows] = columns.optimizer_launch_s[at_device] * scale
-        out[7, rows] = log_sd[at_device]
+        host = columns.host_log_sd * anchors.unheard(targets, constants)[:, None]
+        out[7, rows] = np.hypot(log_sd[at_device], host[cell])
         extrapolating[rows] = columns.is_extrapolating[at_device]
     return _Single(
         micro_batch_s=out[0], backward_s=out[1], compute=out[2], memory=out[3], launch=out[4],
@@ -352,7 +353,8 @@ def _parts(
 
 def is_answer(job: Job, space: SearchSpace | None) -> bool:
     """Whether the recorded step answers what is asked of the recorded machine."""
-    return job.measured is not None and job.is_as_recorded and space in (None, SPACE)
+    is_whole = job.is_as_recorded and space in (None, SPACE)
+    return job.measured is not None and is_whole and not is_step_uncertain(job)
 
 
 def as_recorded(job: Job, columns: TimeColumns) -> TimeColumns:

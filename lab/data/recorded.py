@@ -1,0 +1,234 @@
+"""Public steps of image networks on GPUs, and the recordings on a processor that stand for them.
+
+The scripts that made the tables are re-made by ``lab/scripts/published_images.py``, profiled for
+four steps each on a processor (``advisor profile``), and kept as job files
+(``advisor predict --save-job``) beside the tables, so that nobody has to record them again:
+
+    pip install torchvision timm
+    python -m advisor.lab.data.recorded --runs FOLDER [NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pandas as pd
+
+from advisor import data as folders
+from advisor.ask import JobSpec, SetupRequest
+from advisor.collectors import atomic
+from advisor.collectors.derive import read_recording
+from advisor.errors import ModelError
+from advisor.jobs import Job, job_from_spec, write_job
+from advisor.jobs.from_recording import call_s, job_from_recording
+from advisor.jobs.load import read_job
+from advisor.lab.data.steps import RECORDED
+from advisor.machines import suite_device
+from advisor.planners.core import Device
+
+STEPS: Final = 4  # of a recording: one of them is traced
+JOBS: Final = "jobs"
+TORCH: Final = "1.12"  # what both suites ran, as far as their words go: torch 1.x
+# Names of networks in the table that timm has changed since.
+_RENAMED: Final = {
+    "jx_nest_tiny": "nest_tiny_jx", "ssl_resnext101_32x4d": "resnext101_32x4d",
+}  # fmt: skip
+_SCRIPT: Final = Path(__file__).parents[1] / "scripts" / "published_images.py"
+# What the words of the tables are as flags; fp64 is none.
+_PRECISIONS: Final = {"fp32": "fp32", "fp16": "fp16", "amp-fp16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """A published step, and the job of its script as a person would ask for it."""
+
+    suite: str
+    network: str
+    batch: int
+    precision: str  # as the table says it
+    device: Device
+    file: str  # of the measurement
+    seconds: float
+    # as recorded in two samples on a processor, asked in this batch and precision
+    job: Job
+
+    @property
+    def family(self) -> str:
+        """Networks that are variations of one another."""
+        return family_of(self.network)
+
+    @property
+    def machine(self) -> str:
+        """Whose machine and software it was: a folder of torchvision's files, a file of timm's."""
+        return self.file.rpartition("/")[0] if self.suite == "torchvision" else self.file
+
+
+def family_of(network: str) -> str:
+    """Return which networks are variations of one another.
+
+    >>> family_of("wide_resnet50_2") == family_of("seresnext50_32x4d") == "resnet"
+    True
+    >>> family_of("deit_small_patch16_224")
+    'vit'
+    """
+    plain = network.lower()
+    return next((f for f, words in _FAMILIES if any(w in plain for w in words)), plain[:5])
+
+
+_FAMILIES: Final = (
+    ("mobilevit", ("mobilevit", "edgenext")), ("vit", ("vit", "deit", "beit", "volo", "xcit")),
+    ("swin", ("swin", "nest_")), ("densenet", ("densenet",)), ("vgg", ("vgg",)),
+    ("mobilenet", ("mobilenet", "mnasnet", "efficientnet", "mixnet", "hardcore", "rexnet")),
+    ("shufflenet", ("shufflenet",)), ("squeezenet", ("squeezenet",)),
+    ("inception", ("inception", "pnasnet")), ("darknet", ("darknet", "selecsls")),
+    ("mlp", ("mlp", "mixer")), ("coat", ("coat", "crossvit")),
+    ("resnet", ("resne", "res2ne", "dla", "hrnet", "regnet", "nfnet", "senet")),
+)  # fmt: skip
+
+
+def recorded_steps(data: Path) -> list[RecordedStep]:
+    """Return the published steps whose script is among the recorded ones.
+
+    Channels last and double precision are not asked: no flag says them. Raises ModelError if a
+    table or a job file cannot be read.
+    """
+    return [*_torchvision(data), *_timm(data)]
+
+
+def _torchvision(data: Path) -> Iterator[RecordedStep]:
+    """Yield the steps of torchvision's networks: no update is timed, fp16 is stored in 16 bits."""
+    rows = RECORDED.read("torchvision", data)
+    rows = rows[(rows["accelerators"] == 1) & rows["precision"].isin(list(_PRECISIONS))]
+    for row in rows.to_dict("records"):
+        setup = SetupRequest(weights="bf16" if row["precision"] == "fp16" else None)
+        yield from _asked("torchvision", row, setup, has_update=False)
+
+
+def _timm(data: Path) -> Iterator[RecordedStep]:
+    rows = RECORDED.read("timm", data)
+    rows = rows[(rows["memory_format"] == "nchw") & rows["precision"].isin(list(_PRECISIONS))]
+    for row in rows.to_dict("records"):
+        yield from _asked("timm", row, SetupRequest(), has_update=True)
+
+
+def _asked(
+    suite: str, row: Mapping[Hashable, object], setup: SetupRequest, *, has_update: bool
+) -> Iterator[RecordedStep]:
+    network, device = str(row["network"]), suite_device(str(row["accelerator"]))
+    job = recorded_job(f"{suite}-{network}-b2")
+    if device is None or job is None:
+        return
+    batch, precision = int(str(row["batch"])), str(row["precision"])
+    spec = JobSpec(batch=batch, precision=_PRECISIONS[precision])
+    yield RecordedStep(
+        suite=suite, network=network, batch=batch, precision=precision,
+        device=device, file=str(row["file"]), seconds=float(str(row["step_s"])),
+        job=job_from_spec(spec, setup, job=job if has_update else _without_update(job)),
+    )  # fmt: skip
+
+
+def _without_update(job: Job) -> Job:
+    assert job.work is not None
+    kept = tuple(one for one in job.work.operators if one.phase != "optimizer")
+    return replace(job, work=replace(job.work, operators=kept))
+
+
+@cache
+def recorded_job(name: str) -> Job | None:
+    """Return a stored job as it would be recorded with the suites' software; None if not stored.
+
+    Raises ModelError if the file cannot be read.
+    """
+    path = _folder() / f"{name}.json.gz"
+    if not path.exists():
+        return None
+    try:
+        text = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        raise ModelError(f"cannot read {path}: {error}", hint="record it again") from error
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "job.json"
+        atomic.write_bytes(plain, text)
+        job = read_job(plain)
+    assert job.work is not None
+    return replace(job, work=replace(job.work, call_s=call_s(TORCH)))
+
+
+def stored_jobs() -> list[str]:
+    """Return the names of the stored jobs: suite, network, and the batch that was recorded."""
+    return sorted(path.name.removesuffix(".json.gz") for path in _folder().glob("*.json.gz"))
+
+
+def _folder() -> Path:
+    return folders.root("datasets") / "measurements" / RECORDED.name / JOBS
+
+
+# ------------------------------------------------------------------------------------------
+# Recording them again.
+
+
+def record(name: str, image: int, runs: Path) -> Job:
+    """Profile one script, ``suite-network-bBATCH``, for a few steps, and return its job."""
+    suite, _, rest = name.partition("-")
+    network, _, batch = rest.rpartition("-b")
+    words = [f"{suite}:{_RENAMED.get(network, network)}", "--batch", batch, "--image", str(image)]
+    words += ["--momentum", "0.9"] if suite == "timm" else []
+    folder = Path(tempfile.mkdtemp(dir=runs))
+    subprocess.run(
+        [sys.executable, "-m", "advisor.cli", "profile", "--quiet", "--steps", str(STEPS),
+         "--runs", str(folder), str(_SCRIPT), *words],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return job_from_recording(read_recording(next(folder.iterdir())))
+
+
+def keep(name: str, job: Job) -> None:
+    """Store a job without its layers, which no step on one device asks for; always the same bytes.
+
+    Without layers a transformer that was recognised would be taken for a described one: it is left
+    out, too.
+    """
+    assert job.work is not None
+    job = replace(job, name=name, work=replace(job.work, layers=(), transformer=None))
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "job.json"
+        write_job(job, plain)
+        text = json.dumps(json.loads(plain.read_text("utf-8")), separators=(",", ":"))
+    packed = gzip.compress(text.encode(), 9, mtime=0)
+    atomic.write_bytes(_folder() / f"{name}.json.gz", packed)
+
+
+def image_sizes(data: Path) -> dict[str, int]:
+    """Return the side of the images of every network of timm's table [pixels]."""
+    rows: pd.DataFrame = RECORDED.read("timm", data)
+    return {str(n): int(i) for n, i in zip(rows["network"], rows["image"], strict=True)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record the named scripts, or all that are stored, and store their jobs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", metavar="SUITE-NETWORK-bBATCH")
+    parser.add_argument("--runs", type=Path, required=True, help="folder for the recordings")
+    asked = parser.parse_args(arguments)
+    asked.runs.mkdir(parents=True, exist_ok=True)
+    sizes = image_sizes(folders.measurements(None))
+    for name in asked.names or stored_jobs():
+        network = name.partition("-")[2].rpartition("-b")[0]
+        image = sizes.get(network, 224) if name.startswith("timm") else 224
+        keep(name, record(name, image, asked.runs))
+        sys.stderr.write(f"{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

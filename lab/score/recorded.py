@@ -1,0 +1,211 @@
+"""The protocol ``recorded``: a script recorded on a laptop, asked for a GPU that it never saw.
+
+Every script was profiled for four steps on a processor, in two samples, and is asked with the
+flags of the published row: ``predict --job FILE --gpu G --batch 12 --precision fp16``. Left out in
+turn: the GPU, its architecture, and the family of networks, in the device model's constants and in
+the process of its errors both. The fits know the suites of ``described`` and the other rows here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from advisor.catalogue import Catalogue
+from advisor.estimate.case import constants
+from advisor.estimate.predictor import Predictor
+from advisor.lab.data.recorded import RecordedStep, recorded_steps
+from advisor.lab.fit.described import read_steps, recorded_rows
+from advisor.lab.fit.described_columns import MeasuredStep, columns
+from advisor.lab.fit.device import fit_residual, parameters_of
+from advisor.lab.fit.efficiencies import StepModel
+from advisor.lab.score.asked import step_on
+from advisor.lab.score.harness import Answers, Floats, Protocol, Questions, Rule, by
+from advisor.lab.score.scores import Group
+from advisor.planners.core.nouns import Work
+from advisor.planners.step.calibrate import job_features
+from advisor.planners.step.device_rates import unmeasured
+
+WAYS: Final[Mapping[str, Callable[[RecordedStep], str]]] = {
+    "GPU": lambda s: s.device.name,
+    "architecture": lambda s: s.device.architecture,
+    "family of networks": lambda s: s.family,
+}
+NEIGHBOURS: Final = 5
+_SMALL_BATCH: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """The steps that are asked, with their work; the other suites' steps."""
+
+    steps: list[RecordedStep]
+    works: list[Work]
+    own: list[MeasuredStep]
+    known: list[MeasuredStep]
+
+
+def read_recorded(data: Path) -> Questions:
+    """Return every published step of a script that was recorded, one GPU each."""
+    steps = recorded_steps(data)
+    rows = recorded_rows(data)
+    return Questions(
+        questions=[
+            f"seconds of a step of {s.suite}'s {s.network}, recorded on a processor in 2 samples: "
+            f"--gpu {s.device.name} --batch {s.batch} --precision {s.precision}"
+            for s in steps
+        ],
+        truth=np.array([s.seconds for s in steps]),
+        unseen=[f"steps on {s.device.name}" for s in steps],
+        groups=by(f"{s.suite}, {s.precision}, batch {_size(s.batch)}" for s in steps)
+        | by(f"{s.device.name}" for s in steps),
+        facts=_Facts(steps=steps, works=[r.work for r in rows], own=rows, known=read_steps(data)),
+    )
+
+
+def _size(batch: int) -> str:
+    return f"{batch}" if batch <= _SMALL_BATCH else "of 32 and more"
+
+
+def without_group(facts: _Facts, way: str, group: str) -> Predictor:
+    """Return the product with constants and errors fitted without a group of rows."""
+    of = WAYS[way]
+    described = [s for s in facts.known if not _is_of(s, way, group)]
+    told = columns(described)
+    known = StepModel(told).fit(np.ones(told.log_s.size, bool))
+    parameters = parameters_of(known.constants, {}, told)
+    own = [r for r, s in zip(facts.own, facts.steps, strict=True) if of(s) != group]
+    return Predictor(
+        Catalogue.load(with_overrides=False),
+        constants=replace(
+            constants(), device=parameters, residual=fit_residual([*described, *own], parameters)
+        ),
+        learned=None,
+    )
+
+
+def _is_of(step: MeasuredStep, way: str, group: str) -> bool:
+    """Whether a step of another suite is of the group: ResNets and VGGs are in several."""
+    if way == "family of networks":
+        return group[:3] in step.family
+    return group in (step.device.name, step.device.architecture)
+
+
+def _answers_by(rows: Questions, way: str) -> Answers:
+    facts: _Facts = rows.facts
+    value, log_sd = np.full((2, len(facts.steps)), np.nan)
+    labels = [WAYS[way](s) for s in facts.steps]
+    for group in dict.fromkeys(labels):
+        asking = without_group(facts, way, group)
+        for i in (i for i, label in enumerate(labels) if label == group):
+            step = facts.steps[i]
+            value[i], log_sd[i] = step_on(asking, step.job, unmeasured(step.device))
+    return Answers.spread(value, log_sd)
+
+
+def _recorded_answers(rows: Questions) -> Answers:
+    found = {way: _answers_by(rows, way) for way in WAYS}
+    groups, figures = [], {}
+    for way, answers in found.items():
+        label = f"{way} left out"
+        groups.append(Group(group=label, scores=answers.scores(rows.truth)))
+        assert answers.low is not None
+        assert answers.high is not None
+        ends = answers.high / answers.low
+        figures[f"{label}: upper over lower end, median"] = float(np.nanmedian(ends))
+        for name, mask in rows.groups.items():
+            if name.startswith(("torchvision", "timm")):
+                scores = answers.scores(rows.truth, mask)
+                figures |= scores.named(f"{label}, {name}: ", "median APE", "coverage")
+    first = found["GPU"]
+    figures["rows without an answer"] = float(np.count_nonzero(~np.isfinite(first.value)))
+    return replace(first, groups=groups, figures=figures)
+
+
+# Simpler rules, each with the row's GPU left out of the rows here.
+
+
+def _roofline_s(rows: Questions) -> Floats:
+    d = columns(rows.facts.own)
+    larger = np.maximum(d.flop / d.peak[d.row], d.bytes / d.bandwidth[d.row])
+    return np.asarray(np.bincount(d.row, larger, d.log_s.size), float)
+
+
+def _elsewhere(rows: Questions) -> Sequence[np.ndarray]:
+    names = np.array([s.device.name for s in rows.facts.steps])
+    return [np.flatnonzero(names != name) for name in names]
+
+
+def _one_constant(rows: Questions, _answered: np.ndarray) -> Floats:
+    """Take the roofline times the median ratio of the other GPUs' rows."""
+    bare = np.log(_roofline_s(rows))
+    error = np.log(rows.truth) - bare
+    return np.array([math.exp(bare[i] + np.median(error[o])) for i, o in _rows(rows)])
+
+
+def _rows(rows: Questions) -> list[tuple[int, np.ndarray]]:
+    return list(enumerate(_elsewhere(rows)))
+
+
+def _place(rows: Questions) -> Floats:
+    """Return what tells rows apart: the step's make-up, and the rates of the device."""
+    facts: _Facts = rows.facts
+    d = columns(facts.own)
+    half = d.is_half[:, None].astype(float)
+    made = np.array([job_features(w) for w in facts.works])
+    return np.asarray(np.c_[made, d.log_rates, half], float)
+
+
+def _nearest(rows: Questions, _answered: np.ndarray) -> Floats:
+    """Take the roofline times the mean ratio of the nearest rows on other GPUs."""
+    bare = np.log(_roofline_s(rows))
+    error, place = np.log(rows.truth) - bare, _place(rows)
+    place = place / np.maximum(place.std(axis=0), 1e-9)
+    found = []
+    for i, others in _rows(rows):
+        far = np.sum(np.square(place[others] - place[i]), axis=1)
+        near = others[np.argsort(far, kind="stable")[:NEIGHBOURS]]
+        found.append(math.exp(bare[i] + error[near].mean()))
+    return np.array(found)
+
+
+def _additive(rows: Questions, _answered: np.ndarray) -> Floats:
+    """Fit ln(step) as a sum: products, traffic, calls, rates of the device, precision."""
+    facts: _Facts = rows.facts
+    d = columns(facts.own)
+    amounts = [np.bincount(d.row, c, d.log_s.size) for c in (d.flop, d.bytes, d.count)]
+    x = np.c_[np.log(amounts).T, d.log_rates, d.is_half, np.ones(d.log_s.size)]
+    y, found = np.log(rows.truth), []
+    for i, others in _rows(rows):
+        weights = np.linalg.lstsq(x[others], y[others], rcond=None)[0]
+        found.append(math.exp(float(x[i] @ weights)))
+    return np.array(found)
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "one constant times roofline": _one_constant,
+    f"roofline and {NEIGHBOURS} nearest": _nearest,
+    "additive model of logarithms": _additive,
+}
+
+RECORDED: Final = Protocol(
+    name="recorded",
+    description="steps of scripts recorded on a processor, each GPU left out",
+    rows=read_recorded,
+    answer=_recorded_answers,
+    seen=(
+        "the equation, its classes of operators and the shapes of the process",
+        "what a call takes on the suites' hosts, and how hosts differ: fitted to all of them",
+    ),
+    baselines=_RULES,
+    notes=(
+        "fp64 and channels last are not asked: no flag says them",
+        "torchvision's steps are asked without their update, which the suite does not time",
+        "hosts are unknown: each file is another machine",
+    ),
+)

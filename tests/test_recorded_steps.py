@@ -1,0 +1,297 @@
+"""A script recorded on a processor, asked for a GPU: laws that need no truth, and the protocol."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import least_squares
+
+from advisor import data
+from advisor.ask import JobSpec, SetupRequest
+from advisor.collectors.derive.store import read_recording
+from advisor.estimate.estimate import estimate_on_gpu
+from advisor.estimate.predictor import Predictor
+from advisor.jobs import job_from_spec
+from advisor.jobs.from_recording import call_s, job_from_recording
+from advisor.jobs.job import Job
+from advisor.jobs.load import read_job, write_job
+from advisor.lab import score
+from advisor.lab.data import recorded
+from advisor.lab.score.recorded import without_group
+from advisor.machines import suite_device
+from advisor.machines.devices import device_parameters
+from advisor.planners.core.nouns import Work
+from advisor.planners.step import at_batch, in_precision, step_time
+from advisor.planners.step.device_rates import convolution_kind, unmeasured
+
+# Parameters as their papers and torchvision's and timm's documentation state them [millions].
+PUBLISHED = {
+    "torchvision-resnet50-b2": 25.56, "torchvision-vgg16-b2": 138.36,
+    "torchvision-densenet121-b2": 7.98, "torchvision-mobilenet_v2-b2": 3.50,
+    "torchvision-squeezenet1_1-b2": 1.24, "torchvision-resnext101_32x8d-b2": 88.79,
+    "torchvision-shufflenet_v2_x1_0-b2": 2.28, "timm-vit_base_patch16_224-b2": 86.57,
+}  # fmt: skip
+TWICE = [n for n in recorded.stored_jobs() if n.endswith("-b16")]
+GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
+GPUS = ("V100-SXM2-16GB", "T4", "H100-SXM5-80GB")
+
+
+def stored(name: str) -> Job:
+    job = recorded.recorded_job(name)
+    assert job is not None
+    return job
+
+
+def work_of(name: str) -> Work:
+    work = stored(name).work
+    assert work is not None
+    return work
+
+
+def step_s(physics: Predictor, job: Job, gpu: str) -> float:
+    return estimate_on_gpu(physics, job, gpu).step_time_s.value
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_recorded_networks_are_the_published_ones(name: str) -> None:
+    assert work_of(name).parameters / 1e6 == pytest.approx(PUBLISHED[name], abs=0.01)
+
+
+def test_timms_networks_have_the_parameters_of_its_table() -> None:
+    from advisor.lab.data import RECORDED
+
+    rows = RECORDED.read("timm", data.measurements(None))
+    stated = dict(zip(rows["network"], rows["parameters_m"], strict=True))
+    names = [n for n in recorded.stored_jobs() if n.startswith("timm")]
+    assert len(names) >= 50
+    for name in names:
+        network = name.partition("-")[2].rpartition("-b")[0]
+        assert work_of(name).parameters / 1e6 == pytest.approx(stated[network], abs=0.02), name
+
+
+# Laws.
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("name", TWICE[:8])
+def test_the_batch_that_was_recorded_changes_no_answer(
+    physics: Predictor, name: str, gpu: str
+) -> None:
+    two, sixteen = stored(name.replace("-b16", "-b2")), stored(name)
+    for batch in (2, 32):
+        few, many = (
+            step_s(physics, replace(job, global_batch=batch), gpu) for job in (two, sixteen)
+        )
+        assert few == pytest.approx(many, rel=0.03)
+
+
+@settings(max_examples=20, deadline=None)
+@given(name=st.sampled_from(recorded.stored_jobs()), batch=st.integers(1, 64))
+def test_a_step_takes_at_least_its_calls_times_the_least_host_time(name: str, batch: int) -> None:
+    work, parameters = work_of(name), device_parameters()
+    device = suite_device("H100-SXM5-80GB")
+    assert device is not None
+    found = step_time(work, [device], [float(batch)], parameters)
+    calls = {p: sum(o.kernels for o in work.operators if o.phase == p) for p in ("forward",)}
+    engine = sum(o.kernels for o in work.operators if o.phase == "backward")
+    least = call_s(recorded.TORCH) * math.exp(-4 * parameters.host_log_sd)
+    at_least = least * (calls["forward"] + parameters.engine_call_fraction * engine)
+    assert found.micro_batch_s[0, 0] >= at_least
+    assert found.host_log_sd[0, 0] <= parameters.host_log_sd + 1e-9
+
+
+def test_an_unseen_host_widens_small_steps_alone(physics: Predictor) -> None:
+    """A step that only starts calls is as uncertain as hosts are; one that computes is not."""
+    job = stored("torchvision-resnet50-b2")
+    small, large = (
+        estimate_on_gpu(physics, replace(job, global_batch=n), "H100-SXM5-80GB").step_time_s
+        for n in (1, 512)
+    )
+    ends = [one.high / one.low for one in (small, large)]
+    assert ends[0] > 1.3 * ends[1]
+
+
+def test_a_step_grows_with_its_batch(physics: Predictor) -> None:
+    job = stored("torchvision-resnet50-b2")
+    batches = [1, 2, 3, 4, 6, 8, 16, 32, 64, 128]
+    found = [step_s(physics, replace(job, global_batch=n), "L4") for n in batches]
+    assert all(b >= 0.97 * a for a, b in itertools.pairwise(found))
+
+
+def test_a_job_at_another_batch_is_the_same_work_in_proportion() -> None:
+    work = work_of("torchvision-resnet18-b2")
+    twice = at_batch(work, 4)
+    assert at_batch(twice, 2).operators == pytest.approx(work.operators)
+    for device in map(suite_device, GPUS):
+        assert device is not None
+        one, two = (step_time(w, [device], [8.0], device_parameters()) for w in (work, twice))
+        assert one.micro_batch_s == pytest.approx(two.micro_batch_s)
+
+
+# What is not in a recording, and is known of the software.
+
+
+def test_convolutions_in_32_bits_run_as_tf32_where_a_device_has_it() -> None:
+    work, parameters = at_batch(work_of("torchvision-resnet50-b2"), 64), device_parameters()
+    has, lacks = suite_device("A100-SXM4-40GB"), suite_device("V100-SXM2-16GB")
+    assert has is not None
+    assert lacks is not None
+    plain = replace(work, call_s=None)  # as described: no word of the framework
+    for device, is_faster in ((unmeasured(has), True), (unmeasured(lacks), False)):
+        recorded_s, described_s = (
+            step_time(w, [device], [64.0], parameters).compute_s[0, 0] for w in (work, plain)
+        )
+        assert (recorded_s < 0.7 * described_s) == is_faster
+
+
+def test_wide_groups_of_a_convolution_are_products_and_narrow_ones_are_not() -> None:
+    assert convolution_kind("2x256x28x28,256x64x3x3", 0.0) == "convolution"
+    assert convolution_kind("2x256x28x28,256x8x3x3", 0.0) == "depthwise"
+    assert convolution_kind("2x256x28x28,2x256x28x28,256x64x3x3", 0.0) == "convolution"
+
+
+@pytest.mark.parametrize("name", ["timm-vit_tiny_patch16_224-b2", "timm-resnet50_gn-b2"])
+def test_autocast_keeps_normalisation_in_32_bits_and_casts_around_it(name: str) -> None:
+    whole = work_of(name)
+    cast, stored_half = (in_precision(whole, "fp16", is_autocast=a) for a in (True, False))
+    norms = [
+        sum(o.bytes for o in w.operators if "norm" in o.name) for w in (whole, cast, stored_half)
+    ]
+    assert norms[1] > norms[0] > norms[2]
+    again = in_precision(cast, "fp32")
+    assert {o.name for o in again.operators} == {o.name for o in whole.operators}
+    for one, other in zip(again.operators, whole.operators, strict=True):
+        assert one.bytes == pytest.approx(other.bytes)
+        assert one.count == pytest.approx(other.count)
+        assert one.dtype == other.dtype
+
+
+def test_weights_stored_in_16_bits_are_not_cast() -> None:
+    job = stored("timm-vit_tiny_patch16_224-b2")
+    half, cast = (
+        job_from_spec(JobSpec(precision="fp16"), SetupRequest(weights=w), job=job)
+        for w in ("bf16", None)
+    )
+    assert half.work is not None
+    assert cast.work is not None
+    assert not any(o.name.startswith("autocast") for o in half.work.operators)
+    assert any(o.name == "autocast::weights" for o in cast.work.operators)
+
+
+# What a call takes.
+
+
+def test_what_a_call_takes_is_what_the_suites_hosts_took() -> None:
+    """Fitted again: a call of the suite's median host, beside the constants that ship."""
+    steps = [
+        s for s in recorded.recorded_steps(data.measurements(None)) if s.suite == "torchvision"
+    ]
+    hosts = sorted({s.machine for s in steps})
+    at = np.array([hosts.index(s.machine) for s in steps])
+    half = np.array([s.precision == "fp16" for s in steps])
+    truth = np.log([s.seconds for s in steps])
+    parts = np.array([_parts(s) for s in steps]).T
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(7)
+    parameters = device_parameters()
+    spread, share = (
+        np.exp(parameters.host_log_sd * nodes)[:, None],
+        parameters.engine_call_fraction,
+    )
+
+    def over_hosts(starting: np.ndarray, busy: np.ndarray) -> np.ndarray:
+        logs = np.log(np.maximum(spread * starting, busy))
+        return np.asarray(np.exp(weights @ logs / weights.sum()))
+
+    def errors(p: np.ndarray) -> np.ndarray:
+        host, device = np.exp(p[: len(hosts)])[at], np.exp(p[len(hosts) : -1])
+        busy = device.reshape(-1, 2)[at, half.astype(int)]
+        call = math.exp(p[-1])
+        forward = over_hosts(host * call * parts[0], busy * parts[2])
+        backward = over_hosts(host * call * share * parts[1], busy * parts[3])
+        pulls = np.r_[p[: len(hosts)] / 0.3, p[len(hosts) : -1] / 0.3]
+        return np.asarray(np.r_[np.log(forward + backward) - truth, pulls])
+
+    start = np.r_[np.zeros(3 * len(hosts)), math.log(50e-6)]
+    found = least_squares(errors, start, loss="soft_l1", f_scale=0.1).x
+    assert math.exp(found[-1]) == pytest.approx(call_s(recorded.TORCH), rel=0.2)
+    assert 0.08 < np.std(found[: len(hosts)]) < parameters.host_log_sd
+
+
+def _parts(step: recorded.RecordedStep) -> tuple[float, float, float, float]:
+    """Calls forward and backward, and what both take on a device that waits for no host [s]."""
+    assert step.job.work is not None
+    work = replace(step.job.work, call_s=1e-9)
+    found = step_time(work, [unmeasured(step.device)], [float(step.batch)], device_parameters())
+    calls = [
+        sum(o.kernels for o in work.operators if o.phase == p) for p in ("forward", "backward")
+    ]
+    backward = float(found.backward_s[0, 0])
+    return calls[0], calls[1], float(found.micro_batch_s[0, 0]) - backward, backward
+
+
+# The protocol.
+
+
+def test_the_left_out_gpu_is_in_no_fit() -> None:
+    rows = score.load("recorded").rows(data.measurements(None))
+    asking = without_group(rows.facts, "GPU", "RTX-3090")
+    assert "RTX-3090" not in asking.constants.residual.seen.points.device
+    family = without_group(rows.facts, "family of networks", "densenet")
+    points = family.constants.residual.seen.points
+    whole = without_group(rows.facts, "family of networks", "of none").constants.residual
+    assert len(points) == len(whole.seen.points) - 64  # two precisions of four on eight machines
+
+
+@pytest.mark.slow
+def test_the_protocol_beats_every_simpler_rule() -> None:
+    found = score.run("recorded", data.measurements(None))
+    assert found.overall.rows >= 500
+    rules = [scores.median_ape_fraction for scores in found.baselines.values()]
+    assert found.overall.median_ape_fraction < 0.5 * min(rules)
+    assert 0.85 <= (found.overall.coverage or 0.0) <= 0.97
+
+
+def test_a_saved_job_answers_as_the_recording_does(physics: Predictor, tmp_path: Path) -> None:
+    job = job_from_recording(read_recording(GOLDEN), total_steps=1000)
+    write_job(job, tmp_path / "job.json")
+    saved = read_job(tmp_path / "job.json")
+    for gpu in GPUS:
+        one, two = (estimate_on_gpu(physics, j, gpu).step_time_s for j in (job, saved))
+        assert (two.low, two.value, two.high) == (one.low, one.value, one.high)
+
+
+def test_a_job_saved_before_hosts_were_known_is_started_by_todays(tmp_path: Path) -> None:
+    job = job_from_recording(read_recording(GOLDEN), total_steps=1000)
+    assert job.work is not None
+    old = replace(job, work=replace(job.work, call_s=11e-6))
+    write_job(old, tmp_path / "job.json")
+    found = read_job(tmp_path / "job.json").work
+    assert found is not None
+    assert found.call_s == job.work.call_s
+
+
+@pytest.mark.parametrize(("workers", "delayed"), [(2, 0.0), (2, 0.6)])
+def test_neighbours_of_the_laptop_are_no_input_of_the_gpu(workers: int, delayed: float) -> None:
+    """Loaders that waited for a core are not slow; those that stood still are."""
+    seen = read_recording(GOLDEN)
+    assert seen.step_time is not None
+    assert seen.loading is not None
+    assert seen.host.cpu_limit == 2
+    first = replace(seen.readings[0], t_s=100.0, cpu_s=0.0, run_delay_s=0.0)
+    last = replace(first, t_s=110.0, cpu_s=13.0, run_delay_s=10.0 * delayed)
+    loading = replace(
+        seen.loading, workers=workers, wait_s=0.5 * seen.step_time.corrected_s,
+        cpu_s_per_sample=1e-9,
+    )  # fmt: skip
+    job = job_from_recording(
+        replace(seen, readings=(first, last), loading=loading), total_steps=1000
+    )
+    assert (job.feed.idle_s_per_sample > 0) == (delayed == 0.0)
