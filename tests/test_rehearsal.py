@@ -42,6 +42,12 @@ def asked(kind: str) -> Any:
     return json.loads(found[-1][6:])
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have scripts that run for real write here."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def real() -> Any:
     return asked("real")

@@ -82,7 +82,7 @@ def _dynamic(
         if value is None or is_guess:
             mode.notes.add("made up a number of type %s" % str(first.dtype)[6:])
         return Plain(made_up(first.dtype) if value is None else value)
-    if name == "_use_cudnn_ctc_loss":
+    if name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"):
         return Plain(False)
     if name in _ANSWERS:
         if isinstance(value, bool) and not is_guess:
