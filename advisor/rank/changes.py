@@ -195,7 +195,7 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
 # fine-tuned transformer, described       ``finetune``      model, batch, GPUs, the model left out
 # several runs elsewhere, one device      ``gpu``           all its other runs, its chip left out
 # one run or recording on a GPU           ``instance``      one run on a T4, the GPU never seen
-# one recording on a CPU                  none              no data has such jobs on both
+# recorded on a CPU, or rehearsed         ``recorded``      image networks, the GPU left out
 # described, days on many devices         ``campaigns``     whole training runs, family left out
 # ======================================  ================= =======================================
 #
@@ -213,8 +213,9 @@ _ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
     "runs": ("gpu", "jobs known by their runs elsewhere"),
     "one run": ("instance", "jobs with one run on a GPU"),
     "on a GPU": ("instance", "jobs with one run on a GPU"),
-    "on a CPU": (None, "a job recorded on a CPU"),
-    "rehearsed": (None, "a rehearsed job"),
+    "on a CPU": ("recorded", "scripts recorded on a CPU"),
+    # Its operators are those of a recording (tests/test_rehearsal.py).
+    "rehearsed": ("recorded", "scripts recorded on a CPU, as a rehearsal sees them"),
     "as a program": (None, "a job of which only the whole run is known"),
 }
 
