@@ -309,6 +309,8 @@ OWN_WRITERS = {
     "collectors/run/agent.py": "a few bytes rewritten in place, so that a full disk does no harm",
     "collectors/hooks/format.py": "append-only records, inside the user's process",
     "lab/minicloud/limits.py": "files of the kernel",
+    "collectors/rehearsal/overlay.py": "files of the kernel",
+    "collectors/rehearsal/shim.py": "a library that the compiler wrote, inside the user's process",
     "collectors/derive/store.py": "the empty file that a run begins with",
     "advisor/learned/registry.py": "fills the folder that ``atomic`` gives it",
     "collectors/watch/benchmark.py": "a file to measure the disk with",

@@ -31,6 +31,7 @@ QUESTIONS: Final = {
     "layers": "a described transformer layer, its GPU and model left out",
     "described": "a model that was only described, asked as a user asks, its GPU left out",
     "neusight": "NeuSight's suite: described models, their GPU left out",
+    "recorded": "image networks recorded on a processor, on a GPU that was left out",
     "instance": "a described network with one run on a T4, on a V100 and a K80 never seen",
     "series": "a run from its first minute",
     "cluster": "several nodes from each alone",
