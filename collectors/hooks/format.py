@@ -106,6 +106,7 @@ WRAP_VARIABLE = "ADVISOR_WORKERS"
 # How a recording says whether, and as what, its scripts are rehearsed (JSON); see
 # ``rehearsal.start``.
 REHEARSAL = "ADVISOR_REHEARSAL"
+REHEARSED = "-rehearsed"  # ends the name of its event file
 
 
 def is_rehearsed() -> bool:
@@ -299,7 +300,7 @@ class Writer:
         pid = os.getpid()
         ticks = start_ticks(pid)
         # A script that is run again as a rehearsal has the process of its first attempt.
-        kind = "-rehearsed" if is_rehearsed() else ""
+        kind = REHEARSED if is_rehearsed() else ""
         path = os.path.join(self.folder, "ev-%d-%d%s.bin" % (pid, ticks, kind))
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(path, flags, 0o600)

@@ -23,6 +23,7 @@ from advisor.collectors.derive import (
 )
 from advisor.collectors.errors import bytes_text, duration_text
 from advisor.collectors.format import EVENT_FILES, Events, Tail
+from advisor.collectors.hooks.format import REHEARSED
 from advisor.collectors.run.child import RecordingPlan, send_signal
 from advisor.collectors.watch import Processes, Proportional
 
@@ -62,6 +63,11 @@ class Monitor:
         """The event files so far."""
         for tail, _ in self._tails.values():
             yield tail.path
+
+    @property
+    def is_rehearsed(self) -> bool:
+        """Whether a process of the run is a rehearsal."""
+        return any(path.stem.endswith(REHEARSED) for path in self.paths)
 
     def _names(self) -> list[str]:
         try:
@@ -263,14 +269,15 @@ class Live:
         before_ns, cpu_before_ns = self._before
         self._before = now_ns, usage.cpu_ns
         cores = max(0.0, (usage.cpu_ns - cpu_before_ns) / max(1, now_ns - before_ns))
-        return [
-            f"{elapsed_s:.0f} s",
+        known = [
             *step_parts(monitor.steps(), monitor.verdict),
             until,
             *([f"{rate:.4g} samples/s"] if (rate := monitor.samples_per_s()) else []),
-            f"{cores:.1f} cores",
-            bytes_text(self._memory.used_bytes(self._tree.processes, now_ns)),
         ]
+        if monitor.is_rehearsed:  # its steps take a time that says nothing
+            known = [f"rehearsing step {monitor.steps() + 1}"]
+        used = bytes_text(self._memory.used_bytes(self._tree.processes, now_ns))
+        return [f"{elapsed_s:.0f} s", *known, f"{cores:.1f} cores", used]
 
 
 def step_parts(steps: int, verdict: Verdict | None) -> list[str]:
