@@ -25,7 +25,7 @@ def main(kind: str) -> None:
 
 def begin() -> None:
     """Begin a rehearsal in this process, without a recording and without overlays."""
-    from advisor.collectors.rehearsal import start
+    from advisor.collectors.hooks.rehearsal import start
 
     os.environ["ADVISOR_REHEARSAL_OVERLAY"] = "overlay"
     session = SimpleNamespace(

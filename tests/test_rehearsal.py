@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.format import Recording
-from advisor.collectors.rehearsal.memory import replay, rounded
+from advisor.collectors.hooks.rehearsal.memory import replay, rounded
 from advisor.collectors.run import profile, rehearsed
 from advisor.errors import RunError
 from advisor.jobs.from_recording import job_from_recording
@@ -327,7 +327,7 @@ def test_shards_add_up_to_the_model(tmp_path: Path) -> None:
 
 
 def test_no_compiler_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from advisor.collectors.rehearsal import shim
+    from advisor.collectors.hooks.rehearsal import shim
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

@@ -59,27 +59,9 @@ def _rehearsal(session: Any) -> Any:
     """Return the rehearsal of this process; None where its script is recorded."""
     if not fmt.is_rehearsed():
         return None
-    package = load_beside("rehearsal")
-    import importlib
+    from .rehearsal import start
 
-    start = importlib.import_module(package.__name__ + ".start")
     return start.begin(session, os.environ[fmt.REHEARSAL])
-
-
-def load_beside(name: str) -> ModuleType:
-    """Return a room of the collectors that lies beside the hooks, loaded by its path."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    rooms = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    folder, own = os.path.join(rooms, name), "_advisor_" + name
-    spec = spec_from_file_location(
-        own, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = sys.modules[own] = module_from_spec(spec)
-    spec.loader.exec_module(package)
-    return package
 
 
 def _guarded(patch: Callable[[ModuleType], None], session: Any) -> Callable[[ModuleType], None]:

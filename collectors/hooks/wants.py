@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import sysconfig
 
 from . import format as fmt
 from . import lineage
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 # Parameters beyond this share of the machine's memory are not made: gradients and the optimizer's
 # state come on top.
 _SHARE = 0.4
@@ -116,10 +114,12 @@ class Wants:
         return noting
 
     def _asking(self, original: Callable[..., Any], what: str) -> Callable[..., Any]:
+        from .trace.source import is_library
+
         @functools.wraps(original)
         def asking(*args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1).f_code.co_filename
-            if "site-packages" in caller or caller.startswith(_LIBRARIES):
+            if not caller.startswith("<") and is_library(caller):
                 self.heard = what
             else:
                 self.asked = self.asked or what

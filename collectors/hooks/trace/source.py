@@ -213,11 +213,11 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
     schedules: list[dict[str, Any]] = []
     depth = 0
     while frame is not None and depth < _MAX_FRAMES:
-        if not _is_ours(frame.f_code.co_filename):
+        if not is_ours(frame.f_code.co_filename):
             stated = state(frame)
             if stated is not None:
                 candidates.append(stated)
-            if _is_library(frame.f_code.co_filename):
+            if is_library(frame.f_code.co_filename):
                 inside += _loops(frame) if _is_counted(frame) else []
             else:
                 around = _loops(frame)
@@ -258,11 +258,13 @@ def _begun_anew_by_calls(loops: list[dict[str, Any]]) -> None:
             loop["bound"]["reset"] = "loop"
 
 
-def _is_ours(filename: str) -> bool:
+def is_ours(filename: str) -> bool:
+    """Whether a file is the hooks' own."""
     return os.path.abspath(filename).startswith(_HOOKS)
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a file is an installed package's or the standard library's, or no file."""
     if "site-packages" in filename or "dist-packages" in filename or filename.startswith("<"):
         return True
     return os.path.dirname(os.path.abspath(filename)).startswith(_STANDARD)
@@ -369,7 +371,7 @@ def of_user(frame: FrameType | None) -> str:
     """Return ``file:line`` of the innermost frame that is neither a library's nor ours."""
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not _is_library(filename) and not _is_ours(filename):
+        if not is_library(filename) and not is_ours(filename):
             return "%s:%d" % (os.path.basename(filename), frame.f_lineno)
         frame = frame.f_back
     return ""
@@ -392,12 +394,12 @@ def _library_loops(frame: FrameType | None) -> list[dict[str, Any]]:
     has_seen_user = False
     while frame is not None:
         filename = frame.f_code.co_filename
-        is_library = _is_library(filename)
-        if is_library and has_seen_user and not filename.startswith("<"):
+        is_of_others = is_library(filename)
+        if is_of_others and has_seen_user and not filename.startswith("<"):
             found = [dict(loop, turns=None) for loop in _loops(frame)]
             if found:
                 return found[:1]
-        has_seen_user |= not is_library and not _is_ours(filename)
+        has_seen_user |= not is_of_others and not is_ours(filename)
         frame = frame.f_back
     return []
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import weakref
 
+from ..trace.storages import parts
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,16 +33,6 @@ def rounded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def parts(tensor: Any) -> list[Any]:
-    """Return the strided tensors that hold a tensor: itself, or a sparse one's pieces."""
-    layout = str(tensor.layout)
-    if layout == "torch.sparse_coo":
-        return [tensor._indices(), tensor._values()]
-    if layout == "torch.sparse_csr":
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    return [tensor] if layout == "torch.strided" else []
-
-
 class Memory:
     """Live bytes on the device, by storage.
 
@@ -48,17 +40,13 @@ class Memory:
     ----------
     now, peak : int
         Bytes of live blocks, and the most since ``begin_step``.
-    kinds_at_peak : dict of str to int
-        What held the bytes at that peak: see ``kind_of``.
     """
 
     def __init__(self) -> None:
         self.now = self.peak = 0
         self.events: list[tuple[int, int]] = []  # storage, bytes: negative where it is freed
         self.is_followed = True
-        self.kinds_at_peak: dict[str, int] = {}
         self._live: dict[int, tuple[Any, int]] = {}
-        self._kinds: dict[int, str] = {}
         self._peak_at = 0
 
     def add(self, tensor: Any) -> None:
@@ -81,7 +69,6 @@ class Memory:
     def free(self, key: int) -> None:
         """Let a storage go; one that is not known is ignored."""
         held = self._live.pop(key, None)
-        self._kinds.pop(key, None)
         if held is not None:
             self._changed(key, -held[1])
 
@@ -127,8 +114,11 @@ class Memory:
         return found
 
     def reserved(self, device_bytes: int) -> int | None:
-        """Return the bytes of the caching allocator's segments; None where they do not fit."""
-        return replay(self.events, device_bytes)
+        """Return the bytes of the caching allocator's segments.
+
+        None where they do not fit, or the events were too many to be followed.
+        """
+        return replay(self.events, device_bytes) if self.is_followed else None
 
 
 class _Segment:

@@ -15,8 +15,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from ..trace.storages import tensors_in
 from .shim import CannotRehearseError
-from .values import made_up, mapped, tensors_in, value_of, where
+from .values import made_up, mapped, value_of, where
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _dynamic(
     mode: Any, func: Any, name: str, args: Any, kwargs: Any, value: Any, is_guess: bool,
     error: BaseException | None = None,
 ) -> Any:  # fmt: skip
-    given = [one for one in tensors_in((*args, *kwargs.values())) if isinstance(one, FakeTensor)]
+    given = [one for one in tensors_in((args, kwargs)) if isinstance(one, FakeTensor)]
     if name == "_to_copy" and first_of(args).layout is not torch.strided:
         return _moved(mode, first_of(args), kwargs)
     if not given:  # made on the accelerator of what is known: sparse tensors, lists

@@ -12,9 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..trace.storages import tensors_in
 from . import unknown
 from .memory import Memory
-from .values import FEW, Notes, carry, guess_of, mapped, stand_in, taint, tensors_in, value_of
+from .values import FEW, Notes, carry, guess_of, mapped, stand_in, taint, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for kind in types:
             if self.wraps(kind):
                 return NotImplemented  # DTensor and its like unwrap themselves first
-        tensors = list(tensors_in(args)) + (list(tensors_in(kwargs.values())) if kwargs else [])
+        tensors = list(tensors_in((args, kwargs)))
         has_fakes = any(isinstance(one, FakeTensor) for one in tensors)
         if not has_fakes and not is_accelerated(kwargs.get("device")):
             return func(*args, **kwargs)
@@ -173,8 +174,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _attach(self, result: Any, value: Any, is_guess: bool) -> None:
         """Have fake results carry their values, and the memory know of them."""
-        outs: list[Any] = list(tensors_in((result,)))
-        values = list(tensors_in((value,))) if value is not None else []
+        outs: list[Any] = list(tensors_in(result))
+        values = list(tensors_in(value))
         for at, out in enumerate(outs):
             if not isinstance(out, FakeTensor):
                 continue

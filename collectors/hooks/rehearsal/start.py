@@ -95,9 +95,8 @@ class Rehearsing:
         self.compiles = False
         self._session = session
         self._first_s = 0.0
-        self._saved_bytes: list[int] = []
         os.environ[DEVICES] = str(max(options.devices, 1))
-        self._covered = overlay.cover(session.writer.folder)
+        overlay.cover(session.writer.folder)
 
     def before_torch(self) -> None:
         """Load the shim: torch is about to be imported."""
@@ -155,7 +154,6 @@ class Rehearsing:
 
         def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
             size = _bytes_in(obj)
-            self._saved_bytes.append(size)
             self._session.fact(
                 "saved", step=self._session.steps, seconds=0.0, delay_s=0.0, bytes=size
             )
@@ -219,16 +217,10 @@ class Rehearsing:
         self._session.fact(
             "rehearsed_step",
             peak_bytes=memory.peak,
-            reserved_bytes=self._reserved(memory),
+            reserved_bytes=memory.reserved(int(self.options.device["memory_bytes"])),
             held=memory.held_by((kind, [_local(t) for t in tensors]) for kind, tensors in kinds),
             collectives=self.exchanged.facts(),
         )
-
-    def _reserved(self, memory: Any) -> int | None:
-        if not memory.is_followed:
-            return None
-        found: int | None = memory.reserved(int(self.options.device["memory_bytes"]))
-        return found
 
     def facts(self) -> dict[str, Any]:
         """Return what the recording keeps of the rehearsal."""
@@ -236,14 +228,11 @@ class Rehearsing:
         return {
             "device": self.options.device,
             "devices": self.options.devices,
-            "ranks": self.options.ranks,
             "rank": self.options.rank,
             "why": self.options.why,
-            "covered": self._covered,
             "compiles": self.compiles,
             "notes": {} if notes is None else notes.counts,
             "has_decided": notes is not None and notes.has_decided,
-            "saved_bytes": self._saved_bytes,
         }
 
 

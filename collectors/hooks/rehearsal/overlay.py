@@ -35,21 +35,17 @@ _OFFLINE = {
 }  # fmt: skip
 
 
-def cover(run_folder: str) -> str:
-    """Cover the folders that a script may write to; the recording's own stays open.
-
-    Returns
-    -------
-    str
-        ``"overlay"`` or ``"redirected"``: how.
-    """
-    if os.environ.get(DONE) == "overlay":
-        return "overlay"
-    how = "overlay" if _cover_folders(run_folder) else "redirected"
-    if how == "redirected":
-        Redirection(run_folder).install()
-    os.environ[DONE] = how
-    return how
+def cover(run_folder: str) -> None:
+    """Cover the folders that a script may write to; the recording's own stays open."""
+    # A redirection is this process's own: those that it starts install theirs.
+    before = os.environ.get(DONE)
+    if before == "overlay":
+        return
+    if before != "redirected" and _cover_folders(run_folder):
+        os.environ[DONE] = "overlay"
+        return
+    Redirection(run_folder).install()
+    os.environ[DONE] = "redirected"
 
 
 def stay_offline(note: Callable[[str], None]) -> None:
@@ -182,9 +178,8 @@ class Redirection:
     def __init__(self, run_folder: str) -> None:
         self.scratch = tempfile.mkdtemp(prefix="advisor-rehearsal-")
         self._run = os.path.realpath(run_folder)
-        self._deleted: set[str] = set()
         self._is_ours = 0
-        self._exists, self._makedirs = os.path.exists, os.makedirs
+        self._makedirs = os.makedirs
 
     def install(self) -> None:
         """Put the redirection in front of Python's functions, and the audit hook behind them."""

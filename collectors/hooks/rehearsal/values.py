@@ -12,27 +12,22 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 import weakref
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..trace.source import is_library, is_ours
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 FEW = 64  # unknown tensors of up to so many elements carry a guess
 _MOST_NOTES = 100
 _FALLING = 1e-4
 _DECIDING = ("if ", "elif ", "while ", "assert ")
-
-_LIBRARIES = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Notes:
@@ -66,8 +61,7 @@ def where() -> tuple[str, str]:
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        is_library = name.startswith(_LIBRARIES) or "site-packages" in name
-        if not is_library and not name.startswith((_OWN, "<")):
+        if not is_library(name) and not is_ours(name):
             line = linecache.getline(name, frame.f_lineno).strip()
             return "%s:%d" % (os.path.basename(name), frame.f_lineno), line
         frame = frame.f_back
@@ -90,15 +84,6 @@ def value_of(tensor: Any) -> Any:
 def _storage(tensor: Any) -> int:
     """Return the identity of a tensor's storage; 0 for a sparse one."""
     return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else 0
-
-
-def tensors_in(values: Any) -> Iterator[Any]:
-    """Yield the tensors in an operator's arguments or results, however nested."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_in(value)
 
 
 def mapped(value: Any, of_tensor: Any) -> Any:
