@@ -202,6 +202,7 @@ RECORDED: Final = Protocol(
         "the equation, its classes of operators and the shapes of the process",
         "what a call takes on the suites' hosts, and how hosts differ: fitted to all of them",
     ),
+    puts_in="torch 1, whose calls take longer to start, which no flag says",
     baselines=_RULES,
     notes=(
         "fp64 and channels last are not asked: no flag says them",
