@@ -226,6 +226,33 @@ def test_no_layout_is_clearly_faster_than_the_chosen_one() -> None:
         assert one.step_s * 1.03 >= chosen.step_s * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("memory_bytes", [4.5e9, 80e9])
+def test_what_is_not_worth_looking_for_changes_no_answer_that_is(memory_bytes: float) -> None:
+    work = transformer(blocks=12, hidden=1024)
+    model, of = model_of(work), machine(work, memory_bytes=memory_bytes)
+    best = search_recorded(model, of, 2, 64)
+    assert search_recorded(model, of, 2, 64, worth_s=1.1 * best.step_s) == best
+    try:
+        assert search_recorded(model, of, 2, 64, worth_s=0.5 * best.step_s).step_s >= best.step_s
+    except PlanningError as error:
+        assert error.exit_code == 3
+
+
+def test_stages_hold_what_their_memory_has() -> None:
+    """A cut that fits is the fastest one; where that does not fit, another is looked for."""
+    work = transformer(blocks=12, hidden=1024)
+    space = SearchSpace(pp=4, tp=1, zero_stages=(0,), recomputes=("none",), offloads=())
+    roomy = search_recorded(model_of(work), machine(work), 1, 32, space=space)
+    for fraction in (0.98, 0.9, 0.8):
+        tight = machine(work, memory_bytes=fraction * roomy.memory_bytes)
+        try:
+            found = search_recorded(model_of(work), tight, 1, 32, space=space)
+        except PlanningError:
+            continue
+        assert found.memory_bytes <= tight.node.device.memory_bytes
+        assert found.step_s >= roomy.step_s * (1 - 1e-9)
+
+
 def test_layouts_use_their_devices_and_keep_the_batch() -> None:
     work = transformer()
     model, of = model_of(work), machine(work)

@@ -21,7 +21,7 @@ from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import model_parallel, nothing, on_machine
 from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
 from advisor.machines import NamedCluster, assumed_network_log_sd
-from advisor.planners.core import Device, PlanningError, put
+from advisor.planners.core import PlanningError, put
 from advisor.planners.step import step_time
 
 Floats = NDArray[np.float64]
@@ -153,7 +153,7 @@ def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floa
             least_s[of_type] = _least_of_shapes(case, row, devices[of_type].tolist())
         return least_s
     used, place = np.unique(case.fleet.device[type_index], return_inverse=True)
-    each, once = _least_of_operators(case, [case.fleet.devices[d] for d in used])
+    each, once = _least_of_operators(case, used)
     shared = each[place] * case.job.global_batch / devices
     return np.asarray(np.maximum(shared, once[place]))
 
@@ -168,18 +168,19 @@ def _least_of_shapes(case: StepCase, row: int, devices: list[int]) -> list[float
     return [problem.least_step_s(number, batch, device_s) for number in devices]
 
 
-def _least_of_operators(case: StepCase, targets: list[Device]) -> tuple[Floats, Floats]:
+def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Floats]:
     """Return bounds by the law of the operators: device-seconds of a sample, and of a step [s].
 
     Whatever the stages, a step takes the samples' device-seconds shared evenly, at a micro-batch
     that is no larger than the batch; and no less than one sample through the whole model, whose
     kernels every rank of a tensor-parallel group starts.
     """
-    if not targets:
+    if not device.size:
         return np.zeros(0), np.zeros(0)
+    targets = [case.fleet.devices[d] for d in device]
     batches = np.array([b for b in _BATCHES if b <= case.job.global_batch])
     columns = step_time(case.work, targets, batches, case.constants.device)
-    factor, _ = case.anchors.calibration(targets, columns.log_sd, case.constants)
+    factor, _ = case.calibrated(device)
     scale = np.exp(factor)
     widest = unit_model(case).widest
     each = (columns.micro_batch_s / batches).min(axis=1) * scale

@@ -809,6 +809,21 @@ class StepCase:
         if not seen_cpu and self.anchors.devices:
             status[(status == 0) & ~self.fleet.is_accelerated[type_index]] = CODE["no_time_model"]
 
+    def calibrated(self, device: Integers) -> tuple[Floats, Floats]:
+        """Return what to add to ln(step) by the operators' law, and its deviation, by device.
+
+        Asked of the whole fleet at once: the process of errors is a product with all its rows.
+
+        ``device``: rows of the fleet's devices.
+        """
+        key = ("calibrated",)
+        if key not in self.seen:
+            devices = self.fleet.devices
+            columns = step_time(self.work, devices, [1.0], self.constants.device)
+            self.seen[key] = self.anchors.calibration(devices, columns.log_sd, self.constants)
+        factor, log_sd = self.seen[key]
+        return factor[device], log_sd[device]
+
     def is_network_assumed(self, type_index: Integers, count: Integers) -> NDArray[np.bool_]:
         """Return the rows of several machines whose network nobody states."""
         return np.asarray(self.fleet.is_network_assumed[type_index] & (count > 1))

@@ -377,13 +377,14 @@ def _spans(values: Floats) -> Floats:
 
 
 def _best_cuts(allowed: Floats, micro_batches: int) -> list[int] | None:
-    guesses = np.unique(allowed[np.isfinite(allowed)])
-    found, best = None, np.inf
     least_sum = _least_sum(allowed, np.inf)[0]
     if not np.isfinite(least_sum):
         return None
-    for guess in guesses[np.searchsorted(guesses, _lower_bound(allowed, guesses)) :]:
-        if least_sum + (micro_batches - 1) * guess >= best:
+    guesses = _apart(np.unique(allowed[np.isfinite(allowed)]))
+    found, best = None, np.inf
+    for guess in guesses[np.searchsorted(guesses, _least_slowest_s(allowed)) :]:
+        # Sums of the same stages differ in their last bits.
+        if least_sum + (micro_batches - 1) * guess >= best * (1 - 1e-12):
             break
         total, cuts = _least_sum(allowed, guess)
         if total + (micro_batches - 1) * guess < best:
@@ -391,16 +392,21 @@ def _best_cuts(allowed: Floats, micro_batches: int) -> list[int] | None:
     return found
 
 
-def _lower_bound(allowed: Floats, guesses: Floats) -> float:
-    """Return the smallest guess that any cut satisfies: feasibility rises with the guess."""
-    low, high = 0, guesses.size - 1
-    while low < high:
-        middle = (low + high) // 2
-        if np.isfinite(_least_sum(allowed, guesses[middle])[0]):
-            high = middle
-        else:
-            low = middle + 1
-    return float(guesses[low])
+def _apart(guesses: Floats) -> Floats:
+    """Return the last of each run of rising values that only rounding keeps apart.
+
+    Spans of equal layers are equal times, but not to the last bit.
+    """
+    is_last = np.append(guesses[1:] > guesses[:-1] * (1 + 1e-12), True)
+    return guesses[is_last]
+
+
+def _least_slowest_s(allowed: Floats) -> float:
+    """Return the slowest stage of the cut whose slowest stage is fastest."""
+    slowest = allowed[0, 0]
+    for stage in allowed[1:]:
+        slowest = np.maximum(slowest[:, None], stage).min(axis=0)
+    return float(slowest[-1])
 
 
 def _least_sum(allowed: Floats, slowest_s: float) -> tuple[float, list[int]]:

@@ -46,11 +46,13 @@ def search_recorded(
     global_batch: int,
     *,
     space: SearchSpace | None = None,
+    worth_s: float = float("inf"),
 ) -> RecordedLayout:
     """Return the best layout of a recorded model on equal machines.
 
     ``global_batch``: one that the data-parallel ranks do not divide is rounded up on some of them;
-    ``space``: units are not divided by context or expert parallelism, nor recomputed selectively.
+    ``space``: units are not divided by context or expert parallelism, nor recomputed selectively;
+    ``worth_s``: stages whose step is sure to be slower are not cut.
 
     Raises PlanningError if nothing divides or nothing fits; the message names the nearest miss.
     """
@@ -58,8 +60,10 @@ def search_recorded(
     for name in ("cp", "ep"):
         if max(getattr(space, name) or 1, getattr(space, f"min_{name}")) > 1:
             raise PlanningError(f"units of layers are not divided by {name}", exit_code=3)
-    seen = Found()
-    cases = list(_cases(model, machine, nodes, global_batch, space))
+    seen = Found(least_s=worth_s)
+    # What is cheap to evaluate first: its step bounds what is worth cutting into stages.
+    every = _cases(model, machine, nodes, global_batch, space)
+    cases = sorted(every, key=lambda case: case.layout.pp)
     # What moves to the host and back never pays where the model fits without.
     for is_offloaded in (False, True):
         ways = [way for way in _admitted(space) if bool(way.offload) == is_offloaded]

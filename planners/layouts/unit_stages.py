@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -488,22 +489,46 @@ def _cut(case: RecordedCase, u: int, seen: Found) -> Partition | None:
     flights = in_flight(layout.pp, a, schedule="1f1b")
     if case.on_host_bytes(u) > case.machine.node.memory_bytes:
         return None
+    state = case.state_bytes()
+    can_hold = state.sum() + flights.min() * held.sum() <= layout.pp * capacity
+    sends = 2 * case.send_s(u)
+    cut = _cut_under(unit_s, sends, a, state, held, flights, capacity) if can_hold else None
+    if cut is None:
+        # An even cut's mean stage: how far the model as a whole is from fitting.
+        mean = (state.sum() + flights.mean() * held.sum()) / layout.pp
+        seen.misses(max(float(mean - capacity), 1.0), case.described(u))
+    return cut
+
+
+def _cut_under(
+    unit_s: Floats, send_s: Floats, micro_batches: int,
+    state: Floats, held: Floats, flights: Floats, capacity: float,
+) -> Partition | None:  # fmt: skip
+    """Return the best cut whose stages hold no more than ``capacity``, None where none does."""
+    cut = _fastest_cut(unit_s.tobytes(), send_s.tobytes(), len(flights), micro_batches)
+    stage_bytes = _stage_bytes(cut, state, held, flights)
+    if np.all(stage_bytes <= capacity):
+        return replace(cut, memory_bytes=tuple(stage_bytes.tolist()))
     try:
         return partition(
-            unit_s,
-            a,
-            stages=layout.pp,
-            send_s=2 * case.send_s(u),
-            state_bytes=case.state_bytes(),
-            activation_bytes=held,
-            in_flight=flights,
-            capacity_bytes=capacity,
-        )
+            unit_s, micro_batches, stages=len(flights), send_s=send_s,
+            state_bytes=state, activation_bytes=held, in_flight=flights, capacity_bytes=capacity,
+        )  # fmt: skip
     except PlanningError:
-        # An even cut's mean stage: how far the model as a whole is from fitting.
-        mean = (case.state_bytes().sum() + flights.mean() * held.sum()) / layout.pp
-        seen.misses(max(float(mean - capacity), 1.0), case.described(u))
         return None
+
+
+@lru_cache(maxsize=4096)
+def _fastest_cut(unit_s: bytes, send_s: bytes, stages: int, micro_batches: int) -> Partition:
+    """Return the best cut where memory is no matter: the same for all that divides state."""
+    times, sends = np.frombuffer(unit_s), np.frombuffer(send_s)
+    return partition(times, micro_batches, stages=stages, send_s=sends)
+
+
+def _stage_bytes(cut: Partition, state: Floats, held: Floats, flights: Floats) -> Floats:
+    """Return what a cut's stages hold of state and kept activations [bytes]."""
+    starts = np.concatenate([[0], np.cumsum(cut.layers)[:-1]])
+    return np.asarray(np.add.reduceat(state, starts) + flights * np.add.reduceat(held, starts))
 
 
 def _beside_units(case: RecordedCase, u: int) -> float:

@@ -258,7 +258,7 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> _Single:
         batches, at_batch = np.unique(fit.micro_batch[rows], return_inverse=True)
         targets = [fleet.devices[i] for i in used]
         columns: StepColumns = step_time(case.work, targets, batches, constants.device)
-        factor, log_sd = anchors.calibration(targets, columns.log_sd, constants)
+        factor, log_sd = case.calibrated(used)
         scale = np.exp(factor)[at_device]
         cell = (at_device, at_batch)
         parts = (columns.micro_batch_s, columns.backward_s, columns.compute_s, columns.memory_s,

@@ -92,7 +92,7 @@ def _times(case: StepCase, used: Integers) -> tuple[Floats, Floats]:
     """Return launching and computing of a whole micro-batch by device and micro-batch [s]."""
     targets = [case.fleet.devices[d] for d in used]
     columns = step_time(case.work, targets, _MICRO_BATCHES, case.constants.device)
-    factor, _ = case.anchors.calibration(targets, columns.log_sd, case.constants)
+    factor, _ = case.calibrated(used)
     scale = np.exp(factor)[:, None]
     return columns.launch_s * scale, (columns.compute_s + columns.memory_s) * scale
 
@@ -166,8 +166,10 @@ def improved(case: StepCase, columns: TimeColumns) -> TimeColumns:
     model = unit_model(case)
     for row in np.flatnonzero(could_gain(case, columns)):
         at = int(columns.type_index[row])
-        found = model.best(at, int(columns.count[row]))
-        if found is not None and not found.step_s * _GAIN >= columns.step_s[row]:
+        plain_s = columns.step_s[row]
+        worth_s = np.inf if np.isnan(plain_s) else plain_s / _GAIN
+        found = model.best(at, int(columns.count[row]), worth_s)
+        if found is not None and not found.step_s * _GAIN >= plain_s:
             _put(columns, int(row), found)
     return columns
 
@@ -241,6 +243,7 @@ class UnitModel:
         self.blocks: TransformerBlocks | str = transformer_blocks(
             case.work, self.parts, heads=case.job.heads
         )
+        self.table = UnitTable.of(self.parts, case.work)
         self._timed: dict[tuple[Device, int], UnitTimes] = {}
         self._found: dict[tuple[object, ...], RecordedLayout | None] = {}
 
@@ -263,17 +266,20 @@ class UnitModel:
         largest = max(part.saved_bytes_per_sample for part in self.parts) / self.widest
         return float(min(memory.context_bytes, memory.process_bytes) + largest)
 
-    def best(self, row: int, count: int) -> RecordedLayout | None:
-        """Return the best layout on ``count`` machines of a type, None where nothing fits."""
+    def best(self, row: int, count: int, worth_s: float = float("inf")) -> RecordedLayout | None:
+        """Return the best layout on ``count`` machines of a type, None where nothing fits.
+
+        ``worth_s``: slower steps are not looked for.
+        """
         fleet = self.case.fleet
         key = (
             int(fleet.device[row]), int(fleet.per_node[row]), float(fleet.vcpus[row]),
             float(fleet.intra_bytes_per_s[row]), float(fleet.network_bytes_per_s[row]),
-            bool(fleet.is_rdma[row]), float(fleet.host_memory_bytes[row]), count,
+            bool(fleet.is_rdma[row]), float(fleet.host_memory_bytes[row]), count, worth_s,
         )  # fmt: skip
         if key not in self._found:
             try:
-                self._found[key] = self._search(row, count)
+                self._found[key] = self._search(row, count, worth_s)
             except PlanningError:
                 self._found[key] = None
         return self._found[key]
@@ -286,11 +292,11 @@ class UnitModel:
             return error
         return None
 
-    def _search(self, row: int, count: int) -> RecordedLayout:
+    def _search(self, row: int, count: int, worth_s: float = float("inf")) -> RecordedLayout:
         case = self.case
         return search_recorded(
             self.model(row), self.machine(row), count, case.job.global_batch,
-            space=case.space,
+            space=case.space, worth_s=worth_s,
         )  # fmt: skip
 
     def model(self, row: int) -> RecordedModel:
@@ -302,7 +308,7 @@ class UnitModel:
         layout = case.constants.layout.parameters
         return RecordedModel(
             work=case.work,
-            table=UnitTable.of(self.parts, case.work),
+            table=self.table,
             blocks=self.blocks if isinstance(self.blocks, TransformerBlocks) else None,
             memory=case.constants.memory,
             scaling=case.constants.scaling,
@@ -337,8 +343,7 @@ class UnitModel:
 
 def _units_times(case: StepCase, parts: tuple[Unit, ...], device: Device, tp: int) -> UnitTimes:
     work, constants = case.work, case.constants
-    bare = step_time(work, [device], [1.0], constants.device)
-    factor, log_sd = case.anchors.calibration([device], bare.log_sd, constants)
+    factor, log_sd = case.calibrated(np.array([case.fleet.devices.index(device)]))
     return unit_times(
         work,
         parts,
