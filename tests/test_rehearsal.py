@@ -326,6 +326,38 @@ def test_shards_add_up_to_the_model(tmp_path: Path) -> None:
     assert updated >= 5 * weights  # all of it, though a rank updates a quarter
 
 
+def test_torchs_compiler_is_imported_for_those_who_ask_for_it(tmp_path: Path) -> None:
+    seen = rehearse(
+        tmp_path,
+        """
+        import sys
+        import torch
+
+        def loaded():
+            return sum(name.startswith("torch._dynamo") for name in sys.modules)
+
+        model = torch.nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(3):
+            model(torch.ones(4, 8).cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 0:
+                assert loaded() < 10, loaded()
+                from torch._dynamo.source import AttrSource
+                from torch._dynamo.utils import same
+
+                assert same(1, 1)
+                assert AttrSource is torch._dynamo.source.AttrSource
+                assert torch._dynamo.config.suppress_errors in (True, False)
+                assert loaded() > 10
+                torch._dynamo.reset()
+    """,
+    )
+    assert seen.stop_reason == "the rehearsal is over"
+    assert seen.deep_step is not None
+
+
 def test_no_compiler_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from advisor.collectors.hooks.rehearsal import shim
 

@@ -488,7 +488,8 @@ class SignalWait:
         """Return the next signal; None if none comes."""
         if self._pipe < 0:
             info = signal.sigtimedwait(_WATCHED, pause_s)
-            if info is None:
+            # A debugger that attaches ends the wait with no signal.
+            if info is None or not info.si_signo:
                 return None
             return Received(number=info.si_signo, is_shared=info.si_code == _SI_KERNEL)
         if not select.select([self._pipe], [], [], pause_s)[0]:

@@ -9,6 +9,7 @@ events (c10/cuda/CUDACachingAllocator.cpp: ``kMinBlockSize``, ``kSmallSize``, ``
 
 from __future__ import annotations
 
+import bisect
 import weakref
 
 from ..trace.storages import parts
@@ -121,32 +122,52 @@ class Memory:
         return replay(self.events, device_bytes) if self.is_followed else None
 
 
-class _Segment:
-    """A piece of device memory: its free ranges, in order."""
+class _Pool:
+    """The free ranges of a kind of blocks: by size, as the allocator looks for them, and by place.
 
-    __slots__ = ("free", "size")
+    A range is (bytes, segment, begin).
+    """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.free = [(0, size)]
+    def __init__(self) -> None:
+        self.free: list[tuple[int, int, int]] = []
+        self._begins: dict[tuple[int, int], int] = {}  # (segment, begin): bytes
+        self._ends: dict[tuple[int, int], int] = {}  # (segment, end): begin
 
-    def take(self, at: int, size: int) -> None:
-        begin, length = self.free[at]
-        if length == size:
-            del self.free[at]
-        else:
-            self.free[at] = begin + size, length - size
+    def best_fit(self, size: int) -> tuple[int, int, int] | None:
+        """Take out the least range that holds a block."""
+        at = bisect.bisect_left(self.free, (size, -1, -1))
+        if at == len(self.free):
+            return None
+        found = self.free[at]
+        self._remove(found)
+        return found
 
-    def give(self, begin: int, size: int) -> None:
-        ranges = sorted([*self.free, (begin, size)])
-        merged = [ranges[0]]
-        for start, length in ranges[1:]:
-            last, before = merged[-1]
-            if last + before == start:
-                merged[-1] = last, before + length
-            else:
-                merged.append((start, length))
-        self.free = merged
+    def give(self, length: int, segment: int, begin: int) -> None:
+        """Put a range in, one with its free neighbours."""
+        behind = self._begins.get((segment, begin + length))
+        if behind is not None:
+            self._remove((behind, segment, begin + length))
+            length += behind
+        before = self._ends.get((segment, begin))
+        if before is not None:
+            self._remove((begin - before, segment, before))
+            begin, length = before, length + begin - before
+        bisect.insort(self.free, (length, segment, begin))
+        self._begins[segment, begin] = length
+        self._ends[segment, begin + length] = begin
+
+    def give_back(self, sizes: dict[int, int]) -> int:
+        """Take out the segments that nothing lives in, and return their bytes."""
+        idle = [one for one in self.free if sizes[one[1]] == one[0]]
+        for one in idle:
+            self._remove(one)
+        return sum(one[0] for one in idle)
+
+    def _remove(self, one: tuple[int, int, int]) -> None:
+        length, segment, begin = one
+        del self.free[bisect.bisect_left(self.free, one)]
+        del self._begins[segment, begin]
+        del self._ends[segment, begin + length]
 
 
 def replay(events: Iterable[tuple[int, int]], device_bytes: int | None = None) -> int | None:
@@ -156,58 +177,36 @@ def replay(events: Iterable[tuple[int, int]], device_bytes: int | None = None) -
     Where the device is full, segments that nothing lives in are given back first, as the allocator
     does; None where that is not enough.
     """
-    most = 0
-    pools: tuple[list[_Segment], list[_Segment]] = ([], [])
-    held: dict[int, tuple[_Segment, int, int]] = {}
-    reserved = 0
+    most = reserved = 0
+    pools = _Pool(), _Pool()
+    sizes: dict[int, int] = {}  # of segments, by number
+    held: dict[int, tuple[_Pool, tuple[int, int, int]]] = {}
     for key, size in events:
         if size < 0:
-            found = held.pop(key, None)
-            if found is not None:
-                found[0].give(found[1], found[2])
+            pool, block = held.pop(key, (None, (0, 0, 0)))
+            if pool is not None:
+                pool.give(*block)
             continue
         if not size:
             continue
         is_small = size <= _SMALL
         pool = pools[0] if is_small else pools[1]
-        best = _best_fit(pool, size, is_small)
-        if best is None:
-            segment = _Segment(_segment_bytes(size))
-            if device_bytes is not None and reserved + segment.size > device_bytes:
-                reserved -= _given_back(pools)
-                if reserved + segment.size > device_bytes:
+        found = pool.best_fit(size)
+        if found is None:
+            found = _segment_bytes(size), len(sizes), 0
+            if device_bytes is not None and reserved + found[0] > device_bytes:
+                reserved -= sum(one.give_back(sizes) for one in pools)
+                if reserved + found[0] > device_bytes:
                     return None
-            reserved += segment.size
+            sizes[found[1]] = found[0]
+            reserved += found[0]
             most = max(most, reserved)
-            pool.append(segment)
-            best = segment, 0
-        segment, at = best
-        begin, length = segment.free[at]
-        is_split = length - size >= (_BLOCK if is_small else _SMALL + 1)
-        taken = size if is_split else length
-        segment.take(at, taken)
-        held[key] = segment, begin, taken
+        length, segment, begin = found
+        if length - size >= (_BLOCK if is_small else _SMALL + 1):
+            pool.give(length - size, segment, begin + size)
+            length = size
+        held[key] = pool, (length, segment, begin)
     return most
-
-
-def _given_back(pools: tuple[list[_Segment], list[_Segment]]) -> int:
-    """Take out the segments that nothing lives in, and return their bytes."""
-    freed = 0
-    for pool in pools:
-        kept = [one for one in pool if one.free != [(0, one.size)]]
-        freed += sum(one.size for one in pool) - sum(one.size for one in kept)
-        pool[:] = kept
-    return freed
-
-
-def _best_fit(pool: list[_Segment], size: int, is_small: bool) -> tuple[_Segment, int] | None:
-    """Return the segment and the range of least size that holds a block."""
-    best: tuple[int, _Segment, int] | None = None
-    for segment in pool:
-        for at, (_, length) in enumerate(segment.free):
-            if length >= size and (best is None or length < best[0]):
-                best = length, segment, at
-    return None if best is None else (best[1], best[2])
 
 
 def _segment_bytes(size: int) -> int:

@@ -62,12 +62,11 @@ def _make_subclasses() -> None:
     original = tensor._make_subclass
     mixed: dict[type, type] = {}
 
-    def make_subclass(
-        cls: Any, data: Any, require_grad: bool = False, *rest: Any, **k: Any
-    ) -> Any:
+    # torch's compiler compares the names of these arguments with its own where it is imported.
+    def make_subclass(cls: Any, data: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
         is_own = issubclass(cls, FakeTensor) or cls is nn.Parameter
         if not isinstance(data, FakeTensor) or is_own:
-            return original(cls, data, require_grad, *rest, **k)
+            return original(cls, data, requires_grad, **kwargs)
         if cls not in mixed:
             own = {
                 "__torch_dispatch__": FakeTensor.__torch_dispatch__,
@@ -76,7 +75,7 @@ def _make_subclasses() -> None:
             mixed[cls] = type(cls.__name__, (cls, FakeTensor), own)
         made = data.detach()
         made.__class__ = mixed[cls]
-        made.requires_grad_(require_grad and data.dtype.is_floating_point)
+        made.requires_grad_(requires_grad and data.dtype.is_floating_point)
         return made
 
     tensor._make_subclass = staticmethod(make_subclass)

@@ -103,6 +103,7 @@ def _process_groups(mode: Rehearsal, notes: Notes) -> None:
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", 1))
         mine = rank if rank >= 0 else int(os.environ.get("RANK", 0))
         original("fake", store=FakeStore(), rank=mine, world_size=size)
+        _seeds_are_each_ranks()
         mode.collectives = collectives()
         notes.add("process group %s of %d: one rank runs" % (backend or "", size))
 
@@ -123,6 +124,13 @@ def _process_groups(mode: Rehearsal, notes: Notes) -> None:
             setattr(module, name, answer)
     owner: Any = mesh
     owner.init_process_group = init_process_group
+
+
+def _seeds_are_each_ranks() -> None:
+    """Have distributed tensors not agree on random numbers, which asks the device's generator.
+
+    Only once there is a group: importing them takes half a second.
+    """
     with contextlib.suppress(ImportError, AttributeError):
         import torch.distributed.tensor._dispatch as dispatch
         import torch.distributed.tensor._random as random

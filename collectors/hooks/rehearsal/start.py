@@ -109,10 +109,11 @@ class Rehearsing:
         """Turn the rehearsal on: torch has just been imported."""
         import torch._subclasses.fake_tensor as fake_tensor
 
-        from . import cuda, kernels, overlay, parameters, ranks, stubs, values
+        from . import compiler, cuda, kernels, overlay, parameters, ranks, stubs, values
         from .memory import Memory, followed_resize
         from .mode import Rehearsal
 
+        compiler.defer()
         options = self.options
         kind: Any = fake_tensor.FakeTensorMode
         kind.avoid_device_init = property(lambda self: True)  # no device is asked
