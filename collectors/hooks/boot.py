@@ -48,6 +48,8 @@ def start(folder: str) -> Any:
     if session.rehearsal is None:
         session.wants = Wants.watch(session)
     waiting = dict(of(session))
+    if session.rehearsal is not None:
+        waiting.update(session.rehearsal.changed())
     for name in [name for name in waiting if name in sys.modules]:
         _guarded(waiting.pop(name), session)(sys.modules[name])
     guarded = {name: _guarded(patch, session) for name, patch in waiting.items()}

@@ -1,7 +1,8 @@
 """Packages that need CUDA to be imported, as far as training scripts use them.
 
 Each is a function that makes the module, called where the script imports the package and it is
-not there (or cannot be). A new one is a function here and a line in ``STUBS``.
+not there (or cannot be). A new one is a function here and a line in ``STUBS``; one that is there
+and compiles its kernels when it is used has a line in ``CHANGED``.
 """
 
 from __future__ import annotations
@@ -60,6 +61,64 @@ def _flash_attention(module: Any) -> None:
 
 # Package -> what fills its stub.
 STUBS: dict[str, Callable[[Any], None]] = {"flash_attn": _flash_attention}
+
+
+def _deepspeed_kernels(module: Any) -> None:
+    """Have DeepSpeed's builders hand out stand-ins and compile nothing with CUDA's compiler."""
+
+    def load(self: Any, verbose: bool = False) -> Any:
+        kernels = {"fused_adam": _FusedAdam, "cpu_adam": _HostAdam}.get(self.name)
+        return kernels() if kernels is not None else _Unknown(self.name)
+
+    module.OpBuilder.load = load
+    module.OpBuilder.is_compatible = lambda self, verbose=False: True
+
+
+class _FusedAdam:
+    """Adam over lists of tensors in one kernel, as torch's own."""
+
+    def multi_tensor_adam(
+        self, chunk: int, overflow: Any, lists: Any, lr: float, beta1: float, beta2: float,
+        eps: float, step: int, decoupled: int, bias_correction: int, weight_decay: float,
+    ) -> None:  # fmt: skip
+        import torch
+
+        gradients, parameters, first, second = lists
+        steps = [torch.full((), float(step), device=one.device) for one in parameters]
+        update = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        with torch.no_grad():
+            update(
+                parameters, gradients, first, second, [], steps, lr=lr, beta1=beta1, beta2=beta2,
+                weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
+
+
+class _HostAdam:
+    """Adam on the host's memory: not the device's time, and nothing is computed."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: 0
+
+
+class _Unknown:
+    """A library of kernels without a stand-in: what is called of it says its name."""
+
+    def __init__(self, library: str) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        from .shim import CannotRehearseError
+
+        raise CannotRehearseError(
+            "DeepSpeed's %s.%s has no stand-in" % (self._library, name),
+            "add one in collectors/hooks/rehearsal/stubs.py, or train with torch's own optimizer",
+        )
+
+
+# Module -> what is changed in it once it has been imported.
+CHANGED: dict[str, Callable[[Any], None]] = {
+    "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
+}
 
 
 def _is_script_asking() -> bool:
