@@ -26,7 +26,15 @@ from advisor.collectors.run import profile, rehearsed
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "gpu"
 # What others import, not scripts themselves.
 _PARTS = {"resnet", "gpt"}
-_RANKS = {"fsdp2", "tensor_parallel", "fsdp_tp", "fsdp1", "ddp_toy", "imagenet_nccl"}
+_RANKS = {
+    "deepspeed_zero3",
+    "fsdp2",
+    "tensor_parallel",
+    "fsdp_tp",
+    "fsdp1",
+    "ddp_toy",
+    "imagenet_nccl",
+}
 _SIZES = {
     "1B": ("--size", "1b"),
     "7B": ("--size", "7b"),

@@ -30,6 +30,22 @@ def choose_as_cuda(mode: Rehearsal) -> None:
         original = getattr(library._C._VariableFunctions, name)
         setattr(library._VF, name, _recurrent(mode, number, original))
     _foreach()
+    _alignment()
+
+
+def _alignment() -> None:
+    """Have lengths of a CTC loss lie beside its scores: real tensors' are read, fakes' are kept."""
+    library: Any = torch
+    original = library.ctc_loss
+
+    def ctc_loss(scores: Any, targets: Any, *lengths: Any, **named: Any) -> Any:
+        if isinstance(scores, FakeTensor):
+            lengths = tuple(
+                one.to(scores.device) if isinstance(one, torch.Tensor) else one for one in lengths
+            )
+        return original(scores, targets, *lengths, **named)
+
+    library.ctc_loss = ctc_loss
 
 
 def _is_on_cuda(tensor: Any) -> bool:

@@ -117,7 +117,7 @@ class _Unknown:
 
 # Module -> what is changed in it once it has been imported.
 CHANGED: dict[str, Callable[[Any], None]] = {
-    "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
+    "deepspeed.ops.op_builder.builder": _deepspeed_kernels
 }
 
 

@@ -58,6 +58,8 @@ def run(
     Raises what the operator raises for inputs that do not fit each other, and CannotRehearseError
     where it has no fake kernel and none can be made up.
     """
+    if name in ("_ctc_loss", "_ctc_loss_backward"):
+        return _aligned(mode, name, args)
     is_repeat = name == "repeat_interleave" and len(args) == 1
     if name in _DYNAMIC or is_repeat:
         return _dynamic(mode, func, name, args, kwargs, value, is_guess)
@@ -100,6 +102,24 @@ def _dynamic(
         mode.notes.add("made up the size of %s: the most there can be" % name)
         return made
     return _stood_in(mode, func, name, args, kwargs, device, error)
+
+
+def _aligned(mode: Any, name: str, args: Any) -> Any:
+    """Return the result of connectionist temporal classification: torch has no fake kernel for it.
+
+    Its lengths may stay on the processor, which fake tensors refuse beside the accelerator's.
+    """
+    scores = args[1] if name == "_ctc_loss_backward" else args[0]  # (time, samples, classes)
+    device = scores.fake_device if isinstance(scores, FakeTensor) else scores.device
+    if name == "_ctc_loss_backward":
+        return _empty(mode, scores.shape, scores.dtype, device)
+    targets, lengths = args[1], args[3]
+    known = value_of(lengths) if isinstance(lengths, FakeTensor) else lengths
+    longest = int(targets.shape[-1] if known is None else max(known))
+    samples = int(scores.shape[1])
+    paths = (samples, int(scores.shape[0]), 2 * longest + 1)
+    loss = _empty(mode, (samples,), scores.dtype, device)
+    return loss, _empty(mode, paths, scores.dtype, device)
 
 
 def first_of(args: Any) -> Any:
