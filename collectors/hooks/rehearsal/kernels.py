@@ -1,7 +1,8 @@
 """The choices that torch makes on CUDA and not on a processor: which kernels run.
 
-Attention: flash where it may (no mask, 16 bits, heads up to 256), else the memory-efficient
-kernel (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Recurrent layers: cuDNN's.
+Attention: flash where it may (no mask, 16 bits, heads up to 256; it takes fewer heads of keys than
+of queries), else the memory-efficient kernel (ATen/native/transformers/cuda/sdp_utils.cpp). Norms
+by the root of the mean square: one kernel, from torch 2.9 on. Recurrent layers: cuDNN's.
 Optimizers and norms of gradients: over lists of tensors, for fakes too.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _FLASH_TYPES = (torch.float16, torch.bfloat16)
 _WIDEST_FLASH = 256
+_FUSED_NORMS = (2, 9)  # the first torch that has them on CUDA
 _RECURRENT = ("rnn_relu", "rnn_tanh", "lstm", "gru")  # in cuDNN's order
 
 
@@ -31,10 +33,76 @@ def choose_as_cuda(mode: Rehearsal) -> None:
         setattr(library._VF, name, _recurrent(mode, number, original))
     _foreach()
     _alignment()
+    _norms()
+
+
+def _norms() -> None:
+    """Have root-mean-square norms be the one kernel that they are on CUDA.
+
+    torch's own operator takes itself apart in a build that has no such kernel: this stands in.
+    """
+    library: Any = torch
+    original = getattr(library, "rms_norm", None)
+    version = tuple(int(one) for one in library.__version__.split(".")[:2])
+    if original is None or version < _FUSED_NORMS:
+        return
+    fused = _fused_norm()
+
+    def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+        # Of another type than its input a weight has torch take the norm apart, on CUDA too.
+        is_alike = weight is None or weight.dtype == x.dtype
+        if isinstance(x, FakeTensor) and _is_on_cuda(x) and is_alike:
+            return fused.apply(x, list(shape), weight, eps)
+        return original(x, shape, weight, eps)
+
+    library.rms_norm = rms_norm
+
+
+def _fused_norm() -> Any:
+    kernels = torch.library.Library("advisor", "FRAGMENT")
+    kernels.define(
+        "_fused_rms_norm(Tensor x, int[] shape, Tensor? w, float? eps) -> (Tensor, Tensor)"
+    )
+    kernels.define(
+        "_fused_rms_norm_backward(Tensor grad, Tensor x, int[] shape, Tensor rstd, Tensor? w)"
+        " -> (Tensor, Tensor)"
+    )
+
+    def forward(x: Any, shape: Any, weight: Any, eps: Any) -> Any:
+        rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+        return torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
+
+    def backward(grad: Any, x: Any, shape: Any, rstd: Any, weight: Any) -> Any:
+        return torch.empty_like(x), torch.empty(shape, dtype=x.dtype, device=x.device)
+
+    kernels.impl("_fused_rms_norm", forward, "Meta")
+    kernels.impl("_fused_rms_norm_backward", backward, "Meta")
+
+    class FusedNorm(torch.autograd.Function):
+        """The norm of rows, which keeps its input and a number a row."""
+
+        library = kernels  # its operators live as long as it does
+
+        @staticmethod
+        def forward(ctx: Any, x: Any, shape: Any, weight: Any, eps: Any) -> Any:
+            y, rstd = torch.ops.advisor._fused_rms_norm(x, shape, weight, eps)
+            ctx.save_for_backward(x, rstd, weight)
+            ctx.shape = shape
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            x, rstd, weight = ctx.saved_tensors
+            back, of_weight = torch.ops.advisor._fused_rms_norm_backward(
+                grad, x, ctx.shape, rstd, weight
+            )
+            return back, None, None if weight is None else of_weight, None
+
+    return FusedNorm
 
 
 def _alignment() -> None:
-    """Have lengths of a CTC loss lie beside its scores: real tensors' are read, fakes' are kept."""
+    """Have lengths of a CTC loss lie beside its scores: torch reads real ones, not fakes'."""
     library: Any = torch
     original = library.ctc_loss
 
@@ -75,14 +143,14 @@ def _attention() -> None:
                 enable_gqa=enable_gqa,
             )  # fmt: skip
         query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-        if enable_gqa and key.shape[1] != query.shape[1]:
-            times = query.shape[1] // key.shape[1]
-            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
         is_short = query.shape[-1] <= _WIDEST_FLASH
         if attn_mask is None and query.dtype in _FLASH_TYPES and is_short:
             return torch.ops.aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, scale=scale
             )[0]
+        if enable_gqa and key.shape[1] != query.shape[1]:
+            times = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
         if attn_mask is not None:
             attn_mask = _additive(attn_mask, query, key)
         learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
