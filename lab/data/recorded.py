@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -96,36 +96,42 @@ _FAMILIES: Final = (
 )  # fmt: skip
 
 
-def recorded_steps(data: Path) -> list[RecordedStep]:
+def recorded_steps(
+    data: Path, jobs: Callable[[str], Job | None] | None = None
+) -> list[RecordedStep]:
     """Return the published steps whose script is among the recorded ones.
 
     Channels last and double precision are not asked: no flag says them. Raises ModelError if a
     table or a job file cannot be read.
+
+    ``jobs``: of each script's name, by default the stored ones.
     """
-    return [*_torchvision(data), *_timm(data)]
+    known = jobs or recorded_job
+    return [*_torchvision(data, known), *_timm(data, known)]
 
 
-def _torchvision(data: Path) -> Iterator[RecordedStep]:
+def _torchvision(data: Path, jobs: Callable[[str], Job | None]) -> Iterator[RecordedStep]:
     """Yield the steps of torchvision's networks: no update is timed, fp16 is stored in 16 bits."""
     rows = RECORDED.read("torchvision", data)
     rows = rows[(rows["accelerators"] == 1) & rows["precision"].isin(list(_PRECISIONS))]
     for row in rows.to_dict("records"):
         setup = SetupRequest(weights="bf16" if row["precision"] == "fp16" else None)
-        yield from _asked("torchvision", row, setup, has_update=False)
+        yield from _asked("torchvision", row, setup, jobs, has_update=False)
 
 
-def _timm(data: Path) -> Iterator[RecordedStep]:
+def _timm(data: Path, jobs: Callable[[str], Job | None]) -> Iterator[RecordedStep]:
     rows = RECORDED.read("timm", data)
     rows = rows[(rows["memory_format"] == "nchw") & rows["precision"].isin(list(_PRECISIONS))]
     for row in rows.to_dict("records"):
-        yield from _asked("timm", row, SetupRequest(), has_update=True)
+        yield from _asked("timm", row, SetupRequest(), jobs, has_update=True)
 
 
 def _asked(
-    suite: str, row: Mapping[Hashable, object], setup: SetupRequest, *, has_update: bool
-) -> Iterator[RecordedStep]:
+    suite: str, row: Mapping[Hashable, object], setup: SetupRequest,
+    jobs: Callable[[str], Job | None], *, has_update: bool,
+) -> Iterator[RecordedStep]:  # fmt: skip
     network, device = str(row["network"]), suite_device(str(row["accelerator"]))
-    job = recorded_job(f"{suite}-{network}-b2")
+    job = jobs(f"{suite}-{network}-b2")
     if device is None or job is None:
         return
     batch, precision = int(str(row["batch"])), str(row["precision"])
@@ -177,7 +183,9 @@ def _folder() -> Path:
 # Recording them again.
 
 
-def record(name: str, image: int, runs: Path) -> Job:
+def record(
+    name: str, image: int, runs: Path, *, python: str = sys.executable, rehearse: bool = False
+) -> Job:
     """Profile one script, ``suite-network-bBATCH``, for a few steps, and return its job."""
     suite, _, rest = name.partition("-")
     network, _, batch = rest.rpartition("-b")
@@ -186,7 +194,8 @@ def record(name: str, image: int, runs: Path) -> Job:
     folder = Path(tempfile.mkdtemp(dir=runs))
     subprocess.run(
         [sys.executable, "-m", "advisor.cli", "profile", "--quiet", "--steps", str(STEPS),
-         "--runs", str(folder), str(_SCRIPT), *words],
+         "--rehearse" if rehearse else "--no-rehearse", "--runs", str(folder), "--", python,
+         str(_SCRIPT), *words],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     return job_from_recording(read_recording(next(folder.iterdir())))

@@ -2,26 +2,42 @@
 
     python -m advisor.lab.experiments.rehearsal [--python PYTHON] [NAME ...]
     python -m advisor.lab.experiments.rehearsal --sizes
+    python -m advisor.lab.experiments.rehearsal --published [--python PYTHON]
+    python -m advisor.lab.experiments.rehearsal --memory
 
 Every script is one that trains on CUDA, re-made by its structure. A script passes if a whole step
 of it was traced. ``--python`` names an interpreter that has the packages that some of them need
 (transformers, peft, bitsandbytes, lightning, accelerate). ``--sizes`` rehearses one Llama script
-at four sizes, and 70B under FSDP2 on 64 ranks.
+at four sizes, and 70B under FSDP2 on 64 ranks. ``--published`` rehearses scripts of image networks
+whose steps on GPUs are published and asks for those, the GPU left out, beside the same scripts
+recorded (protocol ``recorded``). ``--memory`` rehearses the scripts of published peaks of memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from advisor import data as folders
 from advisor.collectors.format import Recording
 from advisor.collectors.run import profile, rehearsed
+from advisor.jobs import Job
+from advisor.jobs.from_recording import call_s
+from advisor.lab.data.recorded import TORCH, RecordedStep, image_sizes, record, recorded_steps
+from advisor.lab.score.asked import step_on
+from advisor.lab.score.harness import Answers
+from advisor.lab.score.recorded import read_recorded, without_group
+from advisor.planners.step.device_rates import unmeasured
 
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "gpu"
 # What others import, not scripts themselves.
@@ -50,7 +66,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--sizes", action="store_true")
+    parser.add_argument("--published", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     given = parser.parse_args()
+    if given.published:
+        published(given.python)
+    if given.memory:
+        memory(given.python)
+    if given.published or given.memory:
+        return
     names = given.names or sorted(p.stem for p in SCRIPTS.glob("*.py") if p.stem not in _PARTS)
     cases = {name: (name, ()) for name in names}
     if given.sizes:
@@ -67,9 +91,16 @@ def main() -> None:
     console.print(f"{passed} of {len(cases)} rehearsed")
 
 
-def rehearse(python: str, name: str, words: tuple[str, ...]) -> tuple[Recording, float]:
+def rehearse(
+    python: str,
+    name: str,
+    words: tuple[str, ...],
+    *,
+    ranks: int = 0,
+    device: dict[str, Any] | None = None,
+) -> tuple[Recording, float]:
     """Return the recording of a script, and how long it took [s]."""
-    ranks = 64 if "--fsdp" in words else 8 if name in _RANKS else 1
+    ranks = ranks or (64 if "--fsdp" in words else 8 if name in _RANKS else 1)
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         seen = profile(
@@ -77,7 +108,7 @@ def rehearse(python: str, name: str, words: tuple[str, ...]) -> tuple[Recording,
             run_root=Path(folder),
             limit_s=150.0,
             measure_host=False,
-            rehearsal=rehearsed(when="always", devices=min(ranks, 8), ranks=ranks),
+            rehearsal=rehearsed(when="always", device=device, devices=min(ranks, 8), ranks=ranks),
         )
     return seen, time.monotonic() - begin_s
 
@@ -90,6 +121,116 @@ def _row(seen: Recording) -> tuple[str, ...]:
     flop = sum(one.flop for one in deep.operators)
     peak = (rehearsal.peak_bytes or 0) / 2**20
     return "yes", f"{deep.parameters:,}", f"{flop / 1e9:,.0f}", f"{peak:,.0f}", cpu_s
+
+
+# ------------------------------------------------------------------------------------------
+# Against published steps and peaks.
+
+_NETWORKS = (
+    "torchvision-vgg16", "torchvision-resnet18", "torchvision-resnet50",
+    "torchvision-resnext50_32x4d", "torchvision-densenet121", "torchvision-squeezenet1_0",
+    "torchvision-shufflenet_v2_x1_0", "torchvision-mobilenet_v2", "torchvision-mnasnet1_0",
+    "timm-resnet50", "timm-cspdarknet53", "timm-dla34", "timm-hrnet_w18", "timm-inception_v3",
+    "timm-vit_base_patch16_224", "timm-swin_tiny_patch4_window7_224", "timm-xcit_tiny_12_p8_224",
+    "timm-mobilenetv3_large_100", "timm-regnetv_040", "timm-convmixer_768_32",
+)  # fmt: skip
+
+
+def published(python: str) -> None:
+    """Print how far answers are off for scripts that were rehearsed, and recorded."""
+    data = folders.measurements(None)
+    jobs = _rehearsed_jobs(python, data)
+    asked = {_key(step): step for step in recorded_steps(data, jobs.get)}
+    facts = read_recorded(data).facts
+    rows = [i for i, step in enumerate(facts.steps) if _key(step) in asked]
+    found = np.full((4, len(rows)), np.nan)
+    for gpu in dict.fromkeys(facts.steps[i].device.name for i in rows):
+        asking = without_group(facts, "GPU", gpu)
+        for at, i in enumerate(rows):
+            step = facts.steps[i]
+            if step.device.name == gpu:
+                missing = unmeasured(step.device)
+                found[:2, at] = step_on(asking, asked[_key(step)].job, missing)
+                found[2:, at] = step_on(asking, step.job, missing)
+    truth = np.array([facts.steps[i].seconds for i in rows])
+    table = Table("scripts", "networks", "rows", "mean APE", "median APE", "covered", "ends apart")
+    for name, (value, log_sd) in (("rehearsed", found[:2]), ("recorded", found[2:])):
+        answers = Answers.spread(value, log_sd)
+        scores = answers.scores(truth)
+        assert answers.low is not None
+        assert answers.high is not None
+        ends = float(np.nanmedian(answers.high / answers.low))
+        table.add_row(
+            name, f"{len(jobs)}", f"{len(rows)}", f"{scores.mape:.1%}", f"{scores.median_ape:.1%}",
+            f"{scores.coverage:.0%}", f"{ends:.2f}",
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    apart = np.abs(np.log(found[0] / found[2]))
+    median, most = np.expm1(np.median(apart)), np.expm1(np.max(apart))
+    console.print(f"the two answers are {median:.1%} apart in the median, {most:.1%} at most")
+
+
+def _rehearsed_jobs(python: str, data: Path) -> dict[str, Job]:
+    sizes, found = image_sizes(data), {}
+    with tempfile.TemporaryDirectory() as runs:
+        for name in _NETWORKS:
+            image = sizes.get(name.partition("-")[2], 224)
+            job = record(f"{name}-b2", image, Path(runs), python=python, rehearse=True)
+            assert job.work is not None
+            work = replace(job.work, layers=(), transformer=None, call_s=call_s(TORCH))
+            found[f"{name}-b2"] = replace(job, work=work)
+            sys.stderr.write(f"{name}\n")
+    return found
+
+
+def _key(step: RecordedStep) -> tuple[object, ...]:
+    return (step.suite, step.network, step.batch, step.precision, step.device.name, step.file)
+
+
+@dataclass(frozen=True)
+class _Peak:
+    source: str
+    script: str
+    words: str
+    ranks: int
+    device: dict[str, Any]
+    gib: float  # published
+    is_reserved: bool  # the allocator's segments, which this stack lets expand; else live blocks
+
+
+_H100 = {"name": "NVIDIA H100", "memory_bytes": 95 << 30, "capability": (9, 0)}
+_B200 = {"name": "NVIDIA B200", "memory_bytes": 178 << 30, "capability": (10, 0)}
+_TITAN = "--size 8b --fsdp --recompute selective --batch 2 --sequence 8192"
+_PEAKS = (
+    _Peak("torchtitan, 8 x H100", "llama", _TITAN, 8, _H100, 82.4, True),
+    _Peak("torchtitan, 128 x H100", "llama", _TITAN, 128, _H100, 67.0, True),
+    _Peak("torchtitan, compiled, 8 x H100", "llama", _TITAN, 8, _H100, 77.0, True),
+    _Peak("torchtitan, compiled, 128 x H100", "llama", _TITAN, 128, _H100, 62.0, True),
+    _Peak("Megatron-LM, 8 x B200, pp 2", "megatron_llama", "--pp 2", 8, _B200, 66.55, False),
+    _Peak("Megatron-LM, 8 x B200, tp 2", "megatron_llama", "--tp 2", 8, _B200, 60.68, False),
+    _Peak("Megatron-LM, 8 x B200, tp 4", "megatron_llama", "--tp 4", 8, _B200, 39.07, False),
+    _Peak("Megatron-LM, 8 x B200, tp 8", "megatron_llama", "--tp 8", 8, _B200, 28.29, False),
+)
+
+
+def memory(python: str) -> None:
+    """Print published peaks of memory beside those of their scripts, rehearsed."""
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    table = Table("published", "GiB", "rehearsed, GiB", "off")
+    errors = []
+    for one in _PEAKS:
+        seen, _ = rehearse(
+            python, one.script, tuple(one.words.split()), ranks=one.ranks, device=one.device
+        )
+        assert seen.rehearsal is not None
+        held = seen.rehearsal.reserved_bytes if one.is_reserved else seen.rehearsal.peak_bytes
+        found = (held or 0) / 2**30
+        errors.append(found / one.gib - 1)
+        table.add_row(one.source, f"{one.gib:.1f}", f"{found:.1f}", f"{errors[-1]:+.1%}")
+    console = Console()
+    console.print(table)
+    console.print(f"mean of the errors' sizes {np.mean(np.abs(errors)):.1%}")
 
 
 if __name__ == "__main__":

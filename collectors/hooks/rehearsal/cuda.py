@@ -7,6 +7,7 @@ compute capability, by which scripts branch (bf16, flash attention).
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 import types
 
@@ -35,13 +36,13 @@ def pretend(device: dict[str, Any], count: int, memory: Memory) -> None:
         **_used(memory, int(device["memory_bytes"])),
         **_nothing(),
         **_random(),
-        **_streams(),
+        **_streams(memory),
     }.items():
         setattr(cuda, name, answer)
     cuda.graphs.is_current_stream_capturing = lambda: False
     cuda.nvtx = types.SimpleNamespace(
         range_push=lambda *_: 0, range_pop=lambda: 0, mark=lambda *_: None,
-        range=lambda *_, **__: Stream(),
+        range=lambda *_, **__: contextlib.nullcontext(),
     )  # fmt: skip
     _stand_in_for_c()
     _accelerator(count, memory, int(device["memory_bytes"]))
@@ -88,18 +89,25 @@ class _DeviceOf(_DeviceContext):
 
 
 class Stream:
-    """A stream in which everything has happened already."""
+    """A stream in which everything has happened already; the memory made in it is its own."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.device = torch.device("cuda", _current[0])
-        self.cuda_stream = self.stream_id = 0
-        self.device_index, self.device_type = _current[0], 1
+    made = 0
+    memory: Any = None
+
+    def __init__(self, device: Any = None, *_: Any, **__: Any) -> None:
+        self.device = torch.device("cuda", current(device))
+        self.cuda_stream = self.stream_id = Stream.made
+        self.device_index, self.device_type = self.device.index, 1
+        Stream.made += 1
+        self._before: list[int] = []
 
     def __enter__(self) -> Stream:
+        self._before.append(Stream.memory.stream)
+        Stream.memory.stream = self.stream_id
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        Stream.memory.stream = self._before.pop()
 
     def wait_stream(self, other: Any) -> None:
         """Wait for nothing."""
@@ -211,7 +219,7 @@ def _nothing() -> dict[str, Callable[..., None]]:
     names = (
         "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats", "init",
         "reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_sync_debug_mode",
-        "set_per_process_memory_fraction", "_sleep", "cudart", "set_stream",
+        "set_per_process_memory_fraction", "_sleep", "cudart",
     )  # fmt: skip
     return {name: lambda *_, **__: None for name in names}
 
@@ -231,16 +239,29 @@ def _random() -> dict[str, Any]:
     }
 
 
-def _streams() -> dict[str, Any]:
-    only = Stream()
+def _streams(memory: Memory) -> dict[str, Any]:
+    Stream.memory, Stream.made = memory, 0
+    streams = {0: Stream()}
+
+    class Numbered(Stream):
+        """A stream that the current one can be found by."""
+
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            streams[self.stream_id] = self
+
+    def set_stream(stream: Any) -> None:
+        memory.stream = 0 if stream is None else stream.stream_id
+
     return {
-        "Stream": Stream,
+        "Stream": Numbered,
         "Event": Event,
-        "ExternalStream": Stream,
-        "current_stream": lambda *_: only,
-        "default_stream": lambda *_: only,
-        "stream": lambda stream: only if stream is None else stream,
-        "StreamContext": lambda stream: only if stream is None else stream,
+        "ExternalStream": Numbered,
+        "current_stream": lambda *_: streams[memory.stream],
+        "default_stream": lambda *_: streams[0],
+        "stream": lambda stream: contextlib.nullcontext() if stream is None else stream,
+        "StreamContext": lambda stream: contextlib.nullcontext() if stream is None else stream,
+        "set_stream": set_stream,
     }
 
 
@@ -260,7 +281,7 @@ def _stand_in_for_c() -> None:
             return generator.__new__(cls, "cpu")
 
     package: Any = torch
-    package.Generator, package.Stream, package.Event = Generator, Stream, Event
+    package.Generator, package.Stream, package.Event = Generator, torch.cuda.Stream, Event
 
 
 def _accelerator(count: int, memory: Memory, total: int) -> None:
@@ -277,7 +298,7 @@ def _accelerator(count: int, memory: Memory, total: int) -> None:
         "set_device_idx": _set_device,
         "current_stream": lambda *_: torch.cuda.current_stream(),
         "synchronize": lambda *_: None,
-        "set_stream": lambda *_: None,
+        "set_stream": torch.cuda.set_stream,
         "empty_cache": lambda: None,
         "memory_allocated": lambda *_: memory.now,
         "max_memory_allocated": lambda *_: memory.peak,

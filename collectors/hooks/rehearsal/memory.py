@@ -4,12 +4,14 @@ Every storage of a fake tensor on the accelerator is taken in when an operator m
 when Python does, as a real one would be. Sizes are rounded as the caching allocator rounds blocks
 (512 bytes); the segments that it takes from the device are replayed afterwards from the list of
 events (c10/cuda/CUDACachingAllocator.cpp: ``kMinBlockSize``, ``kSmallSize``, ``kSmallBuffer``,
-``kLargeBuffer``, ``kMinLargeAlloc``, ``kRoundLarge``).
+``kLargeBuffer``, ``kMinLargeAlloc``, ``kRoundLarge``). Blocks belong to the stream in which they
+were made, and none takes another's: what FSDP gathers and reduces lies apart.
 """
 
 from __future__ import annotations
 
 import bisect
+import os
 import weakref
 
 from ..trace.storages import parts
@@ -27,6 +29,7 @@ _OWN_SEGMENT = 10 << 20  # from here on a block has a segment of its own, in ste
 _STEP = 2 << 20
 # Beyond this many events the segments are not followed any more: the peak of live bytes is.
 _MOST_EVENTS = 400_000
+_OPTIONS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def rounded(size: int) -> int:
@@ -41,13 +44,16 @@ class Memory:
     ----------
     now, peak : int
         Bytes of live blocks, and the most since ``begin_step``.
+    stream : int
+        The stream in which blocks are made now; 0 is the default one.
     """
 
     def __init__(self) -> None:
-        self.now = self.peak = 0
-        self.events: list[tuple[int, int]] = []  # storage, bytes: negative where it is freed
+        self.now = self.peak = self.stream = 0
+        # storage, bytes: negative where it is freed, stream
+        self.events: list[tuple[int, int, int]] = []
         self.is_followed = True
-        self._live: dict[int, tuple[Any, int]] = {}
+        self._live: dict[int, tuple[Any, int, int]] = {}
         self._peak_at = 0
 
     def add(self, tensor: Any) -> None:
@@ -64,27 +70,27 @@ class Memory:
         def freed(_: Any) -> None:
             self.free(key)
 
-        self._live[key] = weakref.ref(storage, freed), size
-        self._changed(key, size)
+        self._live[key] = weakref.ref(storage, freed), size, self.stream
+        self._changed(key, size, self.stream)
 
     def free(self, key: int) -> None:
         """Let a storage go; one that is not known is ignored."""
         held = self._live.pop(key, None)
         if held is not None:
-            self._changed(key, -held[1])
+            self._changed(key, -held[1], held[2])
 
     def resized(self, key: int, size: int) -> None:
         """Note that a storage was given another size, as FSDP does to free its shards' whole."""
         held = self._live.get(key)
         if held is not None:
-            self._live[key] = held[0], rounded(size)
-            self._changed(key, -held[1])
-            self._changed(key, rounded(size))
+            self._live[key] = held[0], rounded(size), self.stream
+            self._changed(key, -held[1], held[2])
+            self._changed(key, rounded(size), self.stream)
 
-    def _changed(self, key: int, by: int) -> None:
+    def _changed(self, key: int, by: int, stream: int) -> None:
         self.now += by
         if self.is_followed:
-            self.events.append((key, by))
+            self.events.append((key, by, stream))
             self.is_followed = len(self.events) < _MOST_EVENTS
         if self.now > self.peak:
             self.peak = self.now
@@ -106,7 +112,7 @@ class Memory:
                 for part in parts(tensor):
                     of_storage.setdefault(part.untyped_storage()._cdata, kind)
         live: dict[int, int] = {}
-        for key, by in self.events[: self._peak_at]:
+        for key, by, _ in self.events[: self._peak_at]:
             live[key] = live.get(key, 0) + by
         found: dict[str, int] = {}
         for key, size in live.items():
@@ -119,7 +125,11 @@ class Memory:
 
         None where they do not fit, or the events were too many to be followed.
         """
-        return replay(self.events, device_bytes) if self.is_followed else None
+        if not self.is_followed:
+            return None
+        asked = "".join(os.environ.get(name, "") for name in _OPTIONS)
+        is_expandable = "expandable_segments:true" in asked.replace(" ", "").lower()
+        return replay(self.events, device_bytes, is_expandable=is_expandable)
 
 
 class _Pool:
@@ -132,6 +142,7 @@ class _Pool:
         self.free: list[tuple[int, int, int]] = []
         self._begins: dict[tuple[int, int], int] = {}  # (segment, begin): bytes
         self._ends: dict[tuple[int, int], int] = {}  # (segment, end): begin
+        self.segment: int | None = None  # the one that is expandable
 
     def best_fit(self, size: int) -> tuple[int, int, int] | None:
         """Take out the least range that holds a block."""
@@ -156,6 +167,14 @@ class _Pool:
         self._begins[segment, begin] = length
         self._ends[segment, begin + length] = begin
 
+    def take_end(self, segment: int, end: int) -> int:
+        """Take out the range at a segment's end, if it is free; return where it begins."""
+        begin = self._ends.get((segment, end))
+        if begin is None:
+            return end
+        self._remove((end - begin, segment, begin))
+        return begin
+
     def give_back(self, sizes: dict[int, int]) -> int:
         """Take out the segments that nothing lives in, and return their bytes."""
         idle = [one for one in self.free if sizes[one[1]] == one[0]]
@@ -170,18 +189,22 @@ class _Pool:
         del self._ends[segment, begin + length]
 
 
-def replay(events: Iterable[tuple[int, int]], device_bytes: int | None = None) -> int | None:
+def replay(
+    events: Iterable[tuple[int, int, int]], device_bytes: int | None = None, *,
+    is_expandable: bool = False,
+) -> int | None:  # fmt: skip
     """Return the most bytes in segments: best fit, split where the rest is useful.
 
-    Small blocks live in segments of 2 MiB, larger ones in 20 MiB, from 10 MiB on in their own.
-    Where the device is full, segments that nothing lives in are given back first, as the allocator
-    does; None where that is not enough.
+    Small blocks live in segments of 2 MiB, larger ones in 20 MiB, from 10 MiB on in their own; of
+    expandable segments a stream has one of each, which grow by 2 and 20 MiB. Where the device is
+    full, segments that nothing lives in are given back first, as the allocator does; None where
+    that is not enough.
     """
     most = reserved = 0
-    pools = _Pool(), _Pool()
+    pools: dict[tuple[int, bool], _Pool] = {}
     sizes: dict[int, int] = {}  # of segments, by number
     held: dict[int, tuple[_Pool, tuple[int, int, int]]] = {}
-    for key, size in events:
+    for key, size, stream in events:
         if size < 0:
             pool, block = held.pop(key, (None, (0, 0, 0)))
             if pool is not None:
@@ -190,23 +213,42 @@ def replay(events: Iterable[tuple[int, int]], device_bytes: int | None = None) -
         if not size:
             continue
         is_small = size <= _SMALL
-        pool = pools[0] if is_small else pools[1]
+        pool = pools.setdefault((stream, is_small), _Pool())
         found = pool.best_fit(size)
         if found is None:
-            found = _segment_bytes(size), len(sizes), 0
-            if device_bytes is not None and reserved + found[0] > device_bytes:
-                reserved -= sum(one.give_back(sizes) for one in pools)
-                if reserved + found[0] > device_bytes:
+            found, more = _grown(pool, size, sizes) if is_expandable else _new(size, sizes)
+            if device_bytes is not None and reserved + more > device_bytes:
+                reserved -= sum(one.give_back(sizes) for one in pools.values())
+                if reserved + more > device_bytes:
                     return None
-            sizes[found[1]] = found[0]
-            reserved += found[0]
+            reserved += more
             most = max(most, reserved)
         length, segment, begin = found
-        if length - size >= (_BLOCK if is_small else _SMALL + 1):
+        if length - size >= (_BLOCK if is_small or is_expandable else _SMALL + 1):
             pool.give(length - size, segment, begin + size)
             length = size
         held[key] = pool, (length, segment, begin)
     return most
+
+
+def _new(size: int, sizes: dict[int, int]) -> tuple[tuple[int, int, int], int]:
+    """Return a new segment as a free range, and its bytes."""
+    found = _segment_bytes(size), len(sizes), 0
+    sizes[found[1]] = found[0]
+    return found, found[0]
+
+
+def _grown(pool: _Pool, size: int, sizes: dict[int, int]) -> tuple[tuple[int, int, int], int]:
+    """Return the range at the end of a pool's one segment, grown to hold a block, and by what."""
+    if pool.segment is None:
+        pool.segment = len(sizes)
+        sizes[pool.segment] = 0
+    end = sizes[pool.segment]
+    begin = pool.take_end(pool.segment, end)
+    step = _SMALL_SEGMENT if size <= _SMALL else _LARGE_SEGMENT
+    more = -(-(size - (end - begin)) // step) * step
+    sizes[pool.segment] = end + more
+    return (end + more - begin, pool.segment, begin), more
 
 
 def _segment_bytes(size: int) -> int:

@@ -104,6 +104,7 @@ def _process_groups(mode: Rehearsal, notes: Notes) -> None:
         mine = rank if rank >= 0 else int(os.environ.get("RANK", 0))
         original("fake", store=FakeStore(), rank=mine, world_size=size)
         _seeds_are_each_ranks()
+        _shapes_are_asked_aside(mode)
         mode.collectives = collectives()
         notes.add("process group %s of %d: one rank runs" % (backend or "", size))
 
@@ -138,6 +139,29 @@ def _seeds_are_each_ranks() -> None:
         modules: tuple[Any, ...] = (random, dispatch)
         for module in modules:
             module.is_rng_supported_mesh = lambda mesh: False
+
+
+def _shapes_are_asked_aside(mode: Rehearsal) -> None:
+    """Have what distributed tensors ask of whole shapes be neither operators nor memory."""
+    with contextlib.suppress(ImportError):
+        from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+        kind: Any = ShardingPropagator
+        for name in ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"):
+            original = getattr(kind, name, None)
+            if original is not None and not hasattr(original, "cache_info"):
+                setattr(kind, name, _aside(mode, original))
+
+
+def _aside(mode: Rehearsal, original: Any) -> Any:
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        was_on, mode.is_on = mode.is_on, False
+        try:
+            return original(*args, **kwargs)
+        finally:
+            mode.is_on = was_on
+
+    return asked
 
 
 def _spawn(processes: Any) -> None:

@@ -55,6 +55,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.is_on:
             return func(*args, **kwargs)
         if self._rehearsal is not None:
+            if not self._rehearsal.is_on:
+                return func(*args, **kwargs)
             if func is _DEVICE:
                 return args[0].device
             if any(self._rehearsal.wraps(kind) for kind in types):
