@@ -161,8 +161,9 @@ def published(python: str) -> None:
         assert answers.high is not None
         ends = float(np.nanmedian(answers.high / answers.low))
         table.add_row(
-            name, f"{len(jobs)}", f"{len(rows)}", f"{scores.mape:.1%}", f"{scores.median_ape:.1%}",
-            f"{scores.coverage:.0%}", f"{ends:.2f}",
+            name, f"{len(jobs)}", f"{len(rows)}", f"{scores.mape_fraction:.1%}",
+            f"{scores.median_ape_fraction:.1%}",
+            f"{scores.coverage or 0.0:.0%}", f"{ends:.2f}",
         )  # fmt: skip
     console = Console()
     console.print(table)

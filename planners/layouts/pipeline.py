@@ -398,7 +398,7 @@ def _apart(guesses: Floats) -> Floats:
     Spans of equal layers are equal times, but not to the last bit.
     """
     is_last = np.append(guesses[1:] > guesses[:-1] * (1 + 1e-12), True)
-    return guesses[is_last]
+    return np.asarray(guesses[is_last])
 
 
 def _least_slowest_s(allowed: Floats) -> float:

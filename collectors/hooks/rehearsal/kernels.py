@@ -59,7 +59,8 @@ def _norms() -> None:
 
 
 def _fused_norm() -> Any:
-    kernels = torch.library.Library("advisor", "FRAGMENT")
+    library: Any = torch.library
+    kernels = library.Library("advisor", "FRAGMENT")
     kernels.define(
         "_fused_rms_norm(Tensor x, int[] shape, Tensor? w, float? eps) -> (Tensor, Tensor)"
     )
