@@ -222,7 +222,7 @@ def _table_errors(records: Iterable[Mapping[str, Any]]) -> tuple[TableErrors, ..
 
 
 # Precision of the products -> index into ``planners.core.arrays.PRECISIONS``.
-PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "tf32": 3}
+PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "fp4": 2, "tf32": 3}
 _FITTED_ARCHITECTURES: Final = frozenset(
     {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra"}
 )
@@ -315,11 +315,11 @@ def usual_stack(work: Work, *, is_split: bool) -> Stack | None:
     """Return what a described transformer is commonly trained with, where nobody says.
 
     None is a loop of one's own in PyTorch: data parallel in fp32 or 16 bits. Fine-tuning
-    (adapters, or weights without an fp32 copy) is the Trainer's. Products in 8 bits are those of
-    Transformer Engine, which NeMo's recipes turn on. A model that its user splits (``is_split``: a
-    degree of tensor, pipeline, context or expert parallelism is asked for) runs in Megatron: by
-    NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before Megatron Core
-    (those of all published runs that were split in fp16).
+    (adapters, or weights without an fp32 copy) is the Trainer's. Products in 8 bits and fewer are
+    those of Transformer Engine, which NeMo's recipes turn on. A model that its user splits
+    (``is_split``: a degree of tensor, pipeline, context or expert parallelism is asked for) runs
+    in Megatron: by NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before
+    Megatron Core (those of all published runs that were split in fp16).
     """
     setup = work.setup
     if _is_tuned_finely(setup):

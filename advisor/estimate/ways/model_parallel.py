@@ -128,7 +128,8 @@ def within_links(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
 def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
     """Return what a stack does by default of what a space leaves open."""
     open_space = SearchSpace()
-    found: dict[str, Any] = {}
+    # Sharding inside nodes only has a switch of its own everywhere (HSDP, optimizer instances).
+    found: dict[str, Any] = {"may_shard_in_nodes": False}
     for name in ("zero_stages", "recomputes"):
         if getattr(space, name) == getattr(open_space, name):
             found[name] = getattr(facts, name)
@@ -206,6 +207,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         device_factor=float(np.exp(factor[0])) if known is not None else 1.0,
         trained_share=trained_share(work),
         passed_share=passed_share(work),
+        parts_layers=_parts_layers(case),
         admits=partial(
             is_runnable,
             shapes=shapes_of(work.transformer),
@@ -220,6 +222,13 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
         is_rdma=bool(fleet.is_rdma[row]),
     )
+
+
+def _parts_layers(case: StepCase) -> bool:
+    """Whether the stack recomputes or offloads some layers only, where nobody says which."""
+    stack, space = case.work.setup.stack, case.space
+    is_open = space.recomputes == SearchSpace().recomputes
+    return is_open and stack is not None and STACKS[stack].parts_layers
 
 
 def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
@@ -259,6 +268,7 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
         host_memory_bytes=float(fleet.host_memory_bytes[row]),
         generation=known.generation if known else 1,
         precision=precision,
+        is_ultra=int(known.is_ultra) if known else 0,
     )
 
 
