@@ -97,18 +97,17 @@ class Case:
         return np.asarray(self.recompute != SELECTIVE)
 
 
-def fills_chunks(layers: Numbers | int, chunks: Numbers | int) -> Bools:
-    """Return whether layers divide over the chunks of all interleaved stages.
+def fills_chunks(layers: Any, chunks: Any) -> Any:
+    """Return whether layers divide over the chunks of all interleaved stages: numbers or arrays.
 
     As they are, or with the embedding and the loss each in a layer's place, which leaves no chunk
     without a layer (Megatron's ``account_for_embedding_in_pipeline_split`` and ``..._loss_...``).
 
-    >>> [bool(fills_chunks(layers, 64)) for layers in (128, 126, 125, 62)]
+    >>> [fills_chunks(layers, 64) for layers in (128, 126, 125, 62)]
     [True, True, False, False]
     """
-    layers, chunks = np.asarray(layers), np.asarray(chunks)
     with_ends = ((layers + 2) % chunks == 0) & (layers + 2 >= 2 * chunks)
-    return np.asarray((layers % chunks == 0) | with_ends)
+    return (layers % chunks == 0) | with_ends
 
 
 @dataclass(frozen=True, slots=True)
