@@ -115,8 +115,8 @@ class LayoutModel:
         squared log errors, every table weighing the same. Where fewer than three tables of the
         generation are known, those of all generations are taken, but their mean square is no less
         than that of the generation's own: one table that errs much says more than many of others;
-        and all the others together count as one table more: how sources differ on a new
-        generation is not known from old ones.
+        and where it is one or none, all the others together count as one table more: how sources
+        differ on a new generation is not known from old ones.
 
         ``generation``: index into ``planners.core.arrays.GENERATIONS``; ``without``: a table
         whose errors are not looked at; ``asked``: how much of its software the question says;
@@ -132,7 +132,7 @@ class LayoutModel:
         mean, tables = float(np.mean(taken)), len(taken)
         if taken is of_all and not is_of_software:
             mean = max(mean, float(np.mean(own))) if own else mean
-            tables = min(tables, max(len(own), 1) + 1)
+            tables = tables if len(own) > 1 else 2
         reach = student_quantile((1 + coverage) / 2, max(tables - 1, _LEAST_FREEDOM))
         return reach * math.sqrt(mean * (1 + 1 / tables))
 
