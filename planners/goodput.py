@@ -339,12 +339,15 @@ def _column(name: str, value: ArrayLike, *, is_positive: bool = False) -> Column
 # Published hours of whole runs exceed the steps, checkpoints and failures that the models count,
 # the more so the larger the run: somebody watches, evaluates, restarts by hand, waits for a file
 # system. The law says that every e-fold of device-hours beyond one machine for one day multiplies
-# the hours by an independent factor of the same mean and spread, like a walk with drift, and that
-# every year by which the software is older than that of the measured step times multiplies them
-# once more::
+# the hours by a factor of the same mean, and that every year by which the software is older than
+# that of the measured step times multiplies them once more::
 #
 #     x = ln(1 + G / G0)
-#     ln F = growth x + per_year y,        sd(ln F) = s x^(1/2)
+#     ln F = growth x + per_year y,        sd(ln F) = s min(x, 1)^(1/2)
+#
+# The spread is that of who runs it and how: it is there from the first e-fold on, and runs of
+# millions of hours scatter no more than runs of hundreds (a spread that grew with the root of x
+# covered as many at half-widths of 1.9).
 #
 # The spread s of a job that was only described holds what its software makes of the machines too;
 # that of a job whose step was measured is what whole runs add to a known step.
@@ -376,13 +379,13 @@ class CampaignLaw:
 
     growth: float  # mean of ln F an e-fold of device-hours
     per_year: float  # mean of ln F a year of older software [1/year]
-    # standard deviation of ln F a root of an e-fold, of a step that was described
-    sd_per_root: float
-    sd_per_root_measured: float = 0.0  # the same of a step that was measured
+    # standard deviation of ln F from one e-fold on, of a step that was described
+    sd: float
+    sd_measured: float = 0.0  # the same of a step that was measured
 
     def __post_init__(self) -> None:
         for value in (
-            self.growth, self.per_year, self.sd_per_root, self.sd_per_root_measured
+            self.growth, self.per_year, self.sd, self.sd_measured
         ):  # fmt: skip
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"a constant of the whole-run law must not be negative: {self}")
@@ -392,7 +395,7 @@ class CampaignLaw:
 
         Examples
         --------
-        >>> law = CampaignLaw(growth=0.03, per_year=0.15, sd_per_root=0.2)
+        >>> law = CampaignLaw(growth=0.03, per_year=0.15, sd=0.2)
         >>> law.log_factor([1.0, 1e6]).round(3).tolist()
         [0.0, 0.257]
         """
@@ -401,12 +404,12 @@ class CampaignLaw:
 
     def log_sd(self, device_h: ArrayLike, *, is_measured: bool = False) -> Column:
         """Return the standard deviation of ln F, shape of ``device_h``."""
-        spread = self.sd_per_root_measured if is_measured else self.sd_per_root
-        return np.asarray(spread * np.sqrt(efolds(device_h)))
+        spread = self.sd_measured if is_measured else self.sd
+        return np.asarray(spread * np.sqrt(np.minimum(efolds(device_h), 1.0)))
 
 
 # The steps and what completion counts, nothing else.
-STEPS_ALONE: Final = CampaignLaw(growth=0.0, per_year=0.0, sd_per_root=0.0)
+STEPS_ALONE: Final = CampaignLaw(growth=0.0, per_year=0.0, sd=0.0)
 
 
 def efolds(device_h: ArrayLike) -> Column:

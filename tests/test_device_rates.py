@@ -230,3 +230,14 @@ def test_a_card_of_unmeasured_rate_is_timed_by_its_operators_where_its_family_wa
     assert on["A100-SXM4-80GB"].log_sd < on["RTX-A4000"].log_sd
     # Of Blackwell the operators know no more than the shapes do.
     assert on["B200-SXM-180GB"].problem.layer_table is None
+
+
+def test_fp4_is_blackwells_and_runs_as_fp8_elsewhere() -> None:
+    """NVIDIA's datasheets: 10 dense Pflop/s of a GB200 and 15 of a GB300, beside 5 in fp8."""
+    for name, peak in (("GB200-186GB", 10e15), ("GB300-279GB", 15e15)):
+        assert device_rates.peak_flop_per_s(SHEET[name], "fp4") == peak
+        assert device_rates.runs_as(SHEET[name], "fp4") == "fp4"
+        fp4, fp8 = (sustained_flop_per_s(SHEET[name], kind, PARAMETERS) for kind in ("fp4", "fp8"))
+        assert fp4 > fp8
+    assert device_rates.runs_as(SHEET["H100-SXM5-80GB"], "fp4") == "fp8"
+    assert device_rates.runs_as(SHEET["A100-SXM4-80GB"], "fp4") == "bf16"

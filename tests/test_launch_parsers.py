@@ -75,6 +75,8 @@ def _check_pipeline(options: dict[str, str], pp: int, micro_batches: int) -> Non
     if "--num-layers-per-virtual-pipeline-stage" in options:
         each = int(options["--num-layers-per-virtual-pipeline-stage"])
         assert pp > 1
+        layers += "--account-for-embedding-in-pipeline-split" in options
+        layers += "--account-for-loss-in-pipeline-split" in options
         assert layers % pp == 0
         assert layers // pp % each == 0
         assert micro_batches % pp == 0

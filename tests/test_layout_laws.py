@@ -20,7 +20,9 @@ from advisor.estimate.knowledge.layout_model import software_of
 from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import TrainingSetup, Transformer
+from advisor.planners.layouts.frameworks import broken_rule, layout_columns
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
+from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import (
     MemoryConstants,
@@ -427,3 +429,85 @@ def test_the_stack_says_what_overlaps_and_what_the_loss_keeps() -> None:
     # Megatron's loss keeps 8 bytes a logit, PyTorch's 14, compiled 10.
     scales = [software.logit_scale * 8 for software in (fused, compiled, eager)]
     assert scales == pytest.approx([8, 10, 14])
+
+
+@given(
+    some=st.integers(1, 24),
+    recompute=st.sampled_from([0, 2]),
+    pp=st.sampled_from([1, 2, 4]),
+    micro=st.sampled_from([1, 4]),
+)
+def test_some_layers_are_recomputed_or_moved_in_proportion(
+    some: int, recompute: int, pp: int, micro: int
+) -> None:
+    """Between none of the layers and all of them memory, host and step lie on a line."""
+    is_recomputed = recompute > 0
+    moved = int(not is_recomputed)
+    chunk = 24 // pp
+    some = min(some, chunk)
+    same = {"pp": pp, "micro_batch": micro, "accumulation_steps": 4 * pp}
+
+    def of(recompute: int, moved: int, layers: int) -> np.ndarray:
+        asked = layout(
+            **same, recompute=recompute, offloads_activations=moved, partial_layers=layers
+        )
+        case = LayoutCase(
+            shapes=SHAPE, layouts=asked, machines=replace(NODE, host_bytes_per_s=1e6),
+            software=SOFTWARE, parameters=replace(LayoutParameters(), offload_overlap=0.0),
+        )  # fmt: skip
+        kept = kept_bytes(SHAPE, asked, SOFTWARE) * (1 - moved * layers / chunk)
+        on_host = host_bytes(SHAPE, asked, NODE, SOFTWARE)
+        times = step_times(case)
+        waited = times.compute_s if is_recomputed else times.offload_s
+        return np.array([float(kept), float(on_host), float(waited)])
+
+    none, whole = of(0, 0, 0), of(recompute, moved, chunk)
+    share = some / chunk
+    expected = none + share * (whole - none)
+    assert of(recompute, moved, some) == pytest.approx(expected, rel=1e-9, abs=1e-3)
+
+
+def test_no_more_layers_are_recomputed_than_memory_asks_for() -> None:
+    """One layer fewer does not fit; where nothing has to be recomputed nothing is."""
+    model = Transformer(
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, is_gated=True, sequence=8192,
+        vocabulary=128256,
+    )  # fmt: skip
+    space = SearchSpace(micro_batch=2, zero_stages=(3,), offloads=(), tp=1, pp=1, cp=1)
+    software = Software(attention=3, gradient_bytes=2)
+    seen = set()
+    for gib in range(56, 140, 4):
+        machines = replace(NODE, memory_bytes=gib * 2.0**30)
+        problem = LayoutProblem(
+            transformer=model, machines=machines, software=software, parts_layers=True
+        )
+        best = problem.search(8, 16, space).best
+        if best is None:
+            continue
+        columns = layout_columns(best.layout)
+        assert float(problem.needed_bytes(columns)) <= problem.capacity_bytes
+        some = best.layout.partial_layers
+        seen.add(some)
+        if best.layout.recompute == "full" and some and some > 1:
+            fewer = replace(columns, partial_layers=some - 1)
+            assert float(problem.needed_bytes(fewer)) > problem.capacity_bytes
+        whole = replace(problem, parts_layers=False).search(8, 16, space).best
+        assert whole is not None
+        assert best.step_s <= whole.step_s
+    assert len(seen - {None}) > 3
+    assert None in seen
+
+
+def test_llama_405b_interleaves_over_eight_stages() -> None:
+    """126 layers, the embedding and the loss fill 64 chunks: NVIDIA's recipe for H100."""
+    model = Transformer(
+        layers=126, hidden=16384, heads=128, kv_heads=8, ffn=53248, is_gated=True, sequence=8192,
+        vocabulary=128256, has_tied_embeddings=False,
+    )  # fmt: skip
+    problem = LayoutProblem(transformer=model, machines=NODE, software=Software(attention=3))
+    space = SearchSpace(tp=8, pp=8, cp=2, micro_batch=1, schedules=("interleaved",), offloads=())
+    best = problem.search(1024, 512, space).best
+    assert best is not None
+    assert 128 % (8 * best.layout.virtual_stages) == 0
+    asked = replace(best.layout, virtual_stages=8, zero_stage=1)
+    assert broken_rule(asked, "megatron", shapes=problem.shapes, precision="fp8") is None

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import data
-from advisor.ask import ENTRIES, JobSpec, SetupRequest
+from advisor.ask import ENTRIES, Constraints, JobSpec, SetupRequest
 from advisor.ask.entries import STACK_NAMES
+from advisor.catalogue import parse_gpus
 from advisor.estimate import case
 from advisor.estimate.knowledge import layout_model
 from advisor.estimate.knowledge.layout_model import load, software_of, usual_stack
 from advisor.estimate.ways import data_parallel
 from advisor.jobs import job_from_spec
-from advisor.jobs.describe import restacked
+from advisor.jobs.describe import described_job, restacked
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.score.asked import Typed, answers, ask_rows, predictor
 from advisor.machines.cluster import one_group
@@ -34,6 +35,7 @@ from advisor.planners.memory.transformers import (
     needed_bytes,
 )
 from advisor.planners.step.describe import transformer_work
+from advisor.rank.ranking import recommend
 
 LLAMA_8B = Transformer(
     layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sequence=2048, vocabulary=128256,
@@ -226,3 +228,16 @@ def test_a_table_left_out_says_nothing_of_any_way_to_ask() -> None:
     for errors in (without.errors, *without.asked.values()):
         assert table not in {e.table for e in errors}
     assert set(without.asked) == set(get_args(layout_model.Asked))
+
+
+def test_an_answer_says_which_stack_it_assumed() -> None:
+    """``recommend`` as ``plan`` does; whoever names a stack is told nothing."""
+    model = Transformer(layers=4, hidden=512, heads=8, sequence=512, vocabulary=1000)
+    for setup, said in ((DEFAULT_SETUP, True), (TrainingSetup(stack="nemo"), False)):
+        work = transformer_work(model, micro_batch=1, precision="fp8", setup=setup)
+        job = described_job(work, name="a model", global_batch=8, steps=10)
+        request = Constraints(gpus=parse_gpus("H100-SXM5-80GB"), max_nodes=1)
+        found = recommend(job, request, predictor=predictor())
+        assert (
+            "no stack was named: as nemo runs it; --stack names another" in found.notes
+        ) is said

@@ -39,7 +39,7 @@ from advisor.records import packaged_spot_history
 # them.
 
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _HINT: Final = "run `advisor train campaigns`, or install the package again"
 
 

@@ -139,7 +139,7 @@ class Physics:
         assert job.work is not None
         if space is not None:
             check_space(job, space)
-        job = _as_commonly_run(job, space)
+        job = commonly_run(job, space)
         assert job.work is not None
         anchors = self.anchors(job, job.work)
         machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
@@ -230,7 +230,7 @@ class Physics:
         return replace(anchors, others=self.own_runs.others(job, work, tuple(runs)))
 
 
-def _as_commonly_run(job: Job, space: SearchSpace | None) -> Job:
+def commonly_run(job: Job, space: SearchSpace | None) -> Job:
     """Return a described transformer in the stack that it is commonly trained with."""
     work = job.work
     if work is None or work.transformer is None or work.layers or work.setup.stack is not None:

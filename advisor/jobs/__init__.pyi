@@ -2,6 +2,7 @@ from .describe import NO_LENGTH as NO_LENGTH
 from .describe import as_commonly_run as as_commonly_run
 from .describe import described_job as described_job
 from .describe import setup_words as setup_words
+from .describe import stack_notes as stack_notes
 from .describe import transformer_units as transformer_units
 from .from_recording import script_notes as script_notes
 from .job import RUN_LOG_SD as RUN_LOG_SD

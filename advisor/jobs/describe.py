@@ -367,6 +367,16 @@ def as_commonly_run(work: Work, stack: Stack) -> Work:
     return described_anew(work, setup=setup)
 
 
+def stack_notes(work: Work | None) -> tuple[str, ...]:
+    """Return which stack was assumed of a described transformer; nothing where its user named it.
+
+    ``work``: as it was asked (``estimate.commonly_run``).
+    """
+    if work is None or not work.setup.is_stack_assumed:
+        return ()
+    return (f"no stack was named: as {work.setup.stack} runs it; --stack names another",)
+
+
 def described_anew(
     work: Work, *, micro_batch: int | None = None, setup: TrainingSetup | None = None
 ) -> Work:

@@ -565,6 +565,7 @@ class AcceleratorPart:
     device: Device  # all that the device model knows of it
     # devices that the link joins across machines; None where it ends with the machine
     link_devices: int | None = None
+    is_ultra: bool = False  # Blackwell Ultra
 
     def domain_machines(self, devices: int) -> int:
         """Return how many machines with so many devices the link joins: 1 where it ends there."""
@@ -612,6 +613,7 @@ def part(row: Accelerator) -> AcceleratorPart:
         generation=generation,
         device=device,
         link_devices=row.link_devices if is_linked else None,
+        is_ultra=row.architecture == "Blackwell Ultra",
     )
 
 

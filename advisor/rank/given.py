@@ -51,7 +51,7 @@ from advisor.estimate import (
     unlike_choices,
     way_on,
 )
-from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
+from advisor.jobs import NO_LENGTH, Job, script_notes, stack_notes, transformer_units
 from advisor.machines import Fleet, NamedCluster
 from advisor.planners.core import GIB, Layout, PlanningError, Work, select
 from advisor.planners.layouts import SearchSpace, check, node_counts, nothing_fits
@@ -340,10 +340,7 @@ def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
     """Return the facts of the job, with what its script needs on these machines."""
     facts = question.job.facts()
     needs = script_notes(question.job, [(True, best.devices)])
-    setup = question.case.work.setup
-    if setup.is_stack_assumed:
-        needs = (*needs, f"no stack was named: as {setup.stack} runs it; --stack names another")
-    return facts | {"notes": [*facts["notes"], *needs]}
+    return facts | {"notes": [*facts["notes"], *needs, *stack_notes(question.case.work)]}
 
 
 def _with_units(question: PlanQuestion, model: ModelOn, choice: Choice) -> Choice:

@@ -26,10 +26,11 @@ from advisor.estimate import (
     Predictor,
     SideCosts,
     TimeColumns,
+    commonly_run,
     hazards,
     restart_s,
 )
-from advisor.jobs import Job, script_notes
+from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners import spot as planner_spot
 from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
@@ -428,6 +429,7 @@ class Ranked:
         return (
             *self.job.notes,
             *script_notes(self.job, map(_placing, front or nearest)),
+            *stack_notes(commonly_run(self.job, self.request.space).work),
             *_notes(hidden, self.columns, not front, self.predictor),
             *_unpriced(self.job, self.side, _offers_of(self.rows, self.mixed, self.shown)),
         )

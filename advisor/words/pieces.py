@@ -170,7 +170,9 @@ def layout_words(layout: Record) -> str:
         shard = layout["shard_group"]
         said.append(f"ZeRO {layout['zero_stage']}{f' within {shard} ranks' if shard else ''}")
     if layout["recompute"] != "none":
-        said.append(f"{layout['recompute']} recomputation")
+        some = layout.get("partial_layers")
+        of = f" of {some} layers a {'chunk' if layout['virtual_stages'] > 1 else 'stage'}"
+        said.append(f"{layout['recompute']} recomputation{of if some else ''}")
     if layout["pp"] > 1:
         said.append(layout["schedule"])
     if layout["virtual_stages"] > 1:
@@ -178,7 +180,9 @@ def layout_words(layout: Record) -> str:
     if layout["is_sequence_parallel"]:
         said.append("sequence parallel")
     if layout["offload"]:
-        said.append(f"{' and '.join(sorted(layout['offload']))} in host memory")
+        some = layout.get("partial_layers") if "activations" in layout["offload"] else None
+        of = f" (of {some} layers)" if some else ""
+        said.append(f"{' and '.join(sorted(layout['offload']))} in host memory{of}")
     if layout["average_every"] > 1:
         said.append(f"averaged every {layout['average_every']} steps")
     return ", ".join(said)

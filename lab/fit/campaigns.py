@@ -21,7 +21,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from advisor.errors import AdvisorError, ModelError
 from advisor.estimate.completion import CampaignModel, on_demand, record
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
-from advisor.jobs.describe import described_job, model_work
+from advisor.jobs.describe import described_job, model_work, restacked
 from advisor.jobs.job import Job
 from advisor.lab.data.campaigns import Campaign, packaged_path, read_campaigns, without_repetitions
 from advisor.lab.fit.verbs import FittedFolder, widening
@@ -40,7 +40,10 @@ from advisor.machines.fleet import LATENCY_S, own_fleet
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import (
+    DEFAULT_SETUP,
+    Attention,
     Precision,
+    Stack,
     TrainingSetup,
     Transformer,
     transformer_parameters,
@@ -81,7 +84,18 @@ _BATCH_TOKENS: Final = ((0.0, 0.5e6), (1e9, 1e6), (6e9, 4e6))
 # DGX-1 4 x 100, DGX A100 8 x 200, DGX H100 8 x 400 Gbit/s (datasheets), by architecture.
 _NETWORK_GBPS: Final = {"Volta": 400.0, "Ampere": 1600.0, "Hopper": 3200.0}
 _OTHER_NETWORK_GBPS: Final = 100.0
-_FUSED_BY_HAND: Final = ("megatron", "nemo", "neox", "metaseq", "fairseq", "xformers", "llm.c")
+_FUSED_BY_HAND: Final = ("metaseq", "fairseq", "xformers", "llm.c")
+# Part of a framework's name -> the stack that its user would name; the first that fits.
+_STACKS: Final[tuple[tuple[str, Stack], ...]] = (
+    ("neox", "megatron-deepspeed"),
+    ("megatron-deepspeed", "megatron-deepspeed"),
+    ("nemo", "nemo"),
+    ("megatron", "megatron-lm"),
+    ("deepspeed", "deepspeed"),
+    ("composer", "llm-foundry"),
+    ("lit-gpt", "fsdp"),
+    ("litgpt", "fsdp"),
+)
 _FLASH_ATTENTION_YEAR: Final = 2023
 
 
@@ -233,11 +247,15 @@ def _stated_gbps(text: str) -> float | None:
 
 
 def _setup(c: Campaign) -> TrainingSetup:
+    """Return what its user would type: the stack where it has a name, else the kernels."""
     framework = c.framework.lower()
+    attention = "flash" if c.year >= _FLASH_ATTENTION_YEAR else "unfused"
     is_fused = any(name in framework for name in _FUSED_BY_HAND)
+    stack = next((stack for name, stack in _STACKS if name in framework), None)
+    if stack is not None and not is_fused:
+        return restacked(DEFAULT_SETUP, {"stack": stack, "attention": attention})
     return TrainingSetup(
-        kernels="fused" if is_fused else "compiled",
-        attention="flash" if c.year >= _FLASH_ATTENTION_YEAR else "unfused",
+        kernels="fused" if is_fused else "compiled", attention=cast(Attention, attention)
     )
 
 
@@ -438,8 +456,8 @@ def fit(rows: CampaignColumns) -> CampaignLaw:
     return CampaignLaw(
         growth=growth,
         per_year=per_year,
-        sd_per_root=spread,
-        sd_per_root_measured=min(_spread_of_measured(rows, growth), spread),
+        sd=spread,
+        sd_measured=min(_spread_of_measured(rows, growth), spread),
     )
 
 
@@ -449,7 +467,7 @@ def left_out_errors(rows: CampaignColumns, form: str) -> Floats:
     for family in np.unique(rows.family):
         own = rows.family == family
         growth, per_year = _constants(rows.select(~own), form)
-        law = CampaignLaw(growth=growth, per_year=per_year, sd_per_root=0.0)
+        law = CampaignLaw(growth=growth, per_year=per_year, sd=0.0)
         left_out = rows.select(own)
         errors[own] = left_out.log_factor(law) - left_out.target
     return errors
@@ -486,11 +504,11 @@ def _constants(rows: CampaignColumns, form: str) -> tuple[float, float]:
 
 
 def _spread(rows: CampaignColumns, errors: Floats) -> float:
-    """Return the deviation a root of an e-fold at which 90 % intervals hold 90 % of the errors."""
+    """Return the deviation from one e-fold on at which 90 % intervals hold 90 % of the errors."""
     if len(rows) == 0:
         return 0.0
     beyond = np.maximum((errors / QUANTILES[COVERAGE]) ** 2 - rows.step_log_sd**2, 0.0)
-    wanted = beyond / np.maximum(efolds(rows.steps_h), _LEAST_EFOLDS)
+    wanted = beyond / np.clip(efolds(rows.steps_h), _LEAST_EFOLDS, 1.0)
     order = np.argsort(wanted)
     share = np.cumsum(rows.weight[order]) / rows.weight.sum()
     place = min(int(np.searchsorted(share, COVERAGE - 1e-9)), len(rows) - 1)
@@ -505,14 +523,15 @@ def beyond_rate(rows: CampaignColumns) -> tuple[Floats, Floats]:
 
 
 def _spread_of_measured(rows: CampaignColumns, growth: float) -> float:
-    """Return the deviation a root of an e-fold of whole runs beyond their own published rate.
+    """Return the deviation of whole runs beyond their own published rate, from one e-fold on.
 
     Few publish both: the root mean square, times Student's quantile over the normal one.
     """
     size, beyond = beyond_rate(rows)
     if size.size < _FEWEST_RATES:
         return np.inf
-    root_mean_square = np.sqrt(np.mean((beyond - growth * size) ** 2 / size))
+    left = (beyond - growth * size) ** 2 / np.minimum(size, 1.0)
+    root_mean_square = np.sqrt(np.mean(left))
     return float(widening(size.size) * root_mean_square)
 
 

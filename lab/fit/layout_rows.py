@@ -340,8 +340,6 @@ def _machines(text: Text, number: Number) -> Machines:
     # (datasets/catalogue/links.cc-by-sa-4.0.csv), so that a message crosses it twice.
     intra = np.where(_has(text["notes"], "g4dn.12xlarge"), 6.27e9 / 2, intra)
     per_node = number["accelerators_per_node"]
-    # Blackwell Ultra: 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats.
-    is_ultra_fp4 = _has(text["accelerator"], "GB300", "B300") & _has(text["precision"], "fp4")
     is_rack = _has(text["intra_link"], "NVL72")
     nominal = _filled(
         number["network_gbit_per_s_per_accelerator"], np.array([25, 200, 400, 400])[generation]
@@ -353,7 +351,7 @@ def _machines(text: Text, number: Number) -> Machines:
     # The torchtitan machines' cards have 96 GB of HBM2e, 94.99 GiB of which the driver shows.
     memory = np.where(_has(text["accelerator"], "96GB-HBM2e"), 94.99 * GIB, memory)
     return Machines(
-        flop_per_s=rate * np.array([r for _, r, _ in parts]) * np.where(is_ultra_fp4, 1.5, 1.0),
+        flop_per_s=rate * np.array([r for _, r, _ in parts]),
         memory_bytes_per_s=np.array([a.memory_bytes_per_s for a in known])
         * np.array([b for _, _, b in parts]),
         memory_bytes=memory,
@@ -363,6 +361,7 @@ def _machines(text: Text, number: Number) -> Machines:
         domain_machines=np.where(is_rack, np.maximum(72 // per_node, 1), 1),
         generation=generation,
         precision=np.array([_PRECISION.get(p, 0) for p in text["precision"]]),
+        is_ultra=np.array([a.is_ultra for a in known], dtype=np.int64),
     )
 
 

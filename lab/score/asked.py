@@ -4,8 +4,8 @@
 step and its interval. A layout that does not fit by the product's memory rule, or that no released
 framework accepts, has no answer. ``step_s`` and ``memory_bytes`` answer by the layout problem that
 ``recommend`` and ``plan`` search (``ways.model_parallel.on_machine``), and put in what a table
-knows and no question can say: the framework's kernels, overlaps and buffers, fp4, and boards that
-run below the catalogue's rates (``PUTS_IN``).
+knows and no question can say: the framework's kernels, overlaps and buffers, and boards that run
+below the catalogue's rates (``PUTS_IN``).
 """
 
 from __future__ import annotations
@@ -28,22 +28,27 @@ from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
 from advisor.machines.fleet import Fleet, lone_fleet, one_type
-from advisor.planners.core.arrays import RECOMPUTES, Floats, Layouts, Shapes
+from advisor.planners.core.arrays import FUSIONS, RECOMPUTES, Floats, Layouts, Shapes
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.nouns import Device
-from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
+from advisor.planners.core.setup import (
+    DEFAULT_SETUP,
+    STACKS,
+    Precision,
+    TrainingSetup,
+    Transformer,
+)
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.memory.transformers import MemoryConstants, StageAsked
 from advisor.planners.step.describe import transformer_work
 from advisor.quantities import REACH_90
 
 PUTS_IN: Final = (
-    "the framework's kernels, overlaps and buffers, fp4, and the rates of boards that run below "
-    "the catalogue's"
+    "the framework's kernels, overlaps and buffers, and the rates of boards that run below the "
+    "catalogue's"
 )
-# ``planners.core.arrays.PRECISIONS`` -> what a question asks for, which cannot be fp4.
-ASKED: Final[tuple[Precision, ...]] = ("fp16", "fp8", "fp8", "tf32")
-_FP4: Final = 2
+# ``planners.core.arrays.PRECISIONS`` -> what a question asks for.
+ASKED: Final[tuple[Precision, ...]] = ("fp16", "fp8", "fp4", "tf32")
 
 
 def step_s(rows: LayoutRows, parameters: LayoutParameters) -> Floats:
@@ -122,7 +127,6 @@ def _problem(rows: LayoutRows, row: int) -> LayoutProblem:
             asked,
             flop_per_s=float(machines.flop_per_s),
             memory_bytes_per_s=float(machines.memory_bytes_per_s),
-            precision=_FP4 if precision == _FP4 else asked.precision,
         ),
         software=one_row(rows.software, row),
         trained_share=float(shapes.trained_share),
@@ -324,9 +328,9 @@ def ask_rows(rows: LayoutRows, model: LayoutModel, *, how: Asked) -> RunAnswers:
     """Return the product's answers to rows as users ask, every table left out.
 
     Plainly: model, batch, precision and machines; the degrees that split the model, where any
-    does; the micro-batch, and that adapters are trained. Told the stack: its name too, and of
-    ZeRO and recomputation what the table states. Kernels, overlap, schedule, loss and buffers are
-    the product's in both.
+    does; the micro-batch, and that adapters are trained. Told the stack: its name too, that it
+    does not compile where it would, and of ZeRO and recomputation what the table states. Kernels,
+    overlap, schedule, loss and buffers are the product's in both.
     """
     found = np.full((4, len(rows)), np.nan)
     status = np.full(len(rows), "not whole machines or batches", dtype="U32")
@@ -358,6 +362,9 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
         setup["stack"] = str(rows.stack[row])
         if one_row(rows.software, row).optimizer_state_bytes < _MASTER_AND_MOMENTS:
             setup["weights"] = "bf16"
+        kernels = STACKS[rows.stack[row]].setup.get("kernels")
+        if kernels == "compiled" and FUSIONS[one_row(rows.software, row).fusion] == "eager":
+            setup["kernels"] = "eager"
     elif rows.is_tuned[row]:
         setup["stack"] = "trainer"  # --finetune
     return Typed(

@@ -670,8 +670,8 @@ def _campaign_figures(facts: Campaigns, value: Floats, log_sd: Floats) -> dict[s
         "median half-width of the step's alone, log": float(np.median(_Z * rows.step_log_sd)),
         "law: growth an e-fold of device-hours": law.growth,
         "law: growth a year of older software": law.per_year,
-        "law: log-sd a root of an e-fold": law.sd_per_root,
-        "law: log-sd a root of an e-fold, step measured": law.sd_per_root_measured,
+        "law: log-sd": law.sd,
+        "law: log-sd, step measured": law.sd_measured,
     }
     size, beyond = beyond_rate(rows)
     if size.size:

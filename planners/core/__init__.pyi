@@ -11,12 +11,14 @@ from .arrays import Machines as Machines
 from .arrays import Offload as Offload
 from .arrays import Shapes as Shapes
 from .arrays import Software as Software
+from .arrays import chunk_layers as chunk_layers
 from .arrays import concatenate as concatenate
 from .arrays import device_parameters as device_parameters
 from .arrays import domain_devices as domain_devices
 from .arrays import domain_network_bytes_per_s as domain_network_bytes_per_s
 from .arrays import held_parameters as held_parameters
 from .arrays import layer_parameters as layer_parameters
+from .arrays import partial_share as partial_share
 from .arrays import passed_layers_share as passed_layers_share
 from .arrays import pick as pick
 from .arrays import put as put

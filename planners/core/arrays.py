@@ -187,6 +187,8 @@ class Machines:
     kept_free_bytes: Column = 0.0  # of one device's memory, what a layout may not fill
     generation: Column = 1  # index into ``GENERATIONS``: which tuned kernels there are
     precision: Column = 0  # index into ``PRECISIONS``: what the large products run in
+    # 1 for Blackwell Ultra: half as much again in fp4, exponentials twice as fast
+    is_ultra: Column = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +264,9 @@ class Layouts:
     virtual_stages: Column = 1
     zero_stage: Column = 0
     recompute: Column = 0
+    # of a chunk's layers, those that full recomputation repeats, or whose activations are
+    # offloaded; 0 for all
+    partial_layers: Column = 0
     is_sequence_parallel: Column = 0
     reshards: Column = 1  # 1 where ZeRO-3 frees gathered parameters after the forward pass
     holds_all: Column = 0  # 1 for GPipe: every micro-batch in flight
@@ -330,6 +335,18 @@ def device_parameters(shapes: Shapes, layouts: Layouts) -> Floats:
     """Return the parameters that the fullest device holds, before any sharding over ranks."""
     layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
     return held_parameters(shapes, layouts, layers=layers, tables=stage_tables(shapes, layouts))
+
+
+def chunk_layers(shapes: Shapes, layouts: Layouts) -> Floats:
+    """Return the layers of a chunk of the fullest stage."""
+    chunks = np.asarray(layouts.pp, float) * layouts.virtual_stages
+    return np.asarray(np.ceil(np.asarray(shapes.layers) / chunks))
+
+
+def partial_share(shapes: Shapes, layouts: Layouts) -> Floats:
+    """Return the share of the layers that is recomputed in full, or whose activations move."""
+    some = np.asarray(layouts.partial_layers, float)
+    return np.where(some > 0, np.minimum(some / chunk_layers(shapes, layouts), 1.0), 1.0)
 
 
 def passed_layers_share(shapes: Shapes, layouts: Layouts) -> Floats:

@@ -56,6 +56,11 @@ class LayoutParameters:
     flash2_ampere: float = 0.62
     flash2_hopper: float = 0.45
     flash3_hopper: float = 0.66
+    # flash_blackwell, ultra_attention: the same on Blackwell, from what longer sequences add to
+    # NeMo's steps on B200 (``nemo_longseq``, 8k to 16k: 977 Tflop/s, forward and backward), and
+    # what Blackwell Ultra's exponentials, twice as fast, gain of it (a guess between 1 and 2)
+    flash_blackwell: float = 0.56
+    ultra_attention: float = 1.35
     # eager_bytes, lean_bytes, fused_bytes, compiled_bytes: elementwise traffic of a layer's
     # forward, per token and hidden unit; eager as counted for transformers' Llama: two norms in
     # fp32 (72), rotation (25), residuals (12) [bytes]
@@ -100,6 +105,9 @@ class LayoutParameters:
     dp_overlap: float = 0.73
     fsdp_overlap: float = 0.80
     fsdp_exposed: float = 0.4
+    # the same of Megatron-FSDP, which gathers into buffers that stay and are known to the network
+    # (``fsdp_double_buffer``, ``nccl_ub``)
+    fsdp_exposed_core: float = 0.15
     cp_exposed: float = 0.2  # share of the ring attention's exchange that is not hidden
     # optimizer_bytes, step_s, step_eager_s: traffic per parameter updated [bytes]; fixed per step,
     # and the same where every tensor's update, norm and logging is started from Python (Hugging

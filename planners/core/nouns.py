@@ -349,14 +349,19 @@ class Layout:
         default_factory=frozenset
     )
     average_every: int = 1
+    # of a stage's layers (of a chunk's, where stages interleave), those that full recomputation
+    # repeats or whose activations are offloaded; None for all
+    partial_layers: int | None = None
 
     def __post_init__(self) -> None:
         degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.micro_batch,
                    self.accumulation_steps, self.virtual_stages, self.average_every)  # fmt: skip
-        if all(d >= 1 for d in degrees) and (self.shard_group is None or self.shard_group >= 1):
+        if all(d >= 1 for d in degrees) and all(
+            n is None or n >= 1 for n in (self.shard_group, self.partial_layers)
+        ):
             return  # nearly always, and layouts are made by the thousand
         names = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
-                 "virtual_stages", "average_every", "shard_group")  # fmt: skip
+                 "virtual_stages", "average_every", "shard_group", "partial_layers")  # fmt: skip
         check_counts("layout", **{name: getattr(self, name) for name in names})
 
     @property

@@ -112,9 +112,10 @@ def transformer_parameters(model: Transformer) -> int:
     return model.layers * (matrices + router + 2 * norms) + norms + embeddings + positions
 
 
-Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
+# fp4 is two to a byte, and never stored: what is kept of a step takes a byte or more.
 PRECISION_BYTES: Final[dict[str, int]] = {
-    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1,
+    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 1,
 }  # fmt: skip
 Kernels = Literal["eager", "fused", "compiled"]
 Attention = Literal["flash", "unfused"]
@@ -360,6 +361,8 @@ class StackFacts:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     recomputes: tuple[str, ...] = ("none", "selective", "full")
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    # it recomputes in full, or offloads the activations of, as many layers as its user says
+    parts_layers: bool = False
 
 
 _UNFUSED, _FLASH_1, _FLASH_2, _FLASH_3 = range(4)  # indices into ``arrays.ATTENTIONS``
@@ -387,13 +390,14 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # ``grad_reduce_in_fp32=False``, ``tp_comm_overlap``, ``overlap_p2p_comm`` of its recipes.
         setup={**_MEGATRON, "gradients": "bf16"},
         software={"attention": _FLASH_3},
-        zero_stages=(0, 1, 3),
+        # ``recompute_num_layers``, ``cpu_offloading_num_layers``
+        zero_stages=(0, 1, 3), parts_layers=True,
     ),
     "megatron-core": StackFacts(
         # fp32 gradients; ``--tp-comm-overlap`` is off unless asked for.
         setup={**_MEGATRON, "gradients": "fp32"},
         software={"attention": _FLASH_3, "overlaps_tp": 0},
-        zero_stages=(0, 1), schedules=("1f1b",),
+        zero_stages=(0, 1), schedules=("1f1b",), parts_layers=True,
     ),
     "megatron-lm": StackFacts(
         setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,),

@@ -97,6 +97,19 @@ class Case:
         return np.asarray(self.recompute != SELECTIVE)
 
 
+def fills_chunks(layers: Any, chunks: Any) -> Any:
+    """Return whether layers divide over the chunks of all interleaved stages: numbers or arrays.
+
+    As they are, or with the embedding and the loss each in a layer's place, which leaves no chunk
+    without a layer (Megatron's ``account_for_embedding_in_pipeline_split`` and ``..._loss_...``).
+
+    >>> [fills_chunks(layers, 64) for layers in (128, 126, 125, 62)]
+    [True, True, False, False]
+    """
+    with_ends = ((layers + 2) % chunks == 0) & (layers + 2 >= 2 * chunks)
+    return (layers % chunks == 0) | with_ends
+
+
 @dataclass(frozen=True, slots=True)
 class FrameworkRule:
     """What one framework asks of a layout."""
@@ -185,14 +198,14 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
         lambda c: (c.ep == 1) | (c.precision != "fp16"),
     ),
     FrameworkRule(
-        "context-parallel attention needs 16-bit or fp8 products",
+        "context-parallel attention needs products of 16 bits or fewer",
         "transformer_engine/pytorch/attention: get_attention_backend",
         lambda c: (c.cp == 1) | (c.precision not in SINGLE),
     ),
     FrameworkRule(
-        "precision is one of bf16, fp16, fp8, tf32 and fp32",
+        "precision is one of bf16, fp16, fp8, fp4, tf32 and fp32",
         _ARGUMENTS,
-        lambda c: c.precision in (*HALF, *SINGLE, "fp8"),
+        lambda c: c.precision in (*HALF, *SINGLE, "fp8", "fp4"),
     ),
     FrameworkRule(
         "pretrain_gpt.py trains all weights: no adapters, no frozen layers",
@@ -248,9 +261,10 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
         of_shapes=True,
     ),
     FrameworkRule(
-        "layers must divide over interleaved stages",
-        _ARGUMENTS,
-        lambda c: (c.virtual_stages == 1) | (c.layers % (c.pp * c.virtual_stages) == 0),
+        "layers must divide over interleaved stages, or do so with the embedding and the loss "
+        "each in a layer's place",
+        _ARGUMENTS + "; " + _TRANSFORMER,
+        lambda c: (c.virtual_stages == 1) | fills_chunks(c.layers, c.pp * c.virtual_stages),
         of_shapes=True,
     ),
     FrameworkRule(
@@ -526,6 +540,7 @@ def layout_columns(layout: Layout) -> Layouts:
         recompute=RECOMPUTES.index(layout.recompute),
         is_sequence_parallel=int(layout.is_sequence_parallel),
         shard_group=layout.shard_group or layout.dp * layout.cp,
+        partial_layers=layout.partial_layers or 0,
         holds_all=int(layout.schedule == "gpipe" and layout.pp > 1),
         **{f"offloads_{what}": int(what in layout.offload) for what in OFFLOADS},
     )

@@ -30,12 +30,13 @@ from advisor.planners.core import (
     Schedule,
     Shapes,
     Transformer,
+    chunk_layers,
     device_parameters,
     domain_devices,
     select,
     shapes_of,
 )
-from advisor.planners.layouts.frameworks import layout_columns
+from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
 from advisor.planners.layouts.time import StepTimes, calibrated, step_times
 from advisor.planners.memory import (
     MemoryConstants,
@@ -200,8 +201,10 @@ def _schedules(layers: int, pp: int, steps: int, space: SearchSpace) -> list[tup
         return [(1, False)]
     found = [(1, False)] if "1f1b" in space.schedules else []
     found += [(1, True)] if "gpipe" in space.schedules else []
-    if "interleaved" in space.schedules and layers % pp == 0 and steps % pp == 0:
-        found += [(v, False) for v in divisors(layers // pp) if v > 1]
+    if "interleaved" in space.schedules and steps % pp == 0:
+        found += [
+            (v, False) for v in range(2, -(-layers // pp) + 1) if fills_chunks(layers, pp * v)
+        ]
     return found
 
 
@@ -271,6 +274,7 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
         schedule=schedule,
         zero_stage=zero,
         recompute=RECOMPUTES[at("recompute")],
+        partial_layers=at("partial_layers") or None,
         is_sequence_parallel=bool(at("is_sequence_parallel")),
         shard_group=group if zero and group < ranks else None,
         offload=frozenset(o for o in OFFLOADS if at(f"offloads_{o}")),
@@ -324,6 +328,7 @@ class Found:
 
 # Entries of a block: its temporaries stay in the processor's cache.
 _BLOCK: Final = 60_000
+_FULL: Final = RECOMPUTES.index("full")
 # Micro-batches among which the fewest seconds a sample are looked for: beyond, nothing saturates.
 _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
 
@@ -341,6 +346,8 @@ class LayoutProblem(LayoutConditions):
     # with a backward pass
     trained_share: float = 1.0
     passed_share: float = 1.0
+    # full recomputation and offloaded activations take as few layers of a stage as must be
+    parts_layers: bool = False
     # which layouts a framework runs (``planners.layouts.frameworks``); all where not given
     admits: Callable[[Layouts], Bools] | None = None
 
@@ -455,6 +462,9 @@ class LayoutProblem(LayoutConditions):
         if self.admits is not None:
             valid = valid & self.admits(layouts)
         used = self.needed_bytes(layouts)
+        if self.parts_layers:
+            layouts = replace(layouts, partial_layers=self._fewest_layers(layouts, used))
+            used = self.needed_bytes(layouts)
         on_host = host_bytes(self.shapes, layouts, self.machines, self.software)
         shape = np.broadcast_shapes(used.shape, valid.shape, on_host.shape)
         fits = valid & (used <= self.capacity_bytes)
@@ -476,6 +486,24 @@ class LayoutProblem(LayoutConditions):
             found.best = _planned(layout, times, (used, on_host), place, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
+
+    def _fewest_layers(self, layouts: Layouts, used: Floats) -> Ints:
+        """Return how many layers of a chunk must be recomputed, or lie in host memory; 0 for all.
+
+        Memory is the greatest of sums that are linear in the layers, so that a chord between none
+        of them and all lies above it.
+
+        ``used``: with all of them [bytes]
+        """
+        is_some = (np.asarray(layouts.recompute) == _FULL) | (
+            np.asarray(layouts.offloads_activations) > 0
+        )
+        bare = replace(layouts, recompute=0, offloads_activations=0)
+        without = self.needed_bytes(bare)
+        layers = chunk_layers(self.shapes, layouts)
+        share = (without - self.capacity_bytes) / np.maximum(without - used, 1.0)
+        fewest = np.clip(np.ceil(share * layers), 1, layers)
+        return np.where(is_some, fewest, 0).astype(np.int64)
 
     def _miss(
         self,

@@ -28,10 +28,11 @@ from advisor.planners.core import (
     device_parameters,
     domain_devices,
     domain_network_bytes_per_s,
+    partial_share,
     passed_layers_share,
 )
 from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
-from advisor.planners.memory import accumulates_whole, kept_bytes, shard_ranks
+from advisor.planners.memory import accumulates_whole, is_megatron_core, kept_bytes, shard_ranks
 from advisor.planners.step import LayerTimes, head_s, launch_s, layer_times
 
 # Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
@@ -128,9 +129,10 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     again = np.asarray(layouts.reshards, bool) & (np.asarray(layouts.pp) == 1)
     per_pass = np.where(again, 2, 1) * gather + scatter
     fsdp = passes * per_pass + between
-    fsdp_exposed = np.maximum(
-        parameters.fsdp_exposed * fsdp, fsdp - parameters.fsdp_overlap * compute_s
+    least = np.where(
+        is_megatron_core(software), parameters.fsdp_exposed_core, parameters.fsdp_exposed
     )
+    fsdp_exposed = np.maximum(least * fsdp, fsdp - parameters.fsdp_overlap * compute_s)
     return np.asarray(np.where(zero == 3, fsdp_exposed, exposed))
 
 
@@ -171,7 +173,9 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     kept = m * 2 * passed * kept_bytes(shapes, layouts, software) / link
     hidden = parameters.offload_overlap * compute_s
     moved = np.asarray(layouts.offloads_parameters) * fetched
-    moved = moved + np.asarray(layouts.offloads_activations) * kept
+    moved = (
+        moved + np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts) * kept
+    )
     return np.asarray(
         np.asarray(layouts.offloads_optimizer) * update + np.maximum(moved - hidden, 0.0)
     )

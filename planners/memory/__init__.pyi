@@ -11,6 +11,7 @@ from .transformers import MemoryConstants as MemoryConstants
 from .transformers import StageAsked as StageAsked
 from .transformers import accumulates_whole as accumulates_whole
 from .transformers import host_bytes as host_bytes
+from .transformers import is_megatron_core as is_megatron_core
 from .transformers import kept_bytes as kept_bytes
 from .transformers import layer_activation_bytes as layer_activation_bytes
 from .transformers import memory_bytes as memory_bytes

@@ -37,6 +37,7 @@ from advisor.planners.core import (
     device_parameters,
     held_parameters,
     layer_parameters,
+    partial_share,
     passed_layers_share,
     stage_tables,
 )
@@ -184,7 +185,7 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
         # The stacks of 2020-2022 keep two dropout masks; today's models drop nothing.
         mask_bytes=np.where(np.asarray(software.is_launch_heavy), 2.0, 0.0),
         # Values are a view of the joint product's output, which Megatron keeps whole for them.
-        keeps_joint_product=_is_megatron_core(software) & (np.asarray(shapes.matrices) == 3),
+        keeps_joint_product=is_megatron_core(software) & (np.asarray(shapes.matrices) == 3),
     )
     # torchtitan's selective recomputation keeps every second product's output.
     kept = np.where((recompute == 1) & (skipped > 0), 1 - skipped, 1.0)
@@ -385,7 +386,7 @@ def _passing_bytes(
     Logits and their gradient are gone before the first layer is computed again.
     """
     # Offloaded activations leave only the layer at work on the device; so does recomputation.
-    offloads = np.asarray(layouts.offloads_activations)
+    offloads = np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts)
     kept = kept_bytes(shapes, layouts, software) * (1 - offloads)
     whole = layer_activation_bytes(shapes, layouts, software)
     live = np.where((np.asarray(layouts.recompute) == 2) | (offloads != 0), whole, 0.0)
@@ -400,7 +401,7 @@ def _passing_bytes(
     return np.asarray(first), np.asarray(last)
 
 
-def _is_megatron_core(software: Software) -> NDArray[np.bool_]:
+def is_megatron_core(software: Software) -> NDArray[np.bool_]:
     """Return where kernels are fused by hand and the stack is not one of 2020-2022."""
     is_fused = np.asarray(software.fusion) == 1
     return np.asarray(is_fused & ~np.asarray(software.is_launch_heavy, bool))
@@ -408,7 +409,7 @@ def _is_megatron_core(software: Software) -> NDArray[np.bool_]:
 
 def sent_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
     """Return what a stage keeps of one micro-batch after it sent it on [bytes]."""
-    return np.where(_is_megatron_core(software), 0.0, boundary_bytes(shapes, layouts))
+    return np.where(is_megatron_core(software), 0.0, boundary_bytes(shapes, layouts))
 
 
 def boundary_bytes(shapes: Shapes, layouts: Layouts) -> Floats:
@@ -423,13 +424,20 @@ def kept_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
     whole = layer_activation_bytes(shapes, layouts, software)
     boundary = boundary_bytes(shapes, layouts)
     if not np.any(software.splits_inputs):
-        return np.where(np.asarray(layouts.recompute) == 2, boundary, whole)
+        return _repeated_bytes(shapes, layouts, boundary, whole)
     # Under sequence parallelism they are shared out already.
     is_split = np.asarray(software.splits_inputs, bool) & ~np.asarray(
         layouts.is_sequence_parallel, bool
     )
     boundary = boundary / np.where(is_split, np.asarray(layouts.tp, float), 1.0)
-    return np.where(np.asarray(layouts.recompute) == 2, boundary, whole)
+    return _repeated_bytes(shapes, layouts, boundary, whole)
+
+
+def _repeated_bytes(shapes: Shapes, layouts: Layouts, boundary: Floats, whole: Floats) -> Floats:
+    """Return the mean over a stage's layers, of which some or all are recomputed in full."""
+    share = partial_share(shapes, layouts)
+    repeated = share * boundary + (1 - share) * whole
+    return np.where(np.asarray(layouts.recompute) == 2, repeated, whole)
 
 
 def _host_parameter_bytes(
@@ -458,5 +466,6 @@ def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: S
     states = states + routed * _host_parameter_bytes(layouts, software, shapes, copies)
     kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
     activations = layers * in_flight(layouts) * kept
-    activations = np.asarray(layouts.offloads_activations) * activations
+    moved = np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts)
+    activations = moved * activations
     return np.asarray((states + activations) * machines.devices_per_node)

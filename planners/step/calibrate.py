@@ -41,7 +41,7 @@ from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_pe
 Floats = NDArray[np.float64]
 AMPLITUDES: Final = ("job", "far", "generation", "device", "noise")
 CLOCK_LOG_SD: Final = 0.02  # scatter of a measured step around its own mean [ln]
-_WIDTHS: Final = {"fp16": "half", "bf16": "half", "fp8": "half"}
+_WIDTHS: Final = {"fp16": "half", "bf16": "half", "fp8": "half", "fp4": "half"}
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd", "depthwise"})
 
 

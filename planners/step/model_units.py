@@ -240,7 +240,7 @@ def _is_width(hidden: int, products: list[int]) -> bool:
 
 def _element_bytes(work: Work) -> int:
     """Return the bytes of an activation: two under autocast to 16 bits, else four."""
-    return 2 if work.precision in ("bf16", "fp16", "fp8") else 4
+    return 2 if work.precision in ("bf16", "fp16", "fp8", "fp4") else 4
 
 
 # ------------------------------------------------------------------------------------------

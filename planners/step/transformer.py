@@ -32,6 +32,7 @@ from advisor.planners.core import (
     head_width,
     layer_matrices,
     layer_parameters,
+    partial_share,
     passed_layers_share,
     pick,
 )
@@ -41,6 +42,10 @@ from advisor.planners.step.ledger import ADAPTER_SUM
 _TILE: Final = (128, 256)
 _PROCESSORS: Final = (80.0, 108.0, 132.0, 148.0)
 _BLACKWELL: Final = 3
+_FLASH_3: Final = 3  # index into ``ATTENTIONS``
+_FP4: Final = 2  # index into ``PRECISIONS``
+# 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).
+_ULTRA_FP4: Final = 1.5
 # Activation width against 16 bits, by precision of the products (``PRECISIONS``).
 _WIDTH: Final = (1.0, 1.0, 1.0, 2.0)
 
@@ -64,6 +69,8 @@ def product_rate(case: LayoutCase) -> Floats:
     machines, software, parameters = case.machines, case.software, case.parameters
     by_generation = (parameters.gemm_volta, 1.0, parameters.gemm_hopper, parameters.gemm_blackwell)
     by_precision = (1.0, parameters.fp8_gain, parameters.fp4_gain, parameters.tf32_gain)
+    is_ultra_fp4 = (np.asarray(machines.precision) == _FP4) & (np.asarray(machines.is_ultra) > 0)
+    ultra = np.where(is_ultra_fp4, _ULTRA_FP4, 1.0)
     untuned = np.where(np.asarray(software.is_untuned), parameters.gemm_untuned, 1.0)
     # Blackwell's 16-bit products are bound by power in training, which narrower ones need less of.
     is_cool = (np.asarray(machines.generation) == _BLACKWELL) & (
@@ -77,6 +84,7 @@ def product_rate(case: LayoutCase) -> Floats:
         * pick(by_precision, machines.precision)
         * untuned
         * cool
+        * ultra
     )
 
 
@@ -159,12 +167,19 @@ def attention_s(case: LayoutCase) -> Floats:
         (parameters.flash2_ampere, parameters.flash3_hopper),
     )
     code = software.attention
-    is_hopper = np.asarray(machines.generation) >= 2
+    generation = np.asarray(machines.generation)
+    is_hopper = generation >= 2
     share = np.where(
         is_hopper,
         pick((1.0, flash1[1], flash2[1], flash3[1]), code),
         pick((1.0, flash1[0], flash2[0], flash3[0]), code),
     )
+    # cuDNN's kernels on Blackwell, whose exponentials grew less than its products.
+    blackwell = parameters.flash_blackwell * np.where(
+        np.asarray(machines.is_ultra) > 0, parameters.ultra_attention, 1.0
+    )
+    is_tuned = (np.asarray(code) == _FLASH_3) & (generation == _BLACKWELL)
+    share = np.where(is_tuned, blackwell, share)
     # Without zigzag order the last rank of a ring sees 2 cp / (cp + 1) of the mean.
     cp = np.asarray(layouts.cp, float)
     uneven = np.where(np.asarray(software.is_ring_balanced), 1.0, 2 * cp / (cp + 1))
@@ -187,8 +202,22 @@ def elementwise_s(case: LayoutCase) -> Floats:
     wide = pick(by_fusion, software.fusion) * shapes.hidden / ranks
     inner = parameters.activation_bytes * shapes.ffn * (np.asarray(shapes.matrices) - 1)
     inner = inner * shapes.experts_per_token / layouts.tp
+    moved = wide + inner + permuted_bytes(case) / ranks
     memory = case.stream_bytes_per_s
-    return np.asarray(pick(_WIDTH, machines.precision) * tokens * (wide + inner) / memory)
+    return np.asarray(pick(_WIDTH, machines.precision) * tokens * moved / memory)
+
+
+def permuted_bytes(case: LayoutCase) -> Floats:
+    """Return what a mixture of experts moves of a token to sort it by expert, and back [bytes].
+
+    Counted in Megatron Core's all-to-all dispatcher: a token is read once and written for each of
+    its experts, and the reverse; ranks of an expert-parallel group sort what they received by
+    their own experts, and the reverse.
+    """
+    shapes, k = case.shapes, np.asarray(case.shapes.experts_per_token, float)
+    again = np.where(np.asarray(case.layouts.ep) > 1, 4 * k, 0.0)
+    moved = 2 * np.asarray(shapes.hidden, float) * (2 * (1 + k) + again)
+    return np.where(np.asarray(shapes.experts) > 1, moved, 0.0)
 
 
 def adapters_s(case: LayoutCase) -> tuple[Floats, Floats]:
@@ -243,6 +272,7 @@ def layer_times(case: LayoutCase) -> LayerTimes:
     weights, ffn = layer_parameters(shapes)
     last = ffn / shapes.matrices / (weights + ffn)
     full = forward - np.where(np.asarray(software.stops_early), last * products, 0.0)
+    full = full * partial_share(shapes, layouts)
     again = passed * np.where(recompute == 2, full, np.where(recompute == 1, selective, 0.0))
     streamed = (1.0 + passed * parameters.elementwise_backward) * elementwise
     streamed = streamed + (1.0 + passed) * (sums + dequantised)
@@ -265,7 +295,7 @@ def _tabulated(case: LayoutCase, table: LayerTable) -> LayerTimes:
     forward = (forward - launch[0]) * narrow + launch[0]
     backward = (backward - launch[1]) * narrow + launch[1]
     again = np.where(np.asarray(layouts.recompute) == 2, forward, 0.0)
-    again = again * passed_layers_share(shapes, layouts)
+    again = again * partial_share(shapes, layouts) * passed_layers_share(shapes, layouts)
     return LayerTimes(
         streamed_s=np.zeros_like(forward),
         forward_s=forward,

@@ -41,6 +41,8 @@ from advisor.planners.layouts import logarithms
 from advisor.planners.step import StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 2
+# Student's quantile of one degree of freedom is of no use: 6.3 deviations.
+_LEAST_FREEDOM: Final = 2
 # With fewer left-out tables of a generation than this, those of other generations are taken too.
 _ENOUGH_TABLES: Final = 3
 
@@ -112,7 +114,9 @@ class LayoutModel:
         with as many degrees of freedom as left-out tables but one, times the root of their mean
         squared log errors, every table weighing the same. Where fewer than three tables of the
         generation are known, those of all generations are taken, but their mean square is no less
-        than that of the generation's own: one table that errs much says more than many of others.
+        than that of the generation's own: one table that errs much says more than many of others;
+        and where it is one or none, all the others together count as one table more: how sources
+        differ on a new generation is not known from old ones.
 
         ``generation``: index into ``planners.core.arrays.GENERATIONS``; ``without``: a table
         whose errors are not looked at; ``asked``: how much of its software the question says;
@@ -125,11 +129,12 @@ class LayoutModel:
         # What the software adds that nobody named is the same on every generation.
         is_of_software = asked == "plain" and bool(self.asked)
         taken = own if len(own) >= _ENOUGH_TABLES and not is_of_software else of_all
-        mean = float(np.mean(taken))
-        if own and taken is of_all and not is_of_software:
-            mean = max(mean, float(np.mean(own)))
-        reach = student_quantile((1 + coverage) / 2, len(taken) - 1)
-        return reach * math.sqrt(mean * (1 + 1 / len(taken)))
+        mean, tables = float(np.mean(taken)), len(taken)
+        if taken is of_all and not is_of_software:
+            mean = max(mean, float(np.mean(own))) if own else mean
+            tables = tables if len(own) > 1 else 2
+        reach = student_quantile((1 + coverage) / 2, max(tables - 1, _LEAST_FREEDOM))
+        return reach * math.sqrt(mean * (1 + 1 / tables))
 
 
 def _mean_squares(errors: Iterable[TableErrors]) -> list[float]:
@@ -222,7 +227,7 @@ def _table_errors(records: Iterable[Mapping[str, Any]]) -> tuple[TableErrors, ..
 
 
 # Precision of the products -> index into ``planners.core.arrays.PRECISIONS``.
-PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "tf32": 3}
+PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "fp4": 2, "tf32": 3}
 _FITTED_ARCHITECTURES: Final = frozenset(
     {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra"}
 )
@@ -315,11 +320,11 @@ def usual_stack(work: Work, *, is_split: bool) -> Stack | None:
     """Return what a described transformer is commonly trained with, where nobody says.
 
     None is a loop of one's own in PyTorch: data parallel in fp32 or 16 bits. Fine-tuning
-    (adapters, or weights without an fp32 copy) is the Trainer's. Products in 8 bits are those of
-    Transformer Engine, which NeMo's recipes turn on. A model that its user splits (``is_split``: a
-    degree of tensor, pipeline, context or expert parallelism is asked for) runs in Megatron: by
-    NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before Megatron Core
-    (those of all published runs that were split in fp16).
+    (adapters, or weights without an fp32 copy) is the Trainer's. Products in 8 bits and fewer are
+    those of Transformer Engine, which NeMo's recipes turn on. A model that its user splits
+    (``is_split``: a degree of tensor, pipeline, context or expert parallelism is asked for) runs
+    in Megatron: by NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before
+    Megatron Core (those of all published runs that were split in fp16).
     """
     setup = work.setup
     if _is_tuned_finely(setup):

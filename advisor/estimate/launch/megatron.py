@@ -16,7 +16,10 @@ _PRECISIONS: Final[dict[str, str]] = {
     "bf16": "--bf16",
     "fp16": "--fp16",
     "fp8": "--bf16 --fp8-format hybrid",
+    "fp4": "--bf16 --fp4-format e2m1",
 }
+# Weights and gradients are bf16 beside products of fewer bits.
+_KEPT_IN_BF16: Final = ("bf16", "fp8", "fp4")
 _OPTIMIZERS: Final[dict[str, str]] = {
     "adamw-bf16": "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
     "sgd": "--optimizer sgd --sgd-momentum 0.0",
@@ -94,7 +97,7 @@ def megatron_arguments(
     ]
     if setup.optimizer in _OPTIMIZERS:
         found.append(_OPTIMIZERS[setup.optimizer])
-    if setup.gradients == "bf16" and precision in ("bf16", "fp8"):
+    if setup.gradients == "bf16" and precision in _KEPT_IN_BF16:
         found.append("--grad-reduce-in-bf16")
     return found
 
@@ -130,7 +133,7 @@ def _expert_arguments(transformer: Transformer, precision: Precision) -> list[st
     # One expert's softmax after the choice is always 1: no gradient, and refused.
     if transformer.experts_per_token == 1:
         found.append("--moe-router-pre-softmax")
-    if precision in ("bf16", "fp8"):
+    if precision in _KEPT_IN_BF16:
         found.append("--moe-grouped-gemm")
     return found
 
@@ -146,11 +149,24 @@ def _parallel_arguments(
     if layout.is_sequence_parallel:
         found.append("--sequence-parallel")
     if layout.virtual_stages > 1:
-        per_chunk = transformer.layers // (pp * layout.virtual_stages)
-        found.append(f"--num-layers-per-virtual-pipeline-stage {per_chunk}")
+        found += _chunk_arguments(transformer.layers, pp * layout.virtual_stages)
     elif stages := layers or _uneven(transformer.layers, pp):
         found.append(f"--pipeline-model-parallel-layout '{pipeline_layout(stages)}'")
     return found
+
+
+def _chunk_arguments(layers: int, chunks: int) -> list[str]:
+    """Return the arguments of interleaved stages.
+
+    Layers that do not divide over the chunks do so with the embedding and the loss each in a
+    layer's place (``planners.layouts.frameworks.fills_chunks``).
+    """
+    if layers % chunks == 0:
+        return [f"--num-layers-per-virtual-pipeline-stage {layers // chunks}"]
+    return [
+        f"--num-layers-per-virtual-pipeline-stage {(layers + 2) // chunks} "
+        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    ]
 
 
 def _sharding_arguments(layout: Layout, setup: TrainingSetup) -> list[str]:
@@ -179,14 +195,17 @@ def _memory_arguments(layout: Layout, transformer: Transformer) -> list[str]:
     if layout.recompute == "selective":
         found.append("--recompute-granularity selective")
     elif layout.recompute == "full":
-        found.append(
-            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+        some = layout.partial_layers
+        method = (
+            f"block --recompute-num-layers {some}" if some else "uniform --recompute-num-layers 1"
         )
+        found.append(f"--recompute-granularity full --recompute-method {method}")
     if "optimizer" in layout.offload:
         found.append("--optimizer-cpu-offload --use-precision-aware-optimizer")
     if "activations" in layout.offload:
         # All layers but the last: Megatron-Core keeps at least one on the device.
-        found.append(f"--cpu-offloading-num-layers {transformer.layers - 1}")
+        moved = min(layout.partial_layers or transformer.layers, transformer.layers - 1)
+        found.append(f"--cpu-offloading-num-layers {moved}")
     return found
 
 

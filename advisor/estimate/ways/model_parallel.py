@@ -34,7 +34,17 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.planners.core import STACKS, Layout, Layouts, Machines, StackFacts, shapes_of
+from advisor.machines import AcceleratorPart
+from advisor.planners.core import (
+    STACKS,
+    Device,
+    LayerTable,
+    Layout,
+    Layouts,
+    Machines,
+    StackFacts,
+    shapes_of,
+)
 from advisor.planners.layouts import (
     Found,
     LayoutProblem,
@@ -62,6 +72,21 @@ _PARTS: Final[dict[str, Bottleneck]] = {
     "optimizer_s": "memory",
     "offload_s": "offload",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevice:
+    """The law that times a job's layers on a device, and how far to trust it."""
+
+    # the accelerator and the code of its precision by the law of the shapes; None and 0 by that of
+    # the operators, whose times are ``layer_table``
+    part: AcceleratorPart | None
+    precision: int
+    layer_table: LayerTable | None
+    factor: float  # what measured steps say of the first law
+    log_sd: float
+    unnamed_log_sd: float  # see ``OnMachine``
+    is_extrapolating: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +153,8 @@ def within_links(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
 def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
     """Return what a stack does by default of what a space leaves open."""
     open_space = SearchSpace()
-    found: dict[str, Any] = {}
+    # Sharding inside nodes only has a switch of its own everywhere (HSDP, optimizer instances).
+    found: dict[str, Any] = {"may_shard_in_nodes": False}
     for name in ("zero_stages", "recomputes"):
         if getattr(space, name) == getattr(open_space, name):
             found[name] = getattr(facts, name)
@@ -177,7 +203,45 @@ def on_machine(case: StepCase, row: int) -> OnMachine:
 def _on_machine(case: StepCase, row: int) -> OnMachine:
     fleet, work, constants = case.fleet, case.work, case.constants
     assert work.transformer is not None
-    device = fleet.devices[fleet.device[row]]
+    on = _on_device(case, int(fleet.device[row]))
+    problem = LayoutProblem(
+        transformer=work.transformer,
+        machines=_machines(case, row, on),
+        software=software_of(work),
+        parameters=constants.layout.parameters,
+        memory=constants.memory,
+        layer_table=on.layer_table,
+        device_factor=on.factor,
+        trained_share=trained_share(work),
+        passed_share=passed_share(work),
+        parts_layers=_parts_layers(case),
+        admits=partial(
+            is_runnable,
+            shapes=shapes_of(work.transformer),
+            setup=work.setup,
+            precision=work.precision,
+        ),
+    )
+    return OnMachine(
+        problem=problem,
+        log_sd=on.log_sd,
+        unnamed_log_sd=on.unnamed_log_sd,
+        is_extrapolating=on.is_extrapolating,
+        is_rdma=bool(fleet.is_rdma[row]),
+    )
+
+
+def _on_device(case: StepCase, index: int) -> OnDevice:
+    """Return which law times a device of the fleet, and how far it is trusted; made once."""
+    key = ("on device", index)
+    if key not in case.seen:
+        case.seen[key] = _law_on(case, case.fleet.devices[index])
+    known: OnDevice = case.seen[key]
+    return known
+
+
+def _law_on(case: StepCase, device: Device) -> OnDevice:
+    work, constants = case.work, case.constants
     law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
     bare_sd, unnamed = np.zeros(1), 0.0
@@ -196,30 +260,23 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
     )
     if case.own is not None:
         factor = factor + case.own.log_device(device)
-    problem = LayoutProblem(
-        transformer=work.transformer,
-        machines=_machines(case, row, law[1] if law else 0),
-        software=software_of(work),
-        parameters=constants.layout.parameters,
-        memory=constants.memory,
-        layer_table=None if known is not None else operator_table(work, timed, float(factor[0])),
-        device_factor=float(np.exp(factor[0])) if known is not None else 1.0,
-        trained_share=trained_share(work),
-        passed_share=passed_share(work),
-        admits=partial(
-            is_runnable,
-            shapes=shapes_of(work.transformer),
-            setup=work.setup,
-            precision=work.precision,
-        ),
-    )
-    return OnMachine(
-        problem=problem,
+    table = None if known else operator_table(work, timed, float(factor[0]))
+    return OnDevice(
+        part=known,
+        precision=law[1] if law else 0,
+        layer_table=table,
+        factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
         unnamed_log_sd=unnamed,
         is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
-        is_rdma=bool(fleet.is_rdma[row]),
     )
+
+
+def _parts_layers(case: StepCase) -> bool:
+    """Whether the stack recomputes or offloads some layers only, where nobody says which."""
+    stack, space = case.work.setup.stack, case.space
+    is_open = space.recomputes == SearchSpace().recomputes
+    return is_open and stack is not None and STACKS[stack].parts_layers
 
 
 def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
@@ -232,12 +289,10 @@ def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
     return known
 
 
-def _machines(case: StepCase, row: int, precision: int) -> Machines:
+def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:
     """Return the machines of one type as (scalar) columns of the layout model."""
     fleet, constants = case.fleet, case.constants
-    device = fleet.devices[fleet.device[row]]
-    law = shapes_law(device, case.work, case.accelerators, constants.device.fitted_architectures)
-    known = None if law is None else law[0]
+    device, known = fleet.devices[fleet.device[row]], on.part
     network = float(fleet.network_bytes_per_s[row])
     if not fleet.is_rdma[row]:
         # Past the kernel a ring reaches what the layout model was fitted on; through it, what one
@@ -258,7 +313,8 @@ def _machines(case: StepCase, row: int, precision: int) -> Machines:
         host_bytes_per_s=known.host_bytes_per_s if known else _HOST_BYTES_PER_S,
         host_memory_bytes=float(fleet.host_memory_bytes[row]),
         generation=known.generation if known else 1,
-        precision=precision,
+        precision=on.precision,
+        is_ultra=int(known.is_ultra) if known else 0,
     )
 
 
