@@ -64,6 +64,14 @@ def advise(
             show_default=False,
         ),
     ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --beside: jobs measured beside each other on such a device; CSV with "
+            "first,second,first_rate,second_rate (names of runs, rates over those alone).",
+        ),
+    ] = None,
     serving: Annotated[
         bool,
         typer.Option(
@@ -112,7 +120,7 @@ def advise(
     nothing satisfies the constraints as the job is now.
     """
     from advisor import api
-    from advisor.advice import Serving
+    from advisor.advice import Serving, read_pairs
     from advisor.catalogue import Catalogue
     from advisor.estimate import Predictor
     from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
@@ -121,6 +129,8 @@ def advise(
     wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
     if serving and beside is not None:
         raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
+    if pairs is not None and beside is None:
+        raise UsageError("--pairs is of --beside", hint="name the other run: --beside RUN")
     if not serving and wanted != Serving():
         raise UsageError("--latency, --memory and --link are of serving", hint="add --serving")
     with waiting("pricing the job with each change", is_quiet=as_json):
@@ -129,6 +139,7 @@ def advise(
         found = api.advised(
             job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
             beside=None if beside is None else api.job_of(JobSpec(run=beside)),
+            pairs=() if pairs is None else read_pairs(pairs),
             serving=wanted if serving else None,
         )  # fmt: skip
     record = found.to_record()

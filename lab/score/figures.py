@@ -155,6 +155,10 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     "colocation": (
         ("the two jobs in no other pair, mean", ("figures", "the two jobs in no other pair, MAPE"),
          "error"),
+        ("half of the other pairs known, mean",
+         ("figures", "50% of the other pairs known, MAPE"), "error"),
+        ("a quarter known, mean", ("figures", "25% of the other pairs known, MAPE"), "error"),
+        ("interval there", ("figures", "25% of the other pairs known, coverage"), "coverage"),
     ),
     "availability": tuple(
         (f"4 workers, {hours} h, {way}: mean hours",
