@@ -248,7 +248,10 @@ def predict(
     ] = None,
     count: Annotated[
         int,
-        typer.Option(help="Number of machines (--on), or of accelerators in one machine (--gpu)."),
+        typer.Option(
+            help="Number of machines (--on), or of accelerators (--gpu; up to 16 are in one "
+            "machine, more in machines of 8)."
+        ),
     ] = 1,
     save_job: Annotated[Path | None, typer.Option(help="Also write the job to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,

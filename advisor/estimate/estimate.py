@@ -50,7 +50,7 @@ from advisor.machines import (
     accelerator_devices,
     host_device,
     is_same_machine,
-    lone_fleet,
+    lone_machines,
     suite_device,
 )
 from advisor.planners.core import GIB, Device, PlanningError
@@ -152,7 +152,9 @@ def estimate_on_gpu(
     predictor: Predictor, job: Job, gpu: str, *, count: int = 1, coverage: float = 0.9,
     space: SearchSpace | None = None,
 ) -> Answer:  # fmt: skip
-    """Estimate a job on accelerators of one machine, whoever sells it; the host is no limit.
+    """Estimate a job on accelerators, whoever sells them; the hosts are no limit.
+
+    More than sixteen are in several machines (``machines.lone_machines``).
 
     Raises UsageError if the accelerator is unknown, the job has no steps or cannot run there.
     """
@@ -248,9 +250,11 @@ def on_device(
     """Estimate a job on a device, or several, in one machine that nobody sells."""
     count = machine[1] if machine[0].provider != PROVIDER else round(machine[0].accelerators) or 1
     where = "this machine" if machine[0].provider == PROVIDER else f"{count} x {device.name}"
-    lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
+    lone, machines = lone_machines(device, count, predictor.catalogue)
     lone = replace(lone, is_recorded=is_recorded)
-    columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone, space=space)
+    columns = predictor.step_columns(
+        job, np.array([0]), np.array([machines]), fleet=lone, space=space
+    )
     _check_status(job, columns, where)
     return _estimate(
         predictor, job, columns, machine, device, coverage,
