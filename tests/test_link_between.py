@@ -88,7 +88,8 @@ def test_a_job_s_step_on_thousands_does_not_grow_with_their_number(tmp_path: Pat
     steps = []
     for count in (8, 64, 4096):
         job = find_job(runs=str(table), batch=32 * count)
-        found = estimate_on_gpu(Predictor(CATALOGUE, learned=None), job, "A100-SXM4-80GB", count=count)
+        asking = Predictor(CATALOGUE, learned=None)
+        found = estimate_on_gpu(asking, job, "A100-SXM4-80GB", count=count)
         steps.append(found.step_time_s.value)
     assert steps[0] == pytest.approx(0.1, rel=0.01)
     assert steps[0] < steps[1] < steps[2] < 2 * steps[0]

@@ -38,6 +38,7 @@ from advisor.errors import UsageError
 if TYPE_CHECKING:
     from advisor.catalogue import Catalogue
     from advisor.jobs import Job
+    from advisor.planners.layouts import SearchSpace
     from advisor.show import Chart
 
 
@@ -171,6 +172,14 @@ def plan(
     question: Question,
     *,
     plot: Plot = None,
+    stage_layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Layers of each pipeline stage, in order, over unlike machines (default: as "
+            "makes the slowest stage fastest).",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Choose how to spread a training job over a cluster, and print what to run.
@@ -194,7 +203,7 @@ def plan(
                 job=job,
                 cluster=read_cluster(question.cluster.machines, known),
                 objective=question.objective,
-                space=layout_space(question.layout, SPACE) or SPACE,
+                space=_with_cut(layout_space(question.layout, SPACE) or SPACE, stage_layers),
                 coverage=question.constraints.coverage,
                 asked=question.layout,
                 command=script,
@@ -207,6 +216,23 @@ def plan(
         from advisor.show import plan_charts
 
         show_plot(plan_charts(record), plot)
+
+
+def _with_cut(space: SearchSpace, stage_layers: str | None) -> SearchSpace:
+    """Return the space with the layers of each stage, where they are given."""
+    if stage_layers is None:
+        return space
+    try:
+        cut = tuple(int(one) for one in stage_layers.split(","))
+    except ValueError as error:
+        raise UsageError(
+            f"--stage-layers: cannot read {stage_layers!r}", hint="write e.g. 14,10"
+        ) from error
+    if space.pp not in (None, len(cut)):
+        raise UsageError(
+            f"--stage-layers has {len(cut)} stages, --pp {space.pp}", hint="say one of them"
+        )
+    return replace(space, pp=len(cut), stage_layers=cut)
 
 
 def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:

@@ -39,6 +39,7 @@ QUESTIONS: Final = {
     "scaling-nominal": "the same from one GPU and the links as sold, the cluster left out",
     "series-mlperf": "MLPerf's larger systems from one run on the smallest of their series",
     "layouts": "a transformer's step as its user types it, its source table left out",
+    "mixed": "a transformer's step over unlike machines, its table left out",
     "pipeline": "a transformer on more than 16 GPUs after own runs on fewer, 10 Gb/s between them",
     "finetune": "a fine-tuning step, asked as a user asks",
     "blackwell": "a transformer's step on Blackwell, its table left out",
@@ -88,6 +89,11 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
         ("up to twice the size, median", ("groups", "size x 1 to 2", "median_ape_fraction"),
          "error"),
         ("8 to 32 times, median", ("groups", "size x 8 to 32", "median_ape_fraction"), "error"),
+    ),
+    "mixed": (
+        ("rank correlation of a job's layouts",
+         ("figures", "rank correlation of a job's layouts, mean"), "ratio"),
+        ("regret of the layout chosen", ("figures", "regret of the layout chosen, mean"), "error"),
     ),
     "pipeline": (
         ("GPT-1.5B, mean", ("groups", "gpt-1.5b", "mape_fraction"), "error"),

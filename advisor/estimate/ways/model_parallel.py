@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.estimate.case import StepCase
 from advisor.estimate.knowledge.layout_model import (
+    PRECISION_CODES,
     Asked,
     operator_table,
     passed_share,
@@ -198,7 +199,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         factor = factor + case.own.log_device(device)
     problem = LayoutProblem(
         transformer=work.transformer,
-        machines=_machines(case, row, law[1] if law else 0),
+        machines=_machines(case, row, law[1] if law else _SENT_WIDE.get(work.precision, 0)),
         software=software_of(work),
         parameters=constants.layout.parameters,
         memory=constants.memory,
@@ -230,6 +231,11 @@ def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
         case.seen[key] = layout.log_half_width(generation, 0.9, asked=asked) / REACH_90
     known: float = case.seen[key]
     return known
+
+
+# Index into ``PRECISIONS`` where another law than the shapes' times the layers: what is sent is
+# twice as wide in single precision.
+_SENT_WIDE: Final = {"fp32": PRECISION_CODES["tf32"], "tf32": PRECISION_CODES["tf32"]}
 
 
 def _machines(case: StepCase, row: int, precision: int) -> Machines:
