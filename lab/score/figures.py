@@ -56,6 +56,7 @@ QUESTIONS: Final = {
     "failures": "what saves, restarts and faults cost",
     "queue": "completion on a shared cluster, against Tiresias' simulator",
 }
+_RULE_ALONE: Final = "always the same, at least twice as large after a failure"
 # Protocol -> (label, where in the record, kind) of what is shown besides.
 SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     "gpu": (
@@ -180,7 +181,8 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     ),
     "ranking": tuple(
         (f"{suite}, {who}", ("figures", f"{suite}, {who}: cost over best"), "ratio")
-        for suite in ("scout", "ibm", "trainpred") for who in ("ours", "always the same")
+        for suite in ("scout", "ibm", "trainpred")
+        for who in ("ours", "always the same", _RULE_ALONE)
     ),
 }  # fmt: skip
 # Protocols whose groups are devices of one suite -> what the column is called.

@@ -440,6 +440,7 @@ _COLLECTIONS: Final = (
 _LEAST_CHOICES: Final = 2
 OURS: Final = "ours"
 CONSTANT: Final = "always the same"
+RULE: Final = "always the same, at least twice as large after a failure"
 RANDOM: Final = "at random"
 
 
@@ -467,10 +468,12 @@ class KnownJob:
         return {
             OURS: walked_ratio(runs, self.job, answer, spent, has_growth=True),
             CONSTANT: walked_ratio(runs, self.job, usual, spent),
+            RULE: walked_ratio(runs, self.job, usual, spent, has_growth=True),
             RANDOM: random_ratio(runs, self.job, spent),
         }, {
             OURS: chosen_ratio(runs, self.job, answer),
             CONSTANT: chosen_ratio(runs, self.job, usual),
+            RULE: chosen_ratio(runs, self.job, usual),
             RANDOM: float(np.nanmean(runs.ratios[self.job])),
         }
 
@@ -527,7 +530,9 @@ def _ranking_answers(rows: Questions) -> Answers:
             label = f"{choice.collection}, {rule}: cost over best"
             figures.setdefault(label, []).append(paid[rule])
             figures.setdefault(f"{label}, had failures been known", []).append(free[rule])
-    ratios = {rule: np.round([p[rule] for p, _ in both], 6) for rule in (OURS, CONSTANT, RANDOM)}
+    ratios = {
+        rule: np.round([p[rule] for p, _ in both], 6) for rule in (OURS, CONSTANT, RULE, RANDOM)
+    }
     return Answers(
         value=ratios.pop(OURS),
         others=ratios,
