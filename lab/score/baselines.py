@@ -355,6 +355,20 @@ def power_of_growth(rows: Questions, _answered: Bools) -> Floats:
     return np.asarray(small * np.exp(power * growth))
 
 
+def powers_of_growth_and_share(rows: Questions, _answered: Bools) -> Floats:
+    """Take one power of the machines and one of a device's share of the batch, as above."""
+    small, names = rows.facts["small"], rows.facts["name"]
+    moved = np.log(np.column_stack([rows.facts["growth"], rows.facts["share"]]))
+    gained = np.log(rows.truth) - np.log(small)
+    found = np.full(small.size, np.nan)
+    for name in np.unique(names):
+        out = names == name
+        if np.count_nonzero(~out) > moved.shape[1]:
+            powers = np.linalg.lstsq(moved[~out], gained[~out], rcond=None)[0]
+            found[out] = moved[out] @ powers
+    return np.asarray(small * np.exp(found))
+
+
 def from_small_runs(how: Literal["linear", "log-linear", "nearest"]) -> Rule:
     """Judge a (dp, pp) from the model's small runs: facts are pairs of frames, few and many."""
 

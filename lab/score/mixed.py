@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from advisor.errors import AdvisorError, ModelError
+from advisor import data as packaged
+from advisor.errors import AbsentDataError, AdvisorError
 from advisor.estimate.case import SPACE
 from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.ways.stages import NAME as ONE_WIDTH
@@ -80,19 +81,22 @@ class MixedRun:
 
 
 def read_mixed(data: Path) -> Questions:
-    """Return the transformer runs over unlike machines.
+    """Return the transformer runs over unlike machines: of the mirror, where none ship.
 
-    Raises ModelError if there is none.
+    Raises AbsentDataError if there is none.
     """
     frame = LAYOUTS.read("runs", data)
+    mirror = packaged.shared()
+    if not (frame.is_mixed == 1).any() and mirror is not None:
+        frame = LAYOUTS.read("runs", mirror / "data")
     stated = frame[["layers", "hidden", "heads", "tp", "pp", "sequence", "global_batch"]]
     usable = (frame.is_mixed == 1) & (frame.status == "ok") & frame.step_s.notna()
     usable &= frame.arch.isin(["gpt", "llama"]) & stated.notna().all(axis=1)
     runs = [_run({str(k): v for k, v in row.items()}) for row in frame[usable].to_dict("records")]
     if not runs:
-        raise ModelError(
+        raise AbsentDataError(
             f"no run over unlike machines in {LAYOUTS.title}",
-            hint="Sailor's ship without a licence: advisor data fetch sailor --from",
+            hint="Sailor's repository states no licence: advisor data fetch sailor --from",
         )
     return Questions(
         questions=[f"seconds of a step of {r.transformer.layers} layers: {r.question}"

@@ -548,6 +548,7 @@ def read_mlperf_series(data: Path) -> Questions:
         facts={
             "pairs": pairs, "growth": growth, "name": names,
             "small": np.array([p.small.samples_per_s for p in pairs]),
+            "share": np.array([p.large.batch / p.small.batch for p in pairs]) / growth,
         },
     )  # fmt: skip
 
@@ -564,6 +565,7 @@ SERIES_MLPERF: Final = Protocol(
     baselines={
         "linear": baselines.linear_growth,
         "one power of the size, other benchmarks'": baselines.power_of_growth,
+        "two powers, of the size and of a device's samples": baselines.powers_of_growth_and_share,
         "the small system's": baselines.same_as("small"),
     },
     notes=(
