@@ -280,6 +280,13 @@ def predict(
         ),
     ] = 1,
     save_job: Annotated[Path | None, typer.Option(help="Also write the job to this file.")] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="With --on: which features moved the learned time and the learned cost.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Estimate a job on one configuration: a recorded run, a job file, or a described model.
@@ -309,6 +316,15 @@ def predict(
             predictor=Predictor(catalogue()),
         )  # fmt: skip
     record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
+    if explain:
+        if on is None or on == "here":
+            raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
+        from advisor.estimate import moved_by
+
+        provider, _, name = on.rpartition(":")
+        record["effects"] = moved_by(
+            Predictor(catalogue()), wanted, name, provider=provider or None, count=count
+        )
     if as_json:
         typer.echo(json.dumps(record, indent=2))
         return
