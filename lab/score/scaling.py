@@ -95,8 +95,9 @@ class Application:
 
 
 def _application_rows(
-    found: Sequence[Application], groups: Mapping[str, Bools], **more: Any
-) -> Questions:
+    found: Sequence[Application], groups: Mapping[str, Bools], raw: RawColumns | None = None,
+    **more: Any,
+) -> Questions:  # fmt: skip
     told = [(a, i) for a in found for i in range(a.wanted.step_s.size)]
     return Questions(
         questions=[
@@ -107,7 +108,7 @@ def _application_rows(
         truth=np.concatenate([a.wanted.step_s for a in found]),
         groups=groups,
         facts=found,
-        raw=_application_columns(found),
+        raw=_application_columns(found) if raw is None else raw,
         **more,
     )
 
@@ -394,8 +395,20 @@ def read_nominal(data: Path) -> Questions:
         )
     names = _per_row(found, lambda a: a.cluster)
     return _application_rows(
-        found, by(names, is_sorted=False), unseen=[f"steps on {name}" for name in names]
-    )
+        found, by(names, is_sorted=False), _nominal_columns(found, names),
+        unseen=[f"steps on {name}" for name in names],
+    )  # fmt: skip
+
+
+def _nominal_columns(found: Sequence[Nominal], clusters: Sequence[str]) -> RawColumns:
+    """Return placements, the step on one GPU and the gradients; the cluster is left out."""
+    amounts: dict[str, Any] = {
+        name: np.concatenate([getattr(a.wanted.placements, name) for a in found])
+        for name in ("nodes", "per_node", "workers", "batch")
+    }
+    amounts["alone"] = np.concatenate([a.alone_s for a in found if a.alone_s is not None])
+    amounts["gradients"] = _per_row(found, lambda a: a.gradient_bytes)
+    return RawColumns.of(amounts, clusters)
 
 
 def _planned(rows: Questions, constants: ScalingParameters | None = None) -> Floats:
