@@ -318,7 +318,6 @@ class TestShipped:
         assert found.cost_direct_usd is None
         assert found.to_record()["cost_direct_usd"] is None
 
-
     def test_what_moved_the_learned_answers_is_told_by_group(self, example: Job) -> None:
         predictor = Predictor()
         found = moved_by(predictor, example, "t3.medium", provider="aws")
