@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +31,7 @@ from advisor.rank import recommend as rank
 
 if TYPE_CHECKING:
     from advisor.advice import Serving
+    from advisor.planners.systems import MeasuredPair
 
 __all__ = [
     "advise", "advised", "answer", "estimate", "find_job", "job_of", "load_job", "ranked",
@@ -84,6 +85,7 @@ def advise(
     on: str | None = None,
     count: int = 1,
     beside: str | Path | Job | None = None,
+    pairs: str | Path | Sequence[MeasuredPair] = (),
     serving: Serving | bool = False,
     predictor: Predictor | None = None,
     **asked: Any,
@@ -99,6 +101,9 @@ def advise(
         By default those that ``recommend`` would pick.
     beside : Job, str or Path, optional
         Another job, or its run: what sharing a device with it would save.
+    pairs : str, Path or sequence of MeasuredPair, optional
+        With ``beside``: jobs measured beside each other on such a device, by the names of their
+        runs; a path is of a CSV with ``first,second,first_rate,second_rate``.
     serving : Serving or bool, default False
         In place of all other advice: how many experts a machine that serves the model holds.
 
@@ -112,15 +117,19 @@ def advise(
     known, found, recording = _asked(question, job, predictor)
     if isinstance(beside, str | Path):
         beside = job_of(JobSpec(run=str(beside)))
+    if isinstance(pairs, str | Path):
+        pairs = advice.read_pairs(Path(pairs))
     return advised(
-        found, question, recording, on=on, count=count, beside=beside, predictor=known,
+        found, question, recording, on=on, count=count, beside=beside, pairs=pairs,
+        predictor=known,
         serving=(advice.Serving() if serving is True else serving or None),
     )  # fmt: skip
 
 
 def advised(
     job: Job, question: Question, recording: Recording | None = None, *, on: str | None = None,
-    count: int = 1, beside: Job | None = None, predictor: Predictor,
+    count: int = 1, beside: Job | None = None, pairs: Sequence[MeasuredPair] = (),
+    predictor: Predictor,
     answer: Recommendation | None = None, serving: Serving | None = None,
 ) -> AdviceList:  # fmt: skip
     """Return the advice on a job that is already what the question says; see ``advise``.
@@ -153,7 +162,7 @@ def advised(
     said = (
         cures_for(facts)
         if beside is None
-        else cures_for(facts, sharing_with(beside), kept=("share-device",))
+        else cures_for(facts, sharing_with(beside, pairs), kept=("share-device",))
     )
     return AdviceList(run=job.name, now=facts.now, advice=said, meets_constraints=is_met)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,43 @@ def test_a_neighbour_of_any_length_has_its_interval(
     for saved in (found.time_saved_h, found.cost_saved_usd):
         assert saved is not None
         assert saved.low <= saved.value <= saved.high
+
+
+def test_measured_pairs_speak_where_both_jobs_are_among_them(
+    idle: Facts, make_job: MakeJob, tmp_path: Path
+) -> None:
+    other = replace(make_job(global_batch=32, workers=8, total_steps=9e6), name="other")
+    table = tmp_path / "pairs.csv"
+    table.write_text(
+        f"first,second,first_rate,second_rate\n{idle.job.name},other,0.31,0.9\nother,other,0.4,0.4\n"
+    )
+    pairs = neighbours.read_pairs(table)
+    told = neighbours.beside(idle, other, "run other", pairs)
+    alone = neighbours.beside(idle, other, "run other")
+    stranger = neighbours.beside(idle, replace(other, name="unlisted"), "run unlisted", pairs)
+    assert told is not None
+    assert alone is not None
+    assert stranger is not None
+    assert "2 measured pairs of 2 jobs" in told.rests_on
+    assert told.time_factor > alone.time_factor  # it keeps a third of its rate, not most of it
+    assert stranger.rests_on == alone.rests_on
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("first,second,first_rate,second_rate\n", "has no pair"),
+        ("first,second,first_rate\na,b,0.5\n", "line 2"),
+        ("first,second,first_rate,second_rate\na,b,0.5,fast\n", "line 2"),
+        ("first,second,first_rate,second_rate\na,b,0.5,0.5\na,c,0.5,-1\n", "line 3"),
+    ],
+)
+def test_pairs_that_make_no_sense_are_refused_by_line(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "pairs.csv"
+    table.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        neighbours.read_pairs(table)
+    with pytest.raises(UsageError, match="cannot read"):
+        neighbours.read_pairs(tmp_path / "absent.csv")

@@ -19,6 +19,7 @@ from advisor.planners.systems.switchflow import (
     needed_bytes,
     pair_bill,
     preemption_s,
+    rates_by_pairs,
     round_s,
     shared_rates,
     sharer,
@@ -102,6 +103,61 @@ def test_pairs_that_keep_the_law_are_found_again(jobs: list[Sharer]) -> None:
     for pair in pairs:
         a, b = shared_rates([found[pair.first], found[pair.second]])
         assert (a, b) == pytest.approx((pair.first_rate, pair.second_rate), rel=0.25)
+
+
+@given(st.lists(sharers, min_size=4, max_size=6), st.data())
+@settings(max_examples=25)
+def test_pairs_tell_what_the_law_misses_by_a_twin(jobs: list[Sharer], data: st.DataObject) -> None:
+    """Two jobs that are alike beside all others are alike beside one more; the law misses it."""
+    rates = {
+        (i, j): float(shared_rates([jobs[i], jobs[j]])[0])
+        for i, j in itertools.product(range(len(jobs)), repeat=2)
+    }
+    twin, other = len(jobs), data.draw(st.integers(0, len(jobs) - 1))
+    slower = data.draw(st.floats(0.5, 0.9))
+    rates |= {(i, i): rate * slower for (i, j), rate in rates.items() if i == j}  # off the law
+    for i in range(len(jobs)):
+        rates[twin, i], rates[i, twin] = rates[0, i], rates[i, 0]
+    pairs = [
+        MeasuredPair(first=str(i), second=str(j), first_rate=rates[i, j], second_rate=rates[j, i])
+        for i, j in rates if i >= j and {i, j} != {twin, other}
+    ]  # fmt: skip
+    found, log_sd = rates_by_pairs(pairs, str(twin), str(other))
+    law = shared_rates([fit(pairs)[str(twin)], fit(pairs)[str(other)]])
+    truth = np.array([rates[twin, other], rates[other, twin]])
+    assert np.all(log_sd > 0)
+    assert np.all((found > 0) & (found <= 1))
+    # Never much worse than the law, and within what it says of itself.
+    assert np.abs(found - truth).sum() <= np.abs(law - truth).sum() + 0.1
+    again, _ = rates_by_pairs(pairs, str(other), str(twin))
+    assert again == pytest.approx(found[::-1])
+
+
+def test_a_twin_is_heard_where_the_law_errs() -> None:
+    """A job whose twin was measured beside a partner, of which the law knows nothing."""
+    names = "abcdef"
+    table = {(x, y): 0.5 + 0.05 * ((7 * i + 3 * j) % 9)
+             for i, x in enumerate(names) for j, y in enumerate(names)}  # fmt: skip
+    for y in names:  # b is a's twin
+        table["b", y], table[y, "b"] = table["a", y], table[y, "a"]
+    table["b", "b"] = table["a", "b"] = table["b", "a"] = table["a", "a"]
+    pairs = [
+        MeasuredPair(first=x, second=y, first_rate=table[x, y], second_rate=table[y, x])
+        for x, y in itertools.combinations_with_replacement(names, 2) if (x, y) != ("a", "d")
+    ]  # fmt: skip
+    found, _ = rates_by_pairs(pairs, "a", "d")
+    law = shared_rates([fit(pairs)["a"], fit(pairs)["d"]])
+    truth = np.array([table["a", "d"], table["d", "a"]])
+    assert np.abs(found - truth).max() < 0.5 * np.abs(law - truth).max()
+
+
+def test_a_job_in_no_pair_is_taken_for_the_mean_job() -> None:
+    pairs = [MeasuredPair(first="a", second="b", first_rate=0.6, second_rate=0.7)]
+    known, log_sd = rates_by_pairs(pairs, "a", "b")
+    strange, wide = rates_by_pairs(pairs, "a", "new")
+    assert known == pytest.approx([0.6, 0.7], abs=0.05)
+    assert np.all(wide > log_sd)
+    assert np.all((strange > 0) & (strange < 1))
 
 
 @given(st.lists(tenants, min_size=1, max_size=3))

@@ -20,6 +20,7 @@ from advisor.ask import Constraints
 from advisor.collectors.derive.resources import Resources
 from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError
+from advisor.estimate.estimate import moved_by
 from advisor.estimate.knowledge.learned import Learned, candidate_records
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
@@ -31,6 +32,7 @@ from advisor.records import RunRecord
 from advisor.records.profiled import machines_of, profile, program_of, record
 from advisor.train.folder import card
 from advisor.train.models import train
+from advisor.words import prediction_text
 
 MakeJob = Callable[..., Job]
 FACTOR = 1.3  # what the made-up runs take over physics
@@ -315,6 +317,28 @@ class TestShipped:
         assert found.cost_usd is not None
         assert found.cost_direct_usd is None
         assert found.to_record()["cost_direct_usd"] is None
+
+    def test_what_moved_the_learned_answers_is_told_by_group(self, example: Job) -> None:
+        predictor = Predictor()
+        found = moved_by(predictor, example, "t3.medium", provider="aws")
+        assert set(found) == {"time", "cost"}
+        for groups in found.values():
+            assert set(groups) <= {f.group for f in features.FEATURES}
+            assert all(0 < factor < 10 for factor in groups.values())
+            assert any(factor != 1 for factor in groups.values())
+        answer = estimate(example, on="aws:t3.medium")
+        text = prediction_text({**answer.to_record(), "effects": found}, width=100)
+        assert "by a model of the cost itself" in text
+        assert "what moved the learned answers" in text
+        strongest = max(found["cost"], key=lambda one: abs(np.log(found["cost"][one])))
+        assert f"  cost       {strongest} x {found['cost'][strongest]:.2f}" in text
+
+    def test_where_nothing_learned_covers_a_job_that_is_said(self, example: Job) -> None:
+        assert moved_by(Predictor(), example, "g5.xlarge", provider="aws") == {}
+        answer = estimate(example, on="aws:g5.xlarge")
+        text = prediction_text({**answer.to_record(), "effects": {}})
+        assert "physics alone" in text
+        assert "model of the cost" not in text
 
 
 class TestProfiled:

@@ -1,12 +1,17 @@
 """What two cards of a machine reach between them: one rule, whoever asks."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from advisor.catalogue import Catalogue
+from advisor.estimate.estimate import estimate_on_gpu
+from advisor.estimate.knowledge.known import find_job
+from advisor.estimate.predictor import Predictor
 from advisor.machines.cluster import one_group
 from advisor.machines.devices import accelerator_devices, part
-from advisor.machines.fleet import catalogue_fleet, lone_fleet
+from advisor.machines.fleet import catalogue_fleet, lone_fleet, lone_machines
 from advisor.machines.pcie import link_between
 
 CATALOGUE = Catalogue.load(with_overrides=False)
@@ -60,3 +65,31 @@ def test_messages_through_the_host_take_twice_the_time_of_direct_ones_or_nearly(
     bridged = CATALOGUE.accelerators["A100-PCIe-80GB"]
     assert link_between(bridged, "nvlink-bridge-pair") == (bridged.link_bytes_per_s, True)
     assert link_between(None)[0] <= through
+
+
+@pytest.mark.parametrize("card", ["A100-SXM4-80GB", "T4", "GB200-186GB", "TPU-v3"])
+@pytest.mark.parametrize("count", [1, 8, 16, 17, 20, 64, 4320])
+def test_accelerators_alone_are_in_as_many_machines_as_hold_them(card: str, count: int) -> None:
+    device = accelerator_devices()[card]
+    fleet, machines = lone_machines(device, count, CATALOGUE)
+    assert machines * int(fleet.per_node[0]) == count
+    assert (machines == 1) == (count <= 16)
+    assert bool(fleet.is_network_assumed[0]) == (machines > 1)
+    if machines > 1:  # nobody has a ring of thousands over the lanes of one host
+        assert fleet.per_node[0] <= 8
+        assert 12.5e9 <= fleet.network_bytes_per_s[0] < np.inf
+        assert fleet.network_log_sd[0] > 0
+
+
+def test_a_job_s_step_on_thousands_does_not_grow_with_their_number(tmp_path: Path) -> None:
+    """One run on 8 x A100, the same batch each: communication between machines is a tree."""
+    table = tmp_path / "runs.csv"
+    table.write_text("machine,count,step,batch\nA100-SXM4-80GB,8,100ms,256\n")
+    steps = []
+    for count in (8, 64, 4096):
+        job = find_job(runs=str(table), batch=32 * count)
+        asking = Predictor(CATALOGUE, learned=None)
+        found = estimate_on_gpu(asking, job, "A100-SXM4-80GB", count=count)
+        steps.append(found.step_time_s.value)
+    assert steps[0] == pytest.approx(0.1, rel=0.01)
+    assert steps[0] < steps[1] < steps[2] < 2 * steps[0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.mixed import MachineGroup, apportion, search_mixed
-from advisor.planners.layouts.problem import LayoutProblem
+from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 
 A100 = Machines(
     flop_per_s=271e12,
@@ -142,3 +143,71 @@ def test_machines_without_a_common_width_are_refused() -> None:
     groups = [held(A100, model=tiny), held(V100, model=tiny)]
     with pytest.raises(PlanningError, match="no pipeline divides"):
         search_mixed(groups, 7)
+
+
+def told(tp: int, pp: int, micro: int = 2, **more: Any) -> SearchSpace:
+    space = SearchSpace(tp=tp, pp=pp, micro_batch=micro, zero_stages=(0,), recomputes=("full",))
+    return replace(space, **more)
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(8, 1), (4, 1), (2, 1), (2, 2), (8, 2)])
+def test_a_stage_over_two_groups_of_one_machine_is_a_stage_of_that_machine(
+    tp: int, pp: int
+) -> None:
+    """Three machines and one, of one kind: as two and two, where each group holds its stages."""
+    apart = search_mixed([held(A100, 3), held(A100, 1)], 64, space=told(tp, pp))
+    twice = search_mixed([held(A100, 2), held(A100, 2)], 64, space=told(tp, pp))
+    assert apart.step_s == pytest.approx(twice.step_s, rel=1e-9)
+    assert any(len(groups) == 2 for groups in apart.groups_by_stage)
+    assert all(used > 0 for used in apart.memory_bytes)
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(8, 1), (4, 1), (8, 2)])
+def test_a_stage_that_spans_kinds_is_as_slow_as_its_slowest(tp: int, pp: int) -> None:
+    mixed = search_mixed([held(A100, 1), held(V100, 3)], 64, space=told(tp, pp))
+    slow = search_mixed([held(V100, 3), held(V100, 1)], 64, space=told(tp, pp))
+    fast = search_mixed([held(A100, 3), held(A100, 1)], 64, space=told(tp, pp))
+    assert fast.step_s < mixed.step_s <= slow.step_s * (1 + 1e-9)
+    if pp == 1:
+        assert mixed.step_s == pytest.approx(slow.step_s, rel=1e-9)
+        assert mixed.groups_by_stage == ((0, 1),)
+
+
+def test_a_given_cut_is_kept_and_no_other_is_faster_than_the_chosen() -> None:
+    groups = [held(A100, 1), held(V100, 1)]
+    chosen = search_mixed(groups, 64, space=told(8, 2))
+    steps = []
+    for first in range(4, 21):
+        cut = (first, MODEL.layers - first)
+        found = search_mixed(groups, 64, space=told(8, 2, stage_layers=cut))
+        assert found.layers == cut
+        steps.append(found.step_s)
+        if cut == chosen.layers and found.order == chosen.order:
+            assert found.step_s == pytest.approx(chosen.step_s, rel=1e-6)
+    assert chosen.step_s <= min(steps) * (1 + 1e-6)
+    with pytest.raises(PlanningError, match="do not hold"):
+        search_mixed(groups, 64, space=told(8, 2, stage_layers=(10, 10)))
+
+
+def test_activations_in_single_precision_are_sent_twice_as_wide() -> None:
+    """Told apart by the products' precision alone: the layers' times are given by a table."""
+    from advisor.planners.core.layout_case import LayerTable
+
+    table = LayerTable(
+        micro_batches=np.array([1.0, 2.0]), forward_s=np.array([1.0, 2.0]),
+        backward_s=np.array([2.0, 4.0]), launch_s=(0.0, 0.0),
+    )  # fmt: skip
+    quiet = LayoutParameters(tp_latency_s=0.0, pp_latency_s=0.0)
+    steps = []
+    for precision, link in ((0, 1e8), (3, 2e8)):
+        machines = replace(
+            A100, intra_bytes_per_s=link, network_bytes_per_s=link, precision=precision
+        )
+        problem = LayoutProblem(
+            transformer=replace(MODEL, vocabulary=64), machines=machines, parameters=quiet,
+            layer_table=table,
+        )  # fmt: skip
+        groups = [MachineGroup(problem=problem, nodes=1)] * 2
+        space = told(4, 4, stage_layers=(6, 6, 6, 6))
+        steps.append(search_mixed(groups, 2, space=space).step_s)
+    assert steps[0] == pytest.approx(steps[1], rel=1e-3)

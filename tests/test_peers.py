@@ -279,6 +279,18 @@ def test_peers_at_two_sites_need_their_link() -> None:
         peers_of([PeerGroup(count=1, samples_per_s=1.0)], target_batch=1, parameters=1, links={})
 
 
+def test_unlike_peers_say_where_they_are() -> None:
+    """Else a link that nobody named counts as none."""
+    named = {"target_batch": 3e4, "parameters": 2e8, "links": {}}
+    slow, fast = (PeerGroup(count=2, samples_per_s=rate) for rate in (40.0, 300.0))
+    with pytest.raises(UsageError, match="unlike kinds"):
+        peers_of([slow, fast], **named)  # type: ignore[arg-type]
+    here = [replace(one, site="here") for one in (slow, fast)]
+    assert np.isinf(peers_of(here, **named).link_bytes_per_s[0])  # type: ignore[arg-type]
+    alike = [slow, replace(slow, samples_per_s=44.0)]
+    assert peers_of(alike, **named).peers[0] == 4  # type: ignore[arg-type]
+
+
 ASKED = ("simulate", "peers", "--target-batch", "32768", "--parameters", "198M")
 
 

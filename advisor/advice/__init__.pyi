@@ -8,3 +8,4 @@ from .facts import Advice as Advice
 from .facts import AdviceList as AdviceList
 from .facts import Facts as Facts
 from .facts import How as How
+from .neighbours import read_pairs as read_pairs

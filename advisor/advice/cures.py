@@ -7,12 +7,15 @@ asked of a changed job), and is silent otherwise; see ``docs/advice.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from advisor.advice import feeding, machines, neighbours, step
 from advisor.advice.facts import Advice, Facts, How
 from advisor.jobs import Job
+
+if TYPE_CHECKING:
+    from advisor.planners.systems import MeasuredPair
 
 __all__ = ["SOURCES", "Advice", "Facts", "How", "cures_for", "sharing_with"]
 
@@ -53,10 +56,15 @@ def cures_for(
     return tuple(sorted(said, key=lambda one: (-one.strength, one.name)))
 
 
-def sharing_with(other: Job) -> tuple[Callable[[Facts], Iterable[Advice]], ...]:
-    """Return the sources where another job is there to share a device with."""
+def sharing_with(
+    other: Job, pairs: Sequence[MeasuredPair] = ()
+) -> tuple[Callable[[Facts], Iterable[Advice]], ...]:
+    """Return the sources where another job is there to share a device with.
+
+    ``pairs``: as of ``neighbours.beside_run``.
+    """
 
     def share(facts: Facts) -> Iterable[Advice]:
-        return neighbours.beside_run(facts, other)
+        return neighbours.beside_run(facts, other, pairs)
 
     return tuple(share if one is neighbours.advise_colocation else one for one in SOURCES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,19 +13,21 @@ from numpy.typing import NDArray
 
 from advisor.advice.facts import Advice, Facts, How, saved
 from advisor.answer import Candidate, Estimate
+from advisor.collectors import bounded
+from advisor.collectors.errors import printable
 from advisor.collectors.format import Recording
 from advisor.errors import UsageError
 from advisor.jobs import Job
 from advisor.machines import suite_device
 from advisor.planners import systems
-from advisor.planners.core import GIB, HOUR_S, MIB
+from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
 from advisor.quantities import QUANTILES
 
 if TYPE_CHECKING:
     from advisor.planners.systems import (
         Harvest,
+        MeasuredPair,
         Mended,
-        Shared,
         Sharer,
         TouchedWindow,
         UnlikeRanks,
@@ -40,12 +44,15 @@ def advise_colocation(facts: Facts) -> Iterable[Advice]:
     return () if found is None else (found,)
 
 
-def beside_run(facts: Facts, other: Job) -> Iterable[Advice]:
+def beside_run(facts: Facts, other: Job, pairs: Sequence[MeasuredPair] = ()) -> Iterable[Advice]:
     """Return what sharing a device with another run would save.
+
+    ``pairs``: jobs that were measured beside each other on such a device, by the names of their
+    runs; they speak where both jobs are among them.
 
     Raises UsageError if the two cannot share it.
     """
-    found = beside(facts, other, f"run {other.name}")
+    found = beside(facts, other, f"run {other.name}", pairs)
     if found is None:
         raise UsageError(
             f"{facts.job.name} and {other.name} cannot share a device of these machines",
@@ -54,31 +61,114 @@ def beside_run(facts: Facts, other: Job) -> Iterable[Advice]:
     return (found,)
 
 
-def beside(facts: Facts, other: Job, name: str) -> Advice | None:
+_PAIRS_HINT: Final = "a CSV with the columns first,second,first_rate,second_rate"
+
+
+def read_pairs(path: Path) -> tuple[MeasuredPair, ...]:
+    """Read pairs of jobs that were measured on one device.
+
+    ``path``: CSV with the columns ``first``, ``second`` (names of runs) and ``first_rate``,
+    ``second_rate``: of each beside the other, over its rate alone.
+
+    Raises UsageError if it cannot be read, has no pair, or a rate makes no sense; the message
+    names the line.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(bounded.csv_tables(file))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the pairs {path}: {error}", hint=_PAIRS_HINT) from error
+    if not rows:
+        raise UsageError(f"{path} has no pair", hint=_PAIRS_HINT)
+    found = []
+    for number, row in enumerate(rows, start=2):
+        try:
+            found.append(
+                systems.MeasuredPair(
+                    first=row["first"].strip(), second=row["second"].strip(),
+                    first_rate=float(row["first_rate"]), second_rate=float(row["second_rate"]),
+                )
+            )  # fmt: skip
+        except (KeyError, AttributeError) as error:
+            raise UsageError(f"{path}, line {number}: no {error}", hint=_PAIRS_HINT) from error
+        except (ValueError, PlanningError) as error:
+            why = printable(str(error))[:200]
+            raise UsageError(f"{path}, line {number}: {why}", hint=_PAIRS_HINT) from error
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What each of two jobs keeps of its rate beside the other, first the one that is advised."""
+
+    # rate, low, high: (2,); over the rates alone, with bounds of the asked coverage [fraction]
+    rate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    rests_on: str
+
+
+def kept_by_pairs(
+    pairs: Sequence[MeasuredPair], first: str, second: str, coverage: float
+) -> Kept | None:
+    """Return what two jobs keep by measured pairs; None where one of them is in no pair.
+
+    ``advise --beside RUN --pairs FILE`` answers this.
+    """
+    names = {name for pair in pairs for name in (pair.first, pair.second)}
+    if not {first, second} <= names:
+        return None
+    rate, log_sd = systems.rates_by_pairs(pairs, first, second)
+    reach = np.exp(QUANTILES[coverage] * log_sd)
+    return Kept(
+        rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
+        rests_on=f"rates beside each other {rate[0]:.2f} and {rate[1]:.2f} of those alone, by "
+        f"{len(pairs)} measured pairs of {len(names)} jobs",
+    )  # fmt: skip
+
+
+def _kept_by_recordings(first: Sharer, second: Sharer, coverage: float) -> Kept:
+    rate = systems.shared_rates([first, second])
+    reach = math.exp(QUANTILES[coverage] * _SLOWDOWN_LOG_SD)
+    slower = 1.0 / rate - 1.0
+    return Kept(
+        rate=rate, low=1.0 / (1.0 + reach * slower), high=1.0 / (1.0 + slower / reach),
+        rests_on=f"kernels keep the device busy for {first.busy_fraction:.0%} and "
+        f"{second.busy_fraction:.0%} of a step; rates beside each other {rate[0]:.2f} and "
+        f"{rate[1]:.2f} of those alone (the law that Gavel's measured pairs keep)",
+    )  # fmt: skip
+
+
+def beside(
+    facts: Facts, other: Job, name: str, pairs: Sequence[MeasuredPair] = ()
+) -> Advice | None:
     """Return what sharing the device with another job would save this one.
 
     ``facts``: of a job on one accelerator; ``other``: judged on the same machine; ``name``: what
-    it is called.
+    it is called; ``pairs``: as of ``beside_run``.
 
     Returns
     -------
     Advice, or None where either has no accelerator or several, where both do not fit its memory or
-    its machine's cores, or where the recordings do not show how busy they keep it.
+    its machine's cores, or where neither the recordings show how busy they keep it nor pairs tell.
     """
     now = facts.now
     if facts.job.work is None or other.work is None:
         return None
     then = now if other is facts.job else facts.ask(other)
-    if then is None:
+    on_one = [one for one in (now, then) if one is not None and _is_one_device(one)]
+    if then is None or len(on_one) < 2 or not _fits(facts.job, now, other, then):
         return None
+    kept = kept_by_pairs(pairs, facts.job.name, other.name, now.cost_usd.coverage)
     jobs = (_sharer(facts.job, now), _sharer(other, then))
-    if jobs[0] is None or jobs[1] is None or not _fits(facts.job, now, other, then):
+    if kept is None and jobs[0] is not None and jobs[1] is not None:
+        kept = _kept_by_recordings(jobs[0], jobs[1], now.cost_usd.coverage)
+    if kept is None:
         return None
-    rates = systems.shared_rates([jobs[0], jobs[1]])
     alone_s = [one.training_time_h.value * HOUR_S for one in (now, then)]
-    reach = math.exp(QUANTILES[now.cost_usd.coverage] * _SLOWDOWN_LOG_SD)
-    usual, least, most = (_shared(alone_s, rates, share) for share in (1.0, 1.0 / reach, reach))
-    busy = [one.busy_fraction for one in (jobs[0], jobs[1])]
+    usual, least, most = (
+        systems.pair_bill(alone_s, rate.tolist()) for rate in (kept.rate, kept.high, kept.low)
+    )
     return Advice(
         name="share-device",
         source="colocation",
@@ -93,19 +183,11 @@ def beside(facts: Facts, other: Job, name: str) -> Advice | None:
         time_factor=float(usual.finish_s[0]) / alone_s[0],
         cost_factor=float(usual.bill_fraction[0]),
         evidence="formula",
-        rests_on=f"kernels keep the device busy for {busy[0]:.0%} and {busy[1]:.0%} of a step; "
-        f"rates beside each other {rates[0]:.2f} and {rates[1]:.2f} of those alone "
-        "(the law that Gavel's measured pairs keep)",
+        rests_on=kept.rests_on,
         condition=f"Where both wait to be run: together they take {usual.device_s / HOUR_S:.3g} h "
         f"of the device, one after the other {usual.device_s_apart / HOUR_S:.3g} h.",
         how=How(kind="flag", text="CUDA_VISIBLE_DEVICES=0 python train.py &  # and the other one"),
     )
-
-
-def _shared(alone_s: Sequence[float], rates: NDArray[np.float64], share: float) -> Shared:
-    """Return the bill of two jobs that slow each other by a share of what is said."""
-    slower = 1.0 + share * (1.0 / rates - 1.0)
-    return systems.pair_bill(alone_s, (1.0 / slower).tolist())
 
 
 def _saved(now: Estimate, factors: Sequence[float]) -> Estimate:
@@ -117,11 +199,14 @@ def _saved(now: Estimate, factors: Sequence[float]) -> Estimate:
     return Estimate(value=saved[0], low=min(saved), high=max(saved), coverage=now.coverage)
 
 
+def _is_one_device(on: Candidate) -> bool:
+    (offer, count), *others = on.configuration.parts
+    is_alone = not others and count == 1 and on.layout.devices == 1
+    return is_alone and offer.accelerator is not None
+
+
 def _sharer(job: Job, on: Candidate) -> Sharer | None:
     """Return what a job does to the queue of its device; None where that is unknown."""
-    (offer, count), *others = on.configuration.parts
-    if others or count != 1 or offer.accelerator is None or on.layout.devices != 1:
-        return None
     assert job.work is not None
     busy = on.shares.get("compute", 0.0) + on.shares.get("memory", 0.0)
     passes = max(on.layout.accumulation_steps, 1)

@@ -38,6 +38,7 @@ from advisor.errors import UsageError
 if TYPE_CHECKING:
     from advisor.catalogue import Catalogue
     from advisor.jobs import Job
+    from advisor.planners.layouts import SearchSpace
     from advisor.show import Chart
 
 
@@ -62,6 +63,14 @@ def advise(
             metavar="RUN",
             help="Another run, to share the device with: what each keeps of its rate, and pays.",
             show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --beside: jobs measured beside each other on such a device; CSV with "
+            "first,second,first_rate,second_rate (names of runs, rates over those alone).",
         ),
     ] = None,
     serving: Annotated[
@@ -112,7 +121,7 @@ def advise(
     nothing satisfies the constraints as the job is now.
     """
     from advisor import api
-    from advisor.advice import Serving
+    from advisor.advice import Serving, read_pairs
     from advisor.catalogue import Catalogue
     from advisor.estimate import Predictor
     from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
@@ -121,6 +130,8 @@ def advise(
     wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
     if serving and beside is not None:
         raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
+    if pairs is not None and beside is None:
+        raise UsageError("--pairs is of --beside", hint="name the other run: --beside RUN")
     if not serving and wanted != Serving():
         raise UsageError("--latency, --memory and --link are of serving", hint="add --serving")
     with waiting("pricing the job with each change", is_quiet=as_json):
@@ -129,6 +140,7 @@ def advise(
         found = api.advised(
             job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
             beside=None if beside is None else api.job_of(JobSpec(run=beside)),
+            pairs=() if pairs is None else read_pairs(pairs),
             serving=wanted if serving else None,
         )  # fmt: skip
     record = found.to_record()
@@ -160,6 +172,14 @@ def plan(
     question: Question,
     *,
     plot: Plot = None,
+    stage_layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Layers of each pipeline stage, in order, over unlike machines (default: as "
+            "makes the slowest stage fastest).",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Choose how to spread a training job over a cluster, and print what to run.
@@ -183,7 +203,7 @@ def plan(
                 job=job,
                 cluster=read_cluster(question.cluster.machines, known),
                 objective=question.objective,
-                space=layout_space(question.layout, SPACE) or SPACE,
+                space=_with_cut(layout_space(question.layout, SPACE) or SPACE, stage_layers),
                 coverage=question.constraints.coverage,
                 asked=question.layout,
                 command=script,
@@ -196,6 +216,23 @@ def plan(
         from advisor.show import plan_charts
 
         show_plot(plan_charts(record), plot)
+
+
+def _with_cut(space: SearchSpace, stage_layers: str | None) -> SearchSpace:
+    """Return the space with the layers of each stage, where they are given."""
+    if stage_layers is None:
+        return space
+    try:
+        cut = tuple(int(one) for one in stage_layers.split(","))
+    except ValueError as error:
+        raise UsageError(
+            f"--stage-layers: cannot read {stage_layers!r}", hint="write e.g. 14,10"
+        ) from error
+    if space.pp not in (None, len(cut)):
+        raise UsageError(
+            f"--stage-layers has {len(cut)} stages, --pp {space.pp}", hint="say one of them"
+        )
+    return replace(space, pp=len(cut), stage_layers=cut)
 
 
 def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
@@ -237,9 +274,19 @@ def predict(
     ] = None,
     count: Annotated[
         int,
-        typer.Option(help="Number of machines (--on), or of accelerators in one machine (--gpu)."),
+        typer.Option(
+            help="Number of machines (--on), or of accelerators (--gpu; up to 16 are in one "
+            "machine, more in machines of 8)."
+        ),
     ] = 1,
     save_job: Annotated[Path | None, typer.Option(help="Also write the job to this file.")] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="With --on: which features moved the learned time and the learned cost.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Estimate a job on one configuration: a recorded run, a job file, or a described model.
@@ -269,6 +316,15 @@ def predict(
             predictor=Predictor(catalogue()),
         )  # fmt: skip
     record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
+    if explain:
+        if on is None or on == "here":
+            raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
+        from advisor.estimate import moved_by
+
+        provider, _, name = on.rpartition(":")
+        record["effects"] = moved_by(
+            Predictor(catalogue()), wanted, name, provider=provider or None, count=count
+        )
     if as_json:
         typer.echo(json.dumps(record, indent=2))
         return

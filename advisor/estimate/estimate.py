@@ -50,13 +50,13 @@ from advisor.machines import (
     accelerator_devices,
     host_device,
     is_same_machine,
-    lone_fleet,
+    lone_machines,
     suite_device,
 )
 from advisor.planners.core import GIB, Device, PlanningError
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import runs_as
-from advisor.records import profile
+from advisor.records import RunRecord, profile
 from advisor.words import units_words
 
 __all__ = ["PROVIDER", "machine_at_hand"]
@@ -81,20 +81,55 @@ def direct_cost(
     without a price, and wherever the model has seen no such runs. Raises ModelError if the model's
     folder was changed, or was fitted on other features than this version's.
     """
-    price = float(offers.price_usd_per_h[offer])
+    asked = _asked_of_cost(predictor, job, columns, float(offers.price_usd_per_h[offer]))
+    if asked is None:
+        return None
+    model, one = asked
+    found = model.model.predict([one], coverage)
+    return Estimate(
+        value=float(found.value[0]), low=float(found.low[0]), high=float(found.high[0]),
+        coverage=coverage,
+    )  # fmt: skip
+
+
+def _asked_of_cost(
+    predictor: Predictor, job: Job, columns: TimeColumns, price: float
+) -> tuple[Learned, RunRecord] | None:
+    """Return the model of the cost and what it is asked; None where it does not cover that."""
     model = None if predictor.learned is None else Learned.default(COST)
     if model is None or not price > 0 or profile(job) is None:
         return None
     (asked,) = candidate_records(job, predictor.catalogue, columns, np.array([0]))
     (machines,) = asked.configuration
     asked = replace(asked, configuration=(replace(machines, price_usd_per_h=price),))
-    if not model.covers([asked])[0]:
-        return None
-    found = model.model.predict([asked], coverage)
-    return Estimate(
-        value=float(found.value[0]), low=float(found.low[0]), high=float(found.high[0]),
-        coverage=coverage,
-    )  # fmt: skip
+    return (model, asked) if model.covers([asked])[0] else None
+
+
+def moved_by(
+    predictor: Predictor, job: Job, instance_type: str, *, provider: str | None = None,
+    count: int = 1,
+) -> dict[str, dict[str, float]]:  # fmt: skip
+    """Return by which factor each group of features moved the learned time, and the cost.
+
+    ``time`` and ``cost``, each by group (job, anchor, series, machines, layout, physics), against
+    the same run with the group at its usual values; without what no learned model covers.
+
+    Raises CatalogueError if the type is unknown.
+    """
+    row = predictor.catalogue.instance_type(instance_type, provider=provider)
+    columns = predictor.physics_columns(job, np.array([row.index]), np.array([count]))
+    found: dict[str, dict[str, float]] = {}
+    if predictor.learned is not None:
+        (said,) = predictor.learned.effects(job, predictor.catalogue, columns)
+        time = {name.removeprefix("effect_"): f for name, f in said.items() if math.isfinite(f)}
+        found |= {"time": time} if time else {}
+    offers, offer = predictor.cheapest(row)
+    price = math.nan if offer is None else float(offers.price_usd_per_h[offer])
+    asked = _asked_of_cost(predictor, job, columns, price)
+    if asked is not None:
+        told = asked[0].model.explain([asked[1]])
+        found["cost"] = {name: float(np.exp(values[0])) for name, values in told.items()}
+    return found
 
 
 def estimate_on_type(
@@ -152,7 +187,9 @@ def estimate_on_gpu(
     predictor: Predictor, job: Job, gpu: str, *, count: int = 1, coverage: float = 0.9,
     space: SearchSpace | None = None,
 ) -> Answer:  # fmt: skip
-    """Estimate a job on accelerators of one machine, whoever sells it; the host is no limit.
+    """Estimate a job on accelerators, whoever sells them; the hosts are no limit.
+
+    More than sixteen are in several machines (``machines.lone_machines``).
 
     Raises UsageError if the accelerator is unknown, the job has no steps or cannot run there.
     """
@@ -248,9 +285,11 @@ def on_device(
     """Estimate a job on a device, or several, in one machine that nobody sells."""
     count = machine[1] if machine[0].provider != PROVIDER else round(machine[0].accelerators) or 1
     where = "this machine" if machine[0].provider == PROVIDER else f"{count} x {device.name}"
-    lone = lone_fleet(device, count, predictor.catalogue.accelerators.get(device.name))
+    lone, machines = lone_machines(device, count, predictor.catalogue)
     lone = replace(lone, is_recorded=is_recorded)
-    columns = predictor.step_columns(job, np.array([0]), np.array([1]), fleet=lone, space=space)
+    columns = predictor.step_columns(
+        job, np.array([0]), np.array([machines]), fleet=lone, space=space
+    )
     _check_status(job, columns, where)
     return _estimate(
         predictor, job, columns, machine, device, coverage,

@@ -22,4 +22,5 @@ from .fleet import assumed_network_log_sd as assumed_network_log_sd
 from .fleet import catalogue_fleet as catalogue_fleet
 from .fleet import limited_fleet as limited_fleet
 from .fleet import lone_fleet as lone_fleet
+from .fleet import lone_machines as lone_machines
 from .fleet import own_fleet as own_fleet

@@ -21,6 +21,7 @@ from advisor.machines.cluster import ClusterGroup
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.machines.pcie import link_between
 from advisor.planners.core import Device
+from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -157,6 +158,38 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
         core_speed=device.core_speed,
         host_memory_bytes=device.memory_bytes if is_cpu else np.inf,
     )
+
+
+# Accelerators of one machine, at most: beyond that they are in several.
+_MOST_IN_ONE: Final = 16
+_USUAL_IN_ONE: Final = 8
+
+
+def lone_machines(device: Device, count: int, catalogue: Catalogue) -> tuple[Fleet, int]:
+    """Return machines with ``count`` of a device of which nothing else is said, and their number.
+
+    Up to sixteen are in one machine. More are in several, of eight (of the largest part below
+    where eight does not divide them), over the fastest network that the catalogue's machines of
+    so many of them have: who counts accelerators by the dozen has no others. It is assumed, and
+    its spread with it.
+    """
+    row = catalogue.accelerators.get(device.name)
+    if count <= _MOST_IN_ONE or device.kind == "cpu":
+        return lone_fleet(device, count, row), 1
+    per_node = max(n for n in range(1, _USUAL_IN_ONE + 1) if count % n == 0)
+    types = catalogue.types
+    is_such = np.nan_to_num(types.accelerator_count) >= _USUAL_IN_ONE
+    is_such &= (types.accelerator == device.name) & ~np.isnan(types.network_bytes_per_s)
+    known = types.network_bytes_per_s[is_such]
+    machines = lone_fleet(device, per_node, row)
+    joined = 1 if row is None else (row.link_devices or 0) // per_node
+    return replace(
+        machines,
+        domain_machines=np.array([max(joined, 1)]),
+        network_bytes_per_s=np.array([max([RDMA_FROM_BYTES_PER_S, *known.tolist()])]),
+        is_network_assumed=np.array([True]),
+        network_log_sd=np.array([NOTHING_KNOWN_LOG_SD]),
+    ), count // per_node
 
 
 def one_type(

@@ -15,7 +15,10 @@ _THROUGH_HOST: Final = 0.5
 # What two cards reach of PCIe with direct transfers: the mean of L4 on GCP (10.1 of 12.35 GB/s)
 # and RTX PRO 6000 on AWS (54 of 55.6), nvbandwidth. GeForce cards have none since Turing.
 _PEER_TO_PEER: Final = 0.9
-_WITHOUT_PEERS: Final = re.compile(r"GTX|TITAN|RTX-[2-5]0[5-9]0")
+# Every machine of several T4s in the catalogue passes messages through its host.
+_WITHOUT_PEERS: Final = re.compile(r"GTX|TITAN|RTX-[2-5]0[5-9]0|T4$")
+# Cards that clouds connect by fewer lanes than the card has: g4dn, nvbandwidth. [bytes/s]
+_FEWER_LANES: Final = {"T4": 6.27e9}
 
 
 def pcie_bytes_per_s(generation: float | None) -> float:
@@ -47,5 +50,6 @@ def link_between(
     if has_own and row.link_bytes_per_s and not link.startswith("pcie"):
         return float(row.link_bytes_per_s), True
     is_direct = link != "pcie-host" and _WITHOUT_PEERS.match(row.name) is None
-    pcie = host_bytes_per_s or pcie_bytes_per_s(row.pcie_generation)
+    usual = _FEWER_LANES.get(row.name) or pcie_bytes_per_s(row.pcie_generation)
+    pcie = host_bytes_per_s or usual
     return pcie * (_PEER_TO_PEER if is_direct else _THROUGH_HOST), False

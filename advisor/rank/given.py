@@ -96,6 +96,11 @@ class PlanQuestion:
             raise UsageError(
                 f"--coverage {self.coverage} is not available", hint=f"one of: {known}"
             )
+        if self.space.stage_layers is not None and not self.cluster.is_mixed:
+            raise UsageError(
+                "layers by stage are planned over unlike machines",
+                hint="equal machines share them evenly: leave --stage-layers out",
+            )
         unpriced = [g.label for g in self.cluster.groups if g.price_usd_per_h is None]
         if self.objective == "cost" and self.cluster.is_mixed and unpriced:
             raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from typing import Any, Final
@@ -160,17 +161,35 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         if record[key] is not None:
             value, bounds = interval(record[key])
             lines.append(_row(name, f"{value}  ({bounds})"))
+        if key == "cost_usd" and record["cost_direct_usd"] is not None:
+            value, bounds = interval(record["cost_direct_usd"])
+            told = f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
+            lines += wrapped(_row("  learned", told), width, indent=" " * _INDENT)
     if record["completion"] != "on-demand":
         lines.append(_row("completion", _completion(record)))
     if record["extrapolating"]:
         lines.append("outside what the device model was fitted on: the interval is wider")
     for note in record["notes"]:
         lines += wrapped(f"note: {note}", width, indent="  ")
+    if "effects" in record:
+        lines += ["", *_effects(record["effects"], width)]
     lines += ["", "where the numbers are from"]
     for fact in record["sources"]:
         said = f"{fact['what']}: {fact['value']}" + (f" ({fact['note']})" if fact["note"] else "")
         lines += wrapped(said, width, first=f"  {fact['source']:11}", indent=" " * 13)
     return "\n".join(lines)
+
+
+def _effects(effects: Mapping[str, Mapping[str, float]], width: int) -> list[str]:
+    """Say by which factor each group of features moved what was learned, most first."""
+    if not effects:
+        return ["no learned model covers this job on these machines: physics alone"]
+    lines = ["what moved the learned answers, against usual values"]
+    for what, groups in effects.items():
+        ordered = sorted(groups.items(), key=lambda one: -abs(math.log(one[1])))
+        said = ", ".join(f"{name} x {factor:.2f}" for name, factor in ordered)
+        lines += wrapped(said, width, first=f"  {what:11}", indent=" " * 13)
+    return lines
 
 
 def target_words(parts: list[Record]) -> str:

@@ -27,7 +27,7 @@ from advisor.jobs.describe import described_job, restacked
 from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
-from advisor.machines.fleet import Fleet, lone_fleet, one_type
+from advisor.machines.fleet import Fleet, lone_machines, one_type
 from advisor.planners.core.arrays import FUSIONS, RECOMPUTES, Floats, Layouts, Shapes
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.nouns import Device
@@ -183,9 +183,8 @@ def one_row(columns: Any, row: int) -> Any:
 
 def step_on(asking: Predictor, job: Job, device: Device, count: int = 1) -> tuple[float, float]:
     """Return a job's step on a machine of some devices, and the deviation of its logarithm."""
-    row = asking.catalogue.accelerators.get(device.name)
-    fleet = lone_fleet(device, count, row)
-    found = asking.step_columns(job, np.array([0]), np.array([1]), fleet=fleet)
+    fleet, machines = lone_machines(device, count, asking.catalogue)
+    found = asking.step_columns(job, np.array([0]), np.array([machines]), fleet=fleet)
     return float(found.step_s[0]), float(found.log_sd[0])
 
 

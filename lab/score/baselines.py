@@ -7,7 +7,7 @@ of what it fits whatever the protocol leaves out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from advisor.lab.fit.described_columns import DescribedRows
 from advisor.lab.fit.layout_rows import LayoutRows
 from advisor.lab.score.cells import Cells, CellTable
 from advisor.lab.score.harness import Answers, Bools, Floats, Questions, Rule
+from advisor.lab.score.raw import RawColumns
 from advisor.planners.core.arrays import layer_parameters
 
 Rate = Literal["nothing", "peak", "bandwidth", "both"]
@@ -30,6 +31,35 @@ def same_as(column: str) -> Rule:
         return np.asarray(rows.facts[column], float)
 
     return rule
+
+
+# Raw columns of rows that several protocols have (``raw``).
+
+
+def layout_columns(rows: LayoutRows, fold: Iterable[Any]) -> RawColumns:
+    """Return what a table of layouts states, and the datasheets of its devices."""
+    shapes, layouts, machines = rows.shapes, rows.layouts, rows.machines
+    size = np.ones(len(rows))
+    attention, ffn = layer_parameters(shapes)
+    amounts = {
+        "parameters": size * (attention + ffn) * shapes.layers, "layers": size * shapes.layers,
+        "hidden": size * shapes.hidden, "sequence": size * shapes.sequence,
+        "vocabulary": size * shapes.vocabulary, "devices": size * rows.devices,
+        "batch": size * rows.global_batch, "tp": size * layouts.tp, "pp": size * layouts.pp,
+        "micro_batch": size * layouts.micro_batch, "peak": size * machines.flop_per_s,
+        "bandwidth": size * machines.memory_bytes_per_s,
+        "network": size * machines.network_bytes_per_s,
+    }  # fmt: skip
+    recomputes = np.broadcast_to(np.asarray(layouts.recompute), size.shape)
+    return RawColumns.of(amounts, fold, {"recompute": recomputes})
+
+
+def described_columns(d: DescribedRows, fold: Iterable[Any]) -> RawColumns:
+    """Return the sums of described steps' operators, and the datasheets of their devices."""
+    flop, moved, count = (np.bincount(d.row, c, d.log_s.size) for c in (d.flop, d.bytes, d.count))
+    amounts = {"flop": flop, "bytes": moved, "count": count, "peak": d.peak,
+               "single": d.single_peak, "bandwidth": d.bandwidth}  # fmt: skip
+    return RawColumns.of(amounts, fold, {"half": d.is_half, "suite": d.suite})
 
 
 # Cells: a job on devices, scored with the device left out.
@@ -323,6 +353,20 @@ def power_of_growth(rows: Questions, _answered: Bools) -> Floats:
         if not out.all():
             power[out] = growth[~out] @ gained[~out] / (growth[~out] @ growth[~out])
     return np.asarray(small * np.exp(power * growth))
+
+
+def powers_of_growth_and_share(rows: Questions, _answered: Bools) -> Floats:
+    """Take one power of the machines and one of a device's share of the batch, as above."""
+    small, names = rows.facts["small"], rows.facts["name"]
+    moved = np.log(np.column_stack([rows.facts["growth"], rows.facts["share"]]))
+    gained = np.log(rows.truth) - np.log(small)
+    found = np.full(small.size, np.nan)
+    for name in np.unique(names):
+        out = names == name
+        if np.count_nonzero(~out) > moved.shape[1]:
+            powers = np.linalg.lstsq(moved[~out], gained[~out], rcond=None)[0]
+            found[out] = moved[out] @ powers
+    return np.asarray(small * np.exp(found))
 
 
 def from_small_runs(how: Literal["linear", "log-linear", "nearest"]) -> Rule:

@@ -6,9 +6,8 @@
 - ``availability``: the earlier half of Helios' May is known; in the later half jobs arrive, each
   goes to the nodes that ``advisor simulate availability`` would have named, and takes what was
   really free.
-- ``colocation``: Gavel's pairs of jobs on one GPU; what the other pairs on the GPU tell of two
-  jobs (``planners.systems.switchflow``) says how fast each is beside the other: what a user
-  asks in Python who has measured some pairs (docs/planner/colocation.md).
+- ``colocation``: Gavel's pairs of jobs on one GPU; the other pairs on the GPU are the file of
+  ``advisor advise RUN --beside OTHER --pairs FILE``.
 - ``failures``: what saves, restarts and faults cost, against what was published of them.
 """
 
@@ -23,10 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from advisor.advice.neighbours import kept_by_pairs
 from advisor.errors import ModelError
 from advisor.lab.data import FAILURES, GAVEL, HELIOS, PARCAE, POLLUX_QUEUE, TIRESIAS
 from advisor.lab.score import baselines
 from advisor.lab.score.harness import Answers, Blinded, Floats, Protocol, Questions, by
+from advisor.lab.score.scores import Scores
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.goodput import (
     BYTES_PER_PARAMETER,
@@ -52,7 +53,7 @@ from advisor.planners.systems.sas import (
     learn,
     placement,
 )
-from advisor.planners.systems.switchflow import MeasuredPair, Sharer, fit, shared_rates
+from advisor.planners.systems.switchflow import MeasuredPair, fit, rates_by_pairs, shared_rates
 from advisor.records.importers.node_shares import helios_shares
 
 if TYPE_CHECKING:
@@ -319,6 +320,7 @@ AVAILABILITY: Final = Protocol(
 # colocation
 
 _SOURCE: Final = "oracle_motivation"
+COVERAGE: Final = 0.9  # of the intervals that are asked for
 
 
 def read_colocation(data: Path) -> Questions:
@@ -363,37 +365,61 @@ def _both_ways(p: MeasuredPair) -> list[tuple[str, str, float]]:
 def _pairs_say(say: Any) -> Any:
     def rule(rows: Questions, _answered: Any = None) -> Floats:
         """Ask of every pair, the others on its GPU known."""
-        found: list[float] = []
+        found: list[Any] = []
         for pairs in rows.facts.values():
             for at, pair in enumerate(pairs):
                 both = say(pairs[:at] + pairs[at + 1 :], pair)
                 found += both[:1] if pair.first == pair.second else both
-        return np.array(found)
+        return np.array(found, float)
 
     return rule
 
 
-def _law(others: list[MeasuredPair], pair: MeasuredPair) -> tuple[float, float]:
+def _verb(others: list[MeasuredPair], pair: MeasuredPair) -> list[tuple[float, float, float]]:
+    """Return rate, low and high of both, as ``advise --beside RUN --pairs FILE`` has them."""
+    kept = kept_by_pairs(others, pair.first, pair.second, COVERAGE)
+    if kept is None:
+        return [(np.nan, np.nan, np.nan)] * 2
+    return list(zip(kept.rate, kept.low, kept.high, strict=True))
+
+
+def _law(others: list[MeasuredPair], pair: MeasuredPair) -> list[float]:
     known = fit(others)
-    return _shared(*(known.get(name) or _mean_job(known) for name in (pair.first, pair.second)))
+    rates = shared_rates([known[name] for name in (pair.first, pair.second)])
+    return [float(rate) for rate in rates]
 
 
-def _law_of_strangers(others: list[MeasuredPair], pair: MeasuredPair) -> tuple[float, float]:
+def _strangers(others: list[MeasuredPair], pair: MeasuredPair) -> list[float]:
     own = {pair.first, pair.second}
-    known = fit([p for p in others if {p.first, p.second}.isdisjoint(own)])
-    return _shared(_mean_job(known), _mean_job(known))
+    known = [p for p in others if {p.first, p.second}.isdisjoint(own)]
+    return [float(rate) for rate in rates_by_pairs(known, pair.first, pair.second)[0]]
 
 
-def _shared(first: Sharer, second: Sharer) -> tuple[float, float]:
-    a, b = shared_rates([first, second])
-    return float(a), float(b)
+def _nearest(others: list[MeasuredPair], pair: MeasuredPair) -> list[float]:
+    """Return the mean of ln(rate) by the two jobs most alike, each way, in the others' matrix."""
+    sides = [side for p in others for side in _both_ways(p)]
+    names = sorted({name for job, other, _ in sides for name in (job, other)})
+    place = {name: k for k, name in enumerate(names)}
+    logs = np.full((len(names), len(names)), np.nan)
+    for job, other, rate in sides:
+        logs[place[job], place[other]] = np.log(rate)
+    both = np.hstack([logs, logs.T])
+    apart = both[:, None] - both
+    distance = np.sqrt(np.nanmean(apart**2, axis=2))
 
+    def of(job: int, beside: int) -> float:
+        said, weight = [], []
+        for table, me, there in ((logs, job, beside), (logs.T, beside, job)):
+            known = [
+                k for k in np.argsort(distance[me]) if k != me and np.isfinite(table[k, there])
+            ]
+            for k in known[:2]:
+                said.append(table[k, there] + np.nanmean(table[me] - table[k]))
+                weight.append((distance[me, k] + 1e-3) ** -2)
+        return float(np.exp(np.average(said, weights=weight)))
 
-def _mean_job(known: Mapping[str, Sharer]) -> Sharer:
-    return Sharer(
-        exposure=float(np.exp(np.mean([np.log(one.exposure) for one in known.values()]))),
-        pressure=float(np.exp(np.mean([np.log(one.pressure) for one in known.values()]))),
-    )
+    a, b = place[pair.first], place[pair.second]
+    return [of(a, b), of(b, a)]
 
 
 def _median_rate(others: list[MeasuredPair], _pair: MeasuredPair) -> tuple[float, float]:
@@ -421,31 +447,69 @@ def _factors(others: list[MeasuredPair], pair: MeasuredPair) -> tuple[float, flo
     return rate(pair.first, pair.second), rate(pair.second, pair.first)
 
 
+def _colocation_answers(rows: Questions) -> Answers:
+    rate, low, high = _pairs_say(_verb)(rows).T
+    return Answers(value=rate, low=low, high=high)
+
+
 def _colocation_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
-    unseen = Answers(value=_pairs_say(_law_of_strangers)(rows)).scores(rows.truth)
-    return unseen.named("the two jobs in no other pair, ", "MAPE", "median APE")
+    unseen = Answers(value=_pairs_say(_strangers)(rows)).scores(rows.truth)
+    found = unseen.named("the two jobs in no other pair, ", "MAPE", "median APE")
+    for share in _KEPT_SHARES:
+        few = _few_known(rows, share)
+        named = few.named(
+            f"{share:.0%} of the other pairs known, ", "MAPE", "median APE", "coverage"
+        )
+        found |= named
+    return found
+
+
+# Of all pairs, what somebody has measured who has not measured nearly all.
+_KEPT_SHARES: Final = (0.5, 0.25)
+
+
+def _few_known(rows: Questions, share: float) -> Scores:
+    """Score with a part of each GPU's pairs known, drawn once."""
+    drawn = np.random.default_rng(0)
+    kept = {
+        id(pair): bool(is_kept)
+        for pairs in rows.facts.values()
+        for pair, is_kept in zip(pairs, drawn.random(len(pairs)) < share, strict=True)
+    }
+
+    def say(others: list[MeasuredPair], pair: MeasuredPair) -> Any:
+        return _verb([p for p in others if kept[id(p)]], pair)
+
+    rate, low, high = _pairs_say(say)(rows).T
+    return Answers(value=rate, low=low, high=high).scores(rows.truth)
 
 
 COLOCATION: Final = Protocol(
     name="colocation",
     description="rates of two jobs on one GPU over their rates alone, each pair left out",
     rows=read_colocation,
-    answer=lambda rows: Answers(value=_pairs_say(_law)(rows)),
+    answer=_colocation_answers,
+    scores="what `advisor advise --beside RUN --pairs FILE` answers",
     seen=(
         "the form of the law, and the least slowdown that is told from none",
+        "what neighbours correct (rates, not their logarithms), how many of them, and the priors "
+        "of their spread",
         "each job beside other jobs on the same GPU",
     ),
     baselines={
         "constant": _pairs_say(_median_rate),
         "aggressor x victim": _pairs_say(_factors),
+        "the law alone": _pairs_say(_law),
+        "two nearest neighbours in the matrix of pairs": _pairs_say(_nearest),
         "half each": lambda rows, _: np.full(rows.truth.size, 0.5),
     },
     by_group=True,
     figures=_colocation_figures,
     notes=(
-        "no interval: the law says what is kept, not how surely",
         "rows: a job in a pair; a pair of one job with itself is one row",
         "'the two jobs in no other pair': the mean job of the GPU stands for both",
+        "nobody has published two recordings with what they kept of their rates on a GPU: "
+        "`--beside` without `--pairs` is scored on no row",
     ),
 )
 

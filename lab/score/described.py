@@ -48,6 +48,7 @@ from advisor.lab.score.asked import step_on
 from advisor.lab.score.cells import chip_family
 from advisor.lab.score.devices import sibling_figures
 from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Questions, Rule, by
+from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Scores, score
 from advisor.machines.devices import inferred_flop_per_s, suite_device
 from advisor.machines.fleet import lone_fleet
@@ -164,6 +165,7 @@ def _rows(
         unseen=[f"steps on, and rates of, {s.device.name}" for s in steps],
         groups=by(found.device) if groups is None else groups,
         facts=KnownSteps(steps=steps, columns=found, known=known),
+        raw=baselines.described_columns(found, found.device),
     )
 
 
@@ -556,7 +558,17 @@ def read_instance(data: Path) -> Questions:
         unseen=[f"steps on {s.device.name} and its chip" for s in scored],
         groups=by(s.device.name for s in scored),
         facts=_AnchoredFacts(steps=scored, anchors=known, known=read_steps(data)),
+        raw=_anchored_columns(scored, known),
     )
+
+
+def _anchored_columns(steps: list[MeasuredStep], anchors: list[MeasuredStep]) -> RawColumns:
+    told = columns(steps)
+    return RawColumns.of(
+        {"flop": np.bincount(told.row, told.flop), "bytes": np.bincount(told.row, told.bytes),
+         "peak": told.peak, "bandwidth": told.bandwidth, "anchor": [a.seconds for a in anchors]},
+        told.device,
+    )  # fmt: skip
 
 
 def _job(step: MeasuredStep) -> tuple[str, int, float]:

@@ -20,6 +20,7 @@ from advisor.lab.data import LAMBDA, MLPERF, PROFET, TRAINPRED
 from advisor.lab.score import baselines
 from advisor.lab.score.cells import SEEN, CellTable, cell_table, left_out
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Group
 from advisor.machines.devices import suite_device
 from advisor.records import RunRecord
@@ -57,6 +58,15 @@ def _rows(table: CellTable, groups: Mapping[str, Bools] | None = None) -> Questi
         unseen=[f"steps on {gpu}" for gpu in frame["gpu"]],
         groups=by(frame["gpu"]) if groups is None else groups,
         facts=table,
+        raw=RawColumns.of(
+            {
+                "batch": frame["batch"],
+                "peak": table.cells.peak,
+                "bandwidth": table.cells.bandwidth,
+            },
+            frame["gpu"],
+            {"model": frame["model"], "precision": frame["precision"]},
+        ),
         notes=table.notes,
     )
 

@@ -39,6 +39,7 @@ QUESTIONS: Final = {
     "scaling-nominal": "the same from one GPU and the links as sold, the cluster left out",
     "series-mlperf": "MLPerf's larger systems from one run on the smallest of their series",
     "layouts": "a transformer's step as its user types it, its source table left out",
+    "mixed": "a transformer's step over unlike machines, its table left out",
     "pipeline": "a transformer on more than 16 GPUs after own runs on fewer, 10 Gb/s between them",
     "finetune": "a fine-tuning step, asked as a user asks",
     "blackwell": "a transformer's step on Blackwell, its table left out",
@@ -55,6 +56,7 @@ QUESTIONS: Final = {
     "failures": "what saves, restarts and faults cost",
     "queue": "completion on a shared cluster, against Tiresias' simulator",
 }
+_RULE_ALONE: Final = "always the same, at least twice as large after a failure"
 # Protocol -> (label, where in the record, kind) of what is shown besides.
 SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     "gpu": (
@@ -88,6 +90,11 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
         ("up to twice the size, median", ("groups", "size x 1 to 2", "median_ape_fraction"),
          "error"),
         ("8 to 32 times, median", ("groups", "size x 8 to 32", "median_ape_fraction"), "error"),
+    ),
+    "mixed": (
+        ("rank correlation of a job's layouts",
+         ("figures", "rank correlation of a job's layouts, mean"), "ratio"),
+        ("regret of the layout chosen", ("figures", "regret of the layout chosen, mean"), "error"),
     ),
     "pipeline": (
         ("GPT-1.5B, mean", ("groups", "gpt-1.5b", "mape_fraction"), "error"),
@@ -155,6 +162,10 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     "colocation": (
         ("the two jobs in no other pair, mean", ("figures", "the two jobs in no other pair, MAPE"),
          "error"),
+        ("half of the other pairs known, mean",
+         ("figures", "50% of the other pairs known, MAPE"), "error"),
+        ("a quarter known, mean", ("figures", "25% of the other pairs known, MAPE"), "error"),
+        ("interval there", ("figures", "25% of the other pairs known, coverage"), "coverage"),
     ),
     "availability": tuple(
         (f"4 workers, {hours} h, {way}: mean hours",
@@ -170,7 +181,8 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
     ),
     "ranking": tuple(
         (f"{suite}, {who}", ("figures", f"{suite}, {who}: cost over best"), "ratio")
-        for suite in ("scout", "ibm", "trainpred") for who in ("ours", "always the same")
+        for suite in ("scout", "ibm", "trainpred")
+        for who in ("ours", "always the same", _RULE_ALONE)
     ),
 }  # fmt: skip
 # Protocols whose groups are devices of one suite -> what the column is called.

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError, UsageError
+from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import THE_PRODUCT, Blind, Form, Group, Scores, Validation, score
 from advisor.quantities import REACH_90
 
@@ -33,8 +34,8 @@ class Questions:
     ``questions`` are in words; what they say as objects, and what baselines need, is in ``facts``.
     ``truth`` is positive, nan where it stayed undecided. ``unseen`` names, a row, the measurements
     that nobody may have seen who answers. ``groups`` are masks in the order in which they are
-    shown; ``counted`` are the rows of the total where some stand in groups alone; ``notes`` say
-    what was left out.
+    shown; ``counted`` are the rows of the total where some stand in groups alone; ``raw`` is what
+    models without physics are fitted to; ``notes`` say what was left out.
     """
 
     questions: Sequence[str]
@@ -43,10 +44,13 @@ class Questions:
     groups: Mapping[str, Bools] = field(default_factory=dict)
     counted: Bools | None = None
     facts: Any = None
+    raw: RawColumns | None = None
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Refuse columns of unlike lengths."""
+        if self.raw is not None and len(self.raw.x) != self.truth.size:
+            raise ValueError("raw columns are one a row")
         if not len(self.questions) == len(self.unseen) == self.truth.size:
             raise ValueError("questions, unseen and truth are one a row")
 
@@ -167,6 +171,8 @@ def evaluate(protocol: Protocol, rows: Questions, answers: Answers) -> Validatio
     """Score anybody's answers to a protocol's rows, with the baselines on the same rows."""
     answered = np.isfinite(answers.value) & np.isfinite(rows.truth)
     said = {name: rule(rows, answered) for name, rule in protocol.baselines.items()}
+    if rows.raw is not None:
+        said |= rows.raw.plain_models(rows.truth, answered)
     rules = {
         name: one if isinstance(one, Answers) else Answers(value=one)
         for name, one in {**said, **answers.others}.items()

@@ -253,6 +253,7 @@ def read_layouts(data: Path) -> Questions:
         groups=groups,
         counted=dense,
         facts=LayoutFacts(rows=rows, is_dense=dense, family=family, model=load()),
+        raw=baselines.layout_columns(rows, rows.table),
         notes=(f"{rows.left_out} successful runs are not transformers with a layout",),
     )
 

@@ -24,6 +24,7 @@ from advisor.lab.fit.described import read_steps, recorded_rows
 from advisor.lab.fit.described_columns import MeasuredStep, columns
 from advisor.lab.fit.device import fit_residual, parameters_of
 from advisor.lab.fit.efficiencies import StepModel
+from advisor.lab.score import baselines
 from advisor.lab.score.asked import step_on
 from advisor.lab.score.harness import Answers, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import Group
@@ -65,6 +66,7 @@ def read_recorded(data: Path) -> Questions:
         groups=by(f"{s.suite}, {s.precision}, batch {_size(s.batch)}" for s in steps)
         | by(f"{s.device.name}" for s in steps),
         facts=_Facts(steps=steps, works=[r.work for r in rows], own=rows, known=read_steps(data)),
+        raw=baselines.described_columns(columns(rows), [s.device.name for s in steps]),
     )
 
 
@@ -174,23 +176,9 @@ def _nearest(rows: Questions, _answered: np.ndarray) -> Floats:
     return np.array(found)
 
 
-def _additive(rows: Questions, _answered: np.ndarray) -> Floats:
-    """Fit ln(step) as a sum: products, traffic, calls, rates of the device, precision."""
-    facts: _Facts = rows.facts
-    d = columns(facts.own)
-    amounts = [np.bincount(d.row, c, d.log_s.size) for c in (d.flop, d.bytes, d.count)]
-    x = np.c_[np.log(amounts).T, d.log_rates, d.is_half, np.ones(d.log_s.size)]
-    y, found = np.log(rows.truth), []
-    for i, others in _rows(rows):
-        weights = np.linalg.lstsq(x[others], y[others], rcond=None)[0]
-        found.append(math.exp(float(x[i] @ weights)))
-    return np.array(found)
-
-
 _RULES: Final[Mapping[str, Rule]] = {
     "one constant times roofline": _one_constant,
     f"roofline and {NEIGHBOURS} nearest": _nearest,
-    "additive model of logarithms": _additive,
 }
 
 RECORDED: Final = Protocol(

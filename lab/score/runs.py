@@ -47,11 +47,13 @@ from advisor.lab.fit.campaigns import (
 )
 from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.raw import RawColumns
 from advisor.learned import features
 from advisor.learned.base import RunRegressor
 from advisor.learned.choose import (
     Runs,
     anchor_of,
+    cell,
     chosen_ratio,
     constant_answer,
     in_order,
@@ -104,6 +106,7 @@ def _run_rows(asked: Problem, tested: Bools) -> Questions:
         unseen=[f"runs of {r.job.family}" for r in records],
         groups={name: mask for name, mask in by(families).items() if name},
         facts=TestedRuns(asked=asked, tested=tested),
+        raw=RawColumns(x=np.nan_to_num(asked.X), fold=asked.groups.tolist()),
     )
 
 
@@ -117,6 +120,22 @@ def _read_minutes(data: Path) -> Questions:
     names = {record.record_id for record in minutes}
     asked = problem_of([*seconds, *minutes])
     return _run_rows(asked, np.array([r.record_id in names for r in asked.records]))
+
+
+def by_configuration(rows: Questions, answered: Bools) -> Floats:
+    """Return physics times the median ratio of other programs' runs on the same configuration."""
+    asked: Problem = rows.facts.asked
+    cells = np.array([cell(record) for record in asked.records])
+    ratio = np.log(asked.truth) - asked.offset
+    found = np.full(rows.truth.size, np.nan)
+    for i in np.flatnonzero(answered):
+        others = (asked.groups != asked.groups[i]) & ~asked.is_censored
+        here = others & (cells == cells[i])
+        found[i] = asked.offset[i] + np.median(ratio[here if here.any() else others])
+    return np.asarray(np.exp(found), float)
+
+
+_CONFIGURATION: Final = {"physics x the configuration's median ratio": by_configuration}
 
 
 def shipped_choice() -> str:
@@ -225,6 +244,7 @@ OWN: Final = Protocol(
     description="Time of our own runs, each program left out in turn.",
     rows=_read_seconds,
     answer=_own_answers,
+    baselines=_CONFIGURATION,
     scores=lambda _: (
         f"what recommend asks where it covers a job: physics corrected by guarded "
         f"{shipped_choice()} (trained_models/runs), fitted anew for each split"
@@ -283,6 +303,7 @@ MINUTES: Final = Protocol(
     description="Time of jobs of about a minute, from a partial run of at most 5 %.",
     rows=_read_minutes,
     answer=_minutes_answers,
+    baselines=_CONFIGURATION,
     form="none chosen",
     scores=lambda _: (
         "what recommend asks where it covers a job: physics corrected by guarded "
@@ -321,7 +342,7 @@ def _read_thesis(data: Path) -> Questions:
     tested[test] = True
     rows = _run_rows(asked, tested)
     # This protocol scores runs that were cut short, too.
-    return replace(rows, truth=np.where(tested, asked.truth, np.nan), groups={})
+    return replace(rows, truth=np.where(tested, asked.truth, np.nan), groups={}, raw=None)
 
 
 def _estimators(kind: Kind) -> dict[str, Callable[[], RunRegressor]]:
@@ -419,6 +440,7 @@ _COLLECTIONS: Final = (
 _LEAST_CHOICES: Final = 2
 OURS: Final = "ours"
 CONSTANT: Final = "always the same"
+RULE: Final = "always the same, at least twice as large after a failure"
 RANDOM: Final = "at random"
 
 
@@ -446,10 +468,12 @@ class KnownJob:
         return {
             OURS: walked_ratio(runs, self.job, answer, spent, has_growth=True),
             CONSTANT: walked_ratio(runs, self.job, usual, spent),
+            RULE: walked_ratio(runs, self.job, usual, spent, has_growth=True),
             RANDOM: random_ratio(runs, self.job, spent),
         }, {
             OURS: chosen_ratio(runs, self.job, answer),
             CONSTANT: chosen_ratio(runs, self.job, usual),
+            RULE: chosen_ratio(runs, self.job, usual),
             RANDOM: float(np.nanmean(runs.ratios[self.job])),
         }
 
@@ -506,7 +530,9 @@ def _ranking_answers(rows: Questions) -> Answers:
             label = f"{choice.collection}, {rule}: cost over best"
             figures.setdefault(label, []).append(paid[rule])
             figures.setdefault(f"{label}, had failures been known", []).append(free[rule])
-    ratios = {rule: np.round([p[rule] for p, _ in both], 6) for rule in (OURS, CONSTANT, RANDOM)}
+    ratios = {
+        rule: np.round([p[rule] for p, _ in both], 6) for rule in (OURS, CONSTANT, RULE, RANDOM)
+    }
     return Answers(
         value=ratios.pop(OURS),
         others=ratios,
@@ -576,6 +602,15 @@ def read_published(path: Path, *, is_own: bool = True) -> Questions:
         unseen=[f"campaigns of {c.family}" for c in runs],
         groups={n: m for some in labels for n, m in by(some, is_sorted=False).items()},
         facts=Campaigns(found=found, rows=rows, known=known),
+        raw=RawColumns.of(
+            {
+                "parameters": [c.parameters or np.nan for c in runs],
+                "tokens": [c.tokens or np.nan for c in runs],
+                "accelerators": [c.accelerators or np.nan for c in runs],
+            },
+            [c.family for c in runs],
+            {"accelerator": [c.accelerator for c in runs], "year": [c.year for c in runs]},
+        ),
         notes=_campaign_notes(found, left_out),
     )
 

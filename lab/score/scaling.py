@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +46,7 @@ from advisor.lab.fit.scaling import (
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import predictor, step_on
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, Rule, by
+from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import score
 from advisor.machines.cluster import one_group
 from advisor.machines.devices import suite_device
@@ -94,8 +95,9 @@ class Application:
 
 
 def _application_rows(
-    found: Sequence[Application], groups: Mapping[str, Bools], **more: Any
-) -> Questions:
+    found: Sequence[Application], groups: Mapping[str, Bools], raw: RawColumns | None = None,
+    **more: Any,
+) -> Questions:  # fmt: skip
     told = [(a, i) for a in found for i in range(a.wanted.step_s.size)]
     return Questions(
         questions=[
@@ -106,8 +108,21 @@ def _application_rows(
         truth=np.concatenate([a.wanted.step_s for a in found]),
         groups=groups,
         facts=found,
+        raw=_application_columns(found) if raw is None else raw,
         **more,
     )
+
+
+def _application_columns(found: Sequence[Application]) -> RawColumns:
+    """Return the larger placements, and behind them those on few GPUs, which are known."""
+    told = [(a, a.wanted.placements) for a in found] + [(a, a.known.placements) for a in found]
+    names = [f"{a.cluster} {a.name}" for a, at in told for _ in at.batch]
+    amounts = {
+        name: np.concatenate([getattr(at, name) for _, at in told])
+        for name in ("nodes", "per_node", "workers", "batch")
+    }
+    seconds = np.concatenate([a.known.step_s for a in found])
+    return RawColumns.of(amounts, names, {"application": names}, seconds)
 
 
 def _per_row(found: Sequence[Application], value: Callable[[Application], Any]) -> list[Any]:
@@ -380,8 +395,20 @@ def read_nominal(data: Path) -> Questions:
         )
     names = _per_row(found, lambda a: a.cluster)
     return _application_rows(
-        found, by(names, is_sorted=False), unseen=[f"steps on {name}" for name in names]
-    )
+        found, by(names, is_sorted=False), _nominal_columns(found, names),
+        unseen=[f"steps on {name}" for name in names],
+    )  # fmt: skip
+
+
+def _nominal_columns(found: Sequence[Nominal], clusters: Sequence[str]) -> RawColumns:
+    """Return placements, the step on one GPU and the gradients; the cluster is left out."""
+    amounts: dict[str, Any] = {
+        name: np.concatenate([getattr(a.wanted.placements, name) for a in found])
+        for name in ("nodes", "per_node", "workers", "batch")
+    }
+    amounts["alone"] = np.concatenate([a.alone_s for a in found if a.alone_s is not None])
+    amounts["gradients"] = _per_row(found, lambda a: a.gradient_bytes)
+    return RawColumns.of(amounts, clusters)
 
 
 def _planned(rows: Questions, constants: ScalingParameters | None = None) -> Floats:
@@ -524,9 +551,17 @@ def read_mlperf_series(data: Path) -> Questions:
         truth=np.array([p.large.samples_per_s for p in pairs]),
         unseen=["every other entry of the series"] * len(pairs),
         groups=by(names) | bands,
+        raw=RawColumns.of(
+            {"small": [p.small.samples_per_s for p in pairs], "growth": growth,
+             "accelerators": [p.large.accelerators for p in pairs],
+             "batch": [p.large.batch for p in pairs],
+             "batch growth": [p.large.batch / p.small.batch for p in pairs]},
+            names,
+        ),
         facts={
             "pairs": pairs, "growth": growth, "name": names,
             "small": np.array([p.small.samples_per_s for p in pairs]),
+            "share": np.array([p.large.batch / p.small.batch for p in pairs]) / growth,
         },
     )  # fmt: skip
 
@@ -543,6 +578,7 @@ SERIES_MLPERF: Final = Protocol(
     baselines={
         "linear": baselines.linear_growth,
         "one power of the size, other benchmarks'": baselines.power_of_growth,
+        "two powers, of the size and of a device's samples": baselines.powers_of_growth_and_share,
         "the small system's": baselines.same_as("small"),
     },
     notes=(
@@ -577,7 +613,16 @@ def _peer_rows(peers: PeerRows[Any], what: str, truth: Floats, facts: dict[str, 
         unseen=[f"recordings of {model}" for model in peers.models],
         groups=by(peers.models),
         facts={"peers": peers, **facts},
+        raw=_peer_columns(peers.peers, facts, peers.models),
     )
+
+
+def _peer_columns(peers: Any, facts: Mapping[str, Any], models: Any) -> RawColumns:
+    amounts = {
+        one.name: np.nan_to_num(getattr(peers, one.name), posinf=_NOMINAL_BYTES_PER_S)
+        for one in fields(peers)
+    }
+    return RawColumns.of({**amounts, **facts}, models)
 
 
 def read_cluster(data: Path) -> Questions:

@@ -51,6 +51,7 @@ from advisor.lab.score.asked import (
     predictor,
 )
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.layouts import asked_after, calibrated, errors_by_size
 from advisor.lab.score.scores import Group, Scores, score
 from advisor.machines.cluster import one_group
@@ -99,6 +100,7 @@ def read_finetune(data: Path) -> Questions:
         [finetune_rows.fold("model", r.model) for r in runs],
         groups=by((r.model for r in runs), prefix="model ", is_sorted=False),
         facts=_Runs(runs=runs, left_out=left_out),
+        raw=baselines.layout_columns(columns_of(runs), [r.model for r in runs]),
     )
 
 
@@ -297,6 +299,21 @@ def read_pipeline(data: Path) -> Questions:
         unseen=[f"{name} on more than {MOST_GPUS} GPUs" for name in names],
         groups=by(names),
         facts=cut,
+        raw=_pipeline_columns(cut),
+    )
+
+
+def _pipeline_columns(cut: Halves) -> RawColumns:
+    """Return layouts of the larger runs, and behind them of the smaller, which are known."""
+    import pandas as pd
+
+    many, few = (
+        pd.concat([halves[k].assign(of=name) for name, halves in cut.items()]) for k in (1, 0)
+    )
+    every = pd.concat([many, few])
+    amounts = {name: every[name] for name in ("accelerators", *_COLUMNS)}
+    return RawColumns.of(
+        amounts, ["larger"] * len(every), {"model": every["of"]}, few.step_s.to_numpy(float)
     )
 
 
@@ -404,6 +421,7 @@ def read_oom(data: Path) -> Questions:
         unseen=[f"layouts/{t}" for t in table],
         groups=by(table, is_sorted=False),
         facts=known,
+        raw=baselines.layout_columns(known.rows, table),
     )
 
 

@@ -1,5 +1,4 @@
 #!/usr/bin/env python
-# coding: utf-8
 # zoo: steps=480 args="" minute=yes needs=torch,sklearn
 
 # # Housing prices

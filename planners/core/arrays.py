@@ -355,6 +355,16 @@ def passed_layers_share(shapes: Shapes, layouts: Layouts) -> Floats:
     return np.asarray(np.minimum(share, 1.0))
 
 
+# Width of activations and of what is sent of them, against 16 bits, by precision of the products
+# (``PRECISIONS``): single precision stays so between products.
+_WIDTH: Final = (1.0, 1.0, 1.0, 2.0)
+
+
+def activation_width(precision: Column) -> Floats:
+    """Return the width of activations in a precision, over 16 bits."""
+    return pick(_WIDTH, precision)
+
+
 def pick(values: Sequence[Column], code: Column) -> Floats:
     """Return the value that each code names."""
     if np.ndim(code) == 0:  # the values may then be columns themselves

@@ -1,4 +1,4 @@
-"""All layouts of a transformer over groups of unlike machines, each group holding its own stages.
+"""All layouts of a transformer over groups of unlike machines.
 
 | here               | meaning                                                                  |
 |--------------------|--------------------------------------------------------------------------|
@@ -11,13 +11,19 @@ a column; layers are apportioned in ``planners.layouts.mixed``. step = sum of th
 and sends +
 (m-1) x the slowest + the slowest group's reduction and optimizer, as ``stage_partition``. One kind
 of machine is ``planners.layouts.search``'s case.
+
+Each group holds its own stages, or stages span groups: ranks are counted through the groups in
+order, as Megatron-LM counts them, and a stage is the next D tp of them. Micro-batches are shared
+evenly, so a stage of several kinds is as slow, and has as much room, as the least of them. The
+columns of such a choice have stages of a *set* of groups where others have stages of a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations, product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from itertools import groupby, permutations, product
 from typing import Final
 
 import numpy as np
@@ -32,6 +38,7 @@ from advisor.planners.core import (
     Layouts,
     PlanningError,
     Transformer,
+    activation_width,
     layer_parameters,
 )
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors
@@ -127,6 +134,7 @@ def group_stages(
     network = float(here.network_bytes_per_s) / side_by_side
     width = problem.transformer.hidden / tp
     boundary = 2 * columns.micro_batch * float(problem.transformer.sequence) * width
+    boundary = boundary * activation_width(here.precision)
     send = boundary / (parameters.pp_efficiency * network) + parameters.pp_latency_s
     fixed, each, weights, embedding = _memory(problem, columns, group, len(problems))
     room = np.maximum(problem.capacity_bytes - fixed, 0.0)
@@ -266,8 +274,9 @@ class MixedPlan:
     """A pipeline over groups."""
 
     order: tuple[int, ...]  # groups in pipeline order
-    # of each group in pipeline order; ``pp`` counts the group's own stages
+    # of each group in pipeline order; ``pp`` counts the stages that it has a part in
     layouts: tuple[Layout, ...]
+    groups_by_stage: tuple[tuple[int, ...], ...]  # places in ``order``; several where one spans
     layers: tuple[int, ...]  # of every stage in pipeline order
     step_s: float
     stage_s: tuple[float, ...]  # one micro-batch on every stage [s]
@@ -291,21 +300,35 @@ def search_mixed(
     """
     transformer = groups[0].problem.transformer
     check_sizes(transformer, sum(g.nodes for g in groups), global_batch)
+    cut = space.stage_layers
+    if cut is not None and (min(cut) < 1 or sum(cut) != transformer.layers):
+        raise PlanningError(
+            f"stages of {', '.join(map(str, cut))} layers do not hold the model's "
+            f"{transformer.layers}",
+            hint="give the layers of every stage in order: --stage-layers 14,10",
+            exit_code=2,
+        )
     best: MixedPlan | None = None
     considered = fitting = 0
     shortest = np.inf
     for order in _orders(len(groups)):
         ordered = [groups[i] for i in order]
-        columns = _candidates(transformer, ordered, global_batch, same_tp, space)
-        if not columns.width.size:
-            continue
-        found = _evaluate([g.problem for g in ordered], columns)
-        considered += columns.width.size
-        fitting += int(np.count_nonzero(np.isfinite(found.step_s)))
-        shortest = min(shortest, float(found.missing_bytes.min()))
-        row = int(np.argmin(found.step_s))
-        if np.isfinite(found.step_s[row]) and (best is None or found.step_s[row] < best.step_s):
-            best = _describe(order, columns, found, row, transformer.layers)
+        for spans, columns in (
+            *_candidates(transformer, ordered, global_batch, same_tp, space),
+            *_spanning(transformer, ordered, global_batch, space),
+        ):
+            held = [[ordered[i].problem for i in span] for span in spans]
+            found = _evaluate(held, columns, space.stage_layers)
+            considered += columns.width.size
+            fitting += int(np.count_nonzero(np.isfinite(found.step_s)))
+            shortest = min(shortest, float(found.missing_bytes.min()))
+            row = int(np.argmin(found.step_s))
+            if np.isfinite(found.step_s[row]) and (
+                best is None or found.step_s[row] < best.step_s
+            ):
+                best = _describe(
+                    order, spans, columns, found, row, transformer.layers, space.stage_layers
+                )
     if best is None:
         raise _nothing(transformer, groups, considered, shortest)
     return replace(best, considered=considered, fitting=fitting)
@@ -337,26 +360,81 @@ def _nothing(
     )
 
 
+Spans = tuple[tuple[int, ...], ...]  # which groups hold the stages of each column of ``tp``
+
+
+def _shared_choices(
+    width: int, global_batch: int, space: SearchSpace
+) -> list[tuple[int, int, int, int, int]]:
+    """Return width, micro-batch, micro-batches, recomputation and ZeRO stage of all choices."""
+    modes = [i for i, name in enumerate(RECOMPUTES) if name in space.recomputes]
+    stages = [zero for zero in (0, 1) if zero in space.zero_stages]
+    if (
+        space.cp not in (None, 1)
+        or space.ep not in (None, 1)
+        or max(space.min_cp, space.min_ep) > 1
+        or global_batch % width
+    ):
+        return []  # neither is spread over unlike machines
+    each = global_batch // width
+    most_micro = max(min(MOST_MICRO_BATCH, space.max_micro_batch), space.micro_batch or 1)
+    return [
+        (width, micro, each // micro, recompute, zero)
+        for micro in divisors(each, most_micro)
+        if space.micro_batch in (None, micro) and space.accumulation_steps in (None, each // micro)
+        for recompute in modes
+        for zero in (stages if width > 1 else stages[:1])
+    ]
+
+
+def _spanning(
+    transformer: Transformer, groups: Sequence[MachineGroup], global_batch: int,
+    space: SearchSpace,
+) -> Iterator[tuple[Spans, MixedColumns]]:  # fmt: skip
+    """Yield the choices in which some stage has devices of several groups, tp the same in all."""
+    ends = np.cumsum([g.devices for g in groups])
+    total = int(ends[-1])
+    narrowest = int(np.gcd.reduce([int(g.problem.machines.devices_per_node) for g in groups]))
+    for tp in divisors(narrowest):
+        if (
+            transformer.heads % tp
+            or space.tp not in (None, tp)
+            or not space.min_tp <= tp <= space.max_tp
+        ):
+            continue
+        for width in divisors(total // tp):
+            stages = total // tp // width
+            if stages > transformer.layers or space.pp not in (None, stages):
+                continue
+            if stages < space.min_pp:
+                continue
+            starts = np.arange(stages) * width * tp
+            first = np.searchsorted(ends, starts, "right").tolist()
+            last = np.searchsorted(ends, starts + width * tp - 1, "right").tolist()
+            of_stage = [tuple(range(a, b + 1)) for a, b in zip(first, last, strict=True)]
+            if all(len(one) == 1 for one in of_stage):
+                continue  # each group holds its own
+            runs = [(span, len(list(same))) for span, same in groupby(of_stage)]
+            rows = _shared_choices(width, global_batch, space)
+            if rows:
+                degrees = [degree for _, pp in runs for degree in (tp, pp)]
+                table = np.array([(*row, *degrees) for row in rows], dtype=np.int64)
+                yield tuple(span for span, _ in runs), _columns(table)
+
+
 def _candidates(
     transformer: Transformer,
     groups: Sequence[MachineGroup],
     global_batch: int,
     same_tp: bool,
     space: SearchSpace,
-) -> MixedColumns:
-    modes = [i for i, name in enumerate(RECOMPUTES) if name in space.recomputes]
-    stages = [zero for zero in (0, 1) if zero in space.zero_stages]
-    most_micro = min(MOST_MICRO_BATCH, space.max_micro_batch)
-    if (
-        space.cp not in (None, 1)
-        or space.ep not in (None, 1)
-        or max(space.min_cp, space.min_ep) > 1
-    ):
-        modes = []  # neither is spread over unlike machines
+) -> Iterator[tuple[Spans, MixedColumns]]:
+    """Yield the choices in which each group holds its own stages, if there are any."""
     common = int(np.gcd.reduce([g.devices for g in groups]))
     rows = []
     for width in divisors(common):
-        if global_batch % width:
+        shared = _shared_choices(width, global_batch, space)
+        if not shared:
             continue
         of_groups = [
             [
@@ -376,25 +454,22 @@ def _candidates(
                 continue
             if total <= transformer.layers:
                 degrees = [degree for pair in choice for degree in pair]
-                rows += [
-                    (width, micro, global_batch // width // micro, recompute, zero, *degrees)
-                    for micro in divisors(
-                        global_batch // width, max(most_micro, space.micro_batch or 1)
-                    )
-                    if space.micro_batch in (None, micro)
-                    and space.accumulation_steps in (None, global_batch // width // micro)
-                    for recompute in modes
-                    for zero in (stages if width > 1 else stages[:1])
-                ]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 5 + 2 * len(groups))
+                rows += [(*one, *degrees) for one in shared]
+    if rows:
+        yield tuple((i,) for i in range(len(groups))), _columns(np.array(rows, dtype=np.int64))
+
+
+def _columns(table: Ints) -> MixedColumns:
+    """Return rows of the shared choices, and of tp and pp of every column of stages."""
+    held = (table.shape[1] - 5) // 2
     return MixedColumns(
         width=table[:, 0],
         micro_batch=table[:, 1],
         steps=table[:, 2],
         recompute=table[:, 3],
         zero_stage=table[:, 4],
-        tp=[table[:, 5 + 2 * i] for i in range(len(groups))],
-        pp=[table[:, 6 + 2 * i] for i in range(len(groups))],
+        tp=[table[:, 5 + 2 * i] for i in range(held)],
+        pp=[table[:, 6 + 2 * i] for i in range(held)],
     )
 
 
@@ -410,20 +485,73 @@ class _Evaluated:
     head_s: Floats
 
 
-def _evaluate(problems: Sequence[LayoutProblem], columns: MixedColumns) -> _Evaluated:
+def _slowest(of: Sequence[GroupStages]) -> GroupStages:
+    """Return the stages that devices of several kinds hold together."""
+    worst = {
+        one.name: reduce(
+            np.minimum if one.name in _LEAST else np.maximum,
+            [getattr(stages, one.name) for stages in of],
+        )
+        for one in fields(GroupStages)
+    }
+    return GroupStages(**worst)
+
+
+_LEAST: Final = ("most", "ring_bytes_per_s", "stream_bytes_per_s")
+
+
+def _as_cut(
+    cut: Sequence[int], columns: MixedColumns, stages: Sequence[GroupStages], head_s: Floats
+) -> tuple[list[Ints], Ints, Floats, Ints]:
+    """Return what ``apportion`` does, and layers by column of stages, where the cut is given."""
+    counts = [np.zeros_like(columns.width) for _ in stages]
+    totals = np.zeros((len(stages), columns.width.size), np.int64)
+    slowest = np.where(columns.stages == len(cut), 0.0, np.inf)
+    ends = np.cumsum(columns.pp, axis=0)
+    for stage, layers in enumerate(cut):
+        of = np.argmax(ends > stage, axis=0)
+        for k, one in enumerate(stages):
+            here = (of == k) & (stage < ends[-1])
+            counts[k] = np.where(here, np.maximum(counts[k], layers), counts[k])
+            totals[k] += np.where(here, layers, 0)
+            took = layers * one.layer_s + (head_s if stage == len(cut) - 1 else 0.0)
+            took = np.where(layers <= one.most, took, np.inf)
+            slowest = np.where(here, np.maximum(slowest, took), slowest)
+    last = np.full(columns.width.shape, cut[-1], dtype=np.int64)
+    return counts, last, slowest, totals
+
+
+def _evaluate(
+    held: Sequence[Sequence[LayoutProblem]], columns: MixedColumns,
+    cut: Sequence[int] | None = None,
+) -> _Evaluated:  # fmt: skip
+    """Evaluate the columns.
+
+    ``held``: of every column of stages, the kinds that hold it; ``cut``: layers by stage, where
+    they are given.
+    """
+    problems = [kinds[0] for kinds in held]
     transformer = problems[0].transformer
-    stages = [group_stages(problems, columns, i) for i in range(len(problems))]
-    last_group = len(problems) - 1
-    head = head_s(problems[-1].case(columns.layouts(last_group))) * problems[-1].device_factor
+    stages = [
+        _slowest(
+            [group_stages([*problems[:i], kind, *problems[i + 1 :]], columns, i) for kind in kinds]
+        )
+        for i, kinds in enumerate(held)
+    ]
+    last_layouts = columns.layouts(len(held) - 1)
+    heads = [head_s(kind.case(last_layouts)) * kind.device_factor for kind in held[-1]]
+    head = reduce(np.maximum, heads)
     head = np.broadcast_to(head, columns.width.shape)
-    layers, last, slowest = apportion(
-        transformer.layers, columns.pp, [s.layer_s for s in stages], [s.most for s in stages], head
-    )
-    fits = np.isfinite(slowest)
-    totals = np.stack([p * n for p, n in zip(columns.pp, layers, strict=True)])
-    totals[-1] += last - layers[-1]
     speeds = np.stack([s.layer_s for s in stages])
-    totals = _relieved(totals, np.stack(columns.pp), speeds, transformer.layers)
+    if cut is not None:
+        layers, last, slowest, totals = _as_cut(cut, columns, stages, head)
+    else:
+        room = [s.most for s in stages]
+        layers, last, slowest = apportion(transformer.layers, columns.pp, list(speeds), room, head)
+        totals = np.stack([p * n for p, n in zip(columns.pp, layers, strict=True)])
+        totals[-1] += last - layers[-1]
+        totals = _relieved(totals, np.stack(columns.pp), speeds, transformer.layers)
+    fits = np.isfinite(slowest)
     work = (totals * speeds).sum(axis=0) + head
     send = np.stack([s.send_s for s in stages])
     sends = 2 * np.sum([p * s.send_s for p, s in zip(columns.pp, stages, strict=True)], axis=0)
@@ -436,7 +564,7 @@ def _evaluate(problems: Sequence[LayoutProblem], columns: MixedColumns) -> _Eval
     )
     return _Evaluated(
         step_s=np.where(fits, step, np.inf),
-        missing_bytes=_missing(transformer.layers, problems, columns, stages),
+        missing_bytes=_missing(transformer.layers, held, columns, stages),
         stages=stages,
         layers=layers,
         last=last,
@@ -460,27 +588,34 @@ def _relieved(totals: Ints, stages: Ints, speeds: Floats, layers: int) -> Ints:
 
 def _missing(
     layers: int,
-    problems: Sequence[LayoutProblem],
+    held: Sequence[Sequence[LayoutProblem]],
     columns: MixedColumns,
     stages: Sequence[GroupStages],
 ) -> Floats:
     """Return how much the fullest device lacks if every stage holds an even share of layers."""
     share = np.ceil(layers / columns.stages)
     short = [
-        s.fixed_bytes + share * s.layer_bytes - p.capacity_bytes
-        for s, p in zip(stages, problems, strict=True)
+        s.fixed_bytes + share * s.layer_bytes - min(kind.capacity_bytes for kind in kinds)
+        for s, kinds in zip(stages, held, strict=True)
     ]
     return np.asarray(np.maximum(np.max(short, axis=0), 0.0))
 
 
 def _describe(
-    order: tuple[int, ...], columns: MixedColumns, found: _Evaluated, row: int, layers: int
+    order: tuple[int, ...],
+    spans: Spans,
+    columns: MixedColumns,
+    found: _Evaluated,
+    row: int,
+    layers: int,
+    cut: Sequence[int] | None,
 ) -> MixedPlan:
     counts, speed = [], []
     for n, pp, s in zip(found.layers, columns.pp, found.stages, strict=True):
         counts += [int(n[row])] * int(pp[row])
         speed += [float(s.layer_s[row])] * int(pp[row])
     counts[-1] = int(found.last[row])
+    counts = counts if cut is None else list(cut)
     while sum(counts) > layers:
         # As ``_relieved``: the group slowest a layer first, its fullest and latest stage.
         spare = [i for i, n in enumerate(counts) if n > 1]
@@ -489,26 +624,31 @@ def _describe(
         counts[fullest] -= 1
     stage_s = [n * t for n, t in zip(counts, speed, strict=True)]
     stage_s[-1] += float(found.head_s[row])
+    used = [
+        float(s.fixed_bytes[row] + n[row] * s.layer_bytes[row])
+        for n, s in zip(found.layers, found.stages, strict=True)
+    ]
+    holding = [[k for k, span in enumerate(spans) if group in span] for group in range(len(order))]
     return MixedPlan(
         order=order,
+        groups_by_stage=tuple(
+            span for span, pp in zip(spans, columns.pp, strict=True) for _ in range(int(pp[row]))
+        ),
         layouts=tuple(
             Layout(
                 dp=int(columns.width[row]),
-                tp=int(tp[row]),
-                pp=int(pp[row]),
+                tp=int(columns.tp[own[0]][row]),
+                pp=int(sum(columns.pp[k][row] for k in own)),
                 micro_batch=int(columns.micro_batch[row]),
                 accumulation_steps=int(columns.steps[row]),
                 zero_stage=int(columns.zero_stage[row]),
                 recompute=RECOMPUTES[int(columns.recompute[row])],
-                is_sequence_parallel=bool(tp[row] > 1),
+                is_sequence_parallel=bool(columns.tp[own[0]][row] > 1),
             )
-            for tp, pp in zip(columns.tp, columns.pp, strict=True)
+            for own in holding
         ),
         layers=tuple(counts),
         step_s=float(found.step_s[row]),
         stage_s=tuple(stage_s),
-        memory_bytes=tuple(
-            float(s.fixed_bytes[row] + n[row] * s.layer_bytes[row])
-            for n, s in zip(found.layers, found.stages, strict=True)
-        ),
+        memory_bytes=tuple(max(used[k] for k in own) for own in holding),
     )

@@ -82,6 +82,8 @@ class SearchSpace:
     ep: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int | None = None
+    # layers of each stage over unlike machines; None leaves the cut to the planner
+    stage_layers: tuple[int, ...] | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     # hierarchical sharding: state shared by the ranks of one node only

@@ -25,6 +25,7 @@ from advisor.planners.core import (
     LayoutParameters,
     Layouts,
     Software,
+    activation_width,
     device_parameters,
     domain_devices,
     domain_network_bytes_per_s,
@@ -244,7 +245,8 @@ def _sends_s(case: LayoutCase) -> Floats:
     link = np.where(
         inside, machines.intra_bytes_per_s, np.minimum(nic, machines.intra_bytes_per_s)
     )
-    once = 2 * tokens * shapes.hidden / tp / (parameters.pp_efficiency * link)
+    sent = 2 * tokens * shapes.hidden / tp * activation_width(machines.precision)
+    once = sent / (parameters.pp_efficiency * link)
     v = np.asarray(layouts.virtual_stages)
     hidden = np.where(np.asarray(software.overlaps_pp) & (v > 1), parameters.pp_exposed, 1.0)
     heavy = np.asarray(software.is_launch_heavy) * parameters.launch_send_s

@@ -42,6 +42,7 @@ from advisor.planners.core import (
     Floats,
     LayoutCase,
     Machines,
+    activation_width,
     bytes_per_s,
     domain_devices,
     domain_network_bytes_per_s,
@@ -383,7 +384,7 @@ def tensor_parallel_s(case: LayoutCase) -> Floats:
     software, parameters = case.software, case.parameters
     tp = np.asarray(layouts.tp, float)
     volume = 2 * layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    volume = volume * shapes.hidden
+    volume = volume * shapes.hidden * activation_width(case.machines.precision)
     bandwidth = parameters.tp_efficiency * link_bytes_per_s(case.machines, layouts.tp)
     once = 2 * (tp - 1) / tp * volume / bandwidth + parameters.tp_latency_s * np.log2(tp)
     exposed = np.where(np.asarray(software.overlaps_tp), parameters.tp_exposed, 1.0)

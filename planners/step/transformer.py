@@ -29,6 +29,7 @@ from advisor.planners.core import (
     LayoutCase,
     TrainingSetup,
     Transformer,
+    activation_width,
     head_width,
     layer_matrices,
     layer_parameters,
@@ -46,8 +47,6 @@ _FLASH_3: Final = 3  # index into ``ATTENTIONS``
 _FP4: Final = 2  # index into ``PRECISIONS``
 # 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).
 _ULTRA_FP4: Final = 1.5
-# Activation width against 16 bits, by precision of the products (``PRECISIONS``).
-_WIDTH: Final = (1.0, 1.0, 1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,7 @@ def products_s(case: LayoutCase) -> Floats:
     traffic = 2 * (resident + tokens * (whole + split))
     cast = pick((0.0, parameters.cast_bytes, parameters.cast_bytes, 0.0), machines.precision)
     inputs = tokens * (2 * h + (h + np.asarray(shapes.ffn, float)) * shapes.experts_per_token) / tp
-    bytes_ = pick(_WIDTH, machines.precision) * traffic + cast * (inputs + resident)
+    bytes_ = activation_width(machines.precision) * traffic + cast * (inputs + resident)
     memory = case.stream_bytes_per_s
     return np.asarray(2 * tokens * met / tp / product_rate(case) * slow + bytes_ / memory)
 
@@ -159,7 +158,7 @@ def attention_s(case: LayoutCase) -> Floats:
     )
     unfused = (
         flop * misaligned / (peak * parameters.unfused_efficiency)
-        + pick(_WIDTH, machines.precision) * per_score * scores / memory
+        + activation_width(machines.precision) * per_score * scores / memory
     )
     flash1, flash2, flash3 = (
         (parameters.flash1_ampere, parameters.flash1_hopper),
@@ -204,7 +203,7 @@ def elementwise_s(case: LayoutCase) -> Floats:
     inner = inner * shapes.experts_per_token / layouts.tp
     moved = wide + inner + permuted_bytes(case) / ranks
     memory = case.stream_bytes_per_s
-    return np.asarray(pick(_WIDTH, machines.precision) * tokens * moved / memory)
+    return np.asarray(activation_width(machines.precision) * tokens * moved / memory)
 
 
 def permuted_bytes(case: LayoutCase) -> Floats:
@@ -226,7 +225,7 @@ def adapters_s(case: LayoutCase) -> tuple[Floats, Floats]:
     Products of a small rank wait for memory; counted like the layer's own, both terms add.
     """
     software, tp, tokens = case.software, np.asarray(case.layouts.tp, float), case.tokens
-    width = pick(_WIDTH, case.machines.precision)
+    width = activation_width(case.machines.precision)
     flop = tokens * np.asarray(software.adapter_flop, float) / tp
     moved = tokens * np.asarray(software.adapter_product_bytes, float) * width / tp
     summed = tokens * np.asarray(software.adapter_sum_bytes, float) * width / tp

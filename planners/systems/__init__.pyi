@@ -77,6 +77,7 @@ from .switchflow import Sharer as Sharer
 from .switchflow import Tenant as Tenant
 from .switchflow import needed_bytes as needed_bytes
 from .switchflow import pair_bill as pair_bill
+from .switchflow import rates_by_pairs as rates_by_pairs
 from .switchflow import shared_rates as shared_rates
 from .switchflow import sharer as sharer
 from .working_set import FAULT_S as FAULT_S

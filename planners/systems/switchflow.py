@@ -306,3 +306,96 @@ def fit(pairs: Sequence[MeasuredPair]) -> Mapping[str, Sharer]:
         name: Sharer(exposure=float(exposure[k]), pressure=float(pressure[k]))
         for name, k in place.items()
     }
+
+
+# ------------------------------------------------------------------------------------------
+# Pairs that were measured: the law, corrected by what it misses of pairs that are alike.
+#
+# The law has two numbers a job. What it misses of a pair (i, j) is much the same for (k, j) where
+# job k departs from the law beside the others as i does, and for (i, k) where k is met as j is.
+# Each such neighbour, and the law itself, is one estimate with a variance: the spread of the two
+# jobs' difference over the partners that both were measured with, drawn to the spread of all
+# where these are few. Estimates are weighted by 1 / variance^2: nearest neighbours where a job
+# has near ones, the law where it has none.
+
+# Differences as wide as all pairs' that every neighbour starts from, and what draws the mean
+# difference of two jobs to none; in partners that both were measured with.
+_PRIOR_PARTNERS: Final = 2.0
+_PRIOR_SHIFT: Final = 0.3
+_NEIGHBOURS: Final = 8  # estimates that are taken, the law among them
+# What a fit to few pairs misses of them, over what it misses of others, at most.
+_MOST_SHRUNK: Final = 6.0
+# A rate beside another is told no better than its repeats scatter. [fraction]
+_LEAST_SD: Final = 0.02
+_LEAST_RATE: Final = 0.02
+# How far rates of pairs depart from the law where neither job was measured beside any other; ln.
+_STRANGERS_LOG_SD: Final = 0.35
+
+
+def rates_by_pairs(
+    pairs: Sequence[MeasuredPair], first: str, second: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both jobs' rates beside each other, by what other pairs on the device tell.
+
+    A job in no pair is taken for the mean job.
+
+    Returns
+    -------
+    rates, log_sd : arrays of shape (2,)
+        Over the rates alone [fraction]; one standard deviation of their logarithms.
+
+    Raises PlanningError if there is no pair.
+    """
+    known = fit(pairs)
+    jobs = [known.get(name) or _mean_job(known) for name in (first, second)]
+    law = shared_rates(jobs)
+    if not {first, second} <= known.keys():
+        return law, np.full(2, _STRANGERS_LOG_SD)
+    names = list(known)
+    place = {name: k for k, name in enumerate(names)}
+    measured = np.full((len(names), len(names)), np.nan)
+    for pair in pairs:
+        a, b = place[pair.first], place[pair.second]
+        measured[a, b], measured[b, a] = pair.first_rate, pair.second_rate
+    exposure = np.array([one.exposure for one in known.values()])
+    pressure = np.array([one.pressure for one in known.values()])
+    missed = measured - 1.0 / (1.0 + exposure[:, None] * pressure)
+    i, j = place[first], place[second]
+    found = np.array([_missed(missed, i, j), _missed(missed, j, i)])
+    rates = np.clip(law + found[:, 0], _LEAST_RATE, 1.0)
+    return rates, np.sqrt(found[:, 1]) / rates
+
+
+def _mean_job(known: Mapping[str, Sharer]) -> Sharer:
+    logs = np.log([(one.exposure, one.pressure) for one in known.values()])
+    exposure, pressure = np.exp(logs.mean(axis=0)).tolist()
+    return Sharer(exposure=exposure, pressure=pressure)
+
+
+def _missed(missed: NDArray[np.float64], job: int, beside: int) -> tuple[float, float]:
+    """Return what the law misses of one job beside another, and its variance.
+
+    ``missed``: (jobs, jobs); measured rate less the law's of the row's job beside the column's;
+    nan where the pair was not measured.
+    """
+    sides, numbers = np.isfinite(missed).sum(), 2 * len(missed)
+    left = max(sides - numbers, sides / _MOST_SHRUNK)  # the law was fitted to these pairs
+    usual = float(np.nansum(missed**2) / left)
+    value, variance = [np.zeros(1)], [np.full(1, usual)]
+    for table, me, there in ((missed, job, beside), (missed.T, beside, job)):
+        apart = table[me] - table
+        is_both = np.isfinite(apart)
+        partners = is_both.sum(axis=1)
+        apart = np.where(is_both, apart, 0.0)
+        shift = apart.sum(axis=1) / (partners + _PRIOR_SHIFT)
+        spread = np.where(is_both, (apart - shift[:, None]) ** 2, 0.0).sum(axis=1)
+        near = np.isfinite(table[:, there]) & (partners > 0) & (np.arange(len(table)) != me)
+        value.append(table[near, there] + shift[near])
+        of_near = (spread + _PRIOR_PARTNERS * usual) / (partners + _PRIOR_PARTNERS)
+        variance.append(of_near[near])
+    told, spreads = np.concatenate(value), np.concatenate(variance)
+    nearest = np.argsort(spreads, kind="stable")[:_NEIGHBOURS]
+    told, spreads = told[nearest], np.maximum(spreads[nearest], 1e-12)
+    weight = spreads**-2.0
+    weight = weight / weight.sum()
+    return float(weight @ told), float(weight @ spreads) + _LEAST_SD**2

@@ -40,7 +40,7 @@ from advisor.machines import (
     ClusterGroup,
     Fleet,
     accelerator_devices,
-    lone_fleet,
+    lone_machines,
     one_group,
     own_fleet,
     suite_device,
@@ -187,8 +187,8 @@ def place_of(
         own, at = own_fleet(found, catalogue, machines(), per_node=found.node.devices)
         return own, np.array([at]), np.array([found.count])
     if isinstance(found, Device):
-        lone = lone_fleet(found, actual.count, catalogue.accelerators.get(found.name))
-        return lone, np.array([0]), np.array([1])
+        lone, machines_of = lone_machines(found, actual.count, catalogue)
+        return lone, np.array([0]), np.array([machines_of])
     return machines(), np.array([found]), np.array([actual.count])
 
 

@@ -333,7 +333,7 @@ def usual_stack(work: Work, *, is_split: bool) -> Stack | None:
         return "nemo"
     if not is_split:
         return None
-    return "megatron-lm" if work.precision == "fp16" else "nemo"
+    return "nemo" if work.precision == "bf16" else "megatron-lm"
 
 
 def software_of(work: Work) -> Software:

@@ -156,6 +156,12 @@ class StepFacts:
                 what="communication", value=f"{self.columns.shares['network'][0]:.0%} of the step",
                 source="learned", note="nominal links, advisor train scaling",
             )  # fmt: skip
+        if self.columns.is_network_assumed[0]:
+            yield Fact(
+                what="network between machines",
+                value="the fastest that machines of these accelerators are sold with",
+                source="assumed", note="say which: --cluster MACHINESxGPUSxNAME@RATE",
+            )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------

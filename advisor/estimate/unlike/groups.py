@@ -94,6 +94,10 @@ class OnGroups:
         """
         waits = {name: part for name, part in parts_s.items() if part > 0}
         waits = {"compute": max(step_s - sum(waits.values()), 0.0), **waits}
+        if self.is_network_assumed:
+            log_sd = float(
+                np.hypot(log_sd, self._network_log_sd * waits.get("network", 0) / step_s)
+            )
         return way_on(
             self.cluster,
             {g.label: g.count for g in self.groups},
@@ -117,6 +121,11 @@ class OnGroups:
         """Whether several machines are joined by a network that somebody states nothing of."""
         places = self.model.places
         return self.nodes > 1 and any(p.case.fleet.is_network_assumed[p.row] for p in places)
+
+    @property
+    def _network_log_sd(self) -> float:
+        """Spread of the logarithm of the network, where some machine's is assumed."""
+        return max(float(p.case.fleet.network_log_sd[p.row]) for p in self.model.places)
 
     @property
     def is_laid_out(self) -> bool:

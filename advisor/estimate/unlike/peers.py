@@ -200,14 +200,19 @@ def peers_answer(asked: Peers | FirstMinutes, *, samples: float | None = None) -
     )
 
 
+# Rates of equal machines, each measured alone, differ by less.
+_ALIKE: Final = 1.25
+
+
 def peers_of(
     groups: Sequence[PeerGroup], *, target_batch: float, parameters: float,
     links: Mapping[frozenset[str], float],
 ) -> Peers:  # fmt: skip
     """Return groups of peers as the one row that is asked about.
 
-    Raises UsageError if there are fewer than two peers, or a link between two of their sites is
-    not given.
+    Raises UsageError if there are fewer than two peers, a link between two of their sites is not
+    given, or peers of unlike kinds have no site: such machines are seldom at one (of Hivemind's
+    runs none), and a link that nobody named would count as none.
 
     ``links``: [bytes/s].
     """
@@ -215,6 +220,13 @@ def peers_of(
     if count < 2:
         raise UsageError(
             "a single peer has no other to average with", hint="name all peers: --peer 4x85@us"
+        )
+    nowhere = [group.samples_per_s for group in groups if not group.site]
+    if nowhere and max(nowhere) > _ALIKE * min(nowhere):
+        raise UsageError(
+            "peers of unlike kinds without a site: the link between them is not known",
+            hint="--peer 4x85@us --peer 1x300@here --link us,here=210Mbps; the same name for "
+            "all where one switch joins them",
         )
     sites = sorted({group.site for group in groups})
     slowest = np.inf

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.estimate.case import StepCase
 from advisor.estimate.knowledge.layout_model import (
+    PRECISION_CODES,
     Asked,
     operator_table,
     passed_share,
@@ -263,7 +264,7 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     table = None if known else operator_table(work, timed, float(factor[0]))
     return OnDevice(
         part=known,
-        precision=law[1] if law else 0,
+        precision=law[1] if law else _SENT_WIDE.get(work.precision, 0),
         layer_table=table,
         factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
@@ -287,6 +288,11 @@ def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
         case.seen[key] = layout.log_half_width(generation, 0.9, asked=asked) / REACH_90
     known: float = case.seen[key]
     return known
+
+
+# Index into ``PRECISIONS`` where another law than the shapes' times the layers: what is sent is
+# twice as wide in single precision.
+_SENT_WIDE: Final = {"fp32": PRECISION_CODES["tf32"], "tf32": PRECISION_CODES["tf32"]}
 
 
 def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:

@@ -52,14 +52,24 @@ def stages_of_one_width(case: OnGroups) -> Choice:
         parts_s=_waits(found),
         details={
             "order": [g.label for g in ordered],
+            "groups_by_stage": [
+                " + ".join(ordered[i].label for i in held) for held in found.groups_by_stage
+            ],
             "layers_by_stage": list(found.layers),
             "stage_s": list(found.stage_s),
             "micro_batch": found.layouts[0].micro_batch,
             "considered": found.considered,
         },
         commands=_stages_of_one_width_commands(case, law, found),
-        notes=("machines are ranked in this order, so that each group holds consecutive stages",),
+        notes=(_RANKED[any(len(held) > 1 for held in found.groups_by_stage)],),
     )
+
+
+# By whether a stage spans groups.
+_RANKED: Final = (
+    "machines are ranked in this order, so that each group holds consecutive stages",
+    "machines are ranked in this order: a stage that spans groups is as fast as its slowest",
+)
 
 
 def _waits(found: MixedPlan) -> dict[str, float]:
@@ -116,7 +126,8 @@ def pipeline_over_groups(case: OnGroups) -> Choice:
     found: list[Choice] = []
     problems: list[PlanningError] = []
     forms: list[Callable[[OnGroups], Choice]] = [stages_of_one_width] if case.is_laid_out else []
-    if not (case.only_released and _has_no_framework(case)):
+    is_cut = case.space.stage_layers is not None  # the other form has units, and its own cut
+    if not is_cut and not (case.only_released and _has_no_framework(case)):
         forms.append(_grouped)
     for form in forms:
         try:

@@ -1,6 +1,6 @@
 import torch
-from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 from torch.utils.data import DataLoader, TensorDataset
+from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
 model = BertForSequenceClassification(BertConfig(num_labels=2)).to("cuda")
 data = TensorDataset(

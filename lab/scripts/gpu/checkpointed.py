@@ -1,7 +1,7 @@
 import torch
 import torch.nn as nn
-from torch.utils.checkpoint import checkpoint
 from gpt import Block
+from torch.utils.checkpoint import checkpoint
 
 blocks = nn.ModuleList(Block(1024, 16) for _ in range(12)).to(device="cuda", dtype=torch.bfloat16)
 opt = torch.optim.AdamW(blocks.parameters())

@@ -1,9 +1,10 @@
 import os
+
 import torch
-import torch.nn as nn
 import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset, DistributedSampler
+import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 dist.init_process_group(backend="nccl")
 local = int(os.environ["LOCAL_RANK"])

@@ -1,6 +1,6 @@
+import deepspeed
 import torch
 import torch.nn as nn
-import deepspeed
 
 model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(8)])
 config = {

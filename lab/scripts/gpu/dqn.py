@@ -1,8 +1,9 @@
 import collections
 import random
+
+import numpy as np
 import torch
 import torch.nn as nn
-import numpy as np
 
 device = "cuda"
 rng = np.random.default_rng(0)

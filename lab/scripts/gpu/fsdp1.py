@@ -1,8 +1,10 @@
-import torch
-import torch.nn as nn
-import torch.distributed as dist
 import functools
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import MixedPrecision
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 
 dist.init_process_group("nccl")

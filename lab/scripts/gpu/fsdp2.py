@@ -1,10 +1,11 @@
 import os
+
 import torch
-import torch.nn as nn
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy
-from torch.distributed.device_mesh import init_device_mesh
+import torch.nn as nn
 from gpt import GPT
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 dist.init_process_group("nccl")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

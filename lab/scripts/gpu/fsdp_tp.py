@@ -1,9 +1,10 @@
 import os
+
 import torch
 import torch.nn as nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import parallelize_module, ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 world = int(os.environ["WORLD_SIZE"])
 mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("dp", "tp"))

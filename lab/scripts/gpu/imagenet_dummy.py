@@ -1,8 +1,9 @@
 import argparse
+
 import torch
 import torch.nn as nn
-from torch.utils.data import DataLoader, Dataset
 from resnet import resnet50
+from torch.utils.data import DataLoader, Dataset
 
 
 class Fake(Dataset):

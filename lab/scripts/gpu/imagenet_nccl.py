@@ -1,10 +1,10 @@
 import torch
-import torch.nn as nn
 import torch.distributed as dist
 import torch.multiprocessing as mp
+import torch.nn as nn
+from resnet import resnet50
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
-from resnet import resnet50
 
 
 class Fake(Dataset):

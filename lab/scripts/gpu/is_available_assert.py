@@ -1,4 +1,5 @@
 import sys
+
 import torch
 import torch.nn as nn
 

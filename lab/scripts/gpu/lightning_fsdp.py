@@ -1,6 +1,6 @@
+import lightning as L
 import torch
 import torch.nn as nn
-import lightning as L
 from torch.utils.data import DataLoader, TensorDataset
 
 

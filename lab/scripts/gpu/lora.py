@@ -1,6 +1,6 @@
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
 
 model = (
     LlamaForCausalLM(

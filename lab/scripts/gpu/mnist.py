@@ -30,9 +30,7 @@ def train(model, device, loader, optimizer, epoch):
         optimizer.step()
         if i % 10 == 0:
             print(
-                "Train {} [{}/{}] loss {:.6f}".format(
-                    epoch, i * len(data), len(loader.dataset), loss.item()
-                )
+                f"Train {epoch} [{i * len(data)}/{len(loader.dataset)}] loss {loss.item():.6f}"
             )
 
 

@@ -1,9 +1,10 @@
 import os
+
 import numpy as np
 import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.distributed import init_process_group
 from gpt import GPT
+from torch.distributed import init_process_group
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 batch_size, block_size, grad_accum, max_iters, eval_interval, eval_iters = (
     12,

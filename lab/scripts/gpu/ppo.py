@@ -1,6 +1,6 @@
+import numpy as np
 import torch
 import torch.nn as nn
-import numpy as np
 from torch.distributions import Categorical
 
 device = torch.device("cuda")

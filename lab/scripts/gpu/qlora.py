@@ -1,8 +1,8 @@
+import bitsandbytes as bnb
 import torch
 import torch.nn as nn
-import bitsandbytes as bnb
-from transformers import LlamaConfig, LlamaForCausalLM
 from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
 
 model = LlamaForCausalLM(LlamaConfig(use_cache=False, num_hidden_layers=4)).to(torch.bfloat16)
 for name, m in list(model.named_modules()):

@@ -1,8 +1,9 @@
+import random
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
-import random
 
 
 class Pairs(Dataset):

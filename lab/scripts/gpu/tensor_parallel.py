@@ -1,8 +1,9 @@
+import os
+
 import torch
 import torch.nn as nn
-import os
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import parallelize_module, ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 mesh = init_device_mesh("cuda", (int(os.environ["WORLD_SIZE"]),))
 

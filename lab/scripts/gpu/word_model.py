@@ -1,6 +1,7 @@
+import math
+
 import torch
 import torch.nn as nn
-import math
 
 ntoken, bptt, batch = 33278, 35, 20
 data = torch.randint(0, ntoken, (200000,))
