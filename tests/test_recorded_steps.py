@@ -120,9 +120,9 @@ def test_an_unseen_host_widens_small_steps_alone(physics: Predictor) -> None:
 
 def test_a_step_grows_with_its_batch(physics: Predictor) -> None:
     job = stored("torchvision-resnet50-b2")
-    batches = [1, 2, 3, 4, 6, 8, 16, 32, 64, 128]
+    batches = [*range(1, 17), 23, 32, 64, 128]
     found = [step_s(physics, replace(job, global_batch=n), "L4") for n in batches]
-    assert all(b >= 0.97 * a for a, b in itertools.pairwise(found))
+    assert all(b >= 0.999 * a for a, b in itertools.pairwise(found))
 
 
 def test_a_job_at_another_batch_is_the_same_work_in_proportion() -> None:

@@ -1,5 +1,6 @@
 """The process of the device model's errors: what published and own steps say of other devices."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -23,15 +24,23 @@ from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.calibrate import (
     AMPLITUDES,
+    BOUND,
     ExpectedErrors,
     SeenErrors,
+    at_batch,
     conditioned,
     covariance,
+    doubted,
     error_points,
     errors_at,
     expected_errors,
+    job_features,
+    job_features_at,
+    least_growth,
+    measured_covariance,
 )
 from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.device import step_time
 
 SHEET = accelerator_devices()
 GPUS = ("T4", "V100-SXM2-16GB", "A100-SXM4-40GB", "RTX-3090", "RTX-4090", "H100-SXM5-80GB", "L4")
@@ -177,3 +186,94 @@ def test_expected_errors_have_positive_deviations() -> None:
     assert isinstance(found, ExpectedErrors)
     assert np.all(np.linalg.eigvalsh(found.covariance) > -1e-9)
     assert np.all(found.log_sd > 0)
+
+
+# What is learned is bounded, robust to a wrong row, and grows with the batch.
+
+
+@given(st.lists(st.floats(-4, 4), min_size=len(GPUS), max_size=len(GPUS)))
+def test_published_steps_move_an_answer_no_further_than_the_bound(errors: list[float]) -> None:
+    process = replace(constants().residual, seen=made_up((work(),), lambda j, g: errors[g]))
+    cards = [SHEET[name] for name in ("RTX-A6000", *GPUS)]
+    found = expected_errors(work(), cards, process)
+    at = error_points([work()] * len(cards), cards)
+    prior = np.sqrt(np.diagonal(covariance(at, at, process)))
+    assert np.all(np.abs(found.mean) <= BOUND * prior + 1e-12)
+
+
+@pytest.mark.parametrize("slip", [math.log(14.0), -math.log(14.0)])
+def test_one_wrong_published_run_leaves_its_neighbours_answers(slip: float) -> None:
+    """A row that is wrong by a factor of fourteen moves no other card by ten per cent."""
+    rng = np.random.default_rng(1)
+    noise = rng.normal(0, 0.05, (3, len(GPUS)))
+    jobs = (work(), work(2048), work(1024, layers=24))
+    right = made_up(jobs, lambda j, g: 0.1 + noise[j, g])
+    wrong = made_up(jobs, lambda j, g: 0.1 + noise[j, g] + slip * ((j, g) == (0, 3)))
+    rows = np.arange(len(right.points))
+    fitted = fit_errors(right, rows)
+    spoilt = replace(fitted, seen=wrong)
+    doubt = doubted(measured_covariance(spoilt), wrong.of_peaks)
+    spoilt = replace(spoilt, seen=replace(wrong, scatter=np.sqrt(0.02**2 + doubt)))
+    assert int(np.argmax(doubt)) == 3
+    others = [SHEET[name] for name in (*GPUS[:3], *GPUS[4:], "RTX-A5000", "RTX-A6000")]
+    one, two = (expected_errors(work(), others, p) for p in (fitted, spoilt))
+    assert np.abs(one.mean - two.mean).max() < math.log(1.1)
+
+
+@given(st.integers(0, 4), st.sampled_from([-2.5, -1.0, 1.0, 2.5]))
+def test_one_wrong_run_of_ones_own_among_five_does_not_carry_over(at: int, slip: float) -> None:
+    names = ("A100-SXM4-40GB", "RTX-3090", "RTX-A5000", "A10G", "RTX-3080")
+    cards = [SHEET["RTX-A6000"], *(SHEET[name] for name in names)]
+    prior = expected_errors(work(), cards, constants().residual)
+    truth = prior.mean[1:] + 0.1
+    spoilt = truth + slip * (np.arange(len(names)) == at)
+    noise = np.full(len(names), 0.02)
+    (right,), _ = conditioned(prior, 1, truth, noise)
+    (wrong,), _ = conditioned(prior, 1, spoilt, noise)
+    assert abs(wrong - right) < math.log(1.25)
+
+
+@given(st.lists(st.floats(-0.1, 0.1), min_size=3, max_size=8))
+def test_errors_that_agree_are_not_doubted(errors: list[float]) -> None:
+    known = 0.3**2 * np.ones((len(errors),) * 2) + np.diag(np.full(len(errors), 0.1**2))
+    assert not doubted(known, np.array(errors)).any()
+
+
+@given(st.lists(st.floats(-3, 3), min_size=3, max_size=8))
+def test_what_is_doubted_lies_three_deviations_off_at_most(errors: list[float]) -> None:
+    known = 0.3**2 * np.ones((len(errors),) * 2) + np.diag(np.full(len(errors), 0.1**2))
+    values = np.array(errors)
+    inverse = np.linalg.inv(known + np.diag(doubted(known, values)))
+    off = (inverse @ values) / np.sqrt(np.diagonal(inverse))
+    assert np.abs(off).max() <= 3.01
+
+
+def test_features_at_a_batch_are_those_of_the_step_at_that_batch() -> None:
+    one = work()
+    batches = np.array([1.0, 8.0, 48.0])
+    found = job_features_at(one, batches)
+    for row, batch in zip(found, batches, strict=True):
+        np.testing.assert_allclose(row, job_features(at_batch(one, int(batch))), atol=1e-12)
+
+
+@given(st.integers(1, 9), st.floats(-2, 2), st.sampled_from(["H100-SXM5-80GB", "T4"]))
+def test_a_larger_batch_takes_no_less_whatever_toys_were_seen(
+    hidden: int, error: float, card: str
+) -> None:
+    """Rows of a small model, six to eight times off, do not let a larger one's steps shrink."""
+    toy = work(128 * hidden, layers=2)
+    process = replace(constants().residual, seen=made_up((toy,), lambda j, g: error))
+    device, known = SHEET[card], constants().device
+    corrected = []
+    for batch in range(1, 17):
+        asked = at_batch(work(), batch)
+
+        def log_s(batches: np.ndarray, asked: Work = asked) -> np.ndarray:
+            found = step_time(asked, [device], batches, known)
+            return np.asarray(np.log(found.micro_batch_s + found.optimizer_s[:, None]))
+
+        mean = expected_errors(asked, [device], process).mean
+        more = least_growth(asked, [device], log_s, process)
+        assert more[0] >= 0
+        corrected.append(float((log_s(np.array([float(batch)]))[:, 0] + mean + more)[0]))
+    assert all(b >= a - 1e-9 for a, b in itertools.pairwise(corrected))

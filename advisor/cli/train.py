@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from advisor.cli.options import while_waiting
 from advisor.data import laboratory
-from advisor.train import Day, Out, day_of, train_models
+from advisor.train import Day, Out, day_of, train_models, train_steps
 
 _DEFAULT: Final = "models"
 
@@ -102,4 +102,5 @@ def check(
 for _verb in _FITS:
     app.command(_verb)(while_waiting("fitting")(_fit(_verb)))
 app.command("models")(train_models)
+app.command("steps")(train_steps)
 app.command("check")(check)

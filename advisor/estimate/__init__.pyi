@@ -29,6 +29,7 @@ from .estimate import moved_by as moved_by
 from .knowledge.known import JOB_NAMES as JOB_NAMES
 from .knowledge.known import find_job as find_job
 from .knowledge.known import job_of as job_of
+from .knowledge.known import place_of as place_of
 from .knowledge.laws import ModelOn as ModelOn
 from .knowledge.laws import model_on as model_on
 from .knowledge.learned import COST as COST

@@ -66,7 +66,9 @@ from advisor.planners.step import (
     expected_errors,
     features,
     is_known_by_runs,
+    least_growth,
     measured_flop_per_s,
+    own_hosts,
     relative_speed,
     runs_as,
     step_time,
@@ -238,11 +240,13 @@ class Anchors:
 
         One without runs on GPUs; where the job ran on the very card, what two machines differ by.
         """
+        # What own runs of other jobs told of a host is in the process (``_host_log_sd``).
+        open_ = np.where(own_hosts(targets, constants.residual), 0.0, 1.0)
         seen = [d for d in self.devices if d.kind != "cpu"]
         if not seen:
-            return np.ones(len(targets))
+            return open_
         told = correlations(targets, seen, constants.calibration).max(axis=1)
-        return np.asarray(np.sqrt(np.maximum(1.0 - np.square(told), 0.0)))
+        return np.asarray(open_ * np.sqrt(np.maximum(1.0 - np.square(told), 0.0)))
 
     def size_log_sd(self, workers: NDArray[np.int64]) -> Floats:
         """Return what other numbers of devices than those of the runs add to ln(step)'s error.
@@ -316,8 +320,10 @@ class Anchors:
         seen = [i for i, d in enumerate(self.devices) if d.kind == "gpu"]
         devices = [*targets, *(self.devices[i] for i in seen)]
         bare_sd = np.r_[log_sd, [self.device_log_sd[i] for i in seen]]
-        prior = expected_errors(self.work, devices, constants.residual)
+        hosts = self._host_log_sd(devices, constants)
+        prior = expected_errors(self.work, devices, constants.residual, hosts)
         if law == "operators":
+            prior = replace(prior, mean=prior.mean + self._growth(devices, constants))
             prior = _widened(prior, self.work, devices, bare_sd, constants)
             if is_known_by_runs(self.work):
                 prior = _fitted_to(prior, len(targets), [d.name for d in devices])
@@ -329,6 +335,25 @@ class Anchors:
         errors = np.log([self.measured_s[i] / self.predicted_s[i] for i in seen])
         noise = np.array([self.measured_log_sd[i] for i in seen])
         return conditioned(prior, len(targets), errors, noise)
+
+    def _host_log_sd(self, devices: Sequence[Device], constants: Constants) -> Floats | None:
+        """Return what not knowing hosts adds to ln(step); None where own runs told of none."""
+        work = self.work
+        if work is None or not own_hosts(devices, constants.residual).any():
+            return None
+        batch = [float(work.micro_batch)]
+        return step_time(work, devices, batch, constants.device).host_log_sd[:, 0]
+
+    def _growth(self, devices: Sequence[Device], constants: Constants) -> Floats:
+        """Return what errors lack for a larger batch to take no less than a smaller one."""
+        work = self.work
+        assert work is not None
+
+        def log_s(batches: Floats) -> Floats:
+            found = step_time(work, devices, batches, constants.device)
+            return np.asarray(np.log(found.micro_batch_s + found.optimizer_s[:, None]))
+
+        return least_growth(work, devices, log_s, constants.residual)
 
     def with_actual(
         self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float,

@@ -12,6 +12,8 @@ from .devices import device_parameters as device_parameters
 from .devices import host_device as host_device
 from .devices import is_same_machine as is_same_machine
 from .devices import model_day as model_day
+from .devices import own_steps_file as own_steps_file
+from .devices import own_steps_record as own_steps_record
 from .devices import part as part
 from .devices import processor as processor
 from .devices import residual_parameters as residual_parameters

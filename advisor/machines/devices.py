@@ -31,6 +31,7 @@ from advisor.planners.step import (
     ErrorPoints,
     ResidualParameters,
     SeenErrors,
+    with_own,
 )
 
 if TYPE_CHECKING:
@@ -635,15 +636,51 @@ def inferred_flop_per_s(row: Accelerator) -> float | None:
 
 
 FILE: Final = "residual.json"
+_ERRORS: Final = ("of_peaks", "of_rates", "scatter")
 _NUMBERS: Final = ("job_length", "device_length", "other_precision", "spread")
 _DIGITS: Final = 4  # of logarithms: 0.01 %
 
 
+def own_steps_file() -> Path:
+    """Return where the errors on the user's own steps are kept (``advisor train steps``)."""
+    return data.own_models() / "steps" / "errors.json"
+
+
+def own_steps_record(errors: SeenErrors) -> dict[str, Any]:
+    """Return the JSON form of errors on own steps, and of which fit they are."""
+    return {
+        "schema_version": SCHEMA_VERSION, "device_model": model_day(), "seen": _columns(errors),
+    }  # fmt: skip
+
+
+def _with_own_steps(process: ResidualParameters) -> ResidualParameters:
+    """Return the process with the user's own steps; those of another fit are left aside.
+
+    Raises ModelError if the file cannot be read.
+    """
+    file = own_steps_file()
+    if not file.is_file():
+        return process
+    try:
+        record = bounded.read_json(file)
+        is_of_this_fit = record["device_model"] == model_day()
+        return with_own(process, _seen(record["seen"])) if is_of_this_fit else process
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{file} cannot be read: {error}", hint="make it again: advisor train steps"
+        ) from error
+
+
 def residual_parameters(path: Path | None = None) -> ResidualParameters:
-    """Return the packaged process, or that of another file.
+    """Return the packaged process with the user's own steps, or that of another file alone.
 
     Raises ModelError if the file is missing, not JSON, of another version, or lacks a part.
     """
+    found = _residual_parameters(path)
+    return found if path else _with_own_steps(found)
+
+
+def _residual_parameters(path: Path | None) -> ResidualParameters:
     file = path or data.root("trained_models") / "device_model" / FILE
     try:
         return from_record(bounded.read_json(file))
@@ -656,18 +693,22 @@ def residual_parameters(path: Path | None = None) -> ResidualParameters:
 
 def to_record(parameters: ResidualParameters) -> dict[str, Any]:
     """Return the JSON form, numbers rounded."""
-    seen = parameters.seen
-    columns: dict[str, Any] = {
-        f.name: _rounded(getattr(seen.points, f.name)) for f in fields(ErrorPoints)
-    }
-    columns |= {"of_peaks": _rounded(seen.of_peaks), "of_rates": _rounded(seen.of_rates)}
     return {
         "schema_version": SCHEMA_VERSION,
         "amplitudes": {name: round(parameters.amplitudes[name], _DIGITS) for name in AMPLITUDES},
         **{name: round(getattr(parameters, name), _DIGITS) for name in _NUMBERS},
         "rate_scales": [round(one, _DIGITS) for one in parameters.rate_scales],
-        "seen": columns,
+        "seen": _columns(parameters.seen),
     }
+
+
+def _columns(seen: SeenErrors) -> dict[str, Any]:
+    columns = {f.name: _rounded(getattr(seen.points, f.name)) for f in fields(ErrorPoints)}
+    scatter = np.broadcast_to(seen.scatter, len(seen.points))
+    return columns | {
+        "of_peaks": _rounded(seen.of_peaks), "of_rates": _rounded(seen.of_rates),
+        "scatter": _rounded(scatter),
+    }  # fmt: skip
 
 
 def _rounded(column: np.ndarray) -> list[Any]:
@@ -684,22 +725,6 @@ def from_record(record: dict[str, Any]) -> ResidualParameters:
     """
     if record.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"schema version {record.get('schema_version')}")
-    seen = record["seen"]
-    size = len(seen["device"])
-    shapes = {"rates": (size, 4), "job": (size, 6), "host_log_sd": (size,)}
-    points: dict[str, Any] = {}
-    for f in fields(ErrorPoints):
-        kind = float if f.name in shapes else np.str_
-        points[f.name] = np.array(seen[f.name], dtype=kind).reshape(shapes.get(f.name, (size,)))
-    errors = {name: np.array(seen[name], float) for name in ("of_peaks", "of_rates")}
-    numbers = [
-        *points["rates"].ravel(),
-        *points["job"].ravel(),
-        *points["host_log_sd"],
-        *np.concatenate([*errors.values()]),
-    ]
-    if not np.all(np.isfinite(numbers)) or any(e.shape != (size,) for e in errors.values()):
-        raise ValueError("a column is too short or has a number that is none")
     values = {name: float(record[name]) for name in _NUMBERS}
     a, b, c, d = (float(one) for one in record["rate_scales"])
     positive = [*values.values(), a, b, c, d]
@@ -708,6 +733,25 @@ def from_record(record: dict[str, Any]) -> ResidualParameters:
     return ResidualParameters(
         amplitudes={name: float(record["amplitudes"][name]) for name in AMPLITUDES},
         rate_scales=(a, b, c, d),
-        seen=SeenErrors(points=ErrorPoints(**points), **errors),
+        seen=_seen(record["seen"]),
         **values,
     )
+
+
+def _seen(seen: dict[str, Any]) -> SeenErrors:
+    size = len(seen["device"])
+    shapes = {"rates": (size, 4), "job": (size, 6), "host_log_sd": (size,)}
+    points: dict[str, Any] = {}
+    for f in fields(ErrorPoints):
+        kind = float if f.name in shapes else np.str_
+        points[f.name] = np.array(seen[f.name], dtype=kind).reshape(shapes.get(f.name, (size,)))
+    errors = {name: np.array(seen[name], float) for name in _ERRORS}
+    numbers = [
+        *points["rates"].ravel(),
+        *points["job"].ravel(),
+        *points["host_log_sd"],
+        *np.concatenate([*errors.values()]),
+    ]
+    if not np.all(np.isfinite(numbers)) or any(e.shape != (size,) for e in errors.values()):
+        raise ValueError("a column is too short or has a number that is none")
+    return SeenErrors(points=ErrorPoints(**points), **errors)

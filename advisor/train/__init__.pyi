@@ -12,3 +12,4 @@ from .folder import Out as Out
 from .folder import day_of as day_of
 from .labelled import read_runs as read_runs
 from .models import train_models as train_models
+from .own_steps import train_steps as train_steps

@@ -34,7 +34,8 @@ _PACKED: Final = ("runs.jsonl.gz", "runs.jsonl")  # of such a folder
 def default_paths() -> list[Path]:
     """Return the packaged runs, and the user's own where there are some."""
     own = (file_in(folder) for folder in local_folders())
-    return [data.root("datasets") / "runs", *(file for file in own if file is not None)]
+    packaged = [data.root("datasets") / name for name in ("runs", "minutes")]
+    return [*packaged, *(file for file in own if file is not None)]
 
 
 def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from advisor.train.folder import card, spread_card
 from advisor.train.labelled import AUTO, default_paths, read_runs, run_files
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
+NETWORK: Final = "sequence"
 SPLITS: Final = ("job", "instance", "both", "random")
 _LEAST_GROUPS: Final = 2
 _MOST_FOLDS: Final = 24  # of the pairs of ``both``
@@ -152,7 +154,9 @@ def train(
     Parameters
     ----------
     model : str
-        One of ``MODELS``; ``auto`` keeps the stack or the member whose choices cost least.
+        One of ``MODELS``; ``auto`` and ``all`` keep the stack or the member whose choices cost
+        least: ``auto`` lets the network compete beside the stack where the laboratory and PyTorch
+        are there, ``all`` has it in the stack.
     split : str
         What is left out in turn for the weights, the choice and the intervals: whole programs
         (``job``), instance types, or single runs (``random``: siblings stay in, which flatters).
@@ -163,30 +167,22 @@ def train(
     TrainedModel, dict
         The model, and what ``metrics.json`` holds.
     """
-    from advisor.learned import (
-        STACK,
-        Stack,
-        TrainedModel,
-        best_of,
-        contest,
-        describe_features,
-        keep_only,
-        problem_of,
-    )
+    from advisor.learned import STACK, Stack, TrainedModel, best_of, describe_features, keep_only
 
     if model not in MODELS:
         raise UsageError(f"no model named {model!r}", hint=f"one of: {', '.join(MODELS)}")
     if split not in SPLITS:
         raise UsageError(f"no split named {split!r}", hint=f"one of: {', '.join(SPLITS)}")
-    has_series = model in ("sequence", "all")
-    asked = _grouped(problem_of(records, cast(Any, target), has_series=has_series), split)
-    _require_groups(asked, split)
-    guarded = predictor(model, channels=asked.channels, n_jobs=n_jobs, seed=seed)
-    asked.fit(guarded, slice(None))
+    asked, guarded, results = _contended(records, model, target, split, n_jobs, seed)
+    chosen = best_of(results) if model in ("auto", "all") else STACK
+    if model == "auto" and has_network():
+        beside = _contended(records, NETWORK, target, split, n_jobs, seed)
+        results += [result for result in beside[2] if result.name == NETWORK]
+        chosen = best_of(results)
+        if chosen == NETWORK:
+            asked, guarded = beside[:2]
     stack = cast(Stack, guarded.member_)
-    results = contest(asked, stack)
-    chosen = best_of(results) if model == "auto" else STACK
-    if chosen != STACK:
+    if chosen != STACK and len(stack._named()) > 1:
         keep_only(guarded, stack, asked, chosen)
     metrics: dict[str, Any] = {
         "seed": seed,
@@ -207,6 +203,25 @@ def train(
         metrics=metrics,
     )
     return trained, metrics
+
+
+def _contended(
+    records: Sequence[RunRecord], model: str, target: str, split: str, n_jobs: int, seed: int
+) -> tuple[Any, Any, list[Any]]:
+    """Fit a model's stack; return its problem, the fit, and the contest of its members."""
+    from advisor.learned import Stack, contest, problem_of
+
+    has_series = model in (NETWORK, "all")
+    asked = _grouped(problem_of(records, cast(Any, target), has_series=has_series), split)
+    _require_groups(asked, split)
+    guarded = predictor(model, channels=asked.channels, n_jobs=n_jobs, seed=seed)
+    asked.fit(guarded, slice(None))
+    return asked, guarded, contest(asked, cast(Stack, guarded.member_))
+
+
+def has_network() -> bool:
+    """Whether the laboratory's network can be fitted here."""
+    return all(importlib.util.find_spec(name) is not None for name in ("advisor.lab", "torch"))
 
 
 def predictor(

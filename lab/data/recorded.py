@@ -43,6 +43,7 @@ TORCH: Final = "1.12"  # what both suites ran, as far as their words go: torch 1
 _RENAMED: Final = {
     "jx_nest_tiny": "nest_tiny_jx", "ssl_resnext101_32x4d": "resnext101_32x4d",
 }  # fmt: skip
+_IMAGE: Final = 224  # side of torchvision's images [pixels]
 _SCRIPT: Final = Path(__file__).parents[1] / "scripts" / "published_images.py"
 # What the words of the tables are as flags; fp64 is none.
 _PRECISIONS: Final = {"fp32": "fp32", "fp16": "fp16", "amp-fp16": "fp16"}
@@ -116,7 +117,7 @@ def _torchvision(data: Path, jobs: Callable[[str], Job | None]) -> Iterator[Reco
     rows = rows[(rows["accelerators"] == 1) & rows["precision"].isin(list(_PRECISIONS))]
     for row in rows.to_dict("records"):
         setup = SetupRequest(weights="bf16" if row["precision"] == "fp16" else None)
-        yield from _asked("torchvision", row, setup, jobs, has_update=False)
+        yield from _asked("torchvision", row, setup, jobs, has_update=False, loads=True)
 
 
 def _timm(data: Path, jobs: Callable[[str], Job | None]) -> Iterator[RecordedStep]:
@@ -128,19 +129,28 @@ def _timm(data: Path, jobs: Callable[[str], Job | None]) -> Iterator[RecordedSte
 
 def _asked(
     suite: str, row: Mapping[Hashable, object], setup: SetupRequest,
-    jobs: Callable[[str], Job | None], *, has_update: bool,
+    jobs: Callable[[str], Job | None], *, has_update: bool, loads: bool = False,
 ) -> Iterator[RecordedStep]:  # fmt: skip
     network, device = str(row["network"]), suite_device(str(row["accelerator"]))
     job = jobs(f"{suite}-{network}-b2")
     if device is None or job is None:
         return
+    job = job if has_update else _without_update(job)
+    if loads:
+        job = _loading(job, _IMAGE)
     batch, precision = int(str(row["batch"])), str(row["precision"])
     spec = JobSpec(batch=batch, precision=_PRECISIONS[precision])
     yield RecordedStep(
         suite=suite, network=network, batch=batch, precision=precision,
         device=device, file=str(row["file"]), seconds=float(str(row["step_s"])),
-        job=job_from_spec(spec, setup, job=job if has_update else _without_update(job)),
+        job=job_from_spec(spec, setup, job=job),
     )  # fmt: skip
+
+
+def _loading(job: Job, image: int) -> Job:
+    """Return a job whose script takes images from a loader, as the words of its suite say."""
+    assert job.work is not None
+    return replace(job, work=replace(job.work, input_bytes_per_sample=4.0 * 3 * image**2))
 
 
 def _without_update(job: Job) -> Job:

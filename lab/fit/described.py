@@ -24,8 +24,14 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError
 from advisor.lab.data import GAVEL, LAMBDA, LAYERS, NEUSIGHT, NVIDIA_EXAMPLES, PROFET, RECORDED
 from advisor.lab.data.recorded import recorded_steps
-from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, thinned
-from advisor.lab.fit.efficiencies import CONVOLUTIONS, Fitted, StepModel
+from advisor.lab.fit.described_columns import (
+    CONVOLUTIONS,
+    Array,
+    DescribedRows,
+    MeasuredStep,
+    thinned,
+)
+from advisor.lab.fit.efficiencies import Fitted, StepModel
 from advisor.machines.devices import suite_device
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
@@ -94,8 +100,11 @@ def fitted_spreads(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str
     ``log_sd`` is the error on a known device; each of the others is what one more unknown adds to
     it, in squares. A spread is read off the 90 % quantile of the absolute error, so that 90 %
     intervals of a normal distribution cover what was seen; suites count alike, whatever their
-    number of rows.
+    number of rows. Recorded scripts are left aside: their hosts' spread is known besides.
     """
+    is_described = rows.host == ""
+    rows = rows.take(is_described)
+    residuals = {way: r[is_described] for way, r in residuals.items()}
     spread = {way: _spreads(rows.suite, values) for way, values in residuals.items()}
     resnets = has_convolutions(rows)
     # Where every row is of one model, what is known of a device by other models is not known.
@@ -410,11 +419,18 @@ def read_steps(data: Path) -> list[MeasuredStep]:
     return rows
 
 
+def known_steps(data: Path) -> list[MeasuredStep]:
+    """Return the described steps, then those of recorded scripts: what the device model is of.
+
+    Raises ModelError as ``read_steps``.
+    """
+    return [*read_steps(data), *recorded_rows(data)]
+
+
 def recorded_rows(data: Path) -> list[MeasuredStep]:
     """Return the published steps of recorded scripts, in the batch and precision of the table.
 
-    The process of errors sees them; the constants of the equation are fitted to described steps
-    alone. None where the tables are not there.
+    None where the tables are not there.
     """
     if not RECORDED.has("torchvision", data):
         return []

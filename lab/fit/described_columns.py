@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from advisor.planners.core.nouns import Device, Operator, Work
-from advisor.planners.step.device import KINDS
+from advisor.planners.step.device import KINDS, PRODUCTS
 from advisor.planners.step.device_rates import generations_before_pascal, log_rates, vector_units
 
 # ------------------------------------------------------------------------------------------
@@ -50,6 +50,7 @@ def thinned(frame: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
+CONVOLUTIONS: Final = ("convolution", "winograd")
 UNITS: Final = ("tensor", "single", "shared", "separate")
 PHASES: Final = ("forward", "backward", "optimizer")
 
@@ -58,10 +59,13 @@ PHASES: Final = ("forward", "backward", "optimizer")
 class DescribedRows:
     """Measured steps as arrays of shape (n,), their operators as arrays of shape (m,).
 
-    ``row`` says whose an operator is. ``peak`` is that of the products' units, ``best`` the
-    fastest product measured on them (infinite where none was), ``single_peak`` the vector units'
-    peak; ``years`` since 2023; ``age`` as ``generations_before_pascal``; ``log_rates`` of shape
-    (n, 3); ``unit`` indexes ``UNITS``, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
+    ``row`` says whose an operator is, ``is_matrix`` whether matrix units take it. ``peak`` is that
+    of the products' units, ``matrix_peak`` of the matrix units and ``best`` the fastest product
+    measured on them (infinite where none was), ``single_peak`` the vector units' peak. Of a
+    recorded script, ``call_s`` is what a call takes on an unseen host, ``handed_bytes`` what its
+    loader hands over, and ``host`` that machine; 0 and empty for a described job. ``years`` since
+    2023; ``age`` as ``generations_before_pascal``; ``log_rates`` of shape (n, 3); ``vector_unit``
+    indexes ``UNITS`` without the first, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
     """
 
     row: Ints
@@ -70,8 +74,12 @@ class DescribedRows:
     count: Array
     kind: Ints
     phase: Ints
+    is_matrix: NDArray[np.bool_]
     log_s: Array
+    call_s: Array
+    handed_bytes: Array
     peak: Array
+    matrix_peak: Array
     best: Array
     single_peak: Array
     bandwidth: Array
@@ -79,7 +87,7 @@ class DescribedRows:
     years: Array
     age: Array
     log_rates: Array
-    unit: Ints
+    vector_unit: Ints
     is_half: NDArray[np.bool_]
     device: NDArray[np.str_]
     chip: NDArray[np.str_]
@@ -87,6 +95,7 @@ class DescribedRows:
     model: NDArray[np.str_]
     family: NDArray[np.str_]
     suite: NDArray[np.str_]
+    host: NDArray[np.str_]
 
     def take(self, rows: NDArray[np.bool_]) -> DescribedRows:
         number = np.cumsum(rows) - 1
@@ -98,7 +107,7 @@ class DescribedRows:
         return DescribedRows(**kept | {"row": number[kept["row"]]})
 
 
-_OF_OPERATORS: Final = ("row", "flop", "bytes", "count", "kind", "phase")
+_OF_OPERATORS: Final = ("row", "flop", "bytes", "count", "kind", "phase", "is_matrix")
 
 
 def columns(rows: list[MeasuredStep]) -> DescribedRows:
@@ -107,6 +116,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
     operators = [operator for one in merged for operator in one]
     devices = [row.device for row in rows]
     units = [vector_units(d) for d in devices]
+    call_s = np.array([row.work.call_s or 0.0 for row in rows])
     is_half = np.array([row.is_half for row in rows])
     is_tf32 = np.array(
         [row.work.precision == "tf32" and bool(row.device.tf32_flop_per_s) for row in rows]
@@ -116,23 +126,37 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
     half = np.array([d.fp16_flop_per_s or d.bf16_flop_per_s or 1.0 for d in devices])
     tf32 = np.array([d.tf32_flop_per_s or 1.0 for d in devices])
     peak = np.where(is_tf32, tf32, np.where(is_tensor, half, single))
+    # Of a recorded script in 32 bits, convolutions run as TF32 where the device has it.
+    has_tf32 = np.array([bool(d.tf32_flop_per_s) for d in devices]) & ~is_half & (call_s > 0)
+    matrix_peak = np.where(has_tf32, tf32, peak)
+    row = np.repeat(np.arange(len(rows)), [len(one) for one in merged])
+    kind = np.array([KINDS.index(o.kind) for o in operators])
+    is_product, is_convolution = (
+        np.isin(kind, [KINDS.index(k) for k in kinds]) for kinds in (PRODUCTS, CONVOLUTIONS)
+    )
     return DescribedRows(
         log_s=np.log([row.seconds for row in rows]),
-        row=np.repeat(np.arange(len(rows)), [len(one) for one in merged]),
+        row=row,
+        is_matrix=(is_product & is_tensor[row]) | (is_convolution & has_tf32[row]),
+        call_s=call_s,
+        handed_bytes=np.where(
+            call_s > 0, [w.work.input_bytes_per_sample * w.work.micro_batch for w in rows], 0.0
+        ),
         flop=np.array([o.flop for o in operators]),
         bytes=np.array([o.bytes for o in operators]),
-        count=np.array([o.count for o in operators]),
-        kind=np.array([KINDS.index(o.kind) for o in operators]),
+        count=np.array([o.kernels for o in operators]),
+        kind=kind,
         phase=np.array([PHASES.index(o.phase) for o in operators]),
         peak=peak,
-        best=np.where(is_tensor, [_best_share(d) for d in devices], np.inf) * peak,
+        matrix_peak=matrix_peak,
+        best=np.array([_best_share(d) for d in devices]) * matrix_peak,
         single_peak=single,
         bandwidth=np.array([d.memory_bytes_per_s for d in devices]),
         tdp=np.array([d.tdp_w or np.inf for d in devices]),
         years=np.array([(d.release_year or 2023.0) - 2023.0 for d in devices]),
         age=np.array([generations_before_pascal(d) for d in devices]),
         log_rates=np.array([log_rates(d) for d in devices]),
-        unit=np.where(is_tensor, 0, [UNITS.index(u) for u in units]),
+        vector_unit=np.array([UNITS.index(u) - 1 for u in units]),
         is_half=is_half,
         device=np.array([d.name for d in devices]),
         chip=np.array([chip_of(d.name) for d in devices]),
@@ -140,6 +164,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         model=np.array([row.model for row in rows]),
         family=np.array([row.family for row in rows]),
         suite=np.array([row.suite for row in rows]),
+        host=np.array([row.host for row in rows], dtype=np.str_),
     )  # fmt: skip
 
 
@@ -157,7 +182,7 @@ def _merged(operators: tuple[Operator, ...]) -> list[Operator]:
         known = found.get(key)
         found[key] = one if known is None else replace(
             known, count=known.count + one.count, flop=known.flop + one.flop,
-            bytes=known.bytes + one.bytes, fixed_bytes=0.0,
+            bytes=known.bytes + one.bytes, fixed_bytes=0.0, listed=known.kernels + one.kernels,
         )  # fmt: skip
     return list(found.values())
 

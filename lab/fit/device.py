@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,9 +28,8 @@ from advisor.lab.fit.described import (
     NETWORKS,
     fitted_correlations,
     fitted_spreads,
+    known_steps,
     left_out_fits,
-    read_steps,
-    recorded_rows,
     residuals_of,
 )
 from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, columns
@@ -46,6 +45,7 @@ from advisor.planners.step.calibrate import (
     CLOCK_LOG_SD,
     ResidualParameters,
     SeenErrors,
+    doubted,
     error_points,
     measured_covariance,
     of_hosts,
@@ -147,15 +147,18 @@ def _work(benchmark: str, batch: int, precision: Precision) -> Work:
 # ------------------------------------------------------------------------------------------
 # Fit the process of the device model's errors (``planners.step.calibrate``) on measured steps.
 #
-# Amplitudes maximise evidence times a wide prior, on one row of every sweep; their lengths and the
-# correlation between precisions are set (chosen on these rows by devices and models left out). The
+# Amplitudes maximise evidence times a wide prior, on one row of every sweep. The length over jobs
+# and the least noise are chosen on what is left out (devices, chip families, families of
+# models, sources); the length over devices and the correlation between precisions are set. The
 # spread of intervals is read off the errors of devices left out in turn.
 
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-JOB_LENGTH: Final = 0.6
+# What is tried: lengths over ``job_features``; least deviations of a job on a device by itself.
+JOB_LENGTHS: Final = (0.4, 0.25, 0.6)
+LEAST_NOISE: Final = (0.0, 0.12)
 DEVICE_LENGTH: Final = 1.5
 OTHER_PRECISION: Final = 0.5
 KEPT_OF_A_SWEEP: Final = 3  # batches of one model on one device: the others say little more
@@ -183,17 +186,21 @@ def fit_residual(
 ) -> ResidualParameters:
     """Return the process fitted on measured steps of GPUs."""
     kept = seen_steps(steps)
+    return fit_errors(seen_errors(kept, parameters), thinned(kept, 1), left_out_labels(kept))
+
+
+def seen_errors(steps: Sequence[MeasuredStep], parameters: DeviceParameters) -> SeenErrors:
+    """Return the errors of the equation on measured steps."""
     points = error_points(
-        [s.work for s in kept], [s.device for s in kept], [s.host for s in kept],
-        [_host_log_sd(s, parameters) for s in kept],
+        [s.work for s in steps], [s.device for s in steps], [s.host for s in steps],
+        [_host_log_sd(s, parameters) for s in steps],
     )  # fmt: skip
-    measured = np.log([s.seconds for s in kept])
+    measured = np.log([s.seconds for s in steps])
     by_peaks, by_rates = (
-        np.array([np.log(equation_s(s, d, parameters)) for s, d in zip(kept, on, strict=True)])
-        for on in ([unmeasured(s.device) for s in kept], [s.device for s in kept])
+        np.array([np.log(equation_s(s, d, parameters)) for s, d in zip(steps, on, strict=True)])
+        for on in ([unmeasured(s.device) for s in steps], [s.device for s in steps])
     )
-    seen = SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)
-    return fit_errors(seen, thinned(kept, 1))
+    return SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)
 
 
 def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
@@ -201,24 +208,82 @@ def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
     return [steps[i] for i in thinned(steps, KEPT_OF_A_SWEEP) if steps[i].device.kind == "gpu"]
 
 
-def fit_errors(seen: SeenErrors, rows: Ints) -> ResidualParameters:
-    """Return the process fitted on errors; the amplitudes on some of the rows."""
+def left_out_labels(steps: Sequence[MeasuredStep]) -> dict[str, NDArray[np.str_]]:
+    """Return what is left out in turn to choose the process by, and the source of every step."""
+    of: dict[str, Callable[[MeasuredStep], str]] = {
+        "device": lambda s: s.device.name, "chip family": lambda s: s.device.architecture,
+        "model": lambda s: s.model, "family of models": model_family,
+        "source": lambda s: s.suite.partition(",")[0],
+    }  # fmt: skip
+    return {way: np.array([label(s) for s in steps], dtype=np.str_) for way, label in of.items()}
+
+
+def model_family(step: MeasuredStep) -> str:
+    """Return which models are variations of one another, whatever source they are from."""
+    name = step.model if step.suite == "neusight" else step.family.split(" ")[-1]
+    return next((known for start, known in _FAMILIES if name.startswith(start)), name)
+
+
+_FAMILIES: Final = (("res", "resnet"), ("bert", "bert"), ("gpt", "gpt"), ("opt", "gpt"))
+
+
+def fit_errors(
+    seen: SeenErrors, rows: Ints, labels: Mapping[str, NDArray[np.str_]] | None = None
+) -> ResidualParameters:
+    """Return the process fitted on errors; the amplitudes on some of the rows without hosts.
+
+    The length over which jobs are alike, and what a job on a device has to itself at least, are
+    those that err least on what is left out: each way of ``labels`` in turn, all sources of equal
+    weight. Without labels the first.
+    """
+    tried: list[tuple[float, int, ResidualParameters, Floats]] = []
+    for length in JOB_LENGTHS if labels else JOB_LENGTHS[:1]:
+        fitted, whole = _of_length(seen, rows, length)
+        for least in LEAST_NOISE if labels else LEAST_NOISE[:1]:
+            noise = max(fitted.amplitudes["noise"], least)
+            one = replace(fitted, amplitudes={**fitted.amplitudes, "noise": noise})
+            known = measured_covariance(one, whole)
+            error = _blind_error(known, seen.of_peaks, labels) if labels else 0.0
+            tried.append((error, len(tried), one, known))
+    *_, chosen, known = min(tried, key=lambda one: one[:2])
+    doubt = doubted(known, seen.of_peaks)
+    scatter = np.sqrt(np.square(seen.scatter) + doubt)
+    fitted = replace(chosen, seen=replace(seen, scatter=scatter))
+    mean, log_sd = left_out(fitted, seen.points.device)
+    ratio = np.abs(seen.of_peaks - mean) / log_sd
+    return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
+
+
+def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualParameters, Floats]:
+    """Return the process with amplitudes by evidence for a length over jobs, and its kernels."""
     scale = seen.points.rates.std(axis=0)
     bare = ResidualParameters(
         amplitudes=dict.fromkeys(AMPLITUDES, PRIOR),
-        job_length=JOB_LENGTH,
+        job_length=length,
         device_length=DEVICE_LENGTH,
         other_precision=OTHER_PRECISION,
         rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),
         spread=1.0,
         seen=seen,
     )
-    few = seen.points.take(rows)
-    found = _by_evidence(shapes(few, few, bare), seen.of_peaks[rows], of_hosts(few, few))
-    fitted = replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True)))
-    mean, log_sd = left_out(fitted, seen.points.device)
-    ratio = np.abs(seen.of_peaks - mean) / log_sd
-    return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
+    # What a machine adds to all scripts that it started is no share of jobs and devices.
+    told = rows[seen.points.host[rows] == ""]
+    rows = told if told.size else rows
+    whole, few = shapes(seen.points, seen.points, bare), seen.points.take(rows)
+    found = _by_evidence(whole[:, rows[:, None], rows], seen.of_peaks[rows], of_hosts(few, few))
+    return replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True))), whole
+
+
+def _blind_error(
+    covariance: Floats, errors: Floats, labels: Mapping[str, NDArray[np.str_]]
+) -> float:
+    """Return the mean error of ln(seconds) over ways of leaving out and sources."""
+    source, found = labels["source"], []
+    inverse = np.asarray(np.linalg.inv(covariance), np.float64)
+    for groups in labels.values():
+        off = np.abs(errors - _of_others(inverse, errors, groups)[0])
+        found += [float(off[source == one].mean()) for one in np.unique(source)]
+    return float(np.mean(found))
 
 
 def thinned(steps: Sequence[MeasuredStep], most: int) -> Ints:
@@ -243,25 +308,24 @@ def left_out(parameters: ResidualParameters, groups: NDArray[np.str_]) -> tuple[
     By the inverse of the whole covariance, block by block: with P = (K + N)^-1 and a group o the
     mean is e_o - P_oo^-1 (P e)_o, the covariance P_oo^-1 (Rasmussen and Williams, eq. 5.12).
     """
-    seen = parameters.seen
-    inverse = np.linalg.inv(measured_covariance(seen.points, parameters))
-    weighted = inverse @ seen.of_peaks
-    mean, variance = np.empty((2, len(seen.points)))
+    inverse = np.asarray(np.linalg.inv(measured_covariance(parameters)), np.float64)
+    return _of_others(inverse, parameters.seen.of_peaks, groups)
+
+
+def _of_others(inverse: Floats, errors: Floats, groups: NDArray[np.str_]) -> tuple[Floats, Floats]:
+    weighted = inverse @ errors
+    mean, variance = np.empty((2, errors.size))
     for group in np.unique(groups):
         out = np.flatnonzero(groups == group)
         block = np.linalg.inv(inverse[np.ix_(out, out)])
-        mean[out] = seen.of_peaks[out] - block @ weighted[out]
+        mean[out] = errors[out] - block @ weighted[out]
         variance[out] = np.diagonal(block)
     return mean, np.sqrt(np.maximum(variance, 1e-9))
 
 
 def without(parameters: ResidualParameters, out: NDArray[np.bool_]) -> ResidualParameters:
     """Return the process with some of its errors not seen."""
-    seen = parameters.seen
-    kept = SeenErrors(
-        points=seen.points.take(~out), of_peaks=seen.of_peaks[~out], of_rates=seen.of_rates[~out]
-    )
-    return replace(parameters, seen=kept)
+    return replace(parameters, seen=parameters.seen.take(~out))
 
 
 def _by_evidence(kernels: Floats, errors: Floats, fixed: Floats) -> Floats:
@@ -304,9 +368,9 @@ FITTED_KINDS: Final = (
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
     measurements = folders.measurements(given)
-    steps = read_steps(measurements)
+    measured = known_steps(measurements)
     processors = processor_rows(measurements)
-    rows = columns(steps)
+    rows = columns(measured)
     whole = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
     folds = left_out_fits(rows, whole)
     errors = residuals_of(rows, folds)
@@ -315,7 +379,6 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     update(record, whole.constants, fitted_spreads(rows, plain), rows)
     _update_uncertainty(record, rows, plain["device"], processors)
     record["as_of"] = day
-    measured = [*steps, *recorded_rows(measurements)]
     process = fit_residual(measured, devices.parameters_of(record))
     return FittedFolder(
         files={
@@ -335,7 +398,8 @@ def _update_uncertainty(
     record: dict[str, Any], rows: DescribedRows, residual: Array, processors: pd.DataFrame
 ) -> None:
     """Put how far a job's factor carries, and the width on processors, into the record."""
-    found = fitted_correlations(rows, residual)
+    is_described = rows.host == ""
+    found = fitted_correlations(rows.take(is_described), residual[is_described])
     record["calibration"] |= {name: round(value, 3) for name, value in found.items()}
     values = record["parameters"]
     errors = processor_residuals(processors, devices.parameters_of(record))
@@ -363,11 +427,7 @@ def _by_suite(rows: DescribedRows, residuals: dict[str, Array]) -> list[dict[str
 
 def _corrected(process: ResidualParameters, steps: list[MeasuredStep]) -> list[dict[str, Any]]:
     """Return the errors of the equation alone and with its process, by what was left out."""
-    ways: dict[str, Callable[[MeasuredStep], str]] = {
-        "device": lambda s: s.device.name, "model": lambda s: s.model,
-        "family": lambda s: s.family, "suite": lambda s: s.suite,
-    }  # fmt: skip
-    labels = {way: np.array([of(step) for step in steps]) for way, of in ways.items()}
+    labels = left_out_labels(steps)
     alone = process.seen.of_peaks
     found = []
     for way, groups in labels.items():
@@ -410,7 +470,10 @@ def update(
     gpu["winograd"] = {
         "compute": round(c["winograd"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip
-    gpu["depthwise"]["memory"] = round(c["stream"], 4)
+    gpu["matrix_convolution"] = {
+        "compute": round(c["matrix_convolution"], 4), "memory": round(c["convolution_memory"], 4)
+    }  # fmt: skip
+    gpu["depthwise"] = {"compute": round(c["depthwise"], 4), "memory": round(c["stream"], 4)}
     for kind in STREAMS:
         gpu[kind]["memory"] = round(c["stream"], 4)
     values["vector_fraction"] = {
@@ -425,6 +488,10 @@ def update(
     values["unhidden_fraction"] = round(c["unhidden"], 4)
     values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
     values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")
+    values["engine_call_fraction"] = round(c["engine"], 4)
+    values["handed_bytes_per_s"] = float(f"{c['handed']:.3g}")
+    values["widened_fraction"] = round(c["widened"], 4)
+    values["widened_depthwise_fraction"] = round(c["widened_depthwise"], 4)
     values["fitted_kinds"] = list(FITTED_KINDS)
     values["fitted_rates"] = [
         [round(float(value), 3) for value in one]

@@ -16,6 +16,7 @@ less), and of the rate of a chip and of a board. A device that was left out has 
 | ``attention``          | share of R that fused attention reaches                   | 40 %    |
 | ``convolution``        | share of R that convolutions reach; of the bandwidth      | 30 %    |
 | ``winograd``           | the same of 3 x 3 ones of stride one on vector units      | 30 %    |
+| ``matrix_convolution`` | the same of all convolutions on matrix units              | 30 %    |
 | ``unhidden``           | rho                                                       | x 2     |
 | ``kepler``             | share of both rates that Kepler reaches                   | 30 %    |
 | ``latency, dispatch``  | l, h                                                      | x 1.6   |
@@ -29,11 +30,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.lab.fit.described_columns import PHASES, Array, DescribedRows
+from advisor.lab.fit.described_columns import CONVOLUTIONS, PHASES, UNITS, Array, DescribedRows
 from advisor.planners.step.device import KINDS, PRODUCTS
 
 Mask = NDArray[np.bool_]
-CONVOLUTIONS: Final = ("convolution", "winograd")
 SHARPNESS: Final = 4.0
 # Name -> (prior median, prior standard deviation of the logarithm).
 PRIORS: Final = {
@@ -41,11 +41,19 @@ PRIORS: Final = {
     "kappa": (9e11, 0.3), "kappa_ratio": (7.5, 0.25), "doubling": (3.0, 0.25),
     "product_memory": (0.8, 0.3), "stream": (0.72, 0.3), "attention": (0.5, 0.4),
     "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "winograd": (1.5, 0.3),
+    "matrix_convolution": (0.75, 0.3),
     "unhidden": (0.2, 0.7), "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5),
+    "depthwise": (0.1, 0.5), "engine": (0.2, 0.5), "handed": (2e9, 1.0), "widened": (0.8, 0.3),
+    "widened_depthwise": (0.5, 0.7),
     "kepler": (0.7, 0.3),
 }  # fmt: skip
+# What recorded scripts tell, and no described job.
+RECORDED: Final = (
+    "matrix_convolution", "depthwise", "engine", "handed", "widened", "widened_depthwise",
+)  # fmt: skip
+STAYS: Final = 0.01  # deviation of the logarithms of the others while those are fitted
 # Deviations: of a family's traffic, a chip's and a board's rate, by precision.
-SPREADS: Final = (0.4, 0.12, 0.12)
+SPREADS: Final = (0.4, 0.12, 0.12, 0.25, 0.7)
 NOISE: Final = 0.12  # of one row, in ln(seconds)
 NINE_AS_ONE: Final = 3.0  # rows of a sweep are not independent
 SWEEPS: Final = ("layers", "gavel", "profet")
@@ -64,7 +72,7 @@ class StepModel:
 
     def __init__(self, rows: DescribedRows) -> None:
         self.rows = rows
-        groups = (rows.family, rows.chip, rows.device)
+        groups = (rows.family, rows.chip, rows.device, rows.host, rows.host)
         self._labels = [np.unique(g, return_inverse=True)[1] for g in groups]
         self._sizes = [int(labels.max()) + 1 for labels in self._labels]
         median, sd = np.array(list(PRIORS.values())).T
@@ -72,13 +80,30 @@ class StepModel:
         self._mean = np.r_[np.log(median), np.zeros(deviations.size)]
         self._sd = np.r_[sd, deviations]
         self._is_product = np.isin(rows.kind, [KINDS.index(k) for k in PRODUCTS])
-        self._is = {name: rows.kind == KINDS.index(name) for name in ("attention", "winograd")}
+        self._is = {
+            name: rows.kind == KINDS.index(name) for name in ("attention", "winograd", "depthwise")
+        }
         # On matrix units a 3 x 3 convolution is a product like any other.
         self._is_convolution = np.isin(rows.kind, [KINDS.index(k) for k in CONVOLUTIONS])
-        self._is["winograd"] &= (rows.unit != 0)[rows.row]
+        self._is["matrix_convolution"] = self._is_convolution & rows.is_matrix
+        self._is["winograd"] &= ~self._is["matrix_convolution"]
 
     def fit(self, known: Mask, start: Array | None = None) -> Fitted:
-        """Fit on the known rows; a device's rows of a suite count as sixty at most."""
+        """Fit on the known rows; a device's rows of a suite count as sixty at most.
+
+        First on described jobs; then on recorded scripts besides, whose constants (``RECORDED``)
+        no described job tells. The others stay: what a script's host adds is no share of them.
+        """
+        is_described = known & (self.rows.host == "")
+        if not is_described.any() or not (known & ~is_described).any():
+            return self._fit(known, start, self._mean, self._sd)
+        first = self._fit(is_described, start, self._mean, self._sd).parameters
+        mean, sd = self._mean.copy(), self._sd.copy()
+        shared = [i for i, name in enumerate(PRIORS) if name not in RECORDED]
+        mean[shared], sd[shared] = first[shared], STAYS
+        return self._fit(known, first if start is None else start, mean, sd)
+
+    def _fit(self, known: Mask, start: Array | None, prior: Array, prior_sd: Array) -> Fitted:
         from scipy.optimize import least_squares
 
         rows = self.rows
@@ -92,20 +117,41 @@ class StepModel:
         few = self._restricted(known)
 
         def residuals(p: Array) -> Array:
-            r = (few._log_s(p) - few.rows.log_s) / NOISE
-            robust = np.sign(r) * np.sqrt(2 * (np.sqrt(1 + r**2) - 1))
-            return np.asarray(np.r_[robust * weight, (p - self._mean) / self._sd], float)
+            robust = _robust((few._log_s(p) - few.rows.log_s) / NOISE)[0]
+            return np.asarray(np.r_[robust * weight, (p - prior) / prior_sd], float)
 
-        begin = self._mean if start is None else start
+        def slopes(p: Array) -> Array:
+            log_s = few._log_s(p)
+            slope = _robust((log_s - few.rows.log_s) / NOISE)[1] * weight / NOISE
+            return np.vstack([few._slopes(p, log_s) * slope[:, None], np.diag(1.0 / prior_sd)])
+
+        begin = prior if start is None else start
         # From another fit's solution a few steps are enough.
         found = least_squares(
-            residuals, begin, max_nfev=20 if start is None else 5, x_scale=self._sd
+            residuals, begin, slopes, max_nfev=20 if start is None else 5, x_scale=prior_sd
         )
         values = np.exp(found.x[: len(PRIORS)])
         return Fitted(
             constants=dict(zip(PRIORS, values.tolist(), strict=True)),
             parameters=np.asarray(found.x, float),
         )
+
+    def _slopes(self, p: Array, log_s: Array) -> Array:
+        """Return the derivatives of ln(seconds) by the parameters, shape (n, parameters).
+
+        A row has one label of each group, so that all deviations of a group move at once.
+        """
+        found = np.zeros((log_s.size, p.size))
+        for i in range(len(PRIORS)):
+            found[:, i] = (self._log_s(_moved(p, i)) - log_s) / _STEP
+        at, rows = len(PRIORS), np.arange(log_s.size)
+        for label, size in zip(self._labels, self._sizes, strict=True):
+            column = at + label + np.where(self.rows.is_half, 0, size)
+            found[rows, column] = (
+                self._log_s(_moved(p, slice(at, at + 2 * size))) - log_s
+            ) / _STEP
+            at += 2 * size
+        return found
 
     def log_s(self, fitted: Fitted, *, has_deviations: bool = True) -> Array:
         """Return ln(seconds) of every row, with the deviations or as the planner has it."""
@@ -124,24 +170,33 @@ class StepModel:
     def _log_s(self, p: Array) -> Array:
         rows = self.rows
         c = dict(zip(PRIORS, np.exp(p[: len(PRIORS)]), strict=True))
-        family, chip, board = self._deviations(p[len(PRIORS) :])
-        is_tensor = rows.unit == 0
-        share = np.array([c["tensor"], c["single"], c["shared"], c["separate"]])[rows.unit]
+        family, chip, board, host, handed = self._deviations(p[len(PRIORS) :])
         kappa = c["kappa"] * 2.0 ** (rows.years / c["doubling"])
-        kappa = np.where(is_tensor, kappa, kappa / c["kappa_ratio"])
-        arithmetic = np.log(np.minimum(share * rows.peak, rows.best))
-        power = np.log(kappa * rows.tdp)
-        rate = np.exp(
-            -np.logaddexp(-SHARPNESS * arithmetic, -SHARPNESS * power) / SHARPNESS + chip + board
-        )
+        share = np.array([c[name] for name in UNITS[1:]])[rows.vector_unit]
         # Kepler reaches less of both its rates.
         old = c["kepler"] ** rows.age
-        rate, bandwidth = rate * old, rows.bandwidth * old
+        matrix, vector_rate = (
+            old * np.exp(-np.logaddexp(-SHARPNESS * a, -SHARPNESS * b) / SHARPNESS + chip + board)
+            for a, b in (
+                (
+                    np.log(np.minimum(c["tensor"] * rows.matrix_peak, rows.best)),
+                    np.log(kappa * rows.tdp),
+                ),
+                (np.log(share * rows.single_peak), np.log(kappa / c["kappa_ratio"] * rows.tdp)),
+            )
+        )
+        bandwidth = rows.bandwidth * old
         of_rate = np.where(self._is["attention"], c["attention"], 1.0)
         of_rate = np.where(self._is_convolution, c["convolution"], of_rate)
-        of_rate = np.where(self._is["winograd"], c["winograd"], of_rate)
-        vector = 0.2 * rows.single_peak  # pointwise classes never come near it
-        rates = np.where(self._is_product, rate[rows.row] * of_rate, vector[rows.row])
+        for name in ("winograd", "matrix_convolution"):
+            of_rate = np.where(self._is[name], c[name], of_rate)
+        rate = np.where(rows.is_matrix, matrix[rows.row], vector_rate[rows.row])
+        is_widened = (rows.is_half & (rows.vector_unit == 0))[rows.row]
+        rate = np.where(is_widened, c["widened"] * rate, rate)
+        # Pointwise classes never come near the vector units' peak.
+        of_peak = np.where(self._is["depthwise"], c["depthwise"], 0.2)
+        of_peak = np.where(is_widened & self._is["depthwise"], c["widened_depthwise"], 1) * of_peak
+        rates = np.where(self._is_product, rate * of_rate, of_peak * rows.single_peak[rows.row])
         compute = rows.flop / rates
         of_memory = np.where(self._is_product, c["product_memory"], c["stream"])
         of_memory = np.where(self._is_convolution, c["convolution_memory"], of_memory)
@@ -152,8 +207,17 @@ class StepModel:
         place = rows.row * len(PHASES) + rows.phase
         calls = np.bincount(place, rows.count, size[0] * size[1])
         device = np.bincount(place, busy, size[0] * size[1]) + calls * c["latency"]
-        total = np.maximum(device, calls * c["dispatch"]).reshape(size).sum(axis=1)
+        total = np.maximum(device, calls * self._call_s(c, host)).reshape(size).sum(axis=1)
+        total = total + rows.handed_bytes / c["handed"] * np.exp(handed)
         return np.asarray(np.log(total), float)
+
+    def _call_s(self, c: dict[str, float], host: Array) -> Array:
+        """Return what starting a call takes on the host, by row and phase [s]."""
+        rows = self.rows
+        has_host = (rows.call_s > 0)[:, None]
+        of_phase = np.array([1.0, c["engine"], c["engine"]])
+        unseen = (rows.call_s * np.exp(host))[:, None] * of_phase
+        return np.where(has_host, unseen, c["dispatch"]).ravel()
 
     def _deviations(self, p: Array) -> list[Array]:
         """Return those of family, chip and board of every row."""
@@ -163,3 +227,21 @@ class StepModel:
             found.append(np.where(self.rows.is_half, half[label], single[label]))
             at += 2 * size
         return found
+
+
+_STEP: Final = 1e-6  # of a logarithm, for differences
+
+
+def _moved(p: Array, place: int | slice) -> Array:
+    found = p.copy()
+    found[place] += _STEP
+    return found
+
+
+def _robust(r: Array) -> tuple[Array, Array]:
+    """Return residuals whose squares grow like |r| where r is large, and their derivative."""
+    root = np.sqrt(1 + r**2)
+    robust = np.sign(r) * np.sqrt(2 * (root - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(np.abs(r) > _STEP, r / (root * robust), 1.0)
+    return robust, slope

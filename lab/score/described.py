@@ -33,11 +33,11 @@ from advisor.lab.fit.described import (
     WAYS,
     Folds,
     fitted_spreads,
+    known_steps,
     layer_frame,
     layer_steps,
     left_out_fits,
     profet_rows,
-    read_steps,
     residuals_of,
 )
 from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, chip_of, columns
@@ -178,11 +178,12 @@ def _answers(found: Sequence[StepAnswer]) -> Answers:
 
 def read_described(data: Path) -> Questions:
     """Return every described step, grouped by family and precision."""
-    steps = read_steps(data)
+    known = known_steps(data)
+    steps = [step for step in known if not step.host]
     rows = columns(steps)
     precision = np.where(rows.is_half, "fp16", "fp32")
     labels = np.char.add(np.char.add(rows.family, " "), precision)
-    return _rows(steps, steps, by(labels))
+    return _rows(steps, known, by(labels))
 
 
 def left_out_answers(
@@ -192,22 +193,25 @@ def left_out_answers(
 
     Without residuals the spreads of intervals stay as packaged.
     """
-    steps, told = rows.facts.steps, rows.facts.columns
-    found = [NOTHING] * len(steps)
+    steps, known = rows.facts.steps, rows.facts.known
+    told, found = columns(known), [NOTHING] * len(steps)
     for out, fitted in folds["device"]:
+        if not out[: len(steps)].any():
+            continue
         kept = {way: r[~out] for way, r in (residuals or {}).items()}
         spreads = fitted_spreads(told.take(~out), kept) if kept else {}
-        asking = asking_with(fitted, spreads, steps, told, ~out)
-        for i in np.flatnonzero(out):
+        asking = asking_with(fitted, spreads, known, told, ~out)
+        for i in np.flatnonzero(out[: len(steps)]):
             found[i] = answer(asking, steps[i], is_left_out=True)
     return found
 
 
 def _described_answers(rows: Questions) -> Answers:
     told: DescribedRows = rows.facts.columns
-    folds = left_out_fits(told, StepModel(told).fit(np.ones(told.log_s.size, bool)))
-    residuals = residuals_of(told, folds)
-    plain = residuals_of(told, folds, has_deviations=False)
+    known = columns(rows.facts.known)
+    folds = left_out_fits(known, StepModel(known).fit(np.ones(known.log_s.size, bool)))
+    residuals = {way: r[: told.log_s.size] for way, r in residuals_of(known, folds).items()}
+    plain = residuals_of(known, folds, has_deviations=False)
     found = left_out_answers(rows, folds, plain)
     answers = _answers(found)
     everything = np.isfinite(answers.value)
@@ -286,7 +290,7 @@ def _fit_figures(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, 
 
 
 def _blind_described(rows: Questions) -> Blinded:
-    told = rows.facts.columns
+    told = columns(rows.facts.known)
     model = StepModel(told)
     left_out = [told.device == device for device in np.unique(told.device)]
     folds = {"device": [(out, model.fit(~out)) for out in left_out if not out.all()]}
@@ -324,9 +328,9 @@ def read_layers(path: Path, data: Path | None = None) -> Questions:
     """
     scored = list(layer_steps(layer_frame(path)))
     if path.is_dir():
-        return _rows(scored, read_steps(path))
+        return _rows(scored, known_steps(path))
     has_suite = data is not None and LAYERS.is_in(data)
-    return _rows(scored, [*read_steps(data), *scored] if data and has_suite else scored)
+    return _rows(scored, [*known_steps(data), *scored] if data and has_suite else scored)
 
 
 def _layer_answers(rows: Questions) -> Answers:
@@ -406,7 +410,7 @@ def read_neusight(data: Path) -> Questions:
 
     Raises ModelError if the table is not there or none of its rows can be described.
     """
-    known = read_steps(data)
+    known = known_steps(data)
     ours = columns(known).suite == "neusight"
     if not ours.any():
         raise ModelError(
@@ -557,7 +561,7 @@ def read_instance(data: Path) -> Questions:
         truth=np.array([s.seconds for s in scored]),
         unseen=[f"steps on {s.device.name} and its chip" for s in scored],
         groups=by(s.device.name for s in scored),
-        facts=_AnchoredFacts(steps=scored, anchors=known, known=read_steps(data)),
+        facts=_AnchoredFacts(steps=scored, anchors=known, known=known_steps(data)),
         raw=_anchored_columns(scored, known),
     )
 

@@ -78,15 +78,14 @@ def without_group(facts: _Facts, way: str, group: str) -> Predictor:
     """Return the product with constants and errors fitted without a group of rows."""
     of = WAYS[way]
     described = [s for s in facts.known if not _is_of(s, way, group)]
-    told = columns(described)
+    own = [r for r, s in zip(facts.own, facts.steps, strict=True) if of(s) != group]
+    kept = [*described, *own]
+    told = columns(kept)
     known = StepModel(told).fit(np.ones(told.log_s.size, bool))
     parameters = parameters_of(known.constants, {}, told)
-    own = [r for r, s in zip(facts.own, facts.steps, strict=True) if of(s) != group]
     return Predictor(
         Catalogue.load(with_overrides=False),
-        constants=replace(
-            constants(), device=parameters, residual=fit_residual([*described, *own], parameters)
-        ),
+        constants=replace(constants(), device=parameters, residual=fit_residual(kept, parameters)),
         learned=None,
     )
 

@@ -1,4 +1,5 @@
 from .calibrate import AMPLITUDES as AMPLITUDES
+from .calibrate import OWN_HOST as OWN_HOST
 from .calibrate import CalibrationParameters as CalibrationParameters
 from .calibrate import ErrorPoints as ErrorPoints
 from .calibrate import ExpectedErrors as ExpectedErrors
@@ -8,7 +9,11 @@ from .calibrate import at_batch as at_batch
 from .calibrate import calibrated_work as calibrated_work
 from .calibrate import conditioned as conditioned
 from .calibrate import correlations as correlations
+from .calibrate import error_points as error_points
 from .calibrate import expected_errors as expected_errors
+from .calibrate import least_growth as least_growth
+from .calibrate import own_hosts as own_hosts
+from .calibrate import with_own as with_own
 from .describe import ConvolutionalNetwork as ConvolutionalNetwork
 from .describe import convolutional_work as convolutional_work
 from .describe import in_precision as in_precision

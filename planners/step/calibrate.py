@@ -27,8 +27,8 @@ eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final
 
@@ -40,6 +40,7 @@ from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_pe
 
 Floats = NDArray[np.float64]
 AMPLITUDES: Final = ("job", "far", "generation", "device", "noise")
+BOUND: Final = 2.0  # prior deviations: published steps move an answer no further
 CLOCK_LOG_SD: Final = 0.02  # scatter of a measured step around its own mean [ln]
 _WIDTHS: Final = {"fp16": "half", "bf16": "half", "fp8": "half", "fp4": "half"}
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd", "depthwise"})
@@ -80,6 +81,16 @@ class SeenErrors:
     # that have any
     of_peaks: Floats
     of_rates: Floats
+    # deviation of each row around its own mean: wider where the others contradict it (``doubted``)
+    scatter: Floats | float = CLOCK_LOG_SD
+
+    def take(self, rows: NDArray[np.bool_]) -> SeenErrors:
+        """Return some of the errors."""
+        scatter = np.broadcast_to(self.scatter, len(self.points))
+        return SeenErrors(
+            points=self.points.take(rows), of_peaks=self.of_peaks[rows],
+            of_rates=self.of_rates[rows], scatter=scatter[rows],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,26 +147,32 @@ def job_features(work: Work) -> Floats:
     deviation, and the shares of convolutions and fused attention among operations and of
     reductions in traffic.
     """
-    flop = dict.fromkeys(("all", "convolution", "attention"), 0.0)
-    moved, reduced, calls = 0.0, 0.0, 0.0
-    for one in work.operators:
-        flop["all"] += one.flop
-        if one.kind in _CONVOLUTIONS:
-            flop["convolution"] += one.flop
-        elif one.kind == "attention":
-            flop["attention"] += one.flop
-        moved += one.bytes
-        reduced += one.bytes * (one.kind == "reduction")
-        calls += one.kernels
-    whole, moved, calls = max(flop["all"], 1.0), max(moved, 1.0), max(calls, 1.0)
-    return np.array([
-        math.log(whole / calls) / _CALL_SCALE,
-        math.log(whole / moved) / _INTENSITY_SCALE,
-        2.0 * flop["convolution"] / whole,
-        2.0 * flop["attention"] / whole,
-        3.0 * reduced / moved,
-        math.log(calls) / _COUNT_SCALE,
-    ])  # fmt: skip
+    return np.asarray(job_features_at(work, np.array([float(work.micro_batch)]))[0])
+
+
+def job_features_at(work: Work, micro_batches: Floats) -> Floats:
+    """Return the same of the step over other micro-batches (``at_batch``), shape (n, 6)."""
+    operators = work.operators
+    scale = np.array([o.phase != "optimizer" for o in operators], float)
+    grown = 1.0 + np.multiply.outer(micro_batches / work.micro_batch - 1.0, scale)
+    flop = grown * np.array([o.flop for o in operators])
+    fixed = np.array([o.fixed_bytes for o in operators])
+    moved = fixed + grown * (np.array([o.bytes for o in operators]) - fixed)
+    calls = max(sum(o.kernels for o in operators), 1.0)
+
+    def share(of: Floats, kinds: Collection[str]) -> Floats:
+        is_one = np.array([o.kind in kinds for o in operators], float)
+        return np.asarray(of @ is_one / np.maximum(of.sum(axis=1), 1.0))
+
+    whole, traffic = (np.maximum(of.sum(axis=1), 1.0) for of in (flop, moved))
+    return np.stack([
+        np.log(whole / calls) / _CALL_SCALE,
+        np.log(whole / traffic) / _INTENSITY_SCALE,
+        2.0 * share(flop, _CONVOLUTIONS),
+        2.0 * share(flop, ("attention",)),
+        3.0 * share(moved, ("reduction",)),
+        np.full(len(micro_batches), math.log(calls) / _COUNT_SCALE),
+    ], axis=1)  # fmt: skip
 
 
 # Standard deviations of the three logarithms over the described suites (2026-11-22).
@@ -213,8 +230,12 @@ def shapes(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Fl
 
 def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
     """Return the prior covariance of errors, shape (n, m)."""
+    return _amplified(shapes(a, b, parameters), parameters) + of_hosts(a, b)
+
+
+def _amplified(kernels: Floats, parameters: ResidualParameters) -> Floats:
     variance = np.array([parameters.amplitudes[name] ** 2 for name in AMPLITUDES])
-    return np.asarray(np.tensordot(variance, shapes(a, b, parameters), 1)) + of_hosts(a, b)
+    return np.asarray(np.tensordot(variance, kernels, 1))
 
 
 def of_hosts(a: ErrorPoints, b: ErrorPoints) -> Floats:
@@ -222,21 +243,93 @@ def of_hosts(a: ErrorPoints, b: ErrorPoints) -> Floats:
     return np.outer(a.host_log_sd, b.host_log_sd) * _same(a.host, b.host)
 
 
-def measured_covariance(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
-    """Return K + N of errors that were measured, shape (n, n).
+def measured_covariance(parameters: ResidualParameters, kernels: Floats | None = None) -> Floats:
+    """Return K + N of the errors that were seen, shape (n, n).
 
     Two rows of one job on one device are two measurements: their own noise is apart.
+
+    ``kernels``: ``shapes`` among them, where they are known.
     """
-    whole = covariance(at, at, parameters)
-    whole[np.diag_indices_from(whole)] += CLOCK_LOG_SD**2
+    seen = parameters.seen
+    if kernels is None:
+        kernels = shapes(seen.points, seen.points, parameters)
+    whole = _amplified(kernels, parameters) + of_hosts(seen.points, seen.points)
+    whole[np.diag_indices_from(whole)] += np.square(seen.scatter)
     return whole
 
 
+def doubted(covariance: Floats, errors: Floats) -> Floats:
+    """Return what to add to the variances of errors that the others contradict, shape (n,).
+
+    The error that lies most deviations from what all others let expect gets as much more variance
+    as puts it at ``_MOST`` of them; then the next, until none is further off. So a wrong run moves
+    an answer no more than one that is ``_MOST`` deviations off (Huber's bound, by variance). Of
+    fewer than three nobody says which is wrong: 0.
+    """
+    added = np.zeros(errors.size)
+    if errors.size < _LEAST_TO_DOUBT:
+        return added
+    inverse = np.linalg.inv(covariance)
+    for _ in range(_ROUNDS * errors.size):
+        variance = 1.0 / np.diagonal(inverse)
+        off = (inverse @ errors) * variance  # from the mean of the others
+        worst = int(np.argmax(off**2 / variance))
+        more = off[worst] ** 2 / _MOST**2 - variance[worst]
+        if more <= _LITTLE * variance[worst]:
+            break
+        added[worst] += more
+        column = inverse[:, worst]
+        inverse = inverse - np.outer(column, column) * (more / (1 + more * inverse[worst, worst]))
+    return added
+
+
+_MOST: Final = 3.0  # deviations
+_LEAST_TO_DOUBT: Final = 3
+_LITTLE: Final = 1e-3
+_ROUNDS: Final = 20  # a row's worth of doubt may change when another's is known
+
+
+OWN_HOST: Final = "own "  # what the hosts of the user's own runs are called, and the device
+
+
+def own_hosts(devices: Sequence[Device], parameters: ResidualParameters) -> NDArray[np.bool_]:
+    """Return on which devices the user's own runs are among the seen steps."""
+    known = {str(h) for h in parameters.seen.points.host if str(h).startswith(OWN_HOST)}
+    return np.array([OWN_HOST + d.name in known for d in devices], dtype=bool)
+
+
+def with_own(parameters: ResidualParameters, own: SeenErrors) -> ResidualParameters:
+    """Return the process with more errors seen: those of the user's own runs."""
+    seen = parameters.seen
+    points = {
+        f.name: np.concatenate([getattr(seen.points, f.name), getattr(own.points, f.name)])
+        for f in fields(ErrorPoints)
+    }
+    scatter = [np.broadcast_to(one.scatter, len(one.points)) for one in (seen, own)]
+    both = SeenErrors(
+        points=ErrorPoints(**points),
+        of_peaks=np.r_[seen.of_peaks, own.of_peaks],
+        of_rates=np.r_[seen.of_rates, own.of_rates],
+        scatter=np.concatenate(scatter),
+    )
+    return replace(parameters, seen=both)
+
+
 def expected_errors(
-    work: Work, devices: Sequence[Device], parameters: ResidualParameters
-) -> ExpectedErrors:
-    """Return what published steps say of the equation's error for a job on devices."""
-    at = error_points([work] * len(devices), devices)
+    work: Work, devices: Sequence[Device], parameters: ResidualParameters,
+    host_log_sd: Floats | None = None,
+) -> ExpectedErrors:  # fmt: skip
+    """Return what published steps say of the equation's error for a job on devices.
+
+    ``host_log_sd``: what not knowing a device's host adds to ln(step), where the user's own runs
+    told of it (``own_hosts``).
+    """
+    hosts, log_sd = [""] * len(devices), [0.0] * len(devices)
+    if host_log_sd is not None:
+        heard = own_hosts(devices, parameters)
+        hosts = [OWN_HOST + d.name if h else "" for d, h in zip(devices, heard, strict=True)]
+        log_sd = np.where(heard, host_log_sd, 0.0).tolist()
+    at = error_points([work] * len(devices), devices, hosts, log_sd)
     is_measured = [measured_flop_per_s(d, runs_as(d, work.precision)) is not None for d in devices]
     return errors_at(at, np.array(is_measured, dtype=bool), parameters)
 
@@ -252,9 +345,61 @@ def errors_at(
     cross = covariance(at, parameters.seen.points, parameters)
     by_peaks, by_rates = cross @ solved.of_peaks, cross @ solved.of_rates
     told = cross @ solved.inverse @ cross.T
-    return ExpectedErrors(
-        mean=np.where(is_measured, by_rates, by_peaks), covariance=prior - 0.5 * (told + told.T)
-    )
+    most = BOUND * np.sqrt(np.diagonal(prior))
+    mean = np.clip(np.where(is_measured, by_rates, by_peaks), -most, most)
+    return ExpectedErrors(mean=mean, covariance=prior - 0.5 * (told + told.T))
+
+
+def least_growth(
+    work: Work, devices: Sequence[Device], log_s: Callable[[Floats], Floats],
+    parameters: ResidualParameters,
+) -> Floats:  # fmt: skip
+    """Return what to add to a job's expected error, so that a larger batch takes no less.
+
+    With it ln T + e is the largest of all smaller batches' (``_BATCHES`` of them) and its own.
+
+    Parameters
+    ----------
+    log_s : callable
+        Logarithm of the step on each device at micro-batches (n,): shape (n_devices, n). [ln s]
+
+    Returns
+    -------
+    array of shape (n_devices,)
+        Not negative; at the work's own micro-batch.
+    """
+    if not len(parameters.seen.points):
+        return np.zeros(len(devices))
+    own = float(work.micro_batch)
+    batches = np.unique(np.r_[_BATCHES[own > _BATCHES], own])
+    at = error_points([work] * len(devices), devices)
+    is_measured = [measured_flop_per_s(d, runs_as(d, work.precision)) is not None for d in devices]
+    error = _means(at, job_features_at(work, batches), np.array(is_measured), parameters)
+    corrected = log_s(batches) + error
+    return np.asarray(corrected.max(axis=1) - corrected[:, -1])
+
+
+_BATCHES: Final = np.unique(np.round(np.geomspace(1, 2**16, 16 * 6 + 1)))
+
+
+def _means(
+    at: ErrorPoints, jobs: Floats, is_measured: NDArray[np.bool_], parameters: ResidualParameters
+) -> Floats:
+    """Return the mean errors of jobs (n_jobs, 6) on each device, shape (n_devices, n_jobs).
+
+    A kernel is a product of what it says of jobs and of devices, but for the very job on the very
+    device, which is left out.
+    """
+    seen, a = parameters.seen.points, parameters.amplitudes
+    wide = replace(parameters, amplitudes={**a, "device": 0.0, "noise": 0.0})
+    alike = replace(at, job=np.zeros_like(at.job), host_log_sd=np.zeros(len(at)))
+    of_devices = covariance(alike, replace(seen, job=np.zeros_like(seen.job)), wide)
+    of_devices += a["device"] ** 2 * _same(at.device, seen.device)
+    of_jobs = _near(jobs / parameters.job_length, seen.job / parameters.job_length)
+    solved = _solved(parameters)
+    weight = np.where(is_measured[:, None], solved.of_rates, solved.of_peaks)
+    most = BOUND * math.sqrt(sum(amplitude**2 for amplitude in a.values()))
+    return np.asarray(np.clip((of_devices * weight) @ of_jobs.T, -most, most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +413,7 @@ class _Solved:
 def _solved(parameters: ResidualParameters) -> _Solved:
     """Return (K + N)^-1 of the published steps, and its product with their errors."""
     seen = parameters.seen
-    inverse = np.asarray(np.linalg.inv(measured_covariance(seen.points, parameters)), np.float64)
+    inverse = np.asarray(np.linalg.inv(measured_covariance(parameters)), np.float64)
     return _Solved(
         inverse=inverse, of_peaks=inverse @ seen.of_peaks, of_rates=inverse @ seen.of_rates
     )
@@ -280,10 +425,12 @@ def conditioned(
     """Return mean and deviation of the first ``targets`` errors, the others known.
 
     ``prior``: of the targets, then of the places measured; ``errors``, ``log_sd``: (n_measured,);
-    what was found there, and the deviation of the measurement itself.
+    what was found there, and the deviation of the measurement itself. What the others contradict
+    counts for less (``doubted``).
     """
     whole = prior.covariance
     known = whole[targets:, targets:] + np.diag(np.square(log_sd))
+    known = known + np.diag(doubted(known, errors - prior.mean[targets:]))
     gain = np.linalg.solve(known, whole[targets:, :targets]).T
     mean = prior.mean[:targets] + gain @ (errors - prior.mean[targets:])
     left = np.diagonal(whole)[:targets] - np.sum(gain * whole[:targets, targets:], axis=1)

@@ -12,6 +12,7 @@ median that the work has (``Work.call_s``), with deviation ``host_log_sd``. What
 exp E[ln t], and the deviation of ln t over hosts stands in ``StepColumns.host_log_sd``. Python
 makes the calls of the forward pass one by one; those of the backward pass come from the
 framework's engine, and those of the update from its lists, at ``engine_call_fraction`` of h.
+Where such a script takes its batches from a loader, they reach the device before the pass, I / H.
 
 On a processor C and M are those of all its cores. A call of few elements leaves cores idle
 (``_idle_cores``), and one that is split waits n_k s for its threads to meet.
@@ -25,6 +26,8 @@ On a processor C and M are those of all its cores. A call of few elements leaves
 | ``count``               | n     | calls                                                      |
 | ``latency_s``           | l     | what a call takes on the device however small [s]          |
 | ``dispatch_s``          | h     | what a call takes on the host [s]                          |
+| ``handed_bytes``        | I     | what the loader hands over for a micro-batch [bytes]       |
+| ``handed_bytes_per_s``  | H     | rate of that on an unseen host [bytes/s]                   |
 | ``unhidden_fraction``   | rho   | 0: perfect overlap, 1: none                                |
 | ``split_s``             | s     | what a call split over cores waits for its threads [s]     |
 
@@ -53,6 +56,7 @@ from advisor.planners.step.device_rates import (
     runs_on_matrix_units,
     share_of_rates,
     sustained_flop_per_s,
+    vector_units,
 )
 
 KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
@@ -60,6 +64,7 @@ KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 PRODUCTS: Final = frozenset({"matmul", "convolution", "winograd", "attention", "recurrent"})
 
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd"})
+_STORED_HALF: Final = frozenset({"fp16", "bf16", "fp8"})
 
 
 # PyTorch gives a thread no fewer elements than this (ATen/Parallel.h, GRAIN_SIZE).
@@ -197,6 +202,9 @@ class _Rates:
     latency_s: NDArray[np.float64]  # (n_devices,)
     dispatch_s: NDArray[np.float64]  # (n_devices,)
     host_log_sd: NDArray[np.float64]  # (n_devices,); of ``dispatch_s``
+    # handed_s, handed_log_sd: (n_devices,); to hand a recorded micro-batch over, its deviation
+    handed_s: NDArray[np.float64]
+    handed_log_sd: NDArray[np.float64]
     engine_share: NDArray[np.float64]  # (n_devices,); of it, for calls that Python does not make
     cores: NDArray[np.float64]  # (n_devices,); 1 for accelerators, which split calls finely
     is_cpu: NDArray[np.bool_]  # (n_devices,)
@@ -233,6 +241,12 @@ class _Rates:
             )
             * launches,
             host_log_sd=np.where(is_unseen, parameters.host_log_sd, 0.0),
+            handed_s=np.where(
+                is_unseen,
+                work.micro_batch * work.input_bytes_per_sample / parameters.handed_bytes_per_s,
+                0.0,
+            ),
+            handed_log_sd=np.where(is_unseen, parameters.handed_log_sd, 0.0),
             engine_share=np.where(is_unseen, parameters.engine_call_fraction, 1.0),
             cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
             is_cpu=np.array([d.kind == "cpu" for d in devices]),
@@ -252,17 +266,29 @@ def _pair_rates(
 ) -> tuple[float, float]:
     """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class on a device."""
     runs = runs_as(device, dtype)
+    by_kind = parameters.efficiencies[device.kind]
+    efficiency = by_kind[kind]
     # Matrix units take a 3 x 3 convolution as a product; only vector units gain by Winograd's.
-    is_product = kind == "winograd" and runs_on_matrix_units(device, runs)
-    efficiency = parameters.efficiencies[device.kind]["convolution" if is_product else kind]
+    if kind in _CONVOLUTIONS and runs_on_matrix_units(device, runs):
+        efficiency = by_kind.get("matrix_convolution", by_kind["convolution"])
     if kind in PRODUCTS:
         rate = sustained_flop_per_s(device, runs, parameters)
     else:  # Pointwise classes run on the vector units, whose rate is the fp32 peak.
         rate = device.fp32_flop_per_s or sustained_flop_per_s(device, runs, parameters) / 16
+    rate *= widened_share(device, kind, dtype, parameters)
     memory = device.memory_bytes_per_s * efficiency.memory * share_of_rates(device, parameters)
     if work.is_compiled and kind not in PRODUCTS:
         memory /= parameters.compiled_traffic_fraction
     return rate * efficiency.compute, memory
+
+
+def widened_share(device: Device, kind: str, dtype: str, parameters: DeviceParameters) -> float:
+    """Return what a class reaches of its rate in 32 bits on tensors that are stored in 16."""
+    if dtype not in _STORED_HALF or device.kind != "gpu" or vector_units(device) != "single":
+        return 1.0
+    if kind == "depthwise":
+        return parameters.widened_depthwise_fraction
+    return parameters.widened_fraction if kind in PRODUCTS else 1.0
 
 
 def _phase(
@@ -296,6 +322,10 @@ def _phase(
     starting = starting * (1.0 if phase == "forward" else rates.engine_share)
     hosts = np.exp(np.multiply.outer(_HOSTS, rates.host_log_sd))
     totals = np.maximum(busy, (starting * hosts)[:, :, None])
+    if phase == "forward":
+        # A host that is slow at calls is slow at copies.
+        handed_s = rates.handed_s * np.exp(np.multiply.outer(_HOSTS, rates.handed_log_sd))
+        totals = totals + handed_s[:, :, None] * scale
     return (compute, memory, _over_hosts(totals)[0] - compute - memory), totals
 
 

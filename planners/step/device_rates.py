@@ -52,6 +52,15 @@ class DeviceParameters:
     # that nobody has seen (``advisor validate recorded`` has the hosts of a suite)
     engine_call_fraction: float
     host_log_sd: float
+    # handed_bytes_per_s, handed_log_sd: the same script's batches reach the device at so many
+    # bytes a second, taken from a loader and copied from pageable memory; the deviation of its
+    # logarithm over hosts
+    handed_bytes_per_s: float
+    handed_log_sd: float
+    # widened_fraction, widened_depthwise_fraction: share of their rate in 32 bits that products
+    # and depthwise convolutions reach on tensors stored in 16, on devices without matrix units
+    widened_fraction: float
+    widened_depthwise_fraction: float
     # split_gain, split_s: how much more than its share of all cores a core does alone, and what a
     # call that is split over cores waits for its threads [s]: fitted to steps with one thread and
     # two (``python -m advisor.lab.experiments.threads``)
