@@ -36,8 +36,8 @@ class RawColumns:
 
     @classmethod
     def of(
-        cls, amounts: Mapping[str, Any], fold: Iterable[Any], labels: Mapping[str, Any] | None = None,
-        known: Floats | None = None,
+        cls, amounts: Mapping[str, Any], fold: Iterable[Any],
+        labels: Mapping[str, Any] | None = None, known: Floats | None = None,
     ) -> RawColumns:  # fmt: skip
         """Return positive amounts as logarithms, and a column of zeros and ones a label.
 

@@ -51,8 +51,8 @@ from advisor.lab.score.asked import (
     predictor,
 )
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
-from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.layouts import asked_after, calibrated, errors_by_size
+from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Group, Scores, score
 from advisor.machines.cluster import one_group
 from advisor.machines.fleet import own_fleet

@@ -29,9 +29,7 @@ def train(model, device, loader, optimizer, epoch):
         loss.backward()
         optimizer.step()
         if i % 10 == 0:
-            print(
-                f"Train {epoch} [{i * len(data)}/{len(loader.dataset)}] loss {loss.item():.6f}"
-            )
+            print(f"Train {epoch} [{i * len(data)}/{len(loader.dataset)}] loss {loss.item():.6f}")
 
 
 def test(model, device, loader):
