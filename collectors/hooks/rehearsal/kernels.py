@@ -39,8 +39,8 @@ def choose_as_cuda(mode: Rehearsal) -> None:
 def _own_kernels() -> Any:
     """Have operators be one kernel that torch takes apart where it is built without CUDA.
 
-    Their composite stands in for a missing kernel, before any mode sees them. Nothing calls what is
-    registered: fake tensors do not get so far.
+    Their composite stands in for a missing kernel, before any mode sees them. What is registered
+    here is never called: fake tensors do not get so far.
     """
     library: Any = torch.library
     kernels = library.Library("aten", "IMPL")
