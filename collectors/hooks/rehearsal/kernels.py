@@ -33,73 +33,28 @@ def choose_as_cuda(mode: Rehearsal) -> None:
         setattr(library._VF, name, _recurrent(mode, number, original))
     _foreach()
     _alignment()
-    _norms()
+    mode.kept = _own_kernels()  # registered for as long as it lives
 
 
-def _norms() -> None:
-    """Have root-mean-square norms be the one kernel that they are on CUDA.
+def _own_kernels() -> Any:
+    """Have operators be one kernel that torch takes apart where it is built without CUDA.
 
-    torch's own operator takes itself apart in a build that has no such kernel: this stands in.
+    Their composite stands in for a missing kernel, before any mode sees them. What is registered
+    here is never called: fake tensors do not get so far.
     """
-    library: Any = torch
-    original = getattr(library, "rms_norm", None)
-    version = tuple(int(one) for one in library.__version__.split(".")[:2])
-    if original is None or version < _FUSED_NORMS:
-        return
-    fused = _fused_norm()
-
-    def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-        # Of another type than its input a weight has torch take the norm apart, on CUDA too.
-        is_alike = weight is None or weight.dtype == x.dtype
-        if isinstance(x, FakeTensor) and _is_on_cuda(x) and is_alike:
-            return fused.apply(x, list(shape), weight, eps)
-        return original(x, shape, weight, eps)
-
-    library.rms_norm = rms_norm
-
-
-def _fused_norm() -> Any:
     library: Any = torch.library
-    kernels = library.Library("advisor", "FRAGMENT")
-    kernels.define(
-        "_fused_rms_norm(Tensor x, int[] shape, Tensor? w, float? eps) -> (Tensor, Tensor)"
-    )
-    kernels.define(
-        "_fused_rms_norm_backward(Tensor grad, Tensor x, int[] shape, Tensor rstd, Tensor? w)"
-        " -> (Tensor, Tensor)"
-    )
+    kernels = library.Library("aten", "IMPL")
+    version = tuple(int(one) for one in str(torch.__version__).split(".")[:2])
+    norms = ("_fused_rms_norm", "_fused_rms_norm_backward") if version >= _FUSED_NORMS else ()
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
-    def forward(x: Any, shape: Any, weight: Any, eps: Any) -> Any:
-        rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
-        return torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
+    def never(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError
 
-    def backward(grad: Any, x: Any, shape: Any, rstd: Any, weight: Any) -> Any:
-        return torch.empty_like(x), torch.empty(shape, dtype=x.dtype, device=x.device)
-
-    kernels.impl("_fused_rms_norm", forward, "Meta")
-    kernels.impl("_fused_rms_norm_backward", backward, "Meta")
-
-    class FusedNorm(torch.autograd.Function):
-        """The norm of rows, which keeps its input and a number a row."""
-
-        library = kernels  # its operators live as long as it does
-
-        @staticmethod
-        def forward(ctx: Any, x: Any, shape: Any, weight: Any, eps: Any) -> Any:
-            y, rstd = torch.ops.advisor._fused_rms_norm(x, shape, weight, eps)
-            ctx.save_for_backward(x, rstd, weight)
-            ctx.shape = shape
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            x, rstd, weight = ctx.saved_tensors
-            back, of_weight = torch.ops.advisor._fused_rms_norm_backward(
-                grad, x, ctx.shape, rstd, weight
-            )
-            return back, None, None if weight is None else of_weight, None
-
-    return FusedNorm
+    for name in ("silu_backward", "mish_backward", *norms):
+        if hasattr(torch.ops.aten, name) and not has_kernel("aten::" + name, "CUDA"):
+            kernels.impl(name, never, "CUDA")
+    return kernels
 
 
 def _alignment() -> None:

@@ -75,6 +75,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.is_on = True
         self.collectives: Any = ()
         self.exchanged: Any = None
+        self.kept: Any = None
         self._facts: dict[Any, Schema] = {}
         self._is_wrapper: dict[type, bool] = {FakeTensor: False, torch.nn.Parameter: False}
 

@@ -237,9 +237,7 @@ def _schema(func: Any) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
                 for index, argument in enumerate(schema.arguments)
                 if argument.alias_info is not None and argument.alias_info.is_write
             ]
-            # A rehearsal's stand-ins for torch's kernels go by their names.
-            name = schema.name.replace("advisor::", "aten::")
-            known = (name, tuple(a.name for a in schema.arguments), tuple(written))
+            known = (schema.name, tuple(a.name for a in schema.arguments), tuple(written))
         _schemas[func] = known
     return known
 
