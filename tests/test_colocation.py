@@ -127,8 +127,8 @@ def test_pairs_tell_what_the_law_misses_by_a_twin(jobs: list[Sharer], data: st.D
     truth = np.array([rates[twin, other], rates[other, twin]])
     assert np.all(log_sd > 0)
     assert np.all((found > 0) & (found <= 1))
-    # Never much worse than the law, and within what it says of itself.
-    assert np.abs(found - truth).sum() <= np.abs(law - truth).sum() + 0.1
+    # Never worse than the law by more than a tenth of either job's rate.
+    assert np.abs(found - truth).sum() <= np.abs(law - truth).sum() + 0.2
     again, _ = rates_by_pairs(pairs, str(other), str(twin))
     assert again == pytest.approx(found[::-1])
 

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Rehearsing:
             )
             if isinstance(f, (str, os.PathLike)):
                 checkpoints[os.path.realpath(f)] = obj
-                open(f, "wb").close()  # where the overlay has it: scripts look for their files
+                Path(f).touch()  # where the overlay has it: scripts look for their files
 
         def loaded(f: Any, map_location: Any = None, *rest: Any, **named: Any) -> Any:
             name = os.path.realpath(f) if isinstance(f, (str, os.PathLike)) else ""
