@@ -50,6 +50,7 @@ _RANKS = {
     "fsdp1",
     "ddp_toy",
     "imagenet_nccl",
+    "megatron_llama",
 }
 _SIZES = {
     "1B": ("--size", "1b"),
