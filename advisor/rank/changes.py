@@ -215,7 +215,7 @@ _ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
     "on a GPU": ("instance", "jobs with one run on a GPU"),
     "on a CPU": ("recorded", "scripts recorded on a CPU"),
     # Its operators are those of a recording (tests/test_rehearsal.py).
-    "rehearsed": ("recorded", "scripts recorded on a CPU, as a rehearsal sees them"),
+    "rehearsed": ("recorded", "scripts recorded on a CPU (a rehearsal sees the same)"),
     "as a program": (None, "a job of which only the whole run is known"),
 }
 
