@@ -355,7 +355,7 @@ def test_torchs_compiler_is_imported_for_those_who_ask_for_it(tmp_path: Path) ->
 
         model = torch.nn.Linear(8, 8).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
-        for step in range(3):
+        for step in range(20):
             model(torch.ones(4, 8).cuda()).sum().backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -308,23 +308,21 @@ def predict(
         typer.echo(f"wrote {save_job}", err=True)
         if on is None and gpu is None:
             return
+    if explain and on in (None, "here"):
+        raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
     with waiting("estimating", is_quiet=as_json):
+        known = Predictor(catalogue())
         estimate = api.estimate(
             wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
             layout=question.layout, completion=question.completion,
-            known_network=question.constraints.known_network,
-            predictor=Predictor(catalogue()),
+            known_network=question.constraints.known_network, predictor=known,
         )  # fmt: skip
     record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
-    if explain:
-        if on is None or on == "here":
-            raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
+    if explain and on is not None:
         from advisor.estimate import moved_by
 
         provider, _, name = on.rpartition(":")
-        record["effects"] = moved_by(
-            Predictor(catalogue()), wanted, name, provider=provider or None, count=count
-        )
+        record["effects"] = moved_by(known, wanted, name, provider=provider or None, count=count)
     if as_json:
         typer.echo(json.dumps(record, indent=2))
         return

@@ -16,7 +16,7 @@ import torch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, ClassVar
 
     from .memory import Memory
 
@@ -91,14 +91,14 @@ class _DeviceOf(_DeviceContext):
 class Stream:
     """A stream in which everything has happened already; the memory made in it is its own."""
 
-    made = 0
+    made: ClassVar[list[Stream]] = []  # by number; the first is the default one
     memory: Any = None
 
     def __init__(self, device: Any = None, *_: Any, **__: Any) -> None:
         self.device = torch.device("cuda", current(device))
-        self.cuda_stream = self.stream_id = Stream.made
+        self.cuda_stream = self.stream_id = len(Stream.made)
         self.device_index, self.device_type = self.device.index, 1
-        Stream.made += 1
+        Stream.made.append(self)
         self._before: list[int] = []
 
     def __enter__(self) -> Stream:
@@ -240,25 +240,18 @@ def _random() -> dict[str, Any]:
 
 
 def _streams(memory: Memory) -> dict[str, Any]:
-    Stream.memory, Stream.made = memory, 0
-    streams = {0: Stream()}
-
-    class Numbered(Stream):
-        """A stream that the current one can be found by."""
-
-        def __init__(self, *args: Any, **named: Any) -> None:
-            super().__init__(*args, **named)
-            streams[self.stream_id] = self
+    Stream.memory, Stream.made = memory, []
+    default = Stream()
 
     def set_stream(stream: Any) -> None:
         memory.stream = 0 if stream is None else stream.stream_id
 
     return {
-        "Stream": Numbered,
+        "Stream": Stream,
         "Event": Event,
-        "ExternalStream": Numbered,
-        "current_stream": lambda *_: streams[memory.stream],
-        "default_stream": lambda *_: streams[0],
+        "ExternalStream": Stream,
+        "current_stream": lambda *_: Stream.made[memory.stream],
+        "default_stream": lambda *_: default,
         "stream": lambda stream: contextlib.nullcontext() if stream is None else stream,
         "StreamContext": lambda stream: contextlib.nullcontext() if stream is None else stream,
         "set_stream": set_stream,
@@ -281,7 +274,7 @@ def _stand_in_for_c() -> None:
             return generator.__new__(cls, "cpu")
 
     package: Any = torch
-    package.Generator, package.Stream, package.Event = Generator, torch.cuda.Stream, Event
+    package.Generator, package.Stream, package.Event = Generator, Stream, Event
 
 
 def _accelerator(count: int, memory: Memory, total: int) -> None:
