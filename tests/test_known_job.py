@@ -110,7 +110,7 @@ def test_runs_of_a_described_job_move_its_answer_on_other_cards(asking: Predicto
         for card in CARDS[:3]
     )
     step_s, log_sd = on_card(asking, replace(bare, actuals=runs), CARDS[-1])
-    assert step_s > 1.25 * expected[CARDS[-1]][0]
+    assert step_s > 1.4 * expected[CARDS[-1]][0]
     assert log_sd < expected[CARDS[-1]][1]
 
 

@@ -53,10 +53,16 @@ WAYS: Final = ("model", "device", "architecture", "kind")
 Folds = dict[str, list[tuple[NDArray[np.bool_], Fitted]]]
 
 
-def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
-    """Return, by way of leaving out, which rows were left out and the fit on the others."""
+def left_out_fits(
+    rows: DescribedRows, fitted: Fitted, asked: NDArray[np.bool_] | None = None
+) -> Folds:
+    """Return, by way of leaving out, which rows were left out and the fit on the others.
+
+    ``asked``: rows whose groups are left out; by default all.
+    """
     model, is_convolutional = StepModel(rows), has_convolutions(rows)
     everything = np.ones(rows.log_s.size, bool)
+    asked = everything if asked is None else asked
     groups: dict[str, tuple[NDArray[np.str_], NDArray[np.bool_]]] = {
         "model": (rows.model, everything),
         "device": (rows.device, everything),
@@ -65,7 +71,7 @@ def left_out_fits(rows: DescribedRows, fitted: Fitted) -> Folds:
     }
     found: Folds = {}
     for way, (labels, wanted) in groups.items():
-        left_out = [labels == label for label in np.unique(labels[wanted])]
+        left_out = [labels == label for label in np.unique(labels[wanted & asked])]
         found[way] = [
             (out, model.fit(~out, fitted.parameters)) for out in left_out if not out.all()
         ]

@@ -209,7 +209,8 @@ def left_out_answers(
 def _described_answers(rows: Questions) -> Answers:
     told: DescribedRows = rows.facts.columns
     known = columns(rows.facts.known)
-    folds = left_out_fits(known, StepModel(known).fit(np.ones(known.log_s.size, bool)))
+    fitted = StepModel(known).fit(np.ones(known.log_s.size, bool))
+    folds = left_out_fits(known, fitted, known.host == "")
     residuals = {way: r[: told.log_s.size] for way, r in residuals_of(known, folds).items()}
     plain = residuals_of(known, folds, has_deviations=False)
     found = left_out_answers(rows, folds, plain)
