@@ -637,7 +637,9 @@ def inferred_flop_per_s(row: Accelerator) -> float | None:
 
 FILE: Final = "residual.json"
 _ERRORS: Final = ("of_peaks", "of_rates", "scatter")
-_NUMBERS: Final = ("job_length", "device_length", "other_precision", "spread")
+_NUMBERS: Final = (
+    "job_length", "device_length", "other_precision", "recorded_share", "machine_log_sd", "spread",
+)  # fmt: skip
 _DIGITS: Final = 4  # of logarithms: 0.01 %
 
 
@@ -740,7 +742,9 @@ def from_record(record: dict[str, Any]) -> ResidualParameters:
 
 def _seen(seen: dict[str, Any]) -> SeenErrors:
     size = len(seen["device"])
-    shapes = {"rates": (size, 4), "job": (size, 6), "host_log_sd": (size,)}
+    shapes = {
+        "rates": (size, 4), "job": (size, 6), "host_log_sd": (size,), "recorded": (size,),
+    }  # fmt: skip
     points: dict[str, Any] = {}
     for f in fields(ErrorPoints):
         kind = float if f.name in shapes else np.str_
@@ -750,6 +754,7 @@ def _seen(seen: dict[str, Any]) -> SeenErrors:
         *points["rates"].ravel(),
         *points["job"].ravel(),
         *points["host_log_sd"],
+        *points["recorded"],
         *np.concatenate([*errors.values()]),
     ]
     if not np.all(np.isfinite(numbers)) or any(e.shape != (size,) for e in errors.values()):

@@ -10,6 +10,7 @@ compiled steps) stays as it is.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -148,19 +149,21 @@ def _work(benchmark: str, batch: int, precision: Precision) -> Work:
 # Fit the process of the device model's errors (``planners.step.calibrate``) on measured steps.
 #
 # Amplitudes maximise evidence times a wide prior, on one row of every sweep. The length over jobs
-# and the least noise are chosen on what is left out (devices, chip families, families of
-# models, sources); the length over devices and the correlation between precisions are set. The
-# spread of intervals is read off the errors of devices left out in turn.
+# is chosen on what is left out (devices, chip families, families of models, sources); the length
+# over devices and the correlation between precisions are set. The spread of intervals is read off
+# the errors of devices left out in turn.
 
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# What is tried: lengths over ``job_features``; least deviations of a job on a device by itself.
+# What is tried: lengths over ``job_features``.
 JOB_LENGTHS: Final = (0.4, 0.25, 0.6)
-LEAST_NOISE: Final = (0.0, 0.12)
 DEVICE_LENGTH: Final = 1.5
 OTHER_PRECISION: Final = 0.5
+# No less than the first: all recorded rows are image networks, and other scripts may differ more.
+RECORDED_SHARES: Final = (0.3, 0.5, 1.0)
+MACHINES: Final = (0.06, 0.09, 0.12, 0.18)  # deviations between machines of one card
 KEPT_OF_A_SWEEP: Final = 3  # batches of one model on one device: the others say little more
 PRIOR: Final = 0.1  # median of an amplitude; a factor of e either way is one deviation
 ITERATIONS: Final = 12  # of the evidence's maximisation; the amplitudes move little after
@@ -232,19 +235,15 @@ def fit_errors(
 ) -> ResidualParameters:
     """Return the process fitted on errors; the amplitudes on some of the rows without hosts.
 
-    The length over which jobs are alike, and what a job on a device has to itself at least, are
-    those that err least on what is left out: each way of ``labels`` in turn, all sources of equal
-    weight. Without labels the first.
+    The length over which jobs are alike is the one that errs least on what is left out: each way
+    of ``labels`` in turn, all sources of equal weight. Without labels the first.
     """
     tried: list[tuple[float, int, ResidualParameters, Floats]] = []
     for length in JOB_LENGTHS if labels else JOB_LENGTHS[:1]:
         fitted, whole = _of_length(seen, rows, length)
-        for least in LEAST_NOISE if labels else LEAST_NOISE[:1]:
-            noise = max(fitted.amplitudes["noise"], least)
-            one = replace(fitted, amplitudes={**fitted.amplitudes, "noise": noise})
-            known = measured_covariance(one, whole)
-            error = _blind_error(known, seen.of_peaks, labels) if labels else 0.0
-            tried.append((error, len(tried), one, known))
+        known = measured_covariance(fitted, whole)
+        error = _blind_error(known, seen.of_peaks, labels) if labels else 0.0
+        tried.append((error, len(tried), fitted, known))
     *_, chosen, known = min(tried, key=lambda one: one[:2])
     doubt = doubted(known, seen.of_peaks)
     scatter = np.sqrt(np.square(seen.scatter) + doubt)
@@ -262,6 +261,8 @@ def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualPar
         job_length=length,
         device_length=DEVICE_LENGTH,
         other_precision=OTHER_PRECISION,
+        recorded_share=1.0,
+        machine_log_sd=0.0,
         rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),
         spread=1.0,
         seen=seen,
@@ -270,8 +271,29 @@ def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualPar
     told = rows[seen.points.host[rows] == ""]
     rows = told if told.size else rows
     whole, few = shapes(seen.points, seen.points, bare), seen.points.take(rows)
-    found = _by_evidence(whole[:, rows[:, None], rows], seen.of_peaks[rows], of_hosts(few, few))
-    return replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True))), whole
+    fixed = of_hosts(few, few, bare)
+    found = _by_evidence(whole[:, rows[:, None], rows], seen.of_peaks[rows], fixed)
+    bare = replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True)))
+    return _of_recorded(bare, whole), whole
+
+
+def _of_recorded(fitted: ResidualParameters, whole: Floats) -> ResidualParameters:
+    """Return the process with what recorded scripts and their machines have to themselves.
+
+    By the evidence of recorded rows alone, the other amplitudes given.
+    """
+    seen, rows = fitted.seen, np.flatnonzero(fitted.seen.points.recorded)
+    if not rows.size:
+        return fitted
+    tried, few = [], seen.take(seen.points.recorded > 0)
+    kernels, errors = whole[:, rows[:, None], rows], few.of_peaks
+    for share, machine in itertools.product(RECORDED_SHARES, MACHINES):
+        one = replace(fitted, recorded_share=share, machine_log_sd=machine)
+        lower = np.linalg.cholesky(measured_covariance(replace(one, seen=few), kernels))
+        solved = np.linalg.solve(lower, errors)
+        evidence = -0.5 * float(solved @ solved) - float(np.log(np.diagonal(lower)).sum())
+        tried.append((evidence, one))
+    return max(tried, key=lambda one: one[0])[1]
 
 
 def _blind_error(

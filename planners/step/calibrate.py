@@ -2,9 +2,9 @@
 
 The error e = ln(T measured / T of the step-time equation) of job j on device g is
 
-    e ~ N(0, K),   K = w(j, j') p(j, j') (a_j^2 + a_f^2 f(g, g') + a_g^2 [same generation])
-                     + w(j, j') a_d^2 [same device] + a_n^2 [the very job on the very device]
-                     + s s' [same host]
+    e ~ N(0, K),   K = w(j, j') p(j, j') (q q' a_j^2 + a_f^2 f(g, g') + a_g^2 [same generation])
+                     + w(j, j') a_d^2 [same device] + a_n^2 [the very job on the very device and host]
+                     + s s' [same host] + a_m^2 [same machine, recorded scripts]
 
 so that errors carry over between jobs whose steps are made alike, most of all from a job to
 itself on other devices, and not at all to a job unlike any that was measured. Published steps
@@ -18,7 +18,9 @@ itself on other devices, and not at all to a job unlike any that was measured. P
 | ``device_kernel``    | f     | the same of the logarithms of a device's rates and memory        |
 | ``precision``        | p     | 1, and ``other_precision`` between two precisions                |
 | ``amplitudes``       | a     | deviations of ln(seconds), fitted by evidence                    |
+| ``recorded_share``   | q     | 1, and for a recorded script, whose operators are known, less    |
 | ``host_log_sd``      | s     | deviation of ln(seconds) by the speed of the host (``device``)   |
+| ``machine_log_sd``   | a_m   | the same by the card and software of one machine                 |
 
 Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
 eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007.
@@ -63,6 +65,7 @@ class ErrorPoints:
     # adds to ln(step); empty and 0 where nobody says, or calls are no limit
     host: NDArray[np.str_]
     host_log_sd: Floats
+    recorded: Floats  # 1 for a recorded script, 0 for a described job or one known by its runs
 
     def __len__(self) -> int:
         return len(self.device)
@@ -103,6 +106,8 @@ class ResidualParameters:
     job_length: float
     device_length: float
     other_precision: float  # correlation of a job's error between two precisions
+    recorded_share: float  # deviation of a recorded script's own error over a described job's
+    machine_log_sd: float  # of all recorded scripts on one machine
     # standard deviations of ``ErrorPoints.rates`` over devices
     rate_scales: tuple[float, float, float, float]
     spread: float  # by which the deviations are multiplied to cover what was left out
@@ -197,6 +202,7 @@ def error_points(
         job=np.array([found[id(work)] for work in works]).reshape(-1, 6),
         host=np.array(hosts or [""] * len(works), dtype=np.str_),
         host_log_sd=np.array(host_log_sd or [0.0] * len(works), dtype=float),
+        recorded=np.array([work.call_s is not None for work in works], dtype=float),
     )
 
 
@@ -224,23 +230,32 @@ def shapes(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Fl
     wide = job * (parameters.other_precision + (1 - parameters.other_precision) * is_same)
     far = _near(a.rates / scale, b.rates / scale)
     generation, device = _same(a.architecture, b.architecture), _same(a.device, b.device)
-    very = (job > 1 - 1e-9) * device * is_same
+    very = (job > 1 - 1e-9) * device * is_same * _same(a.host, b.host)
     return np.array([wide, wide * far, wide * generation, job * device, very])
 
 
 def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
     """Return the prior covariance of errors, shape (n, m)."""
-    return _amplified(shapes(a, b, parameters), parameters) + of_hosts(a, b)
+    return _amplified(a, b, shapes(a, b, parameters), parameters)
 
 
-def _amplified(kernels: Floats, parameters: ResidualParameters) -> Floats:
-    variance = np.array([parameters.amplitudes[name] ** 2 for name in AMPLITUDES])
-    return np.asarray(np.tensordot(variance, kernels, 1))
+def _amplified(
+    a: ErrorPoints, b: ErrorPoints, kernels: Floats, parameters: ResidualParameters
+) -> Floats:
+    of_job, *of_others = (parameters.amplitudes[name] ** 2 for name in AMPLITUDES)
+    q, r = (np.where(one.recorded > 0, parameters.recorded_share, 1.0) for one in (a, b))
+    found = np.tensordot(np.array(of_others), kernels[1:], 1)
+    return np.asarray(found + of_job * np.outer(q, r) * kernels[0]) + of_hosts(a, b, parameters)
 
 
-def of_hosts(a: ErrorPoints, b: ErrorPoints) -> Floats:
-    """Return the covariance that jobs have by the host that started their calls, shape (n, m)."""
-    return np.outer(a.host_log_sd, b.host_log_sd) * _same(a.host, b.host)
+def of_hosts(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
+    """Return the covariance that jobs have by the machine that they are on, shape (n, m)."""
+    is_same = _same(a.host, b.host)
+    if not is_same.any():
+        return is_same
+    scripts = parameters.machine_log_sd**2 * np.outer(a.recorded, b.recorded)
+    of_calls = np.outer(a.host_log_sd, b.host_log_sd)
+    return np.asarray(is_same * (of_calls + scripts * _same(a.device, b.device)))
 
 
 def measured_covariance(parameters: ResidualParameters, kernels: Floats | None = None) -> Floats:
@@ -253,7 +268,7 @@ def measured_covariance(parameters: ResidualParameters, kernels: Floats | None =
     seen = parameters.seen
     if kernels is None:
         kernels = shapes(seen.points, seen.points, parameters)
-    whole = _amplified(kernels, parameters) + of_hosts(seen.points, seen.points)
+    whole = _amplified(seen.points, seen.points, kernels, parameters)
     whole[np.diag_indices_from(whole)] += np.square(seen.scatter)
     return whole
 
@@ -428,7 +443,7 @@ def _means(
     of_jobs = _near(jobs / parameters.job_length, seen.job / parameters.job_length)
     solved = _solved(parameters)
     weight = np.where(is_measured[:, None], solved.of_rates, solved.of_peaks)
-    most = BOUND * math.sqrt(sum(amplitude**2 for amplitude in a.values()))
+    most = BOUND * np.sqrt(np.diagonal(covariance(alike, alike, parameters)))[:, None]
     return np.asarray(np.clip((of_devices * weight) @ of_jobs.T, -most, most))
 
 
