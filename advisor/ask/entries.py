@@ -253,8 +253,8 @@ _JOB: Final = _entries("job", {
     "image": ("image", whole(), "Side of an image in pixels, with --model."),
     "batch": ("batch", whole(), "Samples of a step over all devices (default: as recorded, or as "
               "models of its kind are trained).", ("--batch", "--global-batch")),
-    "precision": ("precision", choice("fp32", "tf32", "bf16", "fp16", "fp8", "fp4"),
-                  "Precision of products and activations: fp32, tf32, bf16, fp16, fp8 or fp4 "
+    "precision": ("precision", choice("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"),
+                  "Precision of products and activations: fp64, fp32, tf32, bf16, fp16, fp8, fp4 "
                   "(default: as recorded, or bf16)."),
     "epochs": ("epochs", COUNT, "Epochs the full training run will take (default: as found "
                "in the script)."),

@@ -45,8 +45,9 @@ _RENAMED: Final = {
 }  # fmt: skip
 _IMAGE: Final = 224  # side of torchvision's images [pixels]
 _SCRIPT: Final = Path(__file__).parents[1] / "scripts" / "published_images.py"
-# What the words of the tables are as flags; fp64 is none.
+# What the words of the tables are as flags.
 _PRECISIONS: Final = {"fp32": "fp32", "fp16": "fp16", "amp-fp16": "fp16"}
+_DOUBLE: Final = {"fp64": "fp64"}  # kept from every fit: what it is asked by is arithmetic alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +103,26 @@ def recorded_steps(
 ) -> list[RecordedStep]:
     """Return the published steps whose script is among the recorded ones.
 
-    Channels last and double precision are not asked: no flag says them. Raises ModelError if a
-    table or a job file cannot be read.
+    Channels last is not asked: no flag says it. Raises ModelError if a table or a job file cannot
+    be read.
 
     ``jobs``: of each script's name, by default the stored ones.
     """
     known = jobs or recorded_job
-    return [*_torchvision(data, known), *_timm(data, known)]
+    return [*_torchvision(data, known, _PRECISIONS), *_timm(data, known)]
 
 
-def _torchvision(data: Path, jobs: Callable[[str], Job | None]) -> Iterator[RecordedStep]:
+def double_steps(data: Path) -> list[RecordedStep]:
+    """Return the published steps in double precision of the recorded scripts."""
+    return list(_torchvision(data, recorded_job, _DOUBLE))
+
+
+def _torchvision(
+    data: Path, jobs: Callable[[str], Job | None], words: Mapping[str, str]
+) -> Iterator[RecordedStep]:
     """Yield the steps of torchvision's networks: no update is timed, fp16 is stored in 16 bits."""
     rows = RECORDED.read("torchvision", data)
-    rows = rows[(rows["accelerators"] == 1) & rows["precision"].isin(list(_PRECISIONS))]
+    rows = rows[(rows["accelerators"] == 1) & rows["precision"].isin(list(words))]
     for row in rows.to_dict("records"):
         setup = SetupRequest(weights="bf16" if row["precision"] == "fp16" else None)
         yield from _asked("torchvision", row, setup, jobs, has_update=False, loads=True)
@@ -139,7 +147,7 @@ def _asked(
     if loads:
         job = _loading(job, _IMAGE)
     batch, precision = int(str(row["batch"])), str(row["precision"])
-    spec = JobSpec(batch=batch, precision=_PRECISIONS[precision])
+    spec = JobSpec(batch=batch, precision=(_PRECISIONS | _DOUBLE)[precision])
     yield RecordedStep(
         suite=suite, network=network, batch=batch, precision=precision,
         device=device, file=str(row["file"]), seconds=float(str(row["step_s"])),

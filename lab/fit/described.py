@@ -479,7 +479,7 @@ def neusight_rows(data: Path) -> Iterator[MeasuredStep]:
         yield MeasuredStep(
             seconds=row["measured_s"],
             operators=tuple(o for o in work.operators if o.phase != "optimizer"),
-            work=work, has_update=False, device=_as_seen(device), is_half=False,
+            work=work, has_update=False, device=device, is_half=False,
             model=row["model"], family="neusight", suite="neusight",
         )  # fmt: skip
 
@@ -512,15 +512,3 @@ def _lambda(data: Path) -> Iterator[MeasuredStep]:
             has_update=True, device=device, is_half=precision == "fp16", model=name,
             family="resnet" if name == "resnet50" else "lambda bert", suite="lambda",
         )  # fmt: skip
-
-
-def _as_seen(device: Device) -> Device:
-    """Return what PyTorch sees as one device: of two dies on a board, one (MI250, MI250X)."""
-    if not device.name.startswith("MI250"):
-        return device
-    return replace(
-        device,
-        memory_bytes_per_s=device.memory_bytes_per_s / 2,
-        fp32_flop_per_s=(device.fp32_flop_per_s or 0.0) / 2,
-        tdp_w=(device.tdp_w or 0.0) / 2,
-    )

@@ -19,7 +19,7 @@ import numpy as np
 from advisor.catalogue import Catalogue
 from advisor.estimate.case import constants
 from advisor.estimate.predictor import Predictor
-from advisor.lab.data.recorded import RecordedStep, recorded_steps
+from advisor.lab.data.recorded import RecordedStep, double_steps, family_of, recorded_steps
 from advisor.lab.fit.described import read_steps, recorded_rows
 from advisor.lab.fit.described_columns import MeasuredStep, columns
 from advisor.lab.fit.device import fit_residual, parameters_of
@@ -49,6 +49,7 @@ class _Facts:
     works: list[Work]
     own: list[MeasuredStep]
     known: list[MeasuredStep]
+    double: list[RecordedStep]  # in double precision, which no fit has seen
 
 
 def read_recorded(data: Path) -> Questions:
@@ -65,7 +66,13 @@ def read_recorded(data: Path) -> Questions:
         unseen=[f"steps on {s.device.name}" for s in steps],
         groups=by(f"{s.suite}, {s.precision}, batch {_size(s.batch)}" for s in steps)
         | by(f"{s.device.name}" for s in steps),
-        facts=_Facts(steps=steps, works=[r.work for r in rows], own=rows, known=read_steps(data)),
+        facts=_Facts(
+            steps=steps,
+            works=[r.work for r in rows],
+            own=rows,
+            known=read_steps(data),
+            double=double_steps(data),
+        ),
         raw=baselines.described_columns(columns(rows), [s.device.name for s in steps]),
     )
 
@@ -97,21 +104,30 @@ def _is_of(step: MeasuredStep, way: str, group: str) -> bool:
     return group in (step.device.name, step.device.architecture)
 
 
-def _answers_by(rows: Questions, way: str) -> Answers:
+def _answers_by(rows: Questions, way: str) -> tuple[Answers, Answers]:
+    """Return the answers to the rows, and to the steps in double precision."""
     facts: _Facts = rows.facts
-    value, log_sd = np.full((2, len(facts.steps)), np.nan)
-    labels = [WAYS[way](s) for s in facts.steps]
+    steps = [*facts.steps, *facts.double]
+    value, log_sd = np.full((2, len(steps)), np.nan)
+    labels = [WAYS[way](s) for s in steps]
     for group in dict.fromkeys(labels):
         asking = without_group(facts, way, group)
         for i in (i for i, label in enumerate(labels) if label == group):
-            step = facts.steps[i]
+            step = steps[i]
             value[i], log_sd[i] = step_on(asking, step.job, unmeasured(step.device))
-    return Answers.spread(value, log_sd)
+    size = len(facts.steps)
+    return Answers.spread(value[:size], log_sd[:size]), Answers.spread(value[size:], log_sd[size:])
 
 
 def _recorded_answers(rows: Questions) -> Answers:
-    found = {way: _answers_by(rows, way) for way in WAYS}
+    both = {way: _answers_by(rows, way) for way in WAYS}
+    found = {way: answers for way, (answers, _) in both.items()}
     groups, figures = [], {}
+    in_double = np.array([s.seconds for s in rows.facts.double])
+    for way, (_, answers) in both.items():
+        scores = answers.scores(in_double)
+        figures |= scores.named(f"{way} left out, fp64: ", "MAPE", "median APE", "coverage")
+    figures["rows in fp64"] = float(in_double.size)
     for way, answers in found.items():
         label = f"{way} left out"
         groups.append(Group(group=label, scores=answers.scores(rows.truth)))
@@ -124,8 +140,43 @@ def _recorded_answers(rows: Questions) -> Answers:
                 scores = answers.scores(rows.truth, mask)
                 figures |= scores.named(f"{label}, {name}: ", "median APE", "coverage")
     first = found["GPU"]
+    figures |= _regrets(rows, {way: answers.value for way, answers in found.items()})
     figures["rows without an answer"] = float(np.count_nonzero(~np.isfinite(first.value)))
     return replace(first, groups=groups, figures=figures)
+
+
+def _regrets(rows: Questions, values: Mapping[str, Floats]) -> dict[str, float]:
+    """Return what choosing the GPU of the least step costs over the fastest, less 1.
+
+    Of every script, batch and precision on several GPUs, by what was left out of the answers. One
+    that was measured on two machines counts as their mean.
+    """
+    asked: dict[tuple[str, str, int, str], dict[str, list[int]]] = {}
+    for i, s in enumerate(rows.facts.steps):
+        of = asked.setdefault((s.suite, s.network, s.batch, s.precision), {})
+        of.setdefault(s.device.name, []).append(i)
+    several = {key: of for key, of in asked.items() if len(of) > 1}
+    truth = {
+        key: {name: float(np.exp(np.mean(np.log(rows.truth[on])))) for name, on in of.items()}
+        for key, of in several.items()
+    }
+    lost: dict[str, list[float]] = {}
+    for key, of in several.items():
+        real, best = truth[key], min(truth[key].values())
+        for way, value in values.items():
+            chosen = min(of, key=lambda name: float(value[of[name][0]]))
+            lost.setdefault(f"{way} left out", []).append(real[chosen] / best - 1)
+        others = [truth[k] for k in several if family_of(k[1]) != family_of(key[1])]
+        usual = min(real, key=lambda name: _lateness(name, others))
+        lost.setdefault("the fastest for other families", []).append(real[usual] / best - 1)
+    means = {f"regret of the GPU chosen, {way}": float(np.mean(of)) for way, of in lost.items()}
+    return {"choices between GPUs": float(len(several)), **means}
+
+
+def _lateness(name: str, truths: Sequence[Mapping[str, float]]) -> float:
+    """Return by how much a GPU is slower than the fastest in the mean, where it was measured."""
+    seen = [of[name] / min(of.values()) for of in truths if name in of]
+    return float(np.mean(seen)) if seen else math.inf
 
 
 # Simpler rules, each with the row's GPU left out of the rows here.
@@ -192,7 +243,8 @@ RECORDED: Final = Protocol(
     puts_in="torch 1, whose calls take longer to start, which no flag says",
     baselines=_RULES,
     notes=(
-        "fp64 and channels last are not asked: no flag says them",
+        "channels last is not asked: no flag says it",
+        "fp64: besides, since nothing was fitted to it; its rates are those of the units",
         "torchvision's steps are asked without their update, which the suite does not time",
         "hosts are unknown: each file is another machine",
     ),

@@ -3,8 +3,9 @@
 The error e = ln(T measured / T of the step-time equation) of job j on device g is
 
     e ~ N(0, K),   K = w(j, j') p(j, j') (q q' a_j^2 + a_f^2 f(g, g') + a_g^2 [same generation])
-                     + w(j, j') a_d^2 [same device] + a_n^2 [the very job on the very device and host]
-                     + s s' [same host] + a_m^2 [same machine, recorded scripts]
+                     + w(j, j') a_d^2 [same device]
+                     + a_n^2 [the very job on the very device and host] + s s' [same host]
+                     + a_m^2 [same machine, recorded scripts]
 
 so that errors carry over between jobs whose steps are made alike, most of all from a job to
 itself on other devices, and not at all to a job unlike any that was measured. Published steps

@@ -118,8 +118,9 @@ def in_precision(work: Work, precision: Precision, *, is_autocast: bool = True) 
     """Return the work as it would be with its products and activations in another precision.
 
     The traffic that grows with the batch changes in proportion of the elements' sizes; parameters
-    and their update stay as they are. A recorded step that is taken from 32 to 16 bits runs under
-    autocast, which keeps some operators in 32 bits and casts around them (``_under_autocast``).
+    and their update stay as they are, but in double precision, which stores all in 64 bits. A
+    recorded step that is taken from 32 to 16 bits runs under autocast, which keeps some operators
+    in 32 bits and casts around them (``_under_autocast``).
 
     ``is_autocast``: False where weights and activations are stored in 16 bits: nothing is cast.
 
@@ -127,12 +128,14 @@ def in_precision(work: Work, precision: Precision, *, is_autocast: bool = True) 
     """
     work = _without_casts(work)
     ratio = activation_bytes(precision) / activation_bytes(work.precision)
+    stored = 2.0 ** ((precision == "fp64") - (work.precision == "fp64"))
     operators = tuple(
         operator
-        if operator.phase == "optimizer" or operator.dtype != work.precision
+        if (operator.phase == "optimizer" and stored == 1) or operator.dtype != work.precision
         else replace(
             operator,
-            bytes=operator.fixed_bytes + ratio * (operator.bytes - operator.fixed_bytes),
+            bytes=stored * operator.fixed_bytes + ratio * (operator.bytes - operator.fixed_bytes),
+            fixed_bytes=stored * operator.fixed_bytes,
             dtype=precision,
         )
         for operator in work.operators

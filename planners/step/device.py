@@ -64,6 +64,7 @@ KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 PRODUCTS: Final = frozenset({"matmul", "convolution", "winograd", "attention", "recurrent"})
 
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd"})
+_OTHER_PRODUCTS: Final = PRODUCTS - _CONVOLUTIONS
 _STORED_HALF: Final = frozenset({"fp16", "bf16", "fp8"})
 
 
@@ -276,10 +277,19 @@ def _pair_rates(
     else:  # Pointwise classes run on the vector units, whose rate is the fp32 peak.
         rate = device.fp32_flop_per_s or sustained_flop_per_s(device, runs, parameters) / 16
     rate *= widened_share(device, kind, dtype, parameters)
+    rate *= efficiency.compute
+    if runs == "fp64" and device.kind == "gpu" and kind not in _OTHER_PRODUCTS:
+        double = sustained_flop_per_s(device, runs, parameters)
+        rate = _DOUBLE_CONVOLUTION * double if kind in _CONVOLUTIONS else min(rate, double)
     memory = device.memory_bytes_per_s * efficiency.memory * share_of_rates(device, parameters)
     if work.is_compiled and kind not in PRODUCTS:
         memory /= parameters.compiled_traffic_fraction
-    return rate * efficiency.compute, memory
+    return rate, memory
+
+
+# Of what products sustain in double precision: convolutions, which libraries filter minimally in
+# single precision alone. Set by the steps of image networks in it (``validate recorded``).
+_DOUBLE_CONVOLUTION: Final = 0.8
 
 
 def widened_share(device: Device, kind: str, dtype: str, parameters: DeviceParameters) -> float:
@@ -375,7 +385,10 @@ def _uncertainty(
     unseen = np.array([kind not in parameters.fitted_kinds for kind in table.kind])
     unseen_share = float(weight[unseen].sum() / max(weight.sum(), 1e-300))
     is_new = np.array([d.architecture not in parameters.fitted_architectures for d in devices])
-    is_unfitted = np.array([d.kind != "gpu" for d in devices])
+    # Nor was anything of double precision fitted, but one share.
+    is_unfitted = np.array(
+        [d.kind != "gpu" or runs_as(d, work.precision) == "fp64" for d in devices]
+    )
     distance = np.array(
         [distance_from_fitted(d, parameters.fitted_rates) * (d.kind == "gpu") for d in devices]
     )

@@ -84,14 +84,15 @@ class DeviceParameters:
     unmeasured_rate_log_sd: float
     # what a device's distance from the nearest one fitted adds, for every unit of it
     distance_log_sd: float
-    unfitted_device_log_sd: float  # the same for what is no GPU: nothing of it was fitted
+    # the same for what is no GPU, and for double precision: nothing of it was fitted
+    unfitted_device_log_sd: float
 
 
 LogRates = tuple[float, float, float]
 
 # What a precision runs as where the device lacks it, tried in this order; fp32 ends every chain.
 FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "fp64": ("fp32", "bf16", "fp16"),
+    "fp64": ("fp64", "fp32", "bf16", "fp16"),
     "fp32": ("fp32", "bf16", "fp16"),
     "tf32": ("tf32", "fp32", "bf16", "fp16"),
     "bf16": ("bf16", "fp16", "fp32"),
@@ -108,7 +109,7 @@ _FP4_OVER_FP8: Final[Mapping[str, float]] = {"Blackwell": 2.0, "Blackwell Ultra"
 def peak_flop_per_s(device: Device, precision: str) -> float | None:
     """Return the dense datasheet peak, None where the device does not run the precision."""
     if precision == "fp64":
-        return None
+        return (device.fp32_flop_per_s or 0.0) * double_share(device) or None
     if precision == "fp4":
         gain = _FP4_OVER_FP8.get(device.architecture)
         return device.fp8_flop_per_s * gain if gain and device.fp8_flop_per_s else None
@@ -116,6 +117,43 @@ def peak_flop_per_s(device: Device, precision: str) -> float | None:
         device, f"{'fp8' if precision == 'int8' else precision}_flop_per_s"
     )
     return peak
+
+
+# Rate of products in double precision over that in single: results per clock of a multiprocessor
+# (NVIDIA, "CUDA C++ Programming Guide", arithmetic throughput), those of matrix units where they
+# take it (A100, H100); AMD's datasheets. Second: chips made for computing, of families that have
+# both.
+_DOUBLE_SHARE: Final[Mapping[str, tuple[float, float]]] = {
+    "Kepler": (1 / 3, 1 / 3), "Maxwell": (1 / 32, 1 / 32), "Pascal": (1 / 32, 1 / 2),
+    "Volta": (1 / 2, 1 / 2), "Turing": (1 / 32, 1 / 32), "Ampere": (1 / 64, 1.0),
+    "Ada": (1 / 64, 1 / 64), "Hopper": (1.0, 1.0), "Blackwell": (1 / 64, 1 / 2),
+    "Blackwell Ultra": (1 / 64, 1 / 64), "CDNA": (1 / 2, 1 / 2), "CDNA2": (1.0, 1.0),
+    "CDNA3": (1 / 2, 1 / 2), "CDNA4": (1 / 2, 1 / 2),
+}  # fmt: skip
+_FEW: Final = 0.1
+_UNKNOWN_SHARE: Final = 1 / 32  # of a GPU: most have some units for compatibility's sake
+
+
+def double_share(device: Device) -> float:
+    """Return the rate of products in double precision over that in single; 0 where there is none.
+
+    Examples
+    --------
+    >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", architecture="Ampere", memory_bytes=24e9,
+    ...     memory_bytes_per_s=936e9, fp32_flop_per_s=35.6e12, tf32_flop_per_s=35.6e12)
+    >>> 1 / double_share(rtx_3090)
+    64.0
+    """
+    if device.kind == "cpu":
+        return 0.5  # vectors of half as many numbers
+    if device.kind != "gpu":
+        return 0.0
+    usual, of_computing = _DOUBLE_SHARE.get(device.architecture, (_UNKNOWN_SHARE,) * 2)
+    fast_half = (device.fp16_flop_per_s or 0.0) > 1.5 * (device.fp32_flop_per_s or math.inf)
+    is_for_computing = (
+        fast_half if device.architecture == "Pascal" else vector_units(device) == "separate"
+    )
+    return of_computing if is_for_computing else usual
 
 
 def runs_as(device: Device, precision: str) -> str:
@@ -159,6 +197,10 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
     measured = measured_flop_per_s(device, precision)
     if measured is not None:
         return measured
+    if precision == "fp64":
+        # Few units that never run out of power; on others as much as single precision takes.
+        single = sustained_flop_per_s(device, "fp32", parameters) * double_share(device)
+        return single if double_share(device) > _FEW else peak * share_of_rates(device, parameters)
     is_vector = precision == "fp32"
     if device.kind == "gpu" and vector_units(device) == "single" and device.fp32_flop_per_s:
         # Frameworks accumulate in fp32, which runs at the vector units' rate on such chips.
@@ -221,7 +263,7 @@ def runs_on_matrix_units(device: Device, precision: str) -> bool:
     """Whether large products of a precision that the device has run on its matrix units."""
     if device.kind == "gpu" and vector_units(device) == "single":
         return False
-    return precision != "fp32"
+    return precision not in ("fp32", "fp64")
 
 
 def vector_units(device: Device) -> str:
@@ -238,8 +280,9 @@ def vector_units(device: Device) -> str:
 def measured_flop_per_s(device: Device, precision: str) -> float | None:
     """Return the sheet's sustained rate in proportion of the peaks, None where not measured."""
     peak = peak_flop_per_s(device, precision)
-    if precision == "fp32":
-        return device.sustained_fp32_flop_per_s
+    if precision in ("fp32", "fp64"):
+        share = 1.0 if precision == "fp32" else double_share(device)
+        return (device.sustained_fp32_flop_per_s or 0.0) * share or None
     if device.sustained_fp16_flop_per_s and peak:
         return device.sustained_fp16_flop_per_s * peak / _half_peak(device)
     return None
