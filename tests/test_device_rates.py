@@ -21,6 +21,7 @@ from advisor.planners.step.device_rates import (
     log_rates,
     share_of_rates,
     sustained_flop_per_s,
+    unmeasured,
 )
 
 SHEET = devices.accelerator_devices()
@@ -175,10 +176,33 @@ def test_widths_grow_with_the_distance_from_the_devices_fitted() -> None:
     )
 
 
-def test_what_runs_in_fp32_runs_in_fp64_for_one_operator_of_it() -> None:
+def test_double_precision_has_an_answer_everywhere_and_is_nowhere_faster_than_single() -> None:
     """A gradient's norm in double precision: no reason to have no answer for any machine."""
-    for device in SHEET.values():
-        assert device_rates.runs_as(device, "fp64") == device_rates.runs_as(device, "fp32")
+    for device in map(unmeasured, SHEET.values()):
+        runs = device_rates.runs_as(device, "fp64")
+        single = device_rates.runs_as(device, "fp32")
+        assert runs == ("fp64" if device_rates.double_share(device) else single)
+        rates = [sustained_flop_per_s(device, one, PARAMETERS) for one in (runs, single)]
+        assert rates[0] <= rates[1] * 1.01
+
+
+# Results per clock in double over single precision of chips whose datasheets state both rates.
+@pytest.mark.parametrize(
+    ("name", "tflop_per_s"),
+    [("P100-PCIe-16GB", 4.7), ("V100-SXM2-16GB", 7.8), ("A100-SXM4-40GB", 19.5), ("T4", 0.25),
+     ("RTX-3090", 0.556), ("H100-SXM5-80GB", 67.0), ("MI210", 22.6), ("L4", 0.47)],
+)  # fmt: skip
+def test_rates_in_double_precision_are_those_of_the_datasheets(
+    name: str, tflop_per_s: float
+) -> None:
+    found = device_rates.peak_flop_per_s(SHEET[name], "fp64")
+    assert found == pytest.approx(1e12 * tflop_per_s, rel=0.05)
+
+
+def test_a_board_of_two_dies_is_two_devices_to_a_script() -> None:
+    one, board = SHEET["MI210"], SHEET["MI250"]  # the same die, alone and twice on a board
+    for name in ("memory_bytes", "memory_bytes_per_s", "fp16_flop_per_s", "fp32_flop_per_s"):
+        assert getattr(board, name) == pytest.approx(getattr(one, name), rel=0.01)
 
 
 def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew(

@@ -20,7 +20,7 @@ from advisor.ask import Constraints
 from advisor.collectors.derive.resources import Resources
 from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError
-from advisor.estimate.estimate import moved_by
+from advisor.estimate.estimate import estimate_on_type, moved_by
 from advisor.estimate.knowledge.learned import Learned, candidate_records
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
@@ -308,6 +308,22 @@ class TestShipped:
         twice = estimate(replace(example, total_steps=2 * example.total_steps), on="aws:t3.medium")
         assert twice.cost_direct_usd is not None
         assert twice.cost_direct_usd.value == pytest.approx(2 * direct.value)
+
+    def test_the_rows_of_a_recommendation_have_it_as_a_prediction_there(
+        self, example: Job
+    ) -> None:
+        front = recommend(example, Constraints(top=5), predictor=Predictor()).front
+        told = [one for one in front if one.cost_direct_usd is not None]
+        assert told
+        for one in told:
+            (part, count) = one.configuration.parts[0]
+            asked = estimate_on_type(
+                Predictor(), example, part.instance_type, provider=part.provider, count=count
+            )
+            assert asked.cost_direct_usd is not None
+            per_price = part.price_usd_per_h / asked.configuration.parts[0][0].price_usd_per_h
+            expected = asked.cost_direct_usd.value * per_price
+            assert one.cost_direct_usd.value == pytest.approx(expected, rel=1e-6)
 
     @pytest.mark.parametrize("on", ["aws:g5.xlarge", "aws:c5.18xlarge"])
     def test_no_cost_is_predicted_where_nothing_like_it_was_seen(

@@ -233,6 +233,48 @@ def test_one_wrong_run_of_ones_own_among_five_does_not_carry_over(at: int, slip:
     assert abs(wrong - right) < math.log(1.25)
 
 
+OWN = ("RTX-A6000", "A100-SXM4-40GB", "RTX-3090", "T4", "V100-SXM2-16GB", "H100-SXM5-80GB")
+
+
+@given(st.floats(-1.5, 1.5), st.integers(1, 5))
+def test_what_all_own_runs_share_carries_over_and_one_more_never_worsens_it(
+    shared: float, runs: int
+) -> None:
+    """A job that takes e^shared times as long everywhere: each run brings the others nearer."""
+    cards = [SHEET[name] for name in OWN]
+    off = []
+    for count in (runs - 1, runs):
+        prior = expected_errors(work(), cards[: count + 1], constants().residual)
+        errors = prior.mean[1:] + shared
+        (mean,), (log_sd,) = conditioned(prior, 1, errors, np.full(count, 0.03))
+        off.append(abs(float(prior.mean[0]) + shared - mean))
+    assert off[1] <= off[0] + 0.01
+    assert off[1] < 0.4 * abs(shared) + 0.1 if runs > 2 else True
+    assert log_sd < math.sqrt(prior.covariance[0, 0]) + abs(shared)
+
+
+def test_after_three_rows_it_errs_no_more_than_one_shrunk_factor() -> None:
+    """Jobs drawn as published ones are, and others that err by twice as much."""
+    cards = [SHEET[name] for name in OWN]
+    prior = expected_errors(work(), cards, constants().residual)
+    chance = np.random.default_rng(7)
+    for scale in (1.0, 4.0):
+        ours, factor = [], []
+        for _ in range(200):
+            job = chance.normal(0, scale * 0.24)
+            errors = prior.mean + job + chance.normal(0, 0.15, len(cards))
+            for runs in (3, 4, 5):
+                few = slice(runs + 1)
+                some = ExpectedErrors(mean=prior.mean[few], covariance=prior.covariance[few, few])
+                known = errors[1 : runs + 1]
+                (mean,), _ = conditioned(some, 1, known, np.full(runs, 0.03))
+                off = known - prior.mean[1 : runs + 1]
+                shrunk = prior.mean[0] + off.mean() * runs / (runs + (0.15 / 0.24) ** 2)
+                ours.append(abs(mean - errors[0]))
+                factor.append(abs(shrunk - errors[0]))
+        assert np.mean(ours) <= 1.05 * np.mean(factor)
+
+
 @given(st.lists(st.floats(-0.1, 0.1), min_size=3, max_size=8))
 def test_errors_that_agree_are_not_doubted(errors: list[float]) -> None:
     known = 0.3**2 * np.ones((len(errors),) * 2) + np.diag(np.full(len(errors), 0.1**2))

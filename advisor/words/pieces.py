@@ -64,6 +64,14 @@ def cost_text(answer: Record) -> str:
     return interval_text(usd_words(answer["cost_usd"]))
 
 
+def direct_cost_text(answer: Record) -> str:
+    """Return the cost of the steps as it was learned with no time in between; empty without."""
+    if answer["cost_direct_usd"] is None:
+        return ""
+    value, bounds = usd_words(answer["cost_direct_usd"])
+    return f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
+
+
 def machine(part: Record) -> str:
     """Return equal machines of a configuration: ``"2 x g5.xlarge"``, ``"this machine"``."""
     own = part["pricing"] == "own"

@@ -118,6 +118,9 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
     yield from wrapped(f"{one['rank']}: {pieces.offer_words(one['configuration'])}", width)
     yield _pair("time", pieces.time_text(one))
     yield _pair("cost", pieces.cost_text(one))
+    direct = pieces.direct_cost_text(one)
+    if direct:
+        yield from wrapped(_pair("  learned", direct), width, indent=" " * _NAME)
     step = {name: 1e3 * one["step_time_s"][name] for name in ("value", "low", "high")}
     bounds = f"{digits(step['low'])}-{digits(step['high'])}"
     yield _pair("step", f"{digits(step['value'])} ms ({bounds})")

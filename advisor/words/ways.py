@@ -161,9 +161,8 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         if record[key] is not None:
             value, bounds = interval(record[key])
             lines.append(_row(name, f"{value}  ({bounds})"))
-        if key == "cost_usd" and record["cost_direct_usd"] is not None:
-            value, bounds = interval(record["cost_direct_usd"])
-            told = f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
+        told = pieces.direct_cost_text(record) if key == "cost_usd" else ""
+        if told:
             lines += wrapped(_row("  learned", told), width, indent=" " * _INDENT)
     if record["completion"] != "on-demand":
         lines.append(_row("completion", _completion(record)))
