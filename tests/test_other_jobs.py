@@ -102,6 +102,20 @@ def test_other_jobs_say_nothing_of_machines_that_they_or_only_they_were_on(
     assert step_on(asking, known(asking, apart), AWAY) == step_on(asking, known(asking), AWAY)
 
 
+@pytest.mark.parametrize("lacked", ["V100-SXM2-16GB", "K80", "A100-SXM4-40GB"])
+def test_a_run_of_ones_own_where_the_others_never_ran_worsens_nothing(
+    asking: Predictor, lacked: str
+) -> None:
+    """What the others err by is of steps that were fitted to the shared cards alone."""
+    (_, truth) = made_up("mine", 1.0)
+    off = {
+        cards: abs(math.log(step_on(asking, known(asking, several(6), cards), AWAY)[0]
+                            / truth.step_s))
+        for cards in ((HOME,), (HOME, lacked))
+    }  # fmt: skip
+    assert off[HOME, lacked] <= off[HOME,] + 0.03
+
+
 def errors(seed: int, jobs: int, runs: int) -> JobErrors:
     rng = np.random.default_rng(seed)
     return JobErrors(

@@ -71,7 +71,9 @@ from advisor.planners.step import (
     own_hosts,
     relative_speed,
     runs_as,
+    shared_with,
     step_time,
+    work_from_runs,
 )
 from advisor.planners.systems import RankSpread, per_doubling
 
@@ -292,10 +294,22 @@ class Anchors:
         if self.others is None or self.work is None:
             return
         for row, target in enumerate(targets):
-            seen = errors_on(self.others, target.name)
+            if any(run.device.name == target.name for run in self.others.known):
+                continue  # the job's own runs there say more
+            others = shared_with(self.others, target.name)
+            seen = errors_on(others, target.name)
             if seen is not None:
-                at = features(self.work, self.work.micro_batch, self.others.known)
-                factor[row], left[row] = expected_error(at, seen, float(factor[row]))
+                work = self.work
+                if others is not self.others:
+                    work = work_from_runs(
+                        others.known, others.parameters, precision=others.precision
+                    )
+                # Of the step fitted to the shared runs alone, as the others' are; where nothing is
+                # seen it stays what all of the job's runs say.
+                apart = _log_ratio(self.work, work, target, others.parameters)
+                at = features(work, self.work.micro_batch, others.known)
+                found, left[row] = expected_error(at, seen, float(factor[row]) + apart)
+                factor[row] = found - apart
 
     def _by_kind(
         self, targets: Sequence[Device], log_sd: Floats, constants: Constants
@@ -384,6 +398,16 @@ def _widened(
     covariance = prior.covariance * constants.residual.spread**2
     covariance = covariance + np.outer(beyond, beyond) * (names[:, None] == names)
     return ExpectedErrors(mean=prior.mean, covariance=covariance)
+
+
+def _log_ratio(one: Work, other: Work, target: Device, parameters: DeviceParameters) -> float:
+    """Return ln of one step over another on a device, in the batch of the first."""
+    if one is other:
+        return 0.0
+    batch = [float(one.micro_batch)]
+    seconds = [step_time(work, [target], batch, parameters) for work in (one, other)]
+    whole = [float(s.micro_batch_s[0, 0] + s.optimizer_s[0]) for s in seconds]
+    return math.log(whole[0] / whole[1])
 
 
 _DECIMALS: Final = 9  # of logarithms

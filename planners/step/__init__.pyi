@@ -46,6 +46,7 @@ from .from_runs import errors_on as errors_on
 from .from_runs import expected_error as expected_error
 from .from_runs import features as features
 from .from_runs import is_known_by_runs as is_known_by_runs
+from .from_runs import shared_with as shared_with
 from .from_runs import steps_s as steps_s
 from .from_runs import work_from_runs as work_from_runs
 from .ledger import OVER_LISTS as OVER_LISTS

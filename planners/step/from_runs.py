@@ -272,6 +272,26 @@ def errors_on(others: OtherJobs, device: str) -> JobErrors | None:
     return JobErrors(features=at, job=job, error=error, spread=_spread(at, job, error))
 
 
+@lru_cache(maxsize=256)
+def shared_with(others: OtherJobs, device: str) -> OtherJobs:
+    """Return the other jobs beside the known runs on devices that most of those on ``device`` had.
+
+    An answer from more runs than the others can be asked with errs otherwise than theirs.
+    """
+    there = [
+        {run.device.name for run in runs}
+        for runs in others.runs
+        if any(run.device.name == device for run in runs)
+    ]
+    had = {
+        run.device.name
+        for run in others.known
+        if 2 * sum(run.device.name in names for names in there) >= len(there) > 0
+    }
+    kept = tuple(run for run in others.known if run.device.name in had)
+    return others if len(kept) in (0, len(others.known)) else replace(others, known=kept)
+
+
 def _alike(runs: Sequence[MeasuredRun], known: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """Return, of each known run, the one on the same device whose batch is the nearest."""
     found = []
