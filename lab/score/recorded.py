@@ -122,7 +122,8 @@ def _answers_by(rows: Questions, way: str) -> tuple[Answers, Answers]:
 def _recorded_answers(rows: Questions) -> Answers:
     both = {way: _answers_by(rows, way) for way in WAYS}
     found = {way: answers for way, (answers, _) in both.items()}
-    groups, figures = [], {}
+    groups: list[Group] = []
+    figures: dict[str, float] = {}
     in_double = np.array([s.seconds for s in rows.facts.double])
     for way, (_, answers) in both.items():
         scores = answers.scores(in_double)

@@ -417,11 +417,11 @@ def least_growth(
     is_measured = [measured_flop_per_s(d, runs_as(d, work.precision)) is not None for d in devices]
     error = _means(at, job_features_at(work, batches), np.array(is_measured), parameters)
     # The equation grows with the batch: only a batch with a larger error may take longer.
-    larger = (error > error[:, -1:]).any(axis=0)
-    if not larger.any():
+    larger = np.flatnonzero((error > error[:, -1:]).any(axis=0))
+    if not larger.size:
         return np.zeros(len(devices))
-    larger[-1] = True
-    corrected = log_s(batches[larger]) + error[:, larger]
+    tried = np.r_[larger, len(batches) - 1]
+    corrected = log_s(batches[tried]) + error[:, tried]
     return np.asarray(corrected.max(axis=1) - corrected[:, -1])
 
 
