@@ -174,6 +174,8 @@ class Constraints:
     here_usd_per_h: float = 0.0  # what this machine costs while the job runs on it
     top: int = 10
     with_probes: bool = False  # also say which short real runs would help most to choose
+    # also ask the model of the cost itself about every row; a table has no room for it
+    with_direct_costs: bool = True
     space: SearchSpace | None = None  # what a layout may be; everything by default
 
     def __post_init__(self) -> None:

@@ -360,6 +360,9 @@ def recommend(
     from advisor.catalogue import Catalogue
     from advisor.estimate import Predictor
 
+    is_whole = as_json or explain is not None
+    constraints = replace(question.constraints, with_direct_costs=is_whole)
+    question = replace(question, constraints=constraints)
     with waiting("pricing the job on every offer", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
         job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)

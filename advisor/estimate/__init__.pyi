@@ -20,7 +20,6 @@ from .completion import hazards as hazards
 from .completion import on_demand as on_demand
 from .completion import on_spot as on_spot
 from .completion import restart_s as restart_s
-from .estimate import direct_cost as direct_cost
 from .estimate import estimate_here as estimate_here
 from .estimate import estimate_on_gpu as estimate_on_gpu
 from .estimate import estimate_on_type as estimate_on_type
@@ -35,6 +34,7 @@ from .knowledge.laws import ModelOn as ModelOn
 from .knowledge.laws import model_on as model_on
 from .knowledge.learned import COST as COST
 from .knowledge.learned import OWN_RUNS as OWN_RUNS
+from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.step_facts import facts_of as facts_of
 from .launch.commands import commands as commands
 from .launch.frameworks import NAMES as NAMES

@@ -9,15 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.answer import (
-    Answer,
-    Candidate,
-    CompletionWay,
-    Configuration,
-    Estimate,
-    Offer,
-    to_record,
-)
+from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
 from advisor.catalogue import Catalogue, OfferColumns, Pricing
 from advisor.collectors.format import Host
 from advisor.collectors.watch import (
@@ -38,7 +30,7 @@ from advisor.estimate.answer import (
 )
 from advisor.estimate.best import words_of
 from advisor.estimate.completion import Completion, SideCosts
-from advisor.estimate.knowledge.learned import COST, Learned, candidate_records
+from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
@@ -56,53 +48,9 @@ from advisor.machines import (
 from advisor.planners.core import GIB, Device, PlanningError
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import runs_as
-from advisor.records import RunRecord, profile
 from advisor.words import units_words
 
 __all__ = ["PROVIDER", "machine_at_hand"]
-
-
-# ------------------------------------------------------------------------------------------
-# The cost of a job as it was learned from runs, with no time in between: the Nazari thesis's way.
-#
-# What a job is billed follows from its time (``completion``). This is a second opinion beside it:
-# a model whose label was the cost itself, relative to what the partial run's time would cost on
-# the machines asked about. It answers where it has seen such jobs on such machines, and nowhere
-# else; it knows the steps alone, not what a bill has besides (start-up, storage, a shortest bill).
-
-
-def direct_cost(
-    predictor: Predictor, job: Job, columns: TimeColumns, offers: OfferColumns, offer: int,
-    coverage: float,
-) -> Estimate | None:  # fmt: skip
-    """Return the cost of the whole job on the machines of the only row of the columns [USD].
-
-    None for a predictor of physics alone, a job that was not profiled on processors, a machine
-    without a price, and wherever the model has seen no such runs. Raises ModelError if the model's
-    folder was changed, or was fitted on other features than this version's.
-    """
-    asked = _asked_of_cost(predictor, job, columns, float(offers.price_usd_per_h[offer]))
-    if asked is None:
-        return None
-    model, one = asked
-    found = model.model.predict([one], coverage)
-    return Estimate(
-        value=float(found.value[0]), low=float(found.low[0]), high=float(found.high[0]),
-        coverage=coverage,
-    )  # fmt: skip
-
-
-def _asked_of_cost(
-    predictor: Predictor, job: Job, columns: TimeColumns, price: float
-) -> tuple[Learned, RunRecord] | None:
-    """Return the model of the cost and what it is asked; None where it does not cover that."""
-    model = None if predictor.learned is None else Learned.default(COST)
-    if model is None or not price > 0 or profile(job) is None:
-        return None
-    (asked,) = candidate_records(job, predictor.catalogue, columns, np.array([0]))
-    (machines,) = asked.configuration
-    asked = replace(asked, configuration=(replace(machines, price_usd_per_h=price),))
-    return (model, asked) if model.covers([asked])[0] else None
 
 
 def moved_by(
@@ -125,7 +73,9 @@ def moved_by(
         found |= {"time": time} if time else {}
     offers, offer = predictor.cheapest(row)
     price = math.nan if offer is None else float(offers.price_usd_per_h[offer])
-    asked = _asked_of_cost(predictor, job, columns, price)
+    asked = None
+    if predictor.learned is not None:
+        asked = asked_of_cost(predictor.catalogue, job, columns, price)
     if asked is not None:
         told = asked[0].model.explain([asked[1]])
         found["cost"] = {name: float(np.exp(values[0])) for name, values in told.items()}
@@ -179,7 +129,9 @@ def estimate_on_type(
     return replace(
         whole, job=found.job, notes=found.notes, sources=found.sources, runs_as=found.runs_as,
         device_memory_gib=found.device_memory_gib,
-        cost_direct_usd=direct_cost(predictor, job, columns, offers, offer, coverage),
+        cost_direct_usd=None if predictor.learned is None else direct_cost(
+            predictor.catalogue, job, columns, offers, offer, coverage
+        ),
     )  # fmt: skip
 
 

@@ -408,11 +408,12 @@ class Ranked:
             completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
             steady=rows.steady,
         )  # fmt: skip
-        cost = direct_cost(
-            self.predictor, self.job, self.columns.select(rows.column[[row]]), self.offers,
-            int(rows.offer[row]), request.coverage,
-        )  # fmt: skip
-        found = replace(found, cost_direct_usd=cost)
+        if request.with_direct_costs and self.predictor.learned is not None:
+            cost = direct_cost(
+                self.predictor.catalogue, self.job, self.columns.select(rows.column[[row]]),
+                self.offers, int(rows.offer[row]), request.coverage,
+            )  # fmt: skip
+            found = replace(found, cost_direct_usd=cost)
         if rows.is_planned(np.array([row]))[0]:
             return found  # what costs and lasts as much does not keep the deadline as surely
         others = alternatives(

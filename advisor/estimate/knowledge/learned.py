@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.catalogue import Catalogue
+from advisor.answer import Estimate
+from advisor.catalogue import Catalogue, OfferColumns
 from advisor.collectors import atomic
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import is_beside
@@ -193,3 +194,48 @@ def candidate_records(
         )
         for row in rows.tolist()
     ]
+
+
+# ------------------------------------------------------------------------------------------
+# The cost of a job as it was learned from runs, with no time in between: the Nazari thesis's way.
+#
+# What a job is billed follows from its time (``completion``). This is a second opinion beside it:
+# a model whose label was the cost itself, relative to what the partial run's time would cost on
+# the machines asked about. It answers where it has seen such jobs on such machines, and nowhere
+# else; it knows the steps alone, not what a bill has besides (start-up, storage, a shortest bill).
+
+
+def direct_cost(
+    catalogue: Catalogue, job: Job, columns: TimeColumns, offers: OfferColumns, offer: int,
+    coverage: float,
+) -> Estimate | None:  # fmt: skip
+    """Return the cost of the whole job on the machines of the only row of the columns [USD].
+
+    None for a job that was not profiled on processors, a machine
+    without a price, and wherever the model has seen no such runs. Raises ModelError if the model's
+    folder was changed, or was fitted on other features than this version's.
+    """
+    asked = asked_of_cost(catalogue, job, columns, float(offers.price_usd_per_h[offer]))
+    if asked is None:
+        return None
+    model, one = asked
+    found = model.model.predict([one], coverage)
+    return Estimate(
+        value=float(found.value[0]), low=float(found.low[0]), high=float(found.high[0]),
+        coverage=coverage,
+    )  # fmt: skip
+
+
+def asked_of_cost(
+    catalogue: Catalogue, job: Job, columns: TimeColumns, price: float
+) -> tuple[Learned, RunRecord] | None:
+    """Return the model of the cost and what it is asked; None where it does not cover that."""
+    if not price > 0 or profile(job) is None:
+        return None
+    model = Learned.default(COST)
+    if model is None:
+        return None
+    (asked,) = candidate_records(job, catalogue, columns, np.array([0]))
+    (machines,) = asked.configuration
+    asked = replace(asked, configuration=(replace(machines, price_usd_per_h=price),))
+    return (model, asked) if model.covers([asked])[0] else None
