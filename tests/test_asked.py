@@ -129,7 +129,7 @@ def test_a_measured_step_is_answered_as_step_columns_answers(
 def test_a_left_out_device_is_known_by_its_specifications_alone() -> None:
     model = Transformer(layers=4, hidden=2048, heads=16, sequence=2048, vocabulary=32000)
     work = transformer_work(model, micro_batch=8, precision="fp16")
-    device = suite_device("V100-SXM2-16GB")
+    device = suite_device("RTX-A6000")  # whose shapes are better known than a V100's
     assert device is not None
     asking = Predictor(Catalogue.load(with_overrides=False), learned=None)
     step = MeasuredStep(
