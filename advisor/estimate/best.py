@@ -144,10 +144,10 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
 
 
 def is_no_faster(case: StepCase, type_index: Integers, than: int) -> NDArray[np.bool_]:
-    """Return where no layout of a transformer takes less than its best on another machine.
+    """Return where no layout takes less than the best one on another machine.
 
-    The devices are the same, and the links and the hosts' memory no better. False wherever more
-    than the layout's own time decides.
+    The devices are the same, and the links, the hosts' memory and the loading no better. False
+    wherever more than the layout's own time decides.
 
     ``type_index``: (n,); ``than``: a row of the fleet's types.
     """
@@ -155,12 +155,15 @@ def is_no_faster(case: StepCase, type_index: Integers, than: int) -> NDArray[np.
     has_more = case.believed is not None or case.own is not None
     if has_more or any(way.applies(case) for way in BESIDE_WAYS):
         return np.zeros(len(type_index), dtype=bool)
-    same = is_laid_out_by_shape(case, type_index)
+    other, one = np.array([than]), np.ones(1)
+    found = case.loading_s(np.ones(len(type_index)), type_index) >= case.loading_s(one, other)
+    found &= is_laid_out_by_shape(case, type_index) == is_laid_out_by_shape(case, other)
     for column in (fleet.device, fleet.per_node, fleet.domain_machines, fleet.is_rdma):
-        same &= column[type_index] == column[than]
-    for better in (fleet.intra_bytes_per_s, fleet.network_bytes_per_s, fleet.host_memory_bytes):
-        same &= better[type_index] <= better[than]
-    return np.asarray(same)
+        found &= column[type_index] == column[than]
+    for better in (fleet.intra_bytes_per_s, fleet.network_bytes_per_s, fleet.host_memory_bytes,
+                   -fleet.intra_latency_s, -fleet.network_latency_s):  # fmt: skip
+        found &= better[type_index] <= better[than]
+    return np.asarray(found)
 
 
 def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:

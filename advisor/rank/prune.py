@@ -451,7 +451,9 @@ class _Search:
                 self._look_at_nearest()
                 return
             front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
-            if front.size:
+            if self.is_for_best_value and front.size:
+                self._evaluate(rows[np.argsort(self._worth(rows), kind="stable")[:_AT_ONCE]])
+            elif front.size:
                 self._evaluate(_spread(front))
             elif self.known[0].size == 0 and np.isfinite(self.most_usd_per_h):
                 self._price(np.inf)  # nothing keeps the limit: what misses it by least?
@@ -498,9 +500,7 @@ class _Search:
             row = int(rows[at])
             like = np.flatnonzero(self.is_open & (self.count == self.count[row]))
             like = like[is_no_faster(self.case, self.type_index[like], int(self.type_index[row]))]
-            # Another machine may feed its devices in time.
-            step_s = found.step_s[at] * (1.0 - found.shares["input"][at])
-            least_s = step_s * self.asked.job.paid_steps + before_s[like]
+            least_s = found.step_s[at] * self.asked.job.paid_steps + before_s[like]
             self.time_h[like] = np.maximum(self.time_h[like], least_s / HOUR_S)
             self._bound_costs(like)
 
@@ -555,8 +555,12 @@ class _Search:
         least = np.where(place >= 0, cost[np.maximum(place, 0)], np.inf)
         beaten = np.asarray(least <= self.cost_usd)
         if self.is_for_best_value:
-            beaten |= (self.time_h + TROUBLE_H) * self.cost_usd > self.least_worth
+            beaten |= self._worth(np.arange(len(self.count))) > self.least_worth
         return beaten
+
+    def _worth(self, rows: Integers) -> Floats:
+        """Return a bound from below on what a best value is judged by [h USD]."""
+        return np.asarray((self.time_h[rows] + TROUBLE_H) * self.cost_usd[rows])
 
     def _close(self, status: str, rows: Booleans) -> None:
         """Stop looking at rows; those without an estimate say why."""
