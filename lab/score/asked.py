@@ -89,7 +89,7 @@ def measured_layouts(rows: LayoutRows, parameters: LayoutParameters) -> list[Mea
             found[row] = MeasuredLayout(
                 problem=asked,
                 layout=one_row(rows.layouts, row),
-                device=_known(str(rows.gpu[row]))[0].device,
+                device=_known(str(rows.gpu[row])).device,
                 step_s=float(rows.measured_s[row]),
             )
     return [found[row] for row in range(len(rows))]
@@ -147,7 +147,7 @@ def fleet_of(rows: LayoutRows, row: int) -> Fleet:
     """Return one type of machine: that of a row, with the links that its table states."""
     machines = one_row(rows.machines, row)
     return _machine(
-        _known(str(rows.gpu[row]))[0],
+        _known(str(rows.gpu[row])),
         per_node=int(machines.devices_per_node),
         intra_bytes_per_s=float(machines.intra_bytes_per_s),
         has_own_links=True,
@@ -306,7 +306,7 @@ def _space(run: AskedRun) -> SearchSpace:
 
 
 def _fleet(run: AskedRun) -> Fleet:
-    part = _known(run.gpu)[0]
+    part = _known(run.gpu)
     return _machine(
         part,
         per_node=run.per_node,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
-from advisor.lab.fit.layout_rows import LayoutRows, is_in_catalogue, known_part, read
+from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import (
@@ -36,7 +36,6 @@ from advisor.lab.score.asked import (
 from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
-from advisor.machines.devices import suite_device
 from advisor.planners.core.arrays import FUSIONS, Floats
 from advisor.planners.core.layout_case import LayerTable, LayoutCase
 from advisor.planners.core.nouns import Device
@@ -164,9 +163,9 @@ def _at(column: Any, row: int) -> float:
 
 
 def _device(gpu: str) -> Device | None:
-    """Return a part that runs as its sheet says; None for others."""
+    """Return the device of a part, under its limit of power; None of unknown ones."""
     known = known_part(gpu)
-    return None if known is None or not is_in_catalogue(gpu) else suite_device(known[0].name)
+    return None if known is None else known.device
 
 
 def _dimensions(rows: LayoutRows, row: int) -> tuple[int, ...]:
@@ -375,7 +374,7 @@ def errors_by_size(
 ) -> dict[str, float]:
     """Return median error and rows by chip family and number of devices: what is told of both."""
     known = [known_part(str(gpu)) for gpu in rows.gpu]
-    family = np.array(["" if k is None else _architecture(k[0].name) for k in known])
+    family = np.array(["" if k is None else _architecture(k.name) for k in known])
     band = np.array([device_band(n) for n in rows.devices])
     figures = {}
     for one in sorted(set(zip(family, band, strict=True))):

@@ -325,7 +325,7 @@ def asked(name: str, known: pd.DataFrame, wanted: pd.DataFrame) -> Floats:
     work = transformer_work(MODELS[name], micro_batch=1, precision=PRECISION, setup=SETUP)
     asking = predictor()
     group = one_group(f"2x{MACHINE}", asking.catalogue)
-    fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=1)
+    fleet, row = own_fleet(group, asking.fleet, per_node=1)
     job = described_job(work, name=name)
     bare = asking.case(job, fleet=fleet)
     on = on_machine(bare, row)

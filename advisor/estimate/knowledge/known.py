@@ -184,7 +184,7 @@ def place_of(
     """
     found = machine_of(actual, catalogue)
     if isinstance(found, ClusterGroup):
-        own, at = own_fleet(found, catalogue, machines(), per_node=found.node.devices)
+        own, at = own_fleet(found, machines(), per_node=found.node.devices)
         return own, np.array([at]), np.array([found.count])
     if isinstance(found, Device):
         lone, machines_of = lone_machines(found, actual.count, catalogue)

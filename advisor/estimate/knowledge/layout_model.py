@@ -21,7 +21,7 @@ from advisor import data
 from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError, ModelError
-from advisor.machines import AcceleratorPart, part
+from advisor.machines import AcceleratorPart, part, power_limited
 from advisor.planners.core import (
     FUSIONS,
     GENERATIONS,
@@ -266,7 +266,9 @@ def shapes_law(
     if known.is_inferred and row.architecture in by_operators:
         return None
     if not shared:
-        return known, code
+        full, limit = known.device.tdp_w, device.tdp_w
+        is_limited = full is not None and limit is not None and limit < full
+        return (power_limited(known, limit) if is_limited else known), code
     share = 1.0 / float(shared)
     return replace(
         known,
