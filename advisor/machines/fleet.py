@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import NOTHING_KNOWN_LOG_SD, Accelerator, Catalogue, assumed_networks
-from advisor.errors import UsageError
 from advisor.jobs import Job
 from advisor.machines import devices
 from advisor.machines.cluster import ClusterGroup
@@ -331,9 +330,7 @@ def limited_processor(device: Device, threads: float) -> Device:
 # The machines of the user's own cluster as columns that the estimate understands.
 
 
-def own_fleet(
-    group: ClusterGroup, known: Fleet, *, per_node: int
-) -> tuple[Fleet, int]:
+def own_fleet(group: ClusterGroup, known: Fleet, *, per_node: int) -> tuple[Fleet, int]:
     """Return machines and the row among them that is one of ``group``'s.
 
     A job gets ``per_node`` devices of each: the others are others' jobs', and so is their share

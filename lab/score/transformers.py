@@ -45,9 +45,9 @@ from advisor.lab.score.asked import (
     RunAnswers,
     ask,
     ask_plainly,
-    own_runs,
     memory_bytes,
     needed_bytes,
+    own_runs,
     predictor,
 )
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by

@@ -266,9 +266,10 @@ def shapes_law(
     if known.is_inferred and row.architecture in by_operators:
         return None
     if not shared:
-        full, limit = known.device.tdp_w, device.tdp_w
-        is_limited = full is not None and limit is not None and limit < full
-        return (power_limited(known, limit) if is_limited else known), code
+        limit = device.tdp_w
+        if limit is not None and limit < (known.device.tdp_w or 0.0):
+            known = power_limited(known, limit)
+        return known, code
     share = 1.0 / float(shared)
     return replace(
         known,
