@@ -563,10 +563,7 @@ def _evaluate(
     sends = 2 * np.sum([p * s.send_s for p, s in zip(columns.pp, stages, strict=True)], axis=0)
     slot = np.where(fits, slowest, 0.0) + 2 * send.max(axis=0)
     step = (
-        work
-        + sends
-        + (columns.steps - 1) * slot
-        + update_s(columns, stages, layers, problems[0])
+        work + sends + (columns.steps - 1) * slot + update_s(columns, stages, layers, problems[0])
     )
     return _Evaluated(
         step_s=np.where(fits, step, np.inf),
