@@ -422,7 +422,7 @@ def _software(text: Text) -> Software:
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,
-        overlaps_tp=nemo,
+        overlaps_tp=nemo | _has(text["notes"], "async TP"),
         overlaps_pp=nemo,
         overlaps_dp=modern | _has(framework, "OneFlow"),
         # torchtitan reduces in fp32 (``mixed_precision_reduce``), NeMo's recipes in 16 bits

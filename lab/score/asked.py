@@ -340,7 +340,8 @@ def ask_rows(rows: LayoutRows, model: LayoutModel, *, how: Asked) -> RunAnswers:
 
     Plainly: model, batch, precision and machines; the degrees that split the model, where any
     does; the micro-batch, and that adapters are trained. Told the stack: its name too, that it
-    does not compile where it would, and of ZeRO and recomputation what the table states. Kernels,
+    does not compile or overlaps tensor parallelism where others do not, and of ZeRO and
+    recomputation what the table states. Kernels,
     overlap, schedule, loss and buffers are the product's in both.
     """
     found = np.full((4, len(rows)), np.nan)
@@ -385,6 +386,8 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
         kernels = STACKS[rows.stack[row]].setup.get("kernels")
         if kernels == "compiled" and FUSIONS[one_row(rows.software, row).fusion] == "eager":
             setup["kernels"] = "eager"
+        if one_row(rows.software, row).overlaps_tp and setup["stack"] == "torchtitan":
+            setup["overlaps_tensor"] = True  # off unless its user asks for it
     elif rows.is_tuned[row]:
         setup["stack"] = "trainer"  # --finetune
     return Typed(

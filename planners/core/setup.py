@@ -174,6 +174,9 @@ class TrainingSetup:
     # these layers, neither of weights nor of activations
     frozen_fraction: float = 0.0
     overlaps: bool = True  # gradients are reduced behind the backward pass
+    # tensor-parallel exchanges run behind products (Megatron's ``--tp-comm-overlap``, PyTorch's
+    # asynchronous tensor parallelism); None: as the stack has it
+    overlaps_tensor: bool | None = None
     # the software by name, whose facts are ``STACKS``, and whether its user named it or it is what
     # such a job commonly runs with
     stack: Stack | None = None

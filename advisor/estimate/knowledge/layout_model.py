@@ -363,7 +363,11 @@ def software_of(work: Work) -> Software:
         is_trainer=int(setup.kernels == "eager" and _is_tuned_finely(setup)),
         attention=_UNFUSED if setup.attention == "unfused" else _TUNED if is_megatron else _FLASH,
         overlaps_dp=int(setup.overlaps),
-        overlaps_tp=int(is_megatron and setup.overlaps),
+        overlaps_tp=int(
+            is_megatron and setup.overlaps
+            if setup.overlaps_tensor is None
+            else setup.overlaps_tensor
+        ),
         overlaps_pp=int(is_megatron and setup.overlaps),
         stops_early=int(not is_megatron),
         gradient_bytes=setup.gradient_bytes(precision),
@@ -377,4 +381,6 @@ def software_of(work: Work) -> Software:
     said = dict(STACKS[setup.stack].software)
     if setup.attention == "unfused":
         said.pop("attention", None)
+    if setup.overlaps_tensor is not None:
+        said.pop("overlaps_tp", None)
     return replace(software, **said)
