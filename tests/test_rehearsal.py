@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from advisor.collectors.format import Recording
 from advisor.collectors.hooks.rehearsal.memory import replay, rounded
 from advisor.collectors.run import profile, rehearsed
 from advisor.errors import RunError
+from advisor.estimate import Predictor
 from advisor.jobs.from_recording import job_from_recording
 
 HERE = Path(__file__).parent
@@ -405,6 +407,61 @@ def test_kernels_are_those_of_cuda(tmp_path: Path) -> None:
     assert {"aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::silu_backward"} <= set(made)
     flash = made["aten::_scaled_dot_product_flash_attention"]
     assert flash.shapes.startswith("2x8x30x16,2x2x30x16")  # no copies of the heads of keys
+
+
+EXPERTS = """
+    import torch
+    from torch import nn
+
+    device = "%s"
+    gate = nn.Linear(512, 4).to(device)
+    experts = nn.ModuleList(nn.Linear(512, 512) for _ in range(4)).to(device)
+    optimizer = torch.optim.AdamW([*gate.parameters(), *experts.parameters()])
+    for step in range(12):
+        x = torch.rand(2048, 512, device=device)
+        shares, chosen = gate(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            %s
+            out.index_add_(0, rows, expert(x[rows]) * shares[rows, None])
+        out.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_what_the_network_decides_is_bounded_from_both_sides(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path, EXPERTS % ("cuda", ""))
+    assert seen.deep_step is not None
+    least, most = (
+        sum(one.flop for one in operators)
+        for operators in (seen.deep_step.least_operators, seen.deep_step.operators)
+    )
+    real = rehearse(tmp_path, EXPERTS % ("cpu", ""), when="never")
+    assert real.deep_step is not None
+    assert least < sum(one.flop for one in real.deep_step.operators) < most / 2
+    job = job_from_recording(seen, total_steps=1e6)
+    assert job.work is not None
+    outer = [
+        replace(job, work=replace(job.work, operators=operators, least_operators=()))
+        for operators in (job.work.least_operators, job.work.operators)
+    ]
+    predictor = Predictor()
+    for machine in ("g5.xlarge", "8 x p4d.24xlarge"):
+        (found,) = predictor.predict(job, [machine]).candidates
+        for side in outer:
+            (one,) = predictor.predict(side, [machine]).candidates
+            time_h = one.training_time_h.value
+            assert found.training_time_h.low <= time_h <= found.training_time_h.high
+
+
+def test_a_script_that_needs_more_than_the_least_keeps_its_upper_bound(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path, EXPERTS % ("cuda", "assert len(rows) > 1, 'too few'"))
+    assert seen.deep_step is not None
+    assert seen.deep_step.operators
+    assert not seen.deep_step.least_operators
+    assert seen.exit_code == 0
 
 
 def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
@@ -362,22 +362,8 @@ def recorded_work(
     fused = _fused(deep)
     micro_batch = max(deep.samples // passes, 1)
     return Work(
-        operators=tuple(
-            Operator(
-                name=o.name,
-                kind=_kind(o),
-                phase=o.phase,
-                count=o.count
-                * kernels_in_call(o.name, o.shapes)
-                / (1 if o.phase == "optimizer" else passes),
-                listed=_listed(o, passes, shrinks, fused),
-                flop=o.flop / (1 if o.phase == "optimizer" else passes),
-                bytes=o.bytes / (1 if o.phase == "optimizer" else passes),
-                fixed_bytes=o.fixed_bytes / (1 if o.phase == "optimizer" else passes),
-                dtype=o.dtype,
-            )
-            for o in deep.operators
-        ),
+        operators=tuple(_operator(o, passes, shrinks, fused) for o in deep.operators),
+        least_operators=tuple(_operator(o, passes, shrinks, fused) for o in deep.least_operators),
         micro_batch=micro_batch,
         parameters=deep.parameters,
         trainable_parameters=deep.trainable_parameters,
@@ -403,6 +389,24 @@ def recorded_work(
         setup=recorded_setup(deep),
         call_s=call_s(torch_version) if deep.device == "cpu" else None,
         moments=moments_of(deep),
+    )
+
+
+def _operator(
+    row: OperatorCount, passes: int, shrinks: Mapping[str, float], fused: Mapping[str, float]
+) -> Operator:
+    """Return a row of the traced step, divided by its passes; an update is one for all."""
+    each = 1 if row.phase == "optimizer" else passes
+    return Operator(
+        name=row.name,
+        kind=_kind(row),
+        phase=row.phase,
+        count=row.count * kernels_in_call(row.name, row.shapes) / each,
+        listed=_listed(row, passes, shrinks, fused),
+        flop=row.flop / each,
+        bytes=row.bytes / each,
+        fixed_bytes=row.fixed_bytes / each,
+        dtype=row.dtype,
     )
 
 
@@ -604,15 +608,22 @@ def _work(recording: Recording, deep: DeepStep) -> Work:
     # A rank of a script that shards its parameters updates its own shard alone.
     held = recording.rehearsal.held_bytes.get("parameters", 0)
     shards = max(1, round(deep.parameter_bytes / held)) if held else 1
-    whole = tuple(
-        replace(
+    return replace(
+        work,
+        operators=_whole_updates(work.operators, shards),
+        least_operators=_whole_updates(work.least_operators, shards),
+        call_s=call_s(version),
+    )
+
+
+def _whole_updates(operators: Sequence[Operator], shards: int) -> tuple[Operator, ...]:
+    """Return operators with updates of one of ``shards`` made those of the whole model."""
+    return tuple(
+        o if o.phase != "optimizer" else replace(
             o, flop=o.flop * shards, bytes=o.bytes * shards, fixed_bytes=o.fixed_bytes * shards
         )
-        for o in work.operators
-        if o.phase == "optimizer"
-    )
-    others = tuple(o for o in work.operators if o.phase != "optimizer")
-    return replace(work, operators=(*others, *whole), call_s=call_s(version))
+        for o in operators
+    )  # fmt: skip
 
 
 def _assumed(recording: Recording) -> tuple[str, ...]:
@@ -621,6 +632,16 @@ def _assumed(recording: Recording) -> tuple[str, ...]:
     if rehearsal is None:
         return ()
     found = [rehearsal.words, *rehearsal.notes]
+    deep = recording.deep_step
+    if deep is not None and deep.least_operators:
+        least, most = (
+            sum(one.flop for one in operators) / 1e9
+            for operators in (deep.least_operators, deep.operators)
+        )
+        found.append(
+            f"the network decides sizes: a step is {least:,.3g} to {most:,.3g} Gflop, and the "
+            "range of the answers covers both"
+        )
     if rehearsal.has_decided:
         found.append("the length is a bound: a made-up value decides how long training lasts")
     return tuple(found)

@@ -14,9 +14,12 @@ from advisor.collectors.format import DeepStep, LayerCost, OperatorCount, Readin
 
 
 def deep_step(
-    facts: list[dict[str, Any]], step_s: float | None, updates: Sequence[dict[str, Any]] = ()
-) -> DeepStep | None:
+    facts: list[dict[str, Any]], step_s: float | None, updates: Sequence[dict[str, Any]] = (),
+    least: Sequence[dict[str, Any]] = (),
+) -> DeepStep | None:  # fmt: skip
     """Return the deep step that ``facts`` describe, or None without any.
+
+    ``least``: rows of the operators of a rehearsed step with the least sizes there can be.
 
     ``step_s``: what the operators add up to: the corrected step without its loader; None leaves
     them as measured [s].
@@ -32,17 +35,10 @@ def deep_step(
         (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
         for moment in first.get("memory_frontier", ())
     )
-    operators = tuple(
-        OperatorCount(
-            time_s=fastest[_key(row)] * scale,
-            fused_by=row.get("fused_by", ""),  # recordings of before have none
-            **{name: row[name] for name in _OF_OPERATORS},
-        )
-        for row in first["operators"]
-    )
     return DeepStep(
         peak_bytes=max((fixed + growing for fixed, growing, _ in frontier), default=None),
-        operators=operators,
+        operators=tuple(_operator(row, fastest[_key(row)] * scale) for row in first["operators"]),
+        least_operators=tuple(_operator(row, 0.0) for row in least),
         layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
         flags=tuple(first["flags"]),
         gradient_bytes=first.get("gradient_bytes", 0),
@@ -51,6 +47,12 @@ def deep_step(
         update_s=_update_s(updates, step_s),
         **{name: first[name] for name in _OF_STEPS},
     )
+
+
+def _operator(row: dict[str, Any], time_s: float) -> OperatorCount:
+    """Return a row of a traced step; recordings of before know of no fused modules."""
+    values = {name: row[name] for name in _OF_OPERATORS}
+    return OperatorCount(time_s=time_s, fused_by=row.get("fused_by", ""), **values)
 
 
 # Fields that are taken over as the hooks wrote them.

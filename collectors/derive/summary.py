@@ -120,10 +120,12 @@ def _rank_lines(seen: Recording) -> list[str]:
 
 
 def _model_line(deep: DeepStep) -> str:
-    flop = sum(operator.flop for operator in deep.operators)
+    sides = (one for one in (deep.least_operators, deep.operators) if one)
+    texts = (f"{sum(one.flop for one in side) / 1e9:.3g}" for side in sides)
+    flop = " to ".join(dict.fromkeys(texts))
     return (
         f"model: {deep.parameters:,} parameters, {deep.precision} on {deep.device}, "
-        f"{flop / 1e9:.3g} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
+        f"{flop} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
         f"{deep.samples} samples"
     )
 
@@ -189,6 +191,7 @@ def summary_record(seen: Recording) -> dict[str, Any]:
     deep = values.get("deep_step")
     if deep:
         deep.pop("operators")
+        deep.pop("least_operators")
         deep.pop("layers")
     values["path"] = str(seen.path)
     missing = shortfall_of(seen)

@@ -302,6 +302,9 @@ class DeepStep:
     # what the optimizers' updates take of an ordinary step, with the Python between their
     # operators, which the trace does not see [s]
     update_s: float | None = None
+    # of a rehearsed step in which sizes that the network decides are the least there can be;
+    # ``operators`` are of the most. Empty where it decides none
+    least_operators: tuple[OperatorCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

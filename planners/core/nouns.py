@@ -179,6 +179,9 @@ class Work:
     moments: tuple[Moment, ...] = ()
     # what the host takes to start a call on an accelerator; None: as the device model says [s]
     call_s: float | None = None
+    # operators of the same step where sizes that the network decides are the least there can be,
+    # as ``operators`` are of the most; empty where it decides none
+    least_operators: tuple[Operator, ...] = ()
 
     def __post_init__(self) -> None:
         if self.micro_batch < 1:

@@ -63,6 +63,10 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     fakes : FakeTensorMode
         torch's own: shapes, types, strides and devices of results.
+    is_least : bool
+        Whether sizes that depend on the network are the least there can be, not the most.
+    sizes_made : int
+        How many of them there were.
     """
 
     supports_higher_order_operators = True
@@ -73,6 +77,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory = memory
         self.notes = notes
         self.is_on = True
+        self.is_least = False
+        self.sizes_made = 0
         self.collectives: Any = ()
         self.exchanged: Any = None
         self.kept: Any = None
@@ -109,6 +115,10 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for one in _written(facts, args, kwargs):
                 taint(one)
         return result
+
+    def bounded(self, most: int) -> int:
+        """Return a size that depends on the network, of which ``most`` is the largest."""
+        return min(1, most) if self.is_least else most
 
     def _exchange(self, func: Any, name: str, result: Any, args: Any, kwargs: Any) -> None:
         """Count a collective's bytes, by torch's own rules."""

@@ -59,11 +59,15 @@ def begin(session: Any, text: str) -> Rehearsing:
     from .shim import CannotRehearseError
 
     hook = sys.excepthook
+    made: list[Rehearsing] = []
 
     def failed(kind: Any, error: Any, trace: Any) -> None:
         cause = error
         while cause is not None and not isinstance(cause, CannotRehearseError):
             cause = cause.__cause__ or cause.__context__
+        if cause is None and made and made[0].is_at_least:
+            _say_least(error)
+            raise SystemExit(0)  # what was rehearsed before stands
         if cause is None:
             hook(kind, error, trace)
         else:
@@ -71,7 +75,8 @@ def begin(session: Any, text: str) -> Rehearsing:
 
     sys.excepthook = failed
     try:
-        return Rehearsing(session, RehearsalOptions.of_text(text))
+        made.append(Rehearsing(session, RehearsalOptions.of_text(text)))
+        return made[0]
     except CannotRehearseError as error:
         _say(error)
         sys.stderr.flush()
@@ -81,6 +86,13 @@ def begin(session: Any, text: str) -> Rehearsing:
 def _say(error: Any) -> None:
     sys.stderr.write("[advisor] cannot be rehearsed: %s\n" % error)
     sys.stderr.write("[advisor] hint: %s\n" % error.hint)
+
+
+def _say_least(error: Any) -> None:
+    sys.stderr.write(
+        "[advisor] sizes that the network decides are bounded from above only: with the least of "
+        "them the script ends (%s: %s)\n" % (type(error).__name__, error)
+    )
 
 
 class Rehearsing:
@@ -203,6 +215,11 @@ class Rehearsing:
 
     # What the recording asks.
 
+    @property
+    def is_at_least(self) -> bool:
+        """Whether the step that runs has the least sizes that the network may decide."""
+        return self.mode is not None and bool(self.mode.is_least)
+
     def is_over(self, steps: int, *, has_traced: bool) -> bool:
         """Whether enough steps have been rehearsed."""
         now_s = time.monotonic()
@@ -215,13 +232,17 @@ class Rehearsing:
         return is_slow or steps >= _MOST_STEPS
 
     def step_begins(self) -> None:
-        """Count the step's memory and collectives anew."""
+        """Count the step's memory, collectives and made-up sizes anew."""
         if self.mode is not None:
             self.mode.memory.begin_step()
+            self.mode.sizes_made = 0
             self.exchanged.begin_step()
 
     def step_ended(self, parameters: list[Any], states: list[Any]) -> None:
-        """Keep what the traced step held and exchanged."""
+        """Keep what the traced step held and exchanged.
+
+        Where the network decided sizes in it, the next step is one with the least of them.
+        """
         gradients = [p.grad for p in parameters if p.grad is not None]
         memory = self.mode.memory
         kinds = (
@@ -234,6 +255,13 @@ class Rehearsing:
             held=memory.held_by((kind, [_local(t) for t in tensors]) for kind, tensors in kinds),
             collectives=self.exchanged.facts(),
         )
+        self.mode.is_least = self.mode.sizes_made > 0
+
+    def least_ended(self, operators: list[dict[str, Any]] | None) -> None:
+        """Keep what the step with the least sizes did; None where it did not end."""
+        self.mode.is_least = False
+        if operators is not None:
+            self._session.fact("least_step", operators=operators)
 
     def facts(self) -> dict[str, Any]:
         """Return what the recording keeps of the rehearsal."""
