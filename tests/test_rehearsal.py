@@ -345,6 +345,115 @@ def test_shards_add_up_to_the_model(tmp_path: Path) -> None:
     assert updated >= 5 * weights  # all of it, though a rank updates a quarter
 
 
+DIVIDED = """
+    import os
+    import sys
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel, RowwiseParallel, parallelize_module,
+    )
+
+    way, world = sys.argv[1], int(os.environ.get("WORLD_SIZE", 1))
+
+    class Alike(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+        @staticmethod
+        def backward(ctx, grad):
+            dist.all_reduce(grad)
+            return grad
+
+    class Added(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            dist.all_reduce(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            wide = 1024 // (world if way == "hand" else 1)
+            self.norm = nn.LayerNorm(256)
+            self.up, self.down = nn.Linear(256, wide, False), nn.Linear(wide, 256, False)
+
+        def forward(self, x):
+            if way == "hand":
+                return x + Added.apply(self.down(self.up(Alike.apply(self.norm(x))).relu()))
+            return x + self.down(self.up(self.norm(x)).relu())
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks, self.head = nn.ModuleList(Block() for _ in range(3)), nn.Linear(256, 10)
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x.mean(1))
+
+    if way == "hand":
+        dist.init_process_group("nccl")
+    model = Stack().cuda()
+    if way == "columns":
+        mesh = init_device_mesh("cuda", (world,))
+        for block in model.blocks:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for step in range(20):
+        model(torch.rand(8, 32, 256, device="cuda")).square().mean().backward()
+        if way == "pipeline":
+            dist.init_process_group("nccl") if step == 0 else None
+            dist.send(torch.ones(8, device="cuda"), 1)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_divided_models_work_is_the_whole_ones(tmp_path: Path) -> None:
+    jobs = {}
+    for way, ranks in (("alone", 1), ("columns", 4), ("hand", 4)):
+        seen = rehearse(tmp_path, DIVIDED, way, devices=ranks, ranks=ranks, when="always")
+        jobs[way] = job_from_recording(seen, total_steps=1000)
+    alone = jobs["alone"].work
+    assert alone is not None
+    for way in ("columns", "hand"):
+        assert jobs[way].global_batch == 8, way
+        work = jobs[way].work
+        assert work is not None
+        for name in ("parameters", "parameter_bytes", "trainable_parameters", "gradient_bytes"):
+            assert getattr(work, name) == getattr(alone, name), (way, name)
+        assert work.optimizer_state_bytes == pytest.approx(alone.optimizer_state_bytes, rel=0.001)
+        for phase in ("forward", "backward"):
+            found, expected = (
+                sum(one.flop for one in each.operators if one.phase == phase and "mm" in one.name)
+                for each in (work, alone)
+            )
+            assert found == expected, (way, phase)
+        # What every rank repeats (norms, sums) counts once; ranks add what one device needs not.
+        found, expected = (
+            sum(one.bytes for one in each.operators if one.phase != "optimizer")
+            for each in (work, alone)
+        )
+        assert found == pytest.approx(expected, rel=0.15), way
+        assert work.saved_bytes_per_sample == pytest.approx(alone.saved_bytes_per_sample, rel=0.1)
+
+
+def test_a_stage_of_a_pipeline_is_not_priced_as_the_whole(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path, DIVIDED, "pipeline", devices=4, ranks=4, when="always")
+    with pytest.raises(RunError, match="pipeline"):
+        job_from_recording(seen, total_steps=1000)
+
+
 def test_torchs_compiler_is_imported_for_those_who_ask_for_it(tmp_path: Path) -> None:
     seen = rehearse(
         tmp_path,

@@ -73,8 +73,8 @@ from advisor.planners.step import (
     runs_as,
     step_time,
 )
-from advisor.quantities import REACH_90
 from advisor.planners.systems import RankSpread, per_doubling
+from advisor.quantities import REACH_90
 
 # ------------------------------------------------------------------------------------------
 # Fitted constants: from the files of ``trained_models`` to the planners' frozen records.

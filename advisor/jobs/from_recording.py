@@ -542,7 +542,14 @@ def job_from_recording(
         )
     loading = recording.loading
     local_batch = _local_batch(recording, recording.deep_step, loading)
-    recorded_global = local_batch * recording.world_size
+    deep = recording.deep_step
+    if deep.elsewhere:
+        raise RunError(
+            f"the run {recording.run_id} shows one rank's part alone: others run {deep.elsewhere}",
+            hint="profile the script with one stage and all experts on a rank, or describe the "
+            "model: --model config.json",
+        )
+    recorded_global = local_batch * (recording.world_size // deep.ranks)
     steps, source = _recorded_length(
         recording, recorded_global, epochs, total_steps, total_samples
     )
@@ -605,25 +612,25 @@ def _work(recording: Recording, deep: DeepStep) -> Work:
     work = recorded_work(deep, recording.loading, recording.optimizers, version)
     if recording.rehearsal is None:
         return work
-    # A rank of a script that shards its parameters updates its own shard alone.
-    held = recording.rehearsal.held_bytes.get("parameters", 0)
-    shards = max(1, round(deep.parameter_bytes / held)) if held else 1
     return replace(
         work,
-        operators=_whole_updates(work.operators, shards),
-        least_operators=_whole_updates(work.least_operators, shards),
+        operators=_computed_by_one(work.operators, deep.shards),
+        least_operators=_computed_by_one(work.least_operators, deep.shards),
         call_s=call_s(version),
     )
 
 
-def _whole_updates(operators: Sequence[Operator], shards: int) -> tuple[Operator, ...]:
-    """Return operators with updates of one of ``shards`` made those of the whole model."""
+def _computed_by_one(operators: Sequence[Operator], shards: float) -> tuple[Operator, ...]:
+    """Return what one device computes that has the model alone.
+
+    It updates all ``shards``, and exchanges nothing.
+    """
     return tuple(
-        o if o.phase != "optimizer" else replace(
-            o, flop=o.flop * shards, bytes=o.bytes * shards, fixed_bytes=o.fixed_bytes * shards
-        )
+        replace(o, flop=o.flop * times, bytes=o.bytes * times, fixed_bytes=o.fixed_bytes * times)
         for o in operators
-    )  # fmt: skip
+        if "c10d" not in o.name
+        for times in (shards if o.phase == "optimizer" else 1.0,)
+    )
 
 
 def _assumed(recording: Recording) -> tuple[str, ...]:

@@ -116,7 +116,9 @@ def _derive(run: Path) -> Recording:
     )  # fmt: skip
     device = None if deep is None else deep.device
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
-    samples = None if per_step is None else per_step * world_size
+    # Ranks that divide the work of a sample train on the same ones.
+    replicas = world_size // (1 if deep is None else deep.ranks)
+    samples = None if per_step is None else per_step * replicas
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
     whole = timed.whole

@@ -88,6 +88,11 @@ def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
         f"each step: {one.name} {one.calls} times, {bytes_text(one.bytes)} in all"
         for one in rehearsal.collectives
     ]
+    deep = seen.deep_step
+    if deep is not None and deep.ranks > 1:
+        found.append(f"{deep.ranks} ranks divide each sample's work: counted is all of theirs")
+    if deep is not None and deep.elsewhere:
+        found.append(f"warning: counted is this rank's part alone: others run {deep.elsewhere}")
     return found + [f"note: {note}" for note in rehearsal.notes]
 
 

@@ -305,6 +305,12 @@ class DeepStep:
     # of a rehearsed step in which sizes that the network decides are the least there can be;
     # ``operators`` are of the most. Empty where it decides none
     least_operators: tuple[OperatorCount, ...] = ()
+    # of a rehearsal's one rank. shards: what all ranks' optimizers update, over what this one's
+    # do; ranks: those that divide the work of a sample, which is all of theirs here; elsewhere:
+    # what other ranks compute that this one's step does not show, in words
+    shards: float = 1.0
+    ranks: int = 1
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from ..trace.whole import local
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -236,6 +238,7 @@ class Rehearsing:
         if self.mode is not None:
             self.mode.memory.begin_step()
             self.mode.sizes_made = 0
+            self.mode.placed.clear()
             self.exchanged.begin_step()
 
     def step_ended(self, parameters: list[Any], states: list[Any]) -> None:
@@ -252,7 +255,7 @@ class Rehearsing:
             "rehearsed_step",
             peak_bytes=memory.peak,
             reserved_bytes=memory.reserved(int(self.options.device["memory_bytes"])),
-            held=memory.held_by((kind, [_local(t) for t in tensors]) for kind, tensors in kinds),
+            held=memory.held_by((kind, [local(t) for t in tensors]) for kind, tensors in kinds),
             collectives=self.exchanged.facts(),
         )
         self.mode.is_least = self.mode.sizes_made > 0
@@ -283,11 +286,6 @@ def _torch_folder() -> str:
 
     spec = find_spec("torch")
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
-
-
-def _local(tensor: Any) -> Any:
-    """Return a distributed tensor's own shard."""
-    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _bytes_in(value: Any) -> int:

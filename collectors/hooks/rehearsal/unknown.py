@@ -183,7 +183,7 @@ def _bounded(mode: Any, name: str, args: Any, first: Any, device: Any) -> Any:
 
 
 def _indexed_shape(mode: Any, source: Any, indices: Any) -> list[int]:
-    """Return the shape of ``source[indices]``; what a mask keeps is bounded where it is unknown."""
+    """Return the shape of ``source[indices]``; of a mask that is not known, a bound."""
     shape: list[int] = []
     chosen: tuple[int, ...] | None = None
     at = dimension = 0

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..ranks import is_compiled
 from . import operators
 from .storages import Modules, Storages, key_of, tensors_in
+from .whole import WholeModel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func is _DEVICE:
                 return args[0].device
             if any(self._rehearsal.wraps(kind) for kind in types):
+                self._rehearsal.place(args)
                 return NotImplemented  # the parts on this rank come by themselves
         started = self._timer.start()
         result = func(*args, **kwargs)
@@ -238,26 +240,29 @@ class DeepTrace:
         for root in self._modules.roots:
             fixed.update(key_of(tensor) for tensor in root.buffers())
             fixed.update(key_of(tensor) for tensor in root.parameters())
-        summary = operators.summarise(self._trace.calls, fixed, self._modules, self._saved)
+        model = self._model(parameters)
+        summary = operators.summarise(
+            self._trace.calls, fixed, self._modules, self._saved, model.parts, model.sizes
+        )
         flags = summary.pop("flags")
         samples = self._count_samples(flags)
-        states = self._optimizers.states()
         return {
             "samples": samples,
             "micro_batches": max(1, self._backwards),
-            "parameters": sum(p.numel() for p in parameters),
-            "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
-            "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
-            "optimizer_state_bytes": sum(s.numel() * s.element_size() for s in states),
-            "memory_frontier": self._storages.frontier(fixed),
-            "gradient_bytes": sum(
-                p.numel() * p.element_size() for p in parameters if p.requires_grad
-            ),
+            "memory_frontier": self._storages.frontier(fixed, model.parts),
             "device": self._device,
             "is_compiled": is_compiled(),
             "flags": flags,
+            **model.facts(self._optimizers.parameters(), self._optimizers.states()),
             **summary,
         }
+
+    def _model(self, parameters: list[Any]) -> WholeModel:
+        """Return the model that the step trains: of a rehearsal's one rank, the whole one."""
+        mode, calls = self._trace._rehearsal, self._trace.calls
+        if mode is None:
+            return WholeModel(parameters)
+        return WholeModel.of_rank(parameters, self._modules.roots, calls, mode.placed)
 
     def _all_parameters(self) -> list[Any]:
         """Return the optimizers' and the modules' parameters; else the leaves that learn."""
