@@ -21,7 +21,7 @@ from advisor.collectors.format import Recording
 from advisor.collectors.hooks.rehearsal.memory import replay, rounded
 from advisor.collectors.run import profile, rehearsed
 from advisor.errors import RunError
-from advisor.estimate import Predictor
+from advisor.estimate import Predictor, constants
 from advisor.jobs.from_recording import job_from_recording
 
 HERE = Path(__file__).parent
@@ -446,6 +446,43 @@ def test_a_divided_models_work_is_the_whole_ones(tmp_path: Path) -> None:
         )
         assert found == pytest.approx(expected, rel=0.15), way
         assert work.saved_bytes_per_sample == pytest.approx(alone.saved_bytes_per_sample, rel=0.1)
+
+
+BLOCKS = """
+    import sys
+    import torch
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(20):
+        x = torch.rand(int(sys.argv[1]), 256, 512, device="cuda")
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_every_answer_has_the_memory_that_was_rehearsed(tmp_path: Path) -> None:
+    context = constants().memory.alone_context_bytes
+    seen = {batch: rehearse(tmp_path, BLOCKS, str(batch)) for batch in (16, 32)}
+    job = job_from_recording(seen[16], total_steps=1000)
+    for batch, recording in seen.items():
+        rehearsal, deep = recording.rehearsal, recording.deep_step
+        assert rehearsal is not None
+        assert deep is not None
+        assert rehearsal.reserved_bytes is not None
+        assert deep.peak_bytes == rehearsal.peak_bytes == sum(rehearsal.held_bytes.values())
+        expected = (rehearsal.reserved_bytes + context) / 2**30
+        own = job_from_recording(recording, total_steps=1000)
+        asked = job_from_recording(seen[16], total_steps=1000, global_batch=batch)
+        for one, off in ((own, 0.01), (asked, 0.05)):
+            (found,) = Predictor().predict(one, ["g5.xlarge"]).candidates
+            assert found.layout.micro_batch == batch
+            assert found.memory_gib == pytest.approx(expected, rel=off), batch
+    assert job.work is not None
+    assert job.work.slack is not None
 
 
 def test_a_stage_of_a_pipeline_is_not_priced_as_the_whole(tmp_path: Path) -> None:

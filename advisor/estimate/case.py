@@ -169,6 +169,12 @@ class Constants:
     memory: MemoryParameters
     layout: LayoutModel
 
+    def with_slack(self, slack: float | None) -> Constants:
+        """Return the constants of a job whose allocator's segments were replayed; None: fitted."""
+        if slack is None:
+            return self
+        return replace(self, memory=replace(self.memory, slack=slack, is_replayed=True))
+
     def with_spread(self, spread: RankSpread | None) -> Constants:
         """Return the constants of a job whose ranks were seen: the one place of stragglers.
 

@@ -44,6 +44,7 @@ from advisor.planners.core import (
     TrainingSetup,
     Work,
 )
+from advisor.planners.memory import cast_parameters, excess_bytes
 from advisor.planners.step import (
     OVER_LISTS,
     convolution_kind,
@@ -282,27 +283,35 @@ def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
     if deep.samples < 1:
         return ()
     micro_batch = max(deep.samples // max(deep.micro_batches, 1), 1)
-    is_cast = deep.precision in ("bf16", "fp16") and deep.parameter_bytes >= 3 * deep.parameters
-    model_bytes = deep.parameter_bytes + deep.optimizer_state_bytes
-    model_bytes += PRECISION_BYTES["bf16"] * deep.parameters if is_cast else 0
+    cast = cast_parameters(recorded_precision(deep), deep.parameters, deep.parameter_bytes)
+    model_bytes = (
+        deep.parameter_bytes + deep.optimizer_state_bytes + PRECISION_BYTES["bf16"] * cast
+    )
     found = []
-    for fixed, growing, blocks in deep.memory_frontier:
+    updates = ((False, deep.memory_frontier), (True, deep.update_frontier))
+    for is_update, (fixed, growing, blocks) in ((u, m) for u, many in updates for m in many):
         beside = float(max(fixed - model_bytes, 0))
         gradients = min(beside, float(deep.gradient_bytes))
+        if deep.shards > 1:  # of its own shards a rank's moments say nothing of the whole
+            gradients = beside = float(deep.gradient_bytes)
         found.append(
             Moment(
                 gradient_bytes=gradients,
                 temporary_bytes=beside - gradients,
                 growing_bytes_per_sample=growing / micro_batch,
                 blocks=blocks,
+                is_update=is_update,
             )
         )
-    # Whatever updated them where they were recorded.
-    update = Moment(
-        gradient_bytes=float(deep.gradient_bytes), temporary_bytes=float(deep.gradient_bytes),
-        growing_bytes_per_sample=0.0, is_update=True,
-    )  # fmt: skip
-    return (*found, update) if found else ()
+    if found and (deep.shards > 1 or not deep.update_frontier):
+        # Whatever updated them where they were recorded.
+        update = Moment(
+            gradient_bytes=float(deep.gradient_bytes),
+            temporary_bytes=float(deep.gradient_bytes),
+            growing_bytes_per_sample=0.0, is_update=True,
+        )  # fmt: skip
+        found.append(update)
+    return tuple(found)
 
 
 def input_bytes(loading: Loading | None, micro_batch: int) -> float:
@@ -613,11 +622,29 @@ def _work(recording: Recording, deep: DeepStep) -> Work:
     if recording.rehearsal is None:
         return work
     return replace(
-        work,
+        _with_segments(work, deep),
         operators=_computed_by_one(work.operators, deep.shards),
         least_operators=_computed_by_one(work.least_operators, deep.shards),
         call_s=call_s(version),
     )
+
+
+def _with_segments(work: Work, deep: DeepStep) -> Work:
+    """Return the work with what the allocator's segments lose, where they were replayed.
+
+    A line over the batch, through the script's own.
+    """
+    lost = dict(deep.lost)
+    if 1.0 not in lost:
+        return work
+    own, b = lost.pop(1.0), work.micro_batch
+    rise = sum((times - 1) * (size - own) for times, size in lost.items())
+    growing = min(max(rise / sum((times - 1) ** 2 for times in lost), 0.0), own)
+    excess = float(excess_bytes(work, b, accumulates=deep.micro_batches > 1))
+    moving = b * (work.saved_bytes_per_sample + work.input_bytes_per_sample) + max(excess, 0.0)
+    if moving <= 0:
+        return work
+    return replace(work, slack=1.0 + growing / moving, lost_bytes=own - growing)
 
 
 def _computed_by_one(operators: Sequence[Operator], shards: float) -> tuple[Operator, ...]:

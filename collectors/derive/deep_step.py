@@ -30,13 +30,16 @@ def deep_step(
     fastest = _fastest(facts)
     total_ns = sum(fastest.values())
     scale = 1e-9 if step_s is None or not total_ns else step_s / total_ns
-    frontier = tuple(
-        # Recordings of before count no storages.
-        (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
-        for moment in first.get("memory_frontier", ())
+    frontier, update = (
+        tuple(
+            # Recordings of before count no storages.
+            (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
+            for moment in first.get(name, ())
+        )
+        for name in ("memory_frontier", "update_frontier")
     )
     return DeepStep(
-        peak_bytes=max((fixed + growing for fixed, growing, _ in frontier), default=None),
+        peak_bytes=max((m[0] + m[1] for m in (*frontier, *update)), default=None),
         operators=tuple(_operator(row, fastest[_key(row)] * scale) for row in first["operators"]),
         least_operators=tuple(_operator(row, 0.0) for row in least),
         layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
@@ -46,6 +49,8 @@ def deep_step(
         ranks=int(first.get("ranks", 1)),
         elsewhere=str(first.get("elsewhere", "")),
         memory_frontier=frontier,
+        update_frontier=update,
+        lost=tuple((float(times), int(size)) for times, size in first.get("lost", ())),
         contention=_contention(facts),
         update_s=_update_s(updates, step_s),
         **{name: first[name] for name in _OF_STEPS},
@@ -199,4 +204,5 @@ def step_memory_bytes(deep: DeepStep, samples: float) -> float:
     if not deep.memory_frontier:
         raise ValueError("the step's memory was not followed")
     ratio = samples * deep.micro_batches / deep.samples
-    return max(fixed + growing * ratio for fixed, growing, _ in deep.memory_frontier)
+    moments = (*deep.memory_frontier, *deep.update_frontier)
+    return max(fixed + growing * ratio for fixed, growing, _ in moments)

@@ -296,6 +296,11 @@ class DeepStep:
     # fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
     # that are its peak for some batch; see ``memory.step_memory_bytes`` [bytes]
     memory_frontier: tuple[tuple[int, int, int], ...] = ()
+    # the same while optimizers update, where these are apart: of rehearsals
+    update_frontier: tuple[tuple[int, int, int], ...] = ()
+    # what the allocator's segments are more than the peak, of batches so many times as large,
+    # where its blocks were replayed [bytes]
+    lost: tuple[tuple[float, int], ...] = ()
     # share of the time that the calmest trace waited for a core: how rough the operators' shares
     # are
     contention: float = 0.0

@@ -417,7 +417,7 @@ class Chores:
                 is_whole = state.steps > self._deep_begin
                 state.rehearsal.least_ended(facts["operators"] if is_whole else None)
                 return
-            state.rehearsal.step_ended(state.optimizers.parameters(), state.optimizers.states())
+            state.rehearsal.step_ended(deep.parameters, state.optimizers.states())
             if state.rehearsal.mode.is_least:
                 self._deep_wanted.append(state.steps)
         if facts is not None:

@@ -177,6 +177,8 @@ class DeepTrace:
     def optimizer_runs(self, is_running: bool) -> None:
         """Say whether the operators that follow are an optimizer's."""
         self._trace.is_in_optimizer = is_running
+        if self._trace._rehearsal is not None:
+            self._trace._rehearsal.memory.update_runs(is_running)
 
     def loader_runs(self, is_running: bool) -> None:
         """Leave out what a loader computes inside the loop: it is not the model's."""
@@ -234,7 +236,7 @@ class DeepTrace:
         settle = self._trace._timer.settle()
         for call in self._trace.calls:
             call.took = settle(call.took)
-        parameters = self._all_parameters()
+        parameters = self.parameters
         gradients = [p.grad for p in parameters if p.grad is not None]
         fixed = self._storages.fixed | {key_of(gradient) for gradient in gradients}
         for root in self._modules.roots:
@@ -249,13 +251,22 @@ class DeepTrace:
         return {
             "samples": samples,
             "micro_batches": max(1, self._backwards),
-            "memory_frontier": self._storages.frontier(fixed, model.parts),
+            **self._frontiers(fixed, model),
             "device": self._device,
             "is_compiled": is_compiled(),
             "flags": flags,
             **model.facts(self._optimizers.parameters(), self._optimizers.states()),
             **summary,
         }
+
+    def _frontiers(self, fixed: set[int], model: WholeModel) -> dict[str, Any]:
+        """Return the moments that can be the step's peak; a rehearsal has followed every block."""
+        mode = self._trace._rehearsal
+        if mode is None or not mode.memory.is_followed or self._device != "cuda":
+            return {"memory_frontier": self._storages.frontier(fixed, model.parts)}
+        found, update = mode.memory.frontiers(fixed, model.parts)
+        lost = mode.memory.losses(fixed)
+        return {"memory_frontier": found, "update_frontier": update, "lost": lost}
 
     def _model(self, parameters: list[Any]) -> WholeModel:
         """Return the model that the step trains: of a rehearsal's one rank, the whole one."""
@@ -264,7 +275,8 @@ class DeepTrace:
             return WholeModel(parameters)
         return WholeModel.of_rank(parameters, self._modules.roots, calls, mode.placed)
 
-    def _all_parameters(self) -> list[Any]:
+    @property
+    def parameters(self) -> list[Any]:
         """Return the optimizers' and the modules' parameters; else the leaves that learn."""
         found = {id(p): p for p in self._optimizers.parameters()}
         for root in self._modules.roots:

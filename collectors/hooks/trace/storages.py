@@ -158,10 +158,10 @@ class Storages:
         for change in changes:
             now = [before + added for before, added in zip(now, change)]
             moments.append((now[0], now[1], now[2]))
-        return _upper_hull(moments)
+        return upper_hull(moments)
 
 
-def _upper_hull(points: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def upper_hull(points: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Return the points whose first two sizes are outermost in some positive direction."""
     hull: list[tuple[int, int, int]] = []
     for point in sorted(set(points), reverse=True):
