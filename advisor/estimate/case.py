@@ -110,7 +110,9 @@ def memory(folder: Path | None = None) -> MemoryParameters:
 
 def text(parameters: ScalingParameters | MemoryParameters) -> str:
     """Return ``parameters.json``: every constant to ``DIGITS`` significant digits."""
-    record = {"schema_version": SCHEMA_VERSION, "parameters": _rounded(asdict(parameters))}
+    fitted = asdict(parameters)
+    fitted.pop("is_replayed", None)  # is of a job
+    record = {"schema_version": SCHEMA_VERSION, "parameters": _rounded(fitted)}
     return json.dumps(record, indent=2) + "\n"
 
 
