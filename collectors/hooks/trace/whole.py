@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .operators import OperatorCall
 
 _ADDED = ("allreduce", "all_reduce", "reduce_scatter")
+# So many weights do not lead to one sum: what adds up over residual connections is left alone.
+_MOST_NEAR = 64
 # What hands other ranks their part of a computation that differs from this rank's.
 _ELSEWHERE = {
     "send": "stages of a pipeline", "recv": "stages of a pipeline",
@@ -207,6 +209,8 @@ def _nearest(calls: Sequence[OperatorCall], weights: set[int]) -> Any:
             continue
         if call.is_product and own:
             direct, between = own, direct
+        if len(direct) + len(between) > _MOST_NEAR:
+            direct, between = set(), set()
         for key in written:
             near[key] = direct, between
             (of_product.add if call.is_product else of_product.discard)(key)
