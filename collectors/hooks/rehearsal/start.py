@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from ..trace.source import is_library
 from ..trace.whole import local
 
 TYPE_CHECKING = False
@@ -167,13 +168,19 @@ class Rehearsing:
         checkpoints: dict[str, Any] = {}  # what the script saved, by name: nothing is written
         made = loader.__init__
 
-        def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+        def left_out() -> None:
             self.compiles = True
             notes.add("torch.compile is left out")
+
+        def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+            # Functions that a package compiles for itself are not the script's step.
+            is_package = is_library(sys._getframe(1).f_code.co_filename)
+            if isinstance(model, torch.nn.Module) or not is_package:
+                left_out()
             return (lambda one: one) if model is None else model
 
         def module_compiled(module: Any, *_: Any, **__: Any) -> None:
-            compiled()
+            left_out()
 
         def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
             size = _bytes_in(obj)
