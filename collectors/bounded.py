@@ -15,7 +15,7 @@ import math
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 # The largest files of ours are recorded runs and price lists of some megabytes.
 MOST_BYTES: Final = 256 << 20
@@ -148,10 +148,27 @@ class csv_rows:  # noqa: N801  (stands where csv.reader stood)
 def csv_tables(
     lines: Iterable[str], fieldnames: Sequence[str] | None = None, **style: Any
 ) -> csv.DictReader[str]:
-    """Return a ``csv.DictReader`` that reads through ``csv_rows``."""
-    made = csv.DictReader([], fieldnames, **style)
+    """Return a ``csv.DictReader`` that reads through ``csv_rows``.
+
+    A row with more cells than the header raises ValueError, where these are not empty.
+    """
+    made = _Table([], fieldnames, **style)
     made.reader = csv_rows(lines, **style)  # type: ignore[assignment]
     return made
+
+
+if TYPE_CHECKING:
+    _Rows = csv.DictReader[str]
+else:
+    _Rows = csv.DictReader
+
+
+class _Table(_Rows):
+    def __next__(self) -> dict[str | Any, str | Any]:
+        row = super().__next__()
+        if any(cell.strip() for cell in row.pop(None, ())):
+            raise ValueError(f"line {self.line_num}: more cells than the header")
+        return row
 
 
 def _whole(digits: str) -> int:

@@ -43,8 +43,8 @@ def test_the_product_and_the_fit_time_measured_layouts_alike(rows: LayoutRows) -
         gpu
         for gpu, one in parts.items()
         if one is not None
-        and one[0].is_inferred
-        and one[0].device.architecture in constants().device.fitted_architectures
+        and one.is_inferred
+        and one.device.architecture in constants().device.fitted_architectures
     ]
     rows = rows.take(~np.isin(rows.gpu, by_operators))
     asked, fitted = asking_product.step_s(rows, parameters), predicted_s(rows, parameters)

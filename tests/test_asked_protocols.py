@@ -214,7 +214,7 @@ def bert() -> OnMachine:
         transformers.MODELS["bert"], micro_batch=1, precision="fp16", setup=transformers.SETUP
     )
     group = one_group(f"2x{transformers.MACHINE}", asking.catalogue)
-    fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=1)
+    fleet, row = own_fleet(group, asking.fleet, per_node=1)
     case = asking.case(described_job(work, name="bert"), fleet=fleet)
     return on_machine(case, row)
 

@@ -22,7 +22,7 @@ from advisor.lab.score.harness import Questions
 from advisor.learned.choose import Runs, anchor_of, scores
 from advisor.planners.core.errors import GIB
 from advisor.planners.links.scaling import MeasuredPlacements, Placements
-from advisor.planners.spot.availability import Spells
+from advisor.planners.spot.availability import Spells, SpotTrace
 from advisor.planners.spot.forecast import ForecastParameters, finish_runner, library
 
 
@@ -101,7 +101,9 @@ def test_a_forecast_knows_nothing_after_the_submission() -> None:
     start = np.arange(0.0, 2e5, 3600.0)
     halves = [
         spot.Half(
-            trace=None, known=spells(k), future=spells(10 + k), start_s=start,  # type: ignore[arg-type]
+            trace=SpotTrace(name=str(k), start_s=np.zeros(1), available=np.ones(1, np.int64),
+                            nodes=1, end_s=2e5),
+            nodes=1, known=spells(k), future=spells(10 + k), start_s=start,
             is_up=rng.integers(0, 2, start.size).astype(float), age_s=np.full(start.size, 600.0),
         )
         for k in range(2)

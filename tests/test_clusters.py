@@ -5,17 +5,22 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import described_job
 from advisor.machines.cluster import parse_cluster, read_cluster
 from advisor.machines.devices import part
-from advisor.machines.fleet import catalogue_fleet
+from advisor.machines.fleet import catalogue_fleet, own_fleet
 from advisor.planners.core.arrays import domain_devices
 from advisor.planners.core.errors import GIB
+from advisor.planners.core.setup import Transformer
+from advisor.planners.step.describe import transformer_work
 
 
 @cache
@@ -36,6 +41,52 @@ def test_instance_types_bring_their_accelerators_links_and_prices() -> None:
     assert g2.price_usd_per_h is not None
     expected = 2 * a2.price_usd_per_h + 4 * g2.price_usd_per_h
     assert found.price_usd_per_h == pytest.approx(expected)
+
+
+@given(st.floats(280, 700), st.floats(280, 700))
+def test_a_power_limit_slows_products_by_less_than_its_share(one: float, other: float) -> None:
+    def rate(limit: str) -> float:
+        (group,) = parse_cluster(f"8xH100-SXM5-80GB{limit}@400Gbps", catalogue()).groups
+        assert group.part.memory_bytes_per_s == whole.part.memory_bytes_per_s
+        return group.part.flop_per_s
+
+    (whole,) = parse_cluster("8xH100-SXM5-80GB@400Gbps", catalogue()).groups
+    low, high = sorted((one, other))
+    assert rate(f":{low}W") <= rate(f":{high}W") <= rate(":nvlink:700W") == rate("")
+    assert rate(f":{low}W") >= low / 700 * rate("")
+
+
+def test_a_limit_of_power_is_told_of_in_every_form_and_reaches_the_step(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        '[[groups]]\ngpu = "H100-96GB"\ngpus_per_node = 8\npower_limit_w = 500\n'
+        "network_gbps = 400\n"
+    )
+    (group,) = read_cluster(str(file), catalogue()).groups
+    assert group.label == "8xH100-SXM5-96GB:500W"
+    assert (group.part.device.tdp_w, group.part.memory_bytes_per_s) == (500.0, 2412e9)
+
+    asking = Predictor(catalogue(), learned=None)
+
+    def step_s(cluster: str) -> float:
+        (group,) = parse_cluster(cluster, catalogue()).groups
+        fleet, row = own_fleet(group, asking.fleet, per_node=8)
+        model = Transformer(layers=8, hidden=4096, heads=32, sequence=2048, vocabulary=32_000)
+        work = transformer_work(model, micro_batch=1, precision="bf16")
+        job = described_job(work, name="llama", global_batch=64)
+        found = asking.step_columns(job, np.array([row]), np.array([1]), fleet=fleet)
+        return float(found.step_s[0])
+
+    # By the operators' law and by the shapes': A10 has no measured rate.
+    for board, limit in (("H100-96GB", "500W"), ("A10", "100W")):
+        assert step_s(f"8x{board}:{limit}@400Gbps") > 1.02 * step_s(f"8x{board}@400Gbps")
+
+
+@pytest.mark.parametrize("limit", ["100W", "900W", "0W"])
+def test_limits_that_no_board_has_are_refused(limit: str) -> None:
+    with pytest.raises(UsageError, match="power limit") as error:
+        parse_cluster(f"8xH100-SXM5-80GB:{limit}", catalogue())
+    assert "280W to 700W" in (error.value.hint or "")
 
 
 def test_accelerators_bring_the_links_that_were_written() -> None:

@@ -126,6 +126,8 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
     assert seen.step_time is not None
     assert seen.step_time.clock == "optimizer"
     assert seen.accumulation_steps == 2
+    assert seen.told is not None
+    assert seen.told.stack == "trainer"
     assert seen.step_samples == pytest.approx(8, rel=0.1)
     deep = seen.deep_step
     assert deep is not None
@@ -294,5 +296,7 @@ def test_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.exit_code == 0
     assert seen.total_work is not None
     assert (seen.total_work.steps, seen.accumulation_steps, seen.world_size) == (20, 2, 1)
+    assert seen.told is not None
+    assert seen.told.stack == "deepspeed"
     assert seen.step_time is not None
     assert (seen.step_time.clock, seen.optimizers) == ("optimizer", ("SGD",))

@@ -75,6 +75,28 @@ def test_what_spreads_a_script_is_seen_by_name(tmp_path: Path) -> None:
     assert source(tmp_path, own).spreads == set()
 
 
+@pytest.mark.parametrize(
+    ("spreads", "stack"),
+    [
+        (["DistributedDataParallel", "init_process_group"], "ddp"),
+        (["fully_shard"], "fsdp"),
+        (["FSDP", "FullyShardedDataParallel"], "fsdp"),
+        (["DistributedDataParallel", "FSDP"], ""),  # an argument may choose
+        (["Fabric"], ""),
+        (["DistributedDataParallel", "deepspeed"], ""),
+        ([], ""),
+    ],
+)
+def test_one_wrapper_by_name_is_the_stack(spreads: list[str], stack: str) -> None:
+    events = Events(facts={"told": [{"spreads": spreads}]})
+    told = told_of(events, "cuda", ["train.py"], 1)
+    assert told is not None
+    assert told.stack == stack
+    # What its steps ran in is surer.
+    seen = Events(facts={"told": [{"spreads": spreads, "stack": "trainer"}]})
+    assert told_of(seen, "cuda", ["train.py"], 1) == Told(spreads=tuple(spreads), stack="trainer")
+
+
 @pytest.mark.parametrize("text", ["def (", "\0", "x = " + "(" * 300 + ")" * 300])
 def test_what_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
     found = source(tmp_path, text)

@@ -105,32 +105,37 @@ def test_pairs_that_keep_the_law_are_found_again(jobs: list[Sharer]) -> None:
         assert (a, b) == pytest.approx((pair.first_rate, pair.second_rate), rel=0.25)
 
 
-@given(st.lists(sharers, min_size=4, max_size=6), st.data())
+@given(st.lists(sharers, min_size=8, max_size=10), st.floats(0.5, 0.9))
 @settings(max_examples=25)
-def test_pairs_tell_what_the_law_misses_by_a_twin(jobs: list[Sharer], data: st.DataObject) -> None:
-    """Two jobs that are alike beside all others are alike beside one more; the law misses it."""
+def test_pairs_tell_what_the_law_misses_by_a_twin(jobs: list[Sharer], slower: float) -> None:
+    """Two jobs that are alike beside all others are alike beside one more; the law misses it.
+
+    With eight jobs, over partners: of fewer, some are alike beside all the others by chance.
+    """
     rates = {
         (i, j): float(shared_rates([jobs[i], jobs[j]])[0])
         for i, j in itertools.product(range(len(jobs)), repeat=2)
     }
-    twin, other = len(jobs), data.draw(st.integers(0, len(jobs) - 1))
-    slower = data.draw(st.floats(0.5, 0.9))
+    twin = len(jobs)
     rates |= {(i, i): rate * slower for (i, j), rate in rates.items() if i == j}  # off the law
     for i in range(len(jobs)):
         rates[twin, i], rates[i, twin] = rates[0, i], rates[i, 0]
-    pairs = [
-        MeasuredPair(first=str(i), second=str(j), first_rate=rates[i, j], second_rate=rates[j, i])
-        for i, j in rates if i >= j and {i, j} != {twin, other}
-    ]  # fmt: skip
-    found, log_sd = rates_by_pairs(pairs, str(twin), str(other))
-    law = shared_rates([fit(pairs)[str(twin)], fit(pairs)[str(other)]])
-    truth = np.array([rates[twin, other], rates[other, twin]])
-    assert np.all(log_sd > 0)
-    assert np.all((found > 0) & (found <= 1))
-    # Never worse than the law by more than a tenth of either job's rate.
-    assert np.abs(found - truth).sum() <= np.abs(law - truth).sum() + 0.2
-    again, _ = rates_by_pairs(pairs, str(other), str(twin))
-    assert again == pytest.approx(found[::-1])
+    worse = []
+    for other in range(len(jobs)):
+        pairs = [
+            MeasuredPair(first=str(i), second=str(j), first_rate=rates[i, j],
+                         second_rate=rates[j, i])
+            for i, j in rates if i >= j and {i, j} != {twin, other}
+        ]  # fmt: skip
+        found, log_sd = rates_by_pairs(pairs, str(twin), str(other))
+        law = shared_rates([fit(pairs)[str(twin)], fit(pairs)[str(other)]])
+        truth = np.array([rates[twin, other], rates[other, twin]])
+        assert np.all(log_sd > 0)
+        assert np.all((found > 0) & (found <= 1))
+        worse.append(np.abs(found - truth).sum() - np.abs(law - truth).sum())
+        again, _ = rates_by_pairs(pairs, str(other), str(twin))
+        assert again == pytest.approx(found[::-1])
+    assert np.mean(worse) < 0.05
 
 
 def test_a_twin_is_heard_where_the_law_errs() -> None:

@@ -26,10 +26,10 @@ from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.changes import changes, device_band, known_error, stored_errors, unmeasured_words
-from advisor.rank.front import LEAST_SPEED_UP, TROUBLE_H, WEIGHTS, apart, best, distinct
+from advisor.rank.front import LEAST_SPEED_UP, WEIGHTS, apart, best, distinct
 from advisor.rank.front import picks as picks_of
 from advisor.rank.ranking import recommend
-from advisor.rank.ranking_rows import pareto_front
+from advisor.rank.ranking_rows import TROUBLE_H, pareto_front
 from advisor.words import recommendation, summary_of
 
 MakeJob = Callable[..., Job]

@@ -52,7 +52,7 @@ def asked(
     """Return what the product says of a described model on a cluster in words."""
     asking = predictor()
     group = one_group(cluster, asking.catalogue)
-    fleet, _ = own_fleet(group, asking.catalogue, asking.fleet, per_node=per_node or 1)
+    fleet, _ = own_fleet(group, asking.fleet, per_node=per_node or 1)
     typed = Typed(
         name="plain", transformer=model, precision="bf16", global_batch=batch, setup=setup,
         space=space, fleet=fleet, machines=group.count,

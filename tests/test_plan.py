@@ -165,7 +165,7 @@ def test_a_way_without_a_command_says_why() -> None:
 @pytest.mark.parametrize(("rate", "is_rdma"), [("50Gbps", False), ("100Gbps", True)])
 def test_a_stated_network_bypasses_the_kernel_from_100_gbit_on(rate: str, is_rdma: bool) -> None:
     (group,) = parse_cluster(f"2x8xA100-80GB@{rate}", catalogue()).groups
-    machines, row = own_fleet(group, catalogue(), predictor().fleet, per_node=8)
+    machines, row = own_fleet(group, predictor().fleet, per_node=8)
     assert bool(machines.is_rdma[row]) is is_rdma
     assert machines.network_bytes_per_s[row] == float(rate[:-4]) * 1e9 / 8
     assert not machines.is_network_assumed[row]

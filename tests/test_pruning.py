@@ -10,7 +10,7 @@ import pytest
 
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter
-from advisor.estimate.best import best_columns, first_look, improvable, least_step_s
+from advisor.estimate.best import best_columns, first_look, improvable, is_no_faster, least_step_s
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
@@ -65,6 +65,40 @@ def test_the_front_is_that_of_the_full_search(seed: int) -> None:
     whole = front(job, request, prunes=False)
     assert whole or request.budget_usd is not None
     assert front(job, request, prunes=True) == whole
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("pricings", [("on-demand",), ("on-demand", "spot")])
+def test_a_search_for_the_best_value_finds_that_of_the_front(
+    name: str, pricings: tuple[str, ...]
+) -> None:
+    job = job_of(name, 64)
+    request = Constraints(max_nodes=8, pricings=pricings)  # type: ignore[arg-type]
+    whole = recommend(job, request, predictor=predictor())
+    few = recommend(job, request, predictor=predictor(), for_best_value=True)
+    best = [
+        next(one for one in found.front if one.rank == found.picks["best_value"])
+        for found in (whole, few)
+    ]
+    assert best[0].configuration == best[1].configuration
+    assert best[0].layout == best[1].layout
+    assert best[0].cost_usd == best[1].cost_usd
+
+
+def test_no_layout_is_faster_behind_slower_links() -> None:
+    job = job_of("large", 64)
+    case, fleet = predictor().case(job), predictor().fleet
+    types = np.flatnonzero(fleet.is_accelerated & fleet.is_supported & (fleet.device >= 0))
+    compared = 0
+    for than in types[::23].tolist():
+        like = types[is_no_faster(case, types, than)][:4]
+        kinds = np.concatenate([[than], like])
+        for count in (1, 4):
+            found = best_columns(case, kinds, np.full(kinds.size, count))
+            done = np.where(found.status == 0, found.step_s, np.inf)
+            assert np.all(done >= done[0] * (1 - 1e-9))
+            compared += int(np.isfinite(done[1:]).sum())
+    assert compared > 30
 
 
 def test_a_pruned_search_looks_at_a_part_of_the_rows_only() -> None:

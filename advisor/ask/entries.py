@@ -351,6 +351,8 @@ _SETUP: Final = _entries("setup", {
                   "(default: as recorded, or adamw)."),
     "weights": ("weights", choice("fp32", "bf16"), "How weights are stored: fp32, or bf16 without "
                 "an fp32 copy (default: fp32)."),
+    "gradients": ("gradients", choice("fp32", "bf16"), "How gradients are reduced: fp32, or bf16, "
+                  "which sends half over slow networks (default: as the stack does, or fp32)."),
     "lora": ("adapter_rank", whole(), "Train LoRA adapters of this rank in place of the weights."),
     "base_bits": ("base_bits", BITS, "Bits of each frozen weight under adapters: 16, 8 or "
                   "4 (default: 16)."),
@@ -358,6 +360,8 @@ _SETUP: Final = _entries("setup", {
                "input on: 50%."),
     "overlap": ("overlaps", FLAG, "Reduce gradients while the backward pass runs (default: "
                 "overlapped)."),
+    "tp_overlap": ("overlaps_tensor", FLAG, "Run tensor-parallel exchanges behind products, "
+                   "as asynchronous tensor parallelism does (default: as the stack does)."),
 })  # fmt: skip
 
 _CLUSTER: Final = _entries("cluster", {

@@ -257,10 +257,12 @@ class SetupRequest:
     attention: str | None = None
     optimizer: str | None = None
     weights: str | None = None
+    gradients: str | None = None
     adapter_rank: int | None = None
     base_bits: int | None = None
     frozen_fraction: float | None = None
     overlaps: bool | None = None
+    overlaps_tensor: bool | None = None
 
     @property
     def given(self) -> dict[str, Any]:

@@ -297,7 +297,8 @@ def _read(path: Path) -> Iterator[SettingsFile]:
             f"cannot read {path}: {error}", hint="correct the file, or move it away"
         ) from error
     if path.name == "pyproject.toml":
-        content = content.get("tool", {}).get("advisor", {})
+        tools = content.get("tool", {})
+        content = tools.get("advisor", {}) if isinstance(tools, dict) else tools
     if not isinstance(content, dict):
         raise UsageError(
             f"{path}: cannot read tool.advisor as a table", hint="write [tool.advisor]"

@@ -200,6 +200,8 @@ def _shown(text: str) -> str:
 
 def _flushed(code: int | str | None) -> int | str | None:
     """Write out what is still to be printed; a full device is an error like any other."""
+    if sys.stdout is None:  # closed before we began: nothing was printed
+        return code
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough

@@ -143,6 +143,29 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
     return least_s
 
 
+def is_no_faster(case: StepCase, type_index: Integers, than: int) -> NDArray[np.bool_]:
+    """Return where no layout takes less than the best one on another machine.
+
+    The devices are the same, and the links, the hosts' memory and the loading no better. False
+    wherever more than the layout's own time decides.
+
+    ``type_index``: (n,); ``than``: a row of the fleet's types.
+    """
+    fleet = case.fleet
+    has_more = case.believed is not None or case.own is not None
+    if has_more or any(way.applies(case) for way in BESIDE_WAYS):
+        return np.zeros(len(type_index), dtype=bool)
+    other, one = np.array([than]), np.ones(1)
+    found = case.loading_s(np.ones(len(type_index)), type_index) >= case.loading_s(one, other)
+    found &= is_laid_out_by_shape(case, type_index) == is_laid_out_by_shape(case, other)
+    for column in (fleet.device, fleet.per_node, fleet.domain_machines, fleet.is_rdma):
+        found &= column[type_index] == column[than]
+    for better in (fleet.intra_bytes_per_s, fleet.network_bytes_per_s, fleet.host_memory_bytes,
+                   -fleet.intra_latency_s, -fleet.network_latency_s):  # fmt: skip
+        found &= better[type_index] <= better[than]
+    return np.asarray(found)
+
+
 def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
     devices = case.fleet.per_node[type_index] * count
     if is_laid_out_by_shape(case, type_index).any():
@@ -150,7 +173,7 @@ def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floa
         used, place = np.unique(type_index, return_inverse=True)
         for i, row in enumerate(used.tolist()):
             of_type = np.flatnonzero(place == i)
-            least_s[of_type] = _least_of_shapes(case, row, devices[of_type].tolist())
+            least_s[of_type] = _least_of_shapes(case, row, devices[of_type])
         return least_s
     used, place = np.unique(case.fleet.device[type_index], return_inverse=True)
     each, once = _least_of_operators(case, used)
@@ -158,14 +181,14 @@ def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floa
     return np.asarray(np.maximum(shared, once[place]))
 
 
-def _least_of_shapes(case: StepCase, row: int, devices: list[int]) -> list[float]:
+def _least_of_shapes(case: StepCase, row: int, devices: Integers) -> Floats:
     """Return the bound of a transformer on each number of devices of one type of machine [s]."""
     problem = on_machine(case, row).problem
     key = ("least device seconds", int(case.fleet.device[row]))
     if key not in case.seen:
         case.seen[key] = problem.least_device_s_per_sample()
     device_s, batch = case.seen[key], case.job.global_batch
-    return [problem.least_step_s(number, batch, device_s) for number in devices]
+    return problem.least_step_s(devices, batch, device_s)
 
 
 def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Floats]:

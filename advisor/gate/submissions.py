@@ -163,6 +163,11 @@ def read_submission(
         In which the script is looked for.
     """
     argv = options.get("argv") or []
+    if not isinstance(argv, list):
+        raise UsageError(
+            "sbatch's options: argv is no list of words",
+            hint="give what Slurm's cli_filter writes",
+        )
     script = read_script(str(folder / str(argv[0]))) if argv else ""
     said = from_script(script) | from_environment(environ)
     asked = _asked(options, partitions, price_usd_per_device_h)

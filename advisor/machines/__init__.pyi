@@ -15,6 +15,7 @@ from .devices import model_day as model_day
 from .devices import own_steps_file as own_steps_file
 from .devices import own_steps_record as own_steps_record
 from .devices import part as part
+from .devices import power_limited as power_limited
 from .devices import processor as processor
 from .devices import residual_parameters as residual_parameters
 from .devices import sheet_sources as sheet_sources

@@ -12,7 +12,7 @@ import numpy as np
 from advisor.catalogue import Catalogue, InstanceType, assumed_networks
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.machines.devices import AcceleratorPart, part
+from advisor.machines.devices import AcceleratorPart, part, power_limited
 from advisor.machines.pcie import link_between
 from advisor.planners.core import GIB, Cluster, Device, Link, Machines, Node, bytes_per_s
 from advisor.planners.links import RDMA_FROM_BYTES_PER_S
@@ -93,12 +93,13 @@ class NamedCluster:
 # ``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
 # ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
 # the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
+# its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
 # the machine's network after an at sign (25 Gbps otherwise; from 100 Gbps on it is taken to bypass
 # the kernel, as InfiniBand and EFA do). ``72xGB200`` is a rack: 18 machines of four whose NVLink
 # joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
 # may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
-# ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link`` and
-# ``network_gbps``.
+# ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``,
+# ``power_limit_w`` and ``network_gbps``.
 
 
 _HINT: Final = (
@@ -106,7 +107,7 @@ _HINT: Final = (
 )
 _GPUS: Final = re.compile(
     r"""(?:(?P<nodes>\d{1,9})\s*x\s*)?(?P<gpus>\d{1,9})\s*x\s*(?P<name>[A-Za-z][\w. -]*?)
-    (?::(?P<link>\w+))?(?:@(?P<rate>[^@]+))?$""",
+    (?::(?P<link>[A-Za-z]\w*))?(?::(?P<watts>\d+(\.\d+)?)\s*W)?(?:@(?P<rate>[^@]+))?$""",
     re.VERBOSE | re.IGNORECASE,
 )
 _TYPES: Final = re.compile(r"(?:(?P<count>\d{1,9})\s*x\s*)?(?P<name>[A-Za-z][\w.-]*)$")
@@ -153,8 +154,10 @@ def _words(group: Any) -> str:
     if "instance_type" in group:
         return f"{int(group.get('count', 1))}x{group['instance_type']}"
     link = f":{group['link']}" if "link" in group else ""
+    power = f":{float(group['power_limit_w']):g}W" if "power_limit_w" in group else ""
     rate = f"@{group['network_gbps']}Gbps" if "network_gbps" in group else ""
-    return f"{int(group.get('nodes', 1))}x{int(group['gpus_per_node'])}x{group['gpu']}{link}{rate}"
+    count = f"{int(group.get('nodes', 1))}x{int(group['gpus_per_node'])}"
+    return f"{count}x{group['gpu']}{link}{power}{rate}"
 
 
 def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
@@ -288,6 +291,9 @@ def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> Clus
 def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:
     gpus, nodes = int(words["gpus"]), _count(words["nodes"] or "1", item)
     known = part(catalogue.accelerators[one_gpu(words["name"], catalogue)])
+    limit = "" if words["watts"] is None else f":{float(words['watts']):g}W"
+    if words["watts"] is not None:
+        known = power_limited(known, float(words["watts"]))
     domain = known.domain_machines(max(gpus, 1))
     if known.link_devices and gpus > _PER_TRAY and gpus % _PER_TRAY == 0:
         # A rack, or a part of one: its switches join that many devices and no more.
@@ -309,7 +315,7 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         raise UsageError(f"unknown link {link!r} in {item!r}", hint="say nvlink or pcie")
     rate = bytes_per_s(_USUAL_GBIT_PER_S) if words["rate"] is None else _network(words["rate"])
     node = _node(
-        f"{gpus}x{known.name}",
+        f"{gpus}x{known.name}{limit}",
         known,
         gpus,
         intra=Link(name=link, bytes_per_s=intra, latency_s=_INTRA_LATENCY_S),
@@ -320,7 +326,7 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         domain_machines=domain,
     )
     return ClusterGroup(
-        label=f"{gpus}x{known.name}",
+        label=f"{gpus}x{known.name}{limit}",
         node=node,
         part=known,
         count=nodes,

@@ -20,7 +20,7 @@ from advisor import data
 from advisor.catalogue import Accelerator, device_memory_bytes
 from advisor.collectors import bounded
 from advisor.collectors.format import DeviceSheet, Host
-from advisor.errors import CatalogueError, ModelError
+from advisor.errors import CatalogueError, ModelError, UsageError
 from advisor.machines.pcie import link_between, pcie_bytes_per_s
 from advisor.planners.core import GB, STREAM_SHARE, TERA, Device
 from advisor.planners.step import (
@@ -542,6 +542,7 @@ _LAYER_FLOP_PER_S: Final = {
     "A10G": 55e12,
     "RTX-A6000": 99e12,
     "H100-NVL-94GB": 380e12,
+    "H100-SXM5-96GB": 794.5e12,  # the chip and power of the measured board of 80 GB
 }
 # Where nothing was measured: what the family's measured cards reach of their datasheet.
 # Ampere/Ada: RTX-A6000 99 of 155; Hopper: H100 794.5 of 989; Blackwell: GB200 1822 of 2500 at
@@ -578,6 +579,46 @@ class AcceleratorPart:
 _CHIP_TO_CHIP: Final = {"GH200": 450e9, "GB200": 225e9, "GB300": 225e9}
 # Copies reach of it what they reach of PCIe 5 (55 of 64 GB/s, ``advisor.machines.pcie``).
 _COPIED_SHARE: Final = 0.86
+
+
+# What a board takes without computing: an H100 idles at 70 to 90 of its 700 W. The rest goes with
+# clock times voltage squared, and voltage with the clock.
+_STATIC_SHARE: Final = 0.12
+# Below about two fifths the voltage falls no further, and the law no longer holds.
+_LEAST_POWER_SHARE: Final = 0.4
+
+
+def power_share(watts: float, full_w: float) -> float:
+    """Return the share of its rate that a power limit leaves a board: of its clock.
+
+    >>> round(power_share(500, 700), 2), power_share(700, 700)
+    (0.88, 1.0)
+    """
+    share = (watts / full_w - _STATIC_SHARE) / (1.0 - _STATIC_SHARE)
+    return float(min(max(share, 0.0), 1.0) ** (1 / 3))
+
+
+def power_limited(known: AcceleratorPart, watts: float) -> AcceleratorPart:
+    """Return an accelerator under a power limit (``nvidia-smi --power-limit``): its clock falls.
+
+    Raises UsageError if the limit is above what the board takes, or out of the law's reach.
+    """
+    full = known.device.tdp_w
+    if not full:
+        raise UsageError(f"the power of {known.name} is unknown", hint="leave the limit out")
+    if not _LEAST_POWER_SHARE * full <= watts <= full:
+        raise UsageError(
+            f"a power limit of {watts:g} W is out of range for {known.name}",
+            hint=f"write {_LEAST_POWER_SHARE * full:.0f}W to {full:.0f}W",
+        )
+    share = power_share(watts, full)
+    rates = ("sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s", "best_fp16_flop_per_s")
+    slowed = {name: value * share for name in rates if (value := getattr(known.device, name))}
+    return replace(
+        known,
+        flop_per_s=known.flop_per_s * share,
+        device=replace(known.device, tdp_w=watts, **slowed),
+    )
 
 
 def _to_host_bytes_per_s(row: Accelerator) -> float:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import NOTHING_KNOWN_LOG_SD, Accelerator, Catalogue, assumed_networks
-from advisor.errors import UsageError
 from advisor.jobs import Job
 from advisor.machines import devices
 from advisor.machines.cluster import ClusterGroup
@@ -331,15 +330,11 @@ def limited_processor(device: Device, threads: float) -> Device:
 # The machines of the user's own cluster as columns that the estimate understands.
 
 
-def own_fleet(
-    group: ClusterGroup, catalogue: Catalogue, known: Fleet, *, per_node: int
-) -> tuple[Fleet, int]:
+def own_fleet(group: ClusterGroup, known: Fleet, *, per_node: int) -> tuple[Fleet, int]:
     """Return machines and the row among them that is one of ``group``'s.
 
     A job gets ``per_node`` devices of each: the others are others' jobs', and so is their share
     of the machine's processors and of its memory. ``known`` are the catalogue's machines.
-
-    Raises UsageError if there is no time model of the group's accelerator.
     """
     if group.type_index is not None:
         share = per_node / known.per_node[group.type_index]
@@ -349,21 +344,14 @@ def own_fleet(
             vcpus=known.vcpus * share,
             host_memory_bytes=known.host_memory_bytes * share,
         ), group.type_index
-    return _named_by_accelerator(group, catalogue, per_node), 0
+    return _named_by_accelerator(group, per_node), 0
 
 
-def _named_by_accelerator(group: ClusterGroup, catalogue: Catalogue, per_node: int) -> Fleet:
-    node, name = group.node, group.part.name
-    row = catalogue.accelerators.get(name)
-    device = devices.catalogue_device(row)
-    if row is None or device is None:
-        raise UsageError(
-            f"there is no time model of {name}",
-            hint="name an accelerator of `advisor catalogue list --gpus`",
-        )
+def _named_by_accelerator(group: ClusterGroup, per_node: int) -> Fleet:
+    node = group.node
     share = per_node / node.devices
     machines = one_type(
-        device,
+        group.part.device,
         per_node=per_node,
         intra_bytes_per_s=node.intra.bytes_per_s,
         has_own_links=not node.intra.name.startswith("pcie"),

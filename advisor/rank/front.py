@@ -47,7 +47,7 @@ from advisor.estimate import Predictor, TimeColumns, offer_of
 from advisor.learned import SHARED
 from advisor.quantities import REACH_90
 from advisor.rank.prune import MixedRows
-from advisor.rank.ranking_rows import Rows, spread_out
+from advisor.rank.ranking_rows import TROUBLE_H, Rows, spread_out
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -57,9 +57,6 @@ WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 _LARGEST_NOISE: Final = 0.25
 # With which probability the pick of a deadline keeps it, where nobody says.
 CONFIDENCE: Final = 0.9
-# A person has to rent machines, bring the script there and fetch the results: nobody who has done
-# it takes less. [h]
-TROUBLE_H: Final = 10 / 60
 # A machine that is at hand is left only for one that takes half its time, that trouble included.
 LEAST_SPEED_UP: Final = 2.0
 # Nobody waits this many times as long to save the rent.

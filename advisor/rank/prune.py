@@ -34,6 +34,7 @@ from advisor.estimate import (
     group_candidate,
     group_columns,
     improvable,
+    is_no_faster,
     least_group_step_s,
     least_step_s,
     model_on,
@@ -45,7 +46,7 @@ from advisor.jobs import Job
 from advisor.machines import ClusterGroup, NamedCluster, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.rank.group_offers import MixedOffers, mixed_offers
-from advisor.rank.ranking_rows import bar_of, kept_factor, pareto_front
+from advisor.rank.ranking_rows import TROUBLE_H, bar_of, kept_factor, pareto_front
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -328,7 +329,8 @@ class _MixedSearch:
 # cheapest price of its type, on its cost. A row whose bounds something already estimated beats in
 # both cannot be on the front. The rows with the best bounds are searched first; what they turn out
 # to take beats most others unseen, so that the front is that of the full search
-# (``tests/test_pruning.py``) for a small share of its searches.
+# (``tests/test_pruning.py``) for a small share of its searches. What was searched bounds the rows
+# of the same devices behind links that are no faster.
 
 
 Booleans = NDArray[np.bool_]
@@ -348,6 +350,8 @@ class AskedRows:
     # together
     types: Integers
     counts: Integers
+    # only the row of best value is asked for: what cannot be that is not searched either
+    for_best_value: bool = False
 
     @property
     def rows(self) -> tuple[Integers, Integers]:
@@ -418,6 +422,11 @@ class _Search:
         before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
         self.time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
         self.known: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
+        request = asked.request
+        limits = (request.budget_usd, request.deadline_h, request.confidence)
+        is_free = limits == (None, None, None) and np.isinf(request.most_usd_per_h)
+        self.is_for_best_value = asked.for_best_value and is_free
+        self.least_worth = np.inf  # the least time, with its trouble, times cost known [h USD]
         self._price(asked.request.most_usd_per_h)
         self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
 
@@ -426,9 +435,9 @@ class _Search:
         self.most_usd_per_h = most_usd_per_h
         pricings = ("on-demand", "spot")
         self.prices = {one: self.asked.cheapest(one, most_usd_per_h) for one in pricings}
-        price = np.minimum(*(price for price, _ in self.prices.values()))
-        billed = np.maximum(self.time_h, SHORTEST_BILL_H)
-        self.cost_usd = billed * price * self.count
+        self.price = np.minimum(*(price for price, _ in self.prices.values()))
+        self.cost_usd = np.empty(len(self.count))
+        self._bound_costs(np.arange(len(self.count)))
 
     def run(self) -> None:
         """Search rows until no bound of an open one is below all that is known."""
@@ -442,7 +451,9 @@ class _Search:
                 self._look_at_nearest()
                 return
             front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
-            if front.size:
+            if self.is_for_best_value and front.size:
+                self._evaluate(rows[np.argsort(self._worth(rows), kind="stable")[:_AT_ONCE]])
+            elif front.size:
                 self._evaluate(_spread(front))
             elif self.known[0].size == 0 and np.isfinite(self.most_usd_per_h):
                 self._price(np.inf)  # nothing keeps the limit: what misses it by least?
@@ -472,6 +483,7 @@ class _Search:
 
     def _evaluate(self, rows: Integers) -> None:
         found = best_columns(self.case, self.type_index[rows], self.count[rows])
+        self._bound_slower_links(rows, found)
         found = self.predictor.corrected(self.asked.job, found)
         if (found.is_learned is None) != (self.columns.is_learned is None):
             found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))
@@ -480,6 +492,21 @@ class _Search:
         self.columns = put(self.columns, rows, found)
         self.is_open[rows] = False
         self._learn(rows[found.status == 0])
+
+    def _bound_slower_links(self, rows: Integers, found: TimeColumns) -> None:
+        """Raise the bounds of open rows that are like searched ones but for slower links."""
+        before_s = np.nan_to_num(self.columns.startup_s + self.columns.data_in_s)
+        for at in np.flatnonzero(found.status == 0).tolist():
+            row = int(rows[at])
+            like = np.flatnonzero(self.is_open & (self.count == self.count[row]))
+            like = like[is_no_faster(self.case, self.type_index[like], int(self.type_index[row]))]
+            least_s = found.step_s[at] * self.asked.job.paid_steps + before_s[like]
+            self.time_h[like] = np.maximum(self.time_h[like], least_s / HOUR_S)
+            self._bound_costs(like)
+
+    def _bound_costs(self, rows: Integers) -> None:
+        billed = np.maximum(self.time_h[rows], SHORTEST_BILL_H)
+        self.cost_usd[rows] = billed * self.price[rows] * self.count[rows]
 
     def _learn(self, rows: Integers) -> None:
         """Add what the job takes on these rows, each by its cheapest offers, to what is known."""
@@ -491,7 +518,7 @@ class _Search:
         priced = np.flatnonzero(np.isfinite(prices[rows]))
         if priced.size:
             done = on_demand(job, select(some, priced), coverage)
-            self._know(done, prices[rows[priced]] * self.count[rows[priced]], offers[rows[priced]])
+            self._know(done, prices, offers, rows[priced])
         prices, offers = self.prices["spot"]
         if not self.asked.request.saves_checkpoints:
             return
@@ -503,14 +530,19 @@ class _Search:
         if worth.size:
             band = self.asked.offers.spot_interruption_band[offers[rows[worth]]]
             done = on_spot(job, some, worth, band, coverage)
-            self._know(done, prices[rows[worth]] * self.count[rows[worth]], offers[rows[worth]])
+            self._know(done, prices, offers, rows[worth])
 
-    def _know(self, done: Completion, usd_per_h: Floats, offer: Integers) -> None:
+    def _know(self, done: Completion, prices: Floats, offers: Integers, rows: Integers) -> None:
         """Add what jobs take to what is known; storage and traffic out may cost a few per cent."""
+        offer, finish_h = offers[rows], done.finish_h[:, 1]
         bills = self.asked.offers.shortest_bill_h[offer], self.asked.offers.bill_step_h[offer]
         billed = charged_h(done.billed_h[:, 1], *bills)
-        time_h = np.concatenate([self.known[0], done.finish_h[:, 1]])
-        cost = np.concatenate([self.known[1], billed * usd_per_h * _BESIDE])
+        cost_usd = billed * prices[rows] * self.count[rows] * _BESIDE
+        # What is extrapolated is judged by its worst.
+        worth = ((finish_h + TROUBLE_H) * cost_usd)[~self.columns.is_extrapolating[rows]]
+        self.least_worth = min(self.least_worth, worth.min(initial=np.inf))
+        time_h = np.concatenate([self.known[0], finish_h])
+        cost = np.concatenate([self.known[1], cost_usd])
         front = pareto_front(time_h, cost)
         self.known = time_h[front], cost[front]
 
@@ -521,7 +553,14 @@ class _Search:
             return np.zeros(len(self.count), dtype=bool)
         place = np.searchsorted(time_h, self.time_h, side="right") - 1
         least = np.where(place >= 0, cost[np.maximum(place, 0)], np.inf)
-        return np.asarray(least <= self.cost_usd)
+        beaten = np.asarray(least <= self.cost_usd)
+        if self.is_for_best_value:
+            beaten |= self._worth(np.arange(len(self.count))) > self.least_worth
+        return beaten
+
+    def _worth(self, rows: Integers) -> Floats:
+        """Return a bound from below on what a best value is judged by [h USD]."""
+        return np.asarray((self.time_h[rows] + TROUBLE_H) * self.cost_usd[rows])
 
     def _close(self, status: str, rows: Booleans) -> None:
         """Stop looking at rows; those without an estimate say why."""

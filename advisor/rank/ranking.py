@@ -12,8 +12,8 @@ from advisor.collectors.format import Recording
 from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
 from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
-from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, TROUBLE_H, keeps, picks, shared_reasons
-from advisor.rank.ranking_rows import pareto_front
+from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
+from advisor.rank.ranking_rows import TROUBLE_H, pareto_front
 from advisor.rank.rows import ranked_rows
 from advisor.words import summary_of
 
@@ -27,6 +27,7 @@ def recommend(
     predictor: Predictor | None = None,
     here: Candidate | None = None,
     prunes: bool = True,
+    for_best_value: bool = False,
     with_changes: bool = False,
     recording: Recording | None = None,
     in_full: bool = False,
@@ -43,6 +44,8 @@ def recommend(
         The job on this machine, which takes part where it keeps the constraints.
     prunes : bool, default True
         False searches the best layout of every row, those that cannot be on the front too.
+    for_best_value : bool, default False
+        Only the row that is the best value need be right: others may be missing.
     with_changes : bool, default False
         Also say what would change the answer, which asks a few more questions.
     recording : Recording, optional
@@ -58,7 +61,9 @@ def recommend(
     """
     request = request or Request()
     predictor = predictor or Predictor()
-    ranked, rejected, considered = ranked_rows(job, request, predictor, prunes=prunes)
+    ranked, rejected, considered = ranked_rows(
+        job, request, predictor, prunes=prunes, for_best_value=for_best_value
+    )
     front, nearest = ranked.candidates(ranked.shown), ranked.candidates(ranked.nearest)
     if in_full:
         front, nearest = (
@@ -116,7 +121,7 @@ def _changes(
         return recommend(job, other, predictor=predictor)
 
     def changed(other: Job) -> Recommendation:
-        return recommend(other, request, predictor=predictor)
+        return recommend(other, request, predictor=predictor, for_best_value=True)
 
     return (
         *mixed(request, rented, front, limited),

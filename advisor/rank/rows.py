@@ -300,14 +300,22 @@ _NEAREST_SHOWN: Final = 3
 
 
 def ranked_rows(
-    job: Job, request: Constraints, predictor: Predictor, *, prunes: bool
+    job: Job,
+    request: Constraints,
+    predictor: Predictor,
+    *,
+    prunes: bool,
+    for_best_value: bool = False,
 ) -> tuple[Ranked, Counter[str], int]:
     """Return the ranked rows, how many others there were by what is against them, and of all."""
     wanted = _filter(request)
     offers = predictor.catalogue.select(wanted)
     types = np.unique(offers.type_index)
     counts = np.array(request.counts, dtype=np.int64)
-    asked = AskedRows(job=job, request=request, offers=offers, types=types, counts=counts)
+    asked = AskedRows(
+        job=job, request=request, offers=offers, types=types, counts=counts,
+        for_best_value=for_best_value,
+    )  # fmt: skip
     columns = promising_columns(asked, predictor, prunes=prunes)
     side = predictor.side_costs(job, offers)
     rows = price_rows(job, request, offers, side, types, columns, len(counts))
@@ -363,9 +371,8 @@ class Ranked:
         self.front = front[np.argsort(beliefs.time_h[front], kind="stable")]
         self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure]))]
         self.shown = shown_of(beliefs, self.kept, request.top, also=sure)
-        self.nearest = _nearest(request, rows, offers, columns)
-        if self.front.size:
-            self.nearest = self.front[:0]
+        is_empty = self.front.size == 0
+        self.nearest = _nearest(request, rows, offers, columns) if is_empty else self.front[:0]
 
     def _within_deadline(self, front: Integers) -> Integers:
         """Return the cheapest row that keeps the deadline with the confidence.

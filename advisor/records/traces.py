@@ -17,10 +17,12 @@ times out of order and traces without a node are one ``TraceError`` that names t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -217,13 +219,11 @@ def _stepwise(
 def time_at(line: int, row: Mapping[str, str], column: str, unit_s: float) -> float:
     """Return the time in a row, a number or a date [s]."""
     value = row[column].strip()
-    try:
-        return float(value) * (1e-3 if column == "t_ms" else unit_s)
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        return in_range(f"line {line}", float(value)) * (1e-3 if column == "t_ms" else unit_s)
     try:
         return datetime.fromisoformat(value).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise TraceError(
             f"line {line}: {value!r} is neither a number nor a date",
             hint="write seconds, or dates like 2026-11-21 09:30:00",
@@ -238,8 +238,20 @@ def number_at(line: int, row: Mapping[str, str], column: str) -> float:
         raise TraceError(
             f"line {line}: no number in column {column!r}", hint="give one number a row"
         ) from None
-    if not np.isfinite(value):
-        raise TraceError(f"line {line}: {value} in column {column!r}", hint="give finite numbers")
+    return in_range(f"line {line}", value)
+
+
+# Seconds, nodes and devices beyond this are mistakes: sums of them would not be numbers.
+_MOST: Final = 1e15
+
+
+def in_range(where: str, value: float) -> float:
+    """Return a number of a trace.
+
+    Raises TraceError, which begins with ``where``, if it is beyond all that can be.
+    """
+    if not abs(value) <= _MOST:
+        raise TraceError(f"{where}: {value:g} is out of range", hint="give finite numbers")
     return value
 
 
@@ -270,7 +282,7 @@ def _table_rows(path: Path) -> Iterator[Row]:
         reader = bounded.csv_tables(lines, fieldnames=[name.strip() for name in first])
         next(reader, None)
     for row in reader:
-        if None in row or None in row.values():
+        if None in row.values():
             raise TraceError(
                 f"{path.name}, line {reader.line_num}: not {len(first)} columns",
                 hint="every row needs a value for every column",

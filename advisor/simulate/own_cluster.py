@@ -232,9 +232,7 @@ def on_own_devices(
     """
     job = replace(job, transfers=replace(job.transfers, data_bytes=None, boot_s=None))
     nodes = nodes or -(-devices // group.node.devices)
-    machines, row = own_fleet(
-        group, predictor.catalogue, predictor.fleet, per_node=devices // nodes
-    )
+    machines, row = own_fleet(group, predictor.fleet, per_node=devices // nodes)
     columns = predictor.step_columns(job, np.array([row]), np.array([nodes]), fleet=machines)
     if columns.status[0]:
         reason = STATUSES[int(columns.status[0])].replace("_", " ")

@@ -420,7 +420,7 @@ def note_cluster_run(
 def _columns(
     predictor: Predictor, job: Job, group: ClusterGroup, space: SearchSpace
 ) -> TimeColumns:
-    (there,) = places_of(predictor.case(job, space=space), predictor.catalogue, [group])
+    (there,) = places_of(predictor.case(job, space=space), [group])
     columns = predictor.step_columns(
         job, np.array([there.row]), np.array([group.count]), fleet=there.case.fleet, space=space
     )

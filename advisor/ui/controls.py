@@ -42,7 +42,8 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
         "kernels": "Kernels",
         "attention": "Attention", "optimizer": "Optimizer", "weights": "Weights",
         "lora": "LoRA rank", "base_bits": "Bits of frozen weights", "frozen": "Frozen share",
-        "overlap": "Overlap gradients",
+        "gradients": "Reduced gradients", "overlap": "Overlap gradients",
+        "tp_overlap": "Overlap tensor parallelism",
     }),
 )  # fmt: skip
 NAMES: Final = tuple(name for _, labels in GROUPS for name in labels)

@@ -57,6 +57,8 @@ def summary_lines(seen: Recording) -> list[str]:
         found.append(_rounds_line(seen.rounds))
     if seen.deep_step is not None:
         found.append(_model_line(seen.deep_step))
+    if seen.told is not None and seen.told.stack:
+        found.append(f"training stack: {seen.told.stack}")
     if seen.told is not None and seen.told.change:
         found.append(f"on the CPU: {seen.told.reason}; for an accelerator: {seen.told.change}")
     if seen.loading is not None:

@@ -340,6 +340,9 @@ class Told:
     by_hand: str = ""
     # names in its source of what trains on several devices; empty where none was seen
     spreads: tuple[str, ...] = ()
+    # the training stack that its steps ran in, of ``planners.core.STACKS``; empty where none was
+    # seen
+    stack: str = ""
 
 
 def told_of(
@@ -355,8 +358,9 @@ def told_of(
     spreads = tuple(fact.get("spreads", ()))
     if world_size > 1 and not spreads:
         spreads = ("torch.distributed",)
+    stack = fact.get("stack") or _wrapped_by(spreads)
     if device != "cpu":
-        return Told(spreads=spreads)
+        return Told(spreads=spreads, stack=stack)
     found = [*_by_environment(fact), *_by_arguments(fact, command)]
     found = found or [*_by_source(fact)]
     return Told(
@@ -365,7 +369,20 @@ def told_of(
         edits=tuple(edit for _, _, edits in found for edit in edits),
         by_hand="; ".join(change for _, change, edits in found if not edits),
         spreads=spreads,
+        stack=stack,
     )
+
+
+_WRAPPERS: Final = {
+    "FSDP": "fsdp", "FullyShardedDataParallel": "fsdp", "fully_shard": "fsdp",
+    "DistributedDataParallel": "ddp",
+}  # fmt: skip
+
+
+def _wrapped_by(spreads: Sequence[str]) -> str:
+    """Return what a script wraps its model in where it names one way to, and no framework's."""
+    found = {_WRAPPERS.get(name, "") for name in spreads if name != "init_process_group"}
+    return found.pop() if len(found) == 1 else ""
 
 
 Found = tuple[str, str, tuple[Edit, ...]]

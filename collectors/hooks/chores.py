@@ -338,7 +338,7 @@ class Chores:
         from .trace import source
 
         try:
-            state.fact("told", **source.facts(state.switches))
+            state.fact("told", **source.facts(state.switches, sys._getframe()))
         except Exception as error:
             state.failed("told", error)
         state.fact("limits", **facts(torch, state.threads_called, state.is_rank))

@@ -35,7 +35,8 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.lab import frame
 from advisor.lab.experiments import zoo
-from advisor.rank.front import TROUBLE_H, best
+from advisor.rank.front import best
+from advisor.rank.ranking_rows import TROUBLE_H
 from advisor.words.recommendation import SCREEN_LINES, text
 
 SCRIPTS: Final = 20

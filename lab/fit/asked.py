@@ -120,7 +120,7 @@ def joined(first: LayoutRows, second: LayoutRows) -> LayoutRows:
 def _machines(run: AskedRun) -> Machines:
     found = known_part(run.gpu)
     assert found is not None
-    accelerator = found[0]
+    accelerator = found
     return Machines(
         flop_per_s=accelerator.flop_per_s,
         memory_bytes_per_s=accelerator.memory_bytes_per_s,
@@ -316,7 +316,7 @@ def is_possible(run: AskedRun) -> bool:
     for the weights' own where they are trained.
     """
     found = known_part(run.gpu)
-    peak = found[0].device.bf16_flop_per_s if found else None
+    peak = found.device.bf16_flop_per_s if found else None
     if peak is None:
         return True
     times = 4 if run.setup.has_adapters else 6

@@ -337,9 +337,7 @@ def answer(question: CampaignQuestion, predictor: Predictor) -> CampaignAnswer:
     Raises UnusableError if it has no answer; the message is its status.
     """
     job, group = question.job, question.machines
-    fleet, row = own_fleet(
-        group, predictor.catalogue, predictor.fleet, per_node=group.node.devices
-    )
+    fleet, row = own_fleet(group, predictor.fleet, per_node=group.node.devices)
     fleet = replace(
         fleet,
         is_rdma=np.full_like(fleet.is_rdma, True),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import Catalogue
 from advisor.errors import CatalogueError, ModelError, UsageError
 from advisor.lab.data import LAYOUTS
-from advisor.machines.devices import AcceleratorPart, part
+from advisor.machines.devices import AcceleratorPart, part, power_limited
 from advisor.planners.core.arrays import (
     LOGIT_SCALES,
     Floats,
@@ -27,29 +27,29 @@ from advisor.planners.core.arrays import (
     Software,
     pick,
 )
-from advisor.planners.core.errors import GIB
 
-# Names in the tables that the catalogue does not know by themselves, with factors of the standard
-# part: (sustained rate, memory bandwidth). The torchtitan H100s run at 500 W with HBM2e.
-_GPUS: Final[dict[str, tuple[str, float, float]]] = {
-    "A100": ("A100-SXM4-80GB", 1.0, 1.0),
-    "A100-80GB": ("A100-SXM4-80GB", 1.0, 1.0),
-    "A100-40GB": ("A100-SXM4-40GB", 1.0, 1.0),
-    "A800-80GB": ("A800-SXM4-80GB", 1.0, 1.0),
-    "H100-80GB-SXM": ("H100-SXM5-80GB", 1.0, 1.0),
-    "NVIDIA H100-SXM-80GB": ("H100-SXM5-80GB", 1.0, 1.0),
-    "NVIDIA H100-SXM5-80GB": ("H100-SXM5-80GB", 1.0, 1.0),
-    "H100-96GB-HBM2e-500W": ("H100-SXM5-80GB", 0.85, 0.72),
-    "H200-141GB": ("H200-SXM-141GB", 1.0, 1.0),
-    "GH-96": ("GH200-96GB", 1.0, 1.0),
-    "GB200": ("GB200-186GB", 1.0, 1.0),
-    "GB300": ("GB300-279GB", 1.0, 1.0),
-    "B200": ("B200-SXM-180GB", 1.0, 1.0),
-    "B300": ("B300-SXM-270GB", 1.0, 1.0),
-    "V100": ("V100-SXM2-16GB", 1.0, 1.0),
-    "V100-16GB": ("V100-SXM2-16GB", 1.0, 1.0),
-    "V100-32GB": ("V100-SXM2-32GB", 1.0, 1.0),
+# Names in the tables that the catalogue does not know by themselves.
+_GPUS: Final = {
+    "A100": "A100-SXM4-80GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    "A100-40GB": "A100-SXM4-40GB",
+    "A800-80GB": "A800-SXM4-80GB",
+    "H100-80GB-SXM": "H100-SXM5-80GB",
+    "NVIDIA H100-SXM-80GB": "H100-SXM5-80GB",
+    "NVIDIA H100-SXM5-80GB": "H100-SXM5-80GB",
+    "H100-96GB-HBM2e-500W": "H100-SXM5-96GB",
+    "H200-141GB": "H200-SXM-141GB",
+    "GH-96": "GH200-96GB",
+    "GB200": "GB200-186GB",
+    "GB300": "GB300-279GB",
+    "B200": "B200-SXM-180GB",
+    "B300": "B300-SXM-270GB",
+    "V100": "V100-SXM2-16GB",
+    "V100-16GB": "V100-SXM2-16GB",
+    "V100-32GB": "V100-SXM2-32GB",
 }
+# What the owners of these machines know of their boards: a limit of their power. [W]
+_POWER_LIMITS: Final = {"H100-96GB-HBM2e-500W": 500.0}
 # torchtitan's row-wise fp8 of early 2025 ran no faster than bf16.
 _PRECISION: Final = {"fp8": 1, "fp8-cs": 1, "mxfp8": 1, "nvfp4": 2, "fp32": 3}
 _DEEPSPEED_BUCKET: Final = 5e8  # elements; ``reduce_bucket_size`` of DeepSpeed's defaults
@@ -150,23 +150,14 @@ def _catalogue() -> Catalogue:
 
 
 @cache
-def known_part(name: str) -> tuple[AcceleratorPart, float, float] | None:
-    """Return an accelerator of the tables with its rate and bandwidth factors; None if unknown.
-
-    The factors are 1 for every board that the catalogue has itself.
-    """
-    known, rate, bandwidth = _GPUS.get(name, (name, 1.0, 1.0))
+def known_part(name: str) -> AcceleratorPart | None:
+    """Return an accelerator of the tables as the catalogue has it; None if unknown."""
     try:
-        found = _catalogue().canonical_gpu(known)
-        return part(_catalogue().accelerators[found]), rate, bandwidth
+        found = _catalogue().canonical_gpu(_GPUS.get(name, name))
+        known = part(_catalogue().accelerators[found])
     except (CatalogueError, UsageError):
         return None
-
-
-def is_in_catalogue(name: str) -> bool:
-    """Whether a board of the tables runs as the catalogue's of its name does."""
-    known = known_part(name)
-    return known is not None and known[1:] == (1.0, 1.0)
+    return power_limited(known, _POWER_LIMITS[name]) if name in _POWER_LIMITS else known
 
 
 def _columns(frame: Any, left_out: int) -> LayoutRows:
@@ -329,8 +320,7 @@ def _is_nemo(text: Text) -> NDArray[np.bool_]:
 
 
 def _machines(text: Text, number: Number) -> Machines:
-    parts = [p for name in text["accelerator"] if (p := known_part(str(name))) is not None]
-    known = [found for found, _, _ in parts]
+    known = [p for name in text["accelerator"] if (p := known_part(str(name))) is not None]
     rate = np.array([a.flop_per_s for a in known])
     generation = np.array([a.generation for a in known])
     intra = np.array([a.link_bytes_per_s for a in known])
@@ -347,14 +337,10 @@ def _machines(text: Text, number: Number) -> Machines:
     network = nominal * number["accelerators_per_node"] / 8 * 1e9
     # The authors' own all-reduce on that cluster: 44-135 Gb/s a node, geometric mean 77.
     network = np.where(_has(text["notes"], "44-135 Gb/s per node"), 77e9 / 8, network)
-    memory = np.array([a.memory_bytes for a in known])
-    # The torchtitan machines' cards have 96 GB of HBM2e, 94.99 GiB of which the driver shows.
-    memory = np.where(_has(text["accelerator"], "96GB-HBM2e"), 94.99 * GIB, memory)
     return Machines(
-        flop_per_s=rate * np.array([r for _, r, _ in parts]),
-        memory_bytes_per_s=np.array([a.memory_bytes_per_s for a in known])
-        * np.array([b for _, _, b in parts]),
-        memory_bytes=memory,
+        flop_per_s=rate,
+        memory_bytes_per_s=np.array([a.memory_bytes_per_s for a in known]),
+        memory_bytes=np.array([a.memory_bytes for a in known]),
         intra_bytes_per_s=intra,
         network_bytes_per_s=network,
         devices_per_node=np.minimum(per_node, number["accelerators"]),
@@ -436,7 +422,7 @@ def _software(text: Text) -> Software:
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,
-        overlaps_tp=nemo,
+        overlaps_tp=nemo | _has(text["notes"], "async TP"),
         overlaps_pp=nemo,
         overlaps_dp=modern | _has(framework, "OneFlow"),
         # torchtitan reduces in fp32 (``mixed_precision_reduce``), NeMo's recipes in 16 bits

@@ -37,7 +37,7 @@ from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
-from advisor.lab.fit.layout_rows import LayoutRows, is_in_catalogue, read
+from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.verbs import FittedFolder, rounded
 from advisor.lab.score.asked import ask_rows
 from advisor.planners.core.arrays import GENERATIONS, Floats
@@ -203,8 +203,6 @@ def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[Tabl
     Rows without an answer (no framework runs the layout) are left out.
     """
     found: dict[Asked, tuple[TableErrors, ...]] = {}
-    # A board that the catalogue does not have errs by what it is, not by what it was asked.
-    rows = rows.take(np.array([is_in_catalogue(str(gpu)) for gpu in rows.gpu]))
     ways: tuple[Asked, ...] = get_args(Asked)
     for how in ways:
         # Whoever fine-tunes says so (``--finetune``), and so names a stack.

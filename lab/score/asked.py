@@ -4,8 +4,7 @@
 step and its interval. A layout that does not fit by the product's memory rule, or that no released
 framework accepts, has no answer. ``step_s`` and ``memory_bytes`` answer by the layout problem that
 ``recommend`` and ``plan`` search (``ways.model_parallel.on_machine``), and put in what a table
-knows and no question can say: the framework's kernels, overlaps and buffers, and boards that run
-below the catalogue's rates (``PUTS_IN``).
+knows and no question can say (``PUTS_IN``).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from advisor.estimate.case import SPACE, MeasuredLayout
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
-from advisor.estimate.ways.model_parallel import on_machine
+from advisor.estimate.ways.model_parallel import on_machine, search
 from advisor.jobs.describe import described_job, restacked
 from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
@@ -38,15 +37,13 @@ from advisor.planners.core.setup import (
     TrainingSetup,
     Transformer,
 )
+from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.memory.transformers import MemoryConstants, StageAsked
 from advisor.planners.step.describe import transformer_work
 from advisor.quantities import REACH_90
 
-PUTS_IN: Final = (
-    "the framework's kernels, overlaps and buffers, and the rates of boards that run below the "
-    "catalogue's"
-)
+PUTS_IN: Final = "the framework's kernels, overlaps and buffers"
 # ``planners.core.arrays.PRECISIONS`` -> what a question asks for.
 ASKED: Final[tuple[Precision, ...]] = ("fp16", "fp8", "fp4", "tf32")
 
@@ -78,21 +75,6 @@ def needed_bytes(rows: LayoutRows, constants: MemoryConstants) -> Floats:
         asked = replace(problem, memory=constants)
         found[index] = asked.needed_bytes(layouts_of(rows, index))
     return found
-
-
-def measured_layouts(rows: LayoutRows, parameters: LayoutParameters) -> list[MeasuredLayout]:
-    """Return every row as a user's own run, with these constants of the layout model."""
-    found: dict[int, MeasuredLayout] = {}
-    for index, problem in problems(rows):
-        asked = replace(problem, parameters=parameters)
-        for row in index.tolist():
-            found[row] = MeasuredLayout(
-                problem=asked,
-                layout=one_row(rows.layouts, row),
-                device=_known(str(rows.gpu[row]))[0].device,
-                step_s=float(rows.measured_s[row]),
-            )
-    return [found[row] for row in range(len(rows))]
 
 
 def problems(rows: LayoutRows) -> Iterator[tuple[NDArray[np.int64], LayoutProblem]]:
@@ -147,7 +129,7 @@ def fleet_of(rows: LayoutRows, row: int) -> Fleet:
     """Return one type of machine: that of a row, with the links that its table states."""
     machines = one_row(rows.machines, row)
     return _machine(
-        _known(str(rows.gpu[row]))[0],
+        _known(str(rows.gpu[row])),
         per_node=int(machines.devices_per_node),
         intra_bytes_per_s=float(machines.intra_bytes_per_s),
         has_own_links=True,
@@ -244,13 +226,35 @@ def answers(asking: Predictor, typed: Sequence[Typed]) -> RunAnswers:
     )
 
 
-def _answer(asking: Predictor, typed: Typed) -> tuple[float, float, float, int]:
+def _job(typed: Typed) -> Job:
     setup = restacked(DEFAULT_SETUP, typed.setup)
     work = transformer_work(
         typed.transformer, micro_batch=1, precision=typed.precision, setup=setup
     )
+    return described_job(work, name=typed.name, global_batch=typed.global_batch)
+
+
+def own_run(asking: Predictor, typed: Typed, step_s: float) -> MeasuredLayout | None:
+    """Return a run as its user notes it, in the fastest layout of what is typed.
+
+    That is what ``advisor runs actual`` takes for what it is not told. None where none fits.
+    """
+    case = asking.case(_job(typed), fleet=typed.fleet, space=typed.space)
+    on = on_machine(case, 0)
+    best = search(case, on, typed.machines).best
+    if best is None:
+        return None
+    return MeasuredLayout(
+        problem=on.problem,
+        layout=layout_columns(best.layout),
+        device=typed.fleet.devices[0],
+        step_s=step_s,
+    )
+
+
+def _answer(asking: Predictor, typed: Typed) -> tuple[float, float, float, int]:
     columns = asking.step_columns(
-        described_job(work, name=typed.name, global_batch=typed.global_batch),
+        _job(typed),
         np.array([0]),
         np.array([typed.machines]),
         fleet=typed.fleet,
@@ -265,6 +269,13 @@ def _answer(asking: Predictor, typed: Typed) -> tuple[float, float, float, int]:
 
 
 # Runs that were written down as flags.
+
+
+def own_runs(runs: Sequence[AskedRun], model: LayoutModel) -> list[MeasuredLayout]:
+    """Return runs as a user's own, told their stack and layout; those that fit."""
+    asking = predictor_by(model)
+    found = [own_run(asking, _told(run), run.measured_s) for run in runs]
+    return [run for run in found if run is not None]
 
 
 def ask(runs: Sequence[AskedRun], model: LayoutModel) -> RunAnswers:
@@ -306,7 +317,7 @@ def _space(run: AskedRun) -> SearchSpace:
 
 
 def _fleet(run: AskedRun) -> Fleet:
-    part = _known(run.gpu)[0]
+    part = _known(run.gpu)
     return _machine(
         part,
         per_node=run.per_node,
@@ -318,6 +329,7 @@ def _fleet(run: AskedRun) -> Fleet:
 
 # Rows of published tables.
 
+TOLD: Final[Asked] = "told the stack"
 # Adapters of the rows that train nothing else; their rank hardly changes a step.
 _RANK: Final = 16
 _MASTER_AND_MOMENTS: Final = 12.0  # AdamW's beside an fp32 copy of the weights [bytes]
@@ -328,7 +340,8 @@ def ask_rows(rows: LayoutRows, model: LayoutModel, *, how: Asked) -> RunAnswers:
 
     Plainly: model, batch, precision and machines; the degrees that split the model, where any
     does; the micro-batch, and that adapters are trained. Told the stack: its name too, that it
-    does not compile where it would, and of ZeRO and recomputation what the table states. Kernels,
+    does not compile or overlaps tensor parallelism where others do not, and of ZeRO and
+    recomputation what the table states. Kernels,
     overlap, schedule, loss and buffers are the product's in both.
     """
     found = np.full((4, len(rows)), np.nan)
@@ -345,6 +358,15 @@ def ask_rows(rows: LayoutRows, model: LayoutModel, *, how: Asked) -> RunAnswers:
     )
 
 
+def own_rows(rows: LayoutRows, model: LayoutModel) -> list[MeasuredLayout]:
+    """Return rows of one table as a user's own runs, told the stack; those with an answer."""
+    asking = predictor_by(model)
+    typed = [typed_row(rows, int(i), how=TOLD) for i in np.flatnonzero(_is_whole(rows))]
+    measured = rows.measured_s[_is_whole(rows)]
+    found = [own_run(asking, *one) for one in zip(typed, measured.tolist(), strict=True)]
+    return [run for run in found if run is not None]
+
+
 def _is_whole(rows: LayoutRows) -> NDArray[np.bool_]:
     """Return which rows run on whole machines in whole batches."""
     per_node = np.asarray(rows.machines.devices_per_node)
@@ -357,13 +379,15 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
     """Return what the user of a published run types."""
     shapes, machines = one_row(rows.shapes, row), one_row(rows.machines, row)
     setup: dict[str, Any] = {} if shapes.trained_share else {"adapter_rank": _RANK}
-    if how == "told the stack":
+    if how == TOLD:
         setup["stack"] = str(rows.stack[row])
         if one_row(rows.software, row).optimizer_state_bytes < _MASTER_AND_MOMENTS:
             setup["weights"] = "bf16"
         kernels = STACKS[rows.stack[row]].setup.get("kernels")
         if kernels == "compiled" and FUSIONS[one_row(rows.software, row).fusion] == "eager":
             setup["kernels"] = "eager"
+        if one_row(rows.software, row).overlaps_tp and setup["stack"] == "torchtitan":
+            setup["overlaps_tensor"] = True  # off unless its user asks for it
     elif rows.is_tuned[row]:
         setup["stack"] = "trainer"  # --finetune
     return Typed(
@@ -388,7 +412,7 @@ def _typed_precision(said: str, code: int) -> Precision:
 def _typed_space(rows: LayoutRows, row: int, *, how: Asked) -> SearchSpace:
     layouts = one_row(rows.layouts, row)
     degrees = {name: int(getattr(layouts, name)) for name in ("tp", "pp", "cp", "ep")}
-    is_told = how == "told the stack"
+    is_told = how == TOLD
     said: dict[str, Any] = {}
     if is_told or max(degrees.values()) > 1:
         said |= degrees

@@ -4,10 +4,10 @@ Every run is asked as a user types it (``asked.ask_rows``), and scored is what `
 prints, interval included; beside it the same with the stack's name, and with all that its table
 knows. Constants were fitted without the run's table (``advisor train layout-model``; of a table it
 never saw, all), and intervals come from the other tables' left-out errors. Besides: the same after
-three rows of a table are a user's own runs (``after_runs``: drawn by several seeds, noted as
-``advisor runs actual`` notes them, calibrated by ``estimate.case``), and by the law of the
-operators, whose difference is that of the two laws (``by_operators``: links, pipelines and
-reductions are the same).
+three rows of a table on one GPU are a user's own runs (``after_runs``: drawn by several seeds,
+told their stack as ``advisor runs actual`` notes them, calibrated by ``estimate.case``), and by
+the law of the operators, whose difference is that of the two laws (``by_operators``: links,
+pipelines and reductions are the same).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 
 from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
-from advisor.lab.fit.layout_rows import LayoutRows, is_in_catalogue, known_part, read
+from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import (
     PUTS_IN,
+    TOLD,
     RunAnswers,
     ask_rows,
-    measured_layouts,
+    own_rows,
     predictor,
     step_s,
 )
 from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
-from advisor.machines.devices import suite_device
 from advisor.planners.core.arrays import FUSIONS, Floats
 from advisor.planners.core.layout_case import LayerTable, LayoutCase
 from advisor.planners.core.nouns import Device
@@ -53,6 +53,7 @@ SEEDS: Final = 9
 # A table of less is not split; of more than the second number so many are drawn for scoring.
 _ENOUGH_ROWS: Final = 6
 _MOST_ROWS: Final = 40
+_MOST_ASKED: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class AfterRuns:
 
 
 def after_runs(rows: LayoutRows, model: LayoutModel, *, seeds: int = SEEDS) -> list[AfterRuns]:
-    """Score every table of enough dense rows before and after three of them are known."""
+    """Score every table of enough dense rows on a GPU before and after three of them are known."""
     return list(_tables(rows, model, seeds))
 
 
@@ -93,16 +94,18 @@ def asked_after(run: MeasuredLayout, own: OwnLayouts, log_sd: float = 0.0) -> tu
 
 def _tables(rows: LayoutRows, model: LayoutModel, seeds: int) -> Iterator[AfterRuns]:
     dense = is_dense_training(rows)
-    for table in dict.fromkeys(rows.table[dense]):
-        here = np.flatnonzero(dense & (rows.table == table))
-        if here.size < _ENOUGH_ROWS:
+    for table, gpu in dict.fromkeys(zip(rows.table[dense], rows.gpu[dense], strict=True)):
+        here = dense & (rows.table == table) & (rows.gpu == gpu)
+        if np.count_nonzero(here) < _ENOUGH_ROWS:
             continue
-        drawn = [np.random.default_rng(seed).permutation(here.size) for seed in range(seeds)]
+        # More than are drawn are thinned before they are asked.
+        some = np.flatnonzero(here)[:: max(np.count_nonzero(here) // _MOST_ASKED, 1)]
+        runs = own_rows(rows.take(some), model.left_out(str(table), str(table)))
+        if len(runs) < _ENOUGH_ROWS:
+            continue
+        drawn = [np.random.default_rng(seed).permutation(len(runs)) for seed in range(seeds)]
         drawn = [order[: KNOWN + _MOST_ROWS] for order in drawn]
-        asked, places = np.unique(np.concatenate(drawn), return_inverse=True)
-        drawn = np.split(places, seeds)
-        runs = measured_layouts(rows.take(here[asked]), model.without(table))
-        yield _scored(table, str(rows.gpu[here[0]]), runs, drawn, model)
+        yield _scored(str(table), str(gpu), runs, drawn, model)
 
 
 def _scored(
@@ -111,7 +114,7 @@ def _scored(
     measured = np.array([run.step_s for run in runs])
     bare = np.array([float(run.problem.times(run.layout).step_s) for run in runs])
     generation = int(runs[0].problem.machines.generation)
-    published = model.log_half_width(generation, 0.9, without=table) / REACH_90
+    published = model.log_half_width(generation, 0.9, without=table, asked=TOLD) / REACH_90
     before, after, found, told = [], [], [], []
     for order in drawn:
         own = calibrated([runs[i] for i in order[:KNOWN]], model)
@@ -164,9 +167,9 @@ def _at(column: Any, row: int) -> float:
 
 
 def _device(gpu: str) -> Device | None:
-    """Return a part that runs as its sheet says; None for others."""
+    """Return the device of a part, under its limit of power; None of unknown ones."""
     known = known_part(gpu)
-    return None if known is None or not is_in_catalogue(gpu) else suite_device(known[0].name)
+    return None if known is None else known.device
 
 
 def _dimensions(rows: LayoutRows, row: int) -> tuple[int, ...]:
@@ -212,7 +215,6 @@ def _step_s(rows: LayoutRows, row: int, model: LayoutModel, table: LayerTable) -
 # layouts: published runs, one source table left out
 
 COVERAGE: Final = 0.9
-TOLD: Final = "told the stack"
 WAYS: Final[tuple[Asked, ...]] = ("plain", TOLD)
 ALL_TOLD: Final = "told all that its table knows"
 # Source table -> MAPE of Calculon's unmodified curves (shared/reference/planners.md).
@@ -222,6 +224,13 @@ CALCULON: Final = {
 }  # fmt: skip
 _FAMILIES: Final = {
     "A100": ("A100", "A800"), "H100": ("H100", "H200", "NVIDIA H100"), "V100": ("V100",),
+}  # fmt: skip
+
+
+# Chips whose tables are averaged after three rows.
+_AFTER: Final = {
+    "A100": ("A100",), "H100": ("H100",), "A100 and H100": ("A100", "H100"), "V100": ("V100",),
+    "Blackwell": ("GB200", "GB300"),
 }  # fmt: skip
 
 
@@ -375,7 +384,7 @@ def errors_by_size(
 ) -> dict[str, float]:
     """Return median error and rows by chip family and number of devices: what is told of both."""
     known = [known_part(str(gpu)) for gpu in rows.gpu]
-    family = np.array(["" if k is None else _architecture(k[0].name) for k in known])
+    family = np.array(["" if k is None else _architecture(k.name) for k in known])
     band = np.array([device_band(n) for n in rows.devices])
     figures = {}
     for one in sorted(set(zip(family, band, strict=True))):
@@ -429,12 +438,12 @@ def _calibrated_figures(facts: LayoutFacts) -> dict[str, float]:
     """Score what the product makes of a table after three of its rows are a user's own runs."""
     tables = after_runs(facts.rows, facts.model)
     figures: dict[str, float] = {}
-    for family in ("A100", "H100", "V100"):
-        own = [t for t in tables if _family(t.gpu) == family]
-        for word, when in (("before", "before"), ("after", "after")) if own else ():
-            figures[f"{family} mean of tables {word} three rows, MAPE"] = _mean(
-                [float(np.median(getattr(t, when))) for t in own]
-            )
+    for family, chips in _AFTER.items():
+        own = [t for t in tables if _family(t.gpu) in chips]
+        for word in ("before", "after") if own else ():
+            errors = [float(np.median(getattr(t, word))) for t in own]
+            figures[f"{family} mean of tables {word} three rows, MAPE"] = _mean(errors)
+            figures[f"{family} worst table {word} three rows, MAPE"] = round(max(errors), 6)
     if tables:
         coverage = [t.scores.coverage for t in tables if t.scores.coverage is not None]
         figures |= {

@@ -305,7 +305,7 @@ def answered(cluster: str, job: Job, wanted: Placements) -> Floats:
     asking = predictor()
     for nodes, per_node in sorted({*zip(wanted.nodes, wanted.per_node, strict=True)}):
         group = one_group(_machines(cluster, int(nodes), int(per_node)), asking.catalogue)
-        fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=int(per_node))
+        fleet, row = own_fleet(group, asking.fleet, per_node=int(per_node))
         here = (wanted.nodes == nodes) & (wanted.per_node == per_node)
         for batch in np.unique(wanted.batch[here]):
             columns = asking.step_columns(

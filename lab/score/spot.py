@@ -6,7 +6,8 @@ does; the first halves of the other traces; and at submission whether the zone i
 when.
 
 ``spot``: at each hour. A start that the trace's end cuts off is a miss if the upper bound has
-passed by then, and undecided (left out) otherwise. Coverage and width are means over traces.
+passed by then, and undecided (left out) otherwise. Coverage and width are means over traces. Of a
+trace of several nodes every smaller number together is asked too.
 
 ``spot-plan``: at times spread over the half, with deadlines of 12 to 30 h and a spot price of 0.3
 of the on-demand price; the plan is looked up again every third day. Beside it stands the least
@@ -66,22 +67,30 @@ class Half:
     """
 
     trace: SpotTrace
+    nodes: int  # that have to be up together
     known: Spells
     future: Spells
     start_s: Column
     is_up: Column
     age_s: Column
 
+    @property
+    def name(self) -> str:
+        """The trace's, and of how many of its nodes."""
+        few = self.nodes < self.trace.nodes
+        return f"{self.trace.name}, {self.nodes} of them" if few else self.trace.name
+
     @classmethod
-    def of(cls, trace: SpotTrace) -> Half:
-        """Cut a trace, submissions an hour apart in its second half."""
-        middle = trace.end_s / 2
-        whole = trace.spells(trace.nodes)
+    def of(cls, trace: SpotTrace, nodes: int | None = None) -> Half:
+        """Cut a trace, submissions an hour apart in its second half; all its nodes by default."""
+        middle, nodes = trace.end_s / 2, nodes or trace.nodes
+        whole = trace.spells(nodes)
         start = np.arange(middle, trace.end_s - 1.0, HOUR_S)
         is_up, age = state_at(whole, start)
         return cls(
             trace=trace,
-            known=trace.between(0.0, middle).spells(trace.nodes),
+            nodes=nodes,
+            known=trace.between(0.0, middle).spells(nodes),
             future=whole,
             start_s=start,
             is_up=is_up.astype(float),
@@ -119,13 +128,15 @@ class _Starts:
 
 
 def read_spot(data: Path) -> Questions:
-    """Return every start in the second half of every trace."""
-    return starts_of(halves_of(data))
+    """Return every start in the second half of every trace, on each number of its nodes."""
+    halves = halves_of(data)
+    fewer = [Half.of(h.trace, nodes) for h in halves for nodes in range(1, h.nodes)]
+    return starts_of([*halves, *fewer])
 
 
 def starts_of(halves: Sequence[Half]) -> Questions:
     """Return every start; the truth is nan where the trace ends before the job."""
-    names = [h.trace.name for h in halves for _ in h.start_s]
+    names = [h.name for h in halves for _ in h.start_s]
     truth = np.concatenate([replay(h.future, JOB, h.start_s).finish_s for h in halves])
     return Questions(
         questions=[f"seconds until a 10 h job ends in {name}" for name in names],
@@ -201,8 +212,12 @@ def _spot_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     ended = [mask for mask in masks if (mask & np.isfinite(rows.truth)).any()]
     undecided = ~np.isfinite(rows.truth) & (rows.facts.elapsed_s <= answers.high)
     medians = [_spot_scores(rows, answers, mask).median_ape_fraction for mask in ended]
+    by_nodes: dict[int, list[float]] = {}
+    for half, one in zip(rows.facts.halves, covered, strict=True):
+        by_nodes.setdefault(half.nodes, []).append(one)
     return {
-        "traces": len(rows.facts.halves),
+        **{f"coverage of {n} together": float(np.mean(v)) for n, v in sorted(by_nodes.items())},
+        "traces": sum(half.nodes == half.trace.nodes for half in rows.facts.halves),
         "interval_width_median_over_traces": float(
             np.median([np.median(width[m]) for m in masks])
         ),
@@ -218,10 +233,10 @@ def _rolling(
 ) -> Column:  # fmt: skip
     """Return the quantiles of each day's starts from the ``days`` before that day."""
     half, runner, tables = halves[at], finish_runner(JOB), []
-    others = [lib for j, lib in enumerate(libraries) if j != at]
+    others = _of_others(at, halves, libraries)
     day = ((half.start_s - half.start_s[0]) // (24 * HOUR_S)).astype(int)
     for number in range(int(day[-1]) + 1):
-        rows, nodes = day == number, half.trace.nodes
+        rows, nodes = day == number, half.nodes
         past = half.trace.between(0.0, float(half.start_s[rows][0]))
         spells = past.recent(days, nodes).spells(nodes)
         own = library(spells, runner, JOB.attempt_s, JOB.kept_s(spells.up_length_s), parameters)
@@ -230,16 +245,38 @@ def _rolling(
     return np.concatenate(tables)
 
 
+def _of_others(at: int, halves: Sequence[Half], libraries: Sequence[Library]) -> list[Library]:
+    """Return the libraries of the other traces, each of all its nodes."""
+    return [
+        lib
+        for half, lib in zip(halves, libraries, strict=True)
+        if half.trace.name != halves[at].trace.name and half.nodes == half.trace.nodes
+    ]
+
+
 def _forecast(
     at: int, halves: Sequence[Half], libraries: Sequence[Library], parameters: ForecastParameters
 ) -> Forecast:
-    others = [lib for k, lib in enumerate(libraries) if k != at]
-    half = halves[at]
+    others, half = _of_others(at, halves, libraries), halves[at]
     return forecast_of(libraries[at], others, half.is_up, half.age_s, parameters)
 
 
 def _by_trace(quantiles: Callable[[Half], Column]) -> Rule:
     return lambda rows, _: _banded([quantiles(half) for half in rows.facts.halves])
+
+
+def _known(half: Half) -> Column:
+    """Return the quantiles, shape (n, 3), of somebody who knows the second half's spells [s].
+
+    Not the times at which they come: what is left of the error is the luck of each start.
+    """
+    middle, none = half.trace.end_s / 2, replace(ForecastParameters(), drift=0.0, starts=600)
+    spells = half.trace.between(middle, half.trace.end_s).spells(half.nodes)
+    if not spells.up_start_s.size:
+        return np.full((half.start_s.size, 3), np.nan)
+    kept = JOB.kept_s(spells.up_length_s)
+    own = library(spells, finish_runner(JOB), JOB.attempt_s, kept, none)
+    return forecast_of(own, [], half.is_up, half.age_s, none).quantiles
 
 
 def _memoryless(half: Half) -> Column:
@@ -307,6 +344,7 @@ FINISH: Final = Protocol(
         "scored trace too",
     ),
     baselines={
+        "who knows the spells to come": _by_trace(_known),
         "memoryless, same means": _by_trace(_memoryless),
         "mean rate: W (1 + rate x loss) / availability": _by_trace(_mean_rate),
     },
@@ -390,7 +428,7 @@ def _plans(halves: Sequence[Half], job: SpotJob) -> Replay:
 
     def plan(number: int, half: Half, begin_s: float, day: int) -> SpotPolicy:
         if (number, day) not in made:
-            nodes = half.trace.nodes
+            nodes = half.nodes
             past = half.trace.between(0.0, begin_s).recent(RECENT_DAYS, nodes).spells(nodes)
             others = [other.known for k, other in enumerate(halves) if k != number]
             hazards = SpellHazards.of(past, others)

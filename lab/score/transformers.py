@@ -45,9 +45,9 @@ from advisor.lab.score.asked import (
     RunAnswers,
     ask,
     ask_plainly,
-    measured_layouts,
     memory_bytes,
     needed_bytes,
+    own_runs,
     predictor,
 )
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
@@ -198,13 +198,13 @@ def read_blackwell(data: Path) -> Questions:
 def _blackwell_answers(rows: Questions) -> Answers:
     facts: _B200 = rows.facts
     model, table = load(), columns_of(facts.runs)
-    parameters = model.without(blackwell_rows.TABLE)
-    said = ask(facts.runs, model.left_out(blackwell_rows.TABLE, blackwell_rows.TABLE))
+    blind = model.left_out(blackwell_rows.TABLE, blackwell_rows.TABLE)
+    said = ask(facts.runs, blind)
     order = np.argsort(rows.truth, kind="stable")
     known = order[[0, order.size // 2, -1]]
     rest = np.setdiff1d(np.arange(order.size), known)
-    asked = measured_layouts(table, parameters)
-    own = calibrated([asked[i] for i in known], load())
+    asked = own_runs(facts.runs, blind)
+    own = calibrated([asked[i] for i in known], model)
     after = np.array([asked_after(asked[i], own)[0] for i in rest])
     tensors = memory_bytes(table, _TENSORS)
     bound = baselines.bound_s(table)
@@ -325,7 +325,7 @@ def asked(name: str, known: pd.DataFrame, wanted: pd.DataFrame) -> Floats:
     work = transformer_work(MODELS[name], micro_batch=1, precision=PRECISION, setup=SETUP)
     asking = predictor()
     group = one_group(f"2x{MACHINE}", asking.catalogue)
-    fleet, row = own_fleet(group, asking.catalogue, asking.fleet, per_node=1)
+    fleet, row = own_fleet(group, asking.fleet, per_node=1)
     job = described_job(work, name=name)
     bare = asking.case(job, fleet=fleet)
     on = on_machine(bare, row)

@@ -12,6 +12,7 @@ from .arrays import Offload as Offload
 from .arrays import Shapes as Shapes
 from .arrays import Software as Software
 from .arrays import activation_width as activation_width
+from .arrays import busiest_rank as busiest_rank
 from .arrays import chunk_layers as chunk_layers
 from .arrays import concatenate as concatenate
 from .arrays import device_parameters as device_parameters

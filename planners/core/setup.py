@@ -174,6 +174,9 @@ class TrainingSetup:
     # these layers, neither of weights nor of activations
     frozen_fraction: float = 0.0
     overlaps: bool = True  # gradients are reduced behind the backward pass
+    # tensor-parallel exchanges run behind products (Megatron's ``--tp-comm-overlap``, PyTorch's
+    # asynchronous tensor parallelism); None: as the stack has it
+    overlaps_tensor: bool | None = None
     # the software by name, whose facts are ``STACKS``, and whether its user named it or it is what
     # such a job commonly runs with
     stack: Stack | None = None
@@ -223,9 +226,13 @@ class TrainingSetup:
         return min(self.stored_bytes(precision), float(max(PRECISION_BYTES[precision], 2)))
 
     def gradient_bytes(self, precision: Precision) -> float:
-        """Return what the gradient of a trained parameter takes [bytes/parameter]."""
+        """Return what the gradient of a trained parameter takes [bytes/parameter].
+
+        Stacks that reduce in 16 bits do so where they compute in 16 bits or fewer.
+        """
         stored = self.stored_bytes(precision)
-        return min(stored, 2.0) if self.gradients == "bf16" else stored
+        is_narrow = self.stack is None or PRECISION_BYTES[precision] <= 2
+        return min(stored, 2.0) if self.gradients == "bf16" and is_narrow else stored
 
     def master_bytes(self, precision: Precision) -> float:
         """Return what a master copy beside the weight that computes takes [bytes/parameter]."""

@@ -34,7 +34,6 @@ from advisor.planners.core import (
     RECOMPUTES,
     Floats,
     Layout,
-    LayoutParameters,
     Layouts,
     PlanningError,
     Transformer,
@@ -232,18 +231,25 @@ def update_s(
     columns: MixedColumns,
     stages: Sequence[GroupStages],
     layers: Sequence[Ints],
-    parameters: LayoutParameters,
+    problem: LayoutProblem,
 ) -> Floats:
-    """Return the slowest group's exposed gradient reduction and optimizer update [s]."""
+    """Return the slowest group's exposed gradient reduction and optimizer update [s].
+
+    ``problem``: any group's: what does not depend on the machines.
+    """
     slowest = np.zeros(columns.width.shape)
+    software, parameters = problem.software, problem.parameters
+    gradient, weight = float(software.gradient_bytes), float(software.weight_bytes)
+    overlap = parameters.dp_overlap if software.overlaps_dp else 0.0
     d = columns.width
     for group, n in zip(stages, layers, strict=True):
         held = n * group.layer_parameters + group.embedding_parameters
-        # Scatter fp32 gradients and gather 16-bit weights, or all-reduce the gradients.
-        per_parameter = np.where(columns.zero_stage >= 1, 4 + 2, 2 * 4)
+        # Scatter the gradients and gather the weights, or all-reduce the gradients.
+        per_parameter = np.where(columns.zero_stage >= 1, gradient + weight, 2 * gradient)
+        per_parameter = per_parameter * problem.trained_share
         reduction = per_parameter * held * (d - 1) / d / group.ring_bytes_per_s
         # Two thirds of a layer's time are its backward pass.
-        hidden = parameters.dp_overlap * n * group.layer_s * 2 / 3
+        hidden = overlap * n * group.layer_s * 2 / 3
         updated = held / np.where(columns.zero_stage >= 1, d, 1)
         update = parameters.optimizer_bytes * updated / group.stream_bytes_per_s
         slowest = np.maximum(slowest, np.maximum(reduction - hidden, 0.0) + update)
@@ -557,10 +563,7 @@ def _evaluate(
     sends = 2 * np.sum([p * s.send_s for p, s in zip(columns.pp, stages, strict=True)], axis=0)
     slot = np.where(fits, slowest, 0.0) + 2 * send.max(axis=0)
     step = (
-        work
-        + sends
-        + (columns.steps - 1) * slot
-        + update_s(columns, stages, layers, problems[0].parameters)
+        work + sends + (columns.steps - 1) * slot + update_s(columns, stages, layers, problems[0])
     )
     return _Evaluated(
         step_s=np.where(fits, step, np.inf),

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import (
     OFFLOADS,
@@ -522,15 +522,16 @@ class LayoutProblem(LayoutConditions):
             place = tuple(int(i) for i in index)
             found.misses(float(excess[index]), layout_at(layouts, place, shape))
 
-    def least_step_s(self, devices: int, global_batch: int, device_s: float) -> float:
+    def least_step_s(self, devices: ArrayLike, global_batch: int, device_s: float) -> Floats:
         """Return a bound from below on the step in any layout; inf where none can fit [s].
 
         Computing alone, shared evenly; and where the state is larger than all devices' memory,
         what the hosts take to update the part of it that lies with them.
 
-        ``device_s``: ``least_device_s_per_sample``, which is the same for all machines with the
-        device.
+        ``devices``: shape (n,); ``device_s``: ``least_device_s_per_sample``, which is the same for
+        all machines with the device.
         """
+        devices = np.asarray(devices, float)
         software, machines = self.software, self.machines
         parameters = float(device_parameters(self.shapes, _ONE_DEVICE))
         state_bytes = self._state_bytes()
@@ -538,13 +539,12 @@ class LayoutProblem(LayoutConditions):
         context = min(self.memory.alone_context_bytes, self.memory.context_bytes)
         room = devices * (self.capacity_bytes - context)
         computing_s = device_s * global_batch / devices
-        if state_bytes <= room:
-            return computing_s
-        if state_bytes > room + nodes * float(machines.host_memory_bytes):
-            return float("inf")
         touched = float(software.gradient_bytes) + float(software.optimizer_state_bytes)
         update_s = touched * self.trained_share * parameters / nodes
-        return computing_s + update_s / self.parameters.host_update_bytes_per_s
+        with_hosts_s = computing_s + update_s / self.parameters.host_update_bytes_per_s
+        most = room + nodes * float(machines.host_memory_bytes)
+        least_s = np.where(state_bytes <= room, computing_s, with_hosts_s)
+        return np.asarray(np.where(state_bytes > most, np.inf, least_s))
 
     def _state_bytes(self) -> float:
         software = self.software

@@ -110,13 +110,14 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     # gather the updated parameters inside the group (ZeRO 1, 2); all-reduce everything (ZeRO 0).
     trained = held * np.asarray(shapes.trained_share, float)
     weight = np.asarray(software.weight_bytes, float)
-    scatter = gradient * trained * (group - 1) / group / group_ring
-    scatter = scatter + ring_latency_s(case, group, gradient * trained)
+    scattered = gradient * trained * (group - 1) / group / group_ring
+    scatter = scattered + ring_latency_s(case, group, gradient * trained)
     between = 2 * gradient * trained / group * (d - group) / d / ring
     between = between + 2 * ring_latency_s(case, d / group, gradient * trained / group)
     # ZeRO 3 gathers all weights for every pass; ZeRO 1 and 2 those that were updated.
     gathered = weight * np.where(zero == 3, held, trained)
-    gather = gathered * (group - 1) / group / group_ring + ring_latency_s(case, group, gathered)
+    sent = gathered * (group - 1) / group / group_ring
+    gather = sent + ring_latency_s(case, group, gathered)
     all_reduce = 2 * gradient * trained * (d - 1) / d / ring
     all_reduce = all_reduce + 2 * ring_latency_s(case, d, gradient * trained)
     m = np.asarray(layouts.accumulation_steps)
@@ -128,12 +129,15 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     overlap = np.where(np.asarray(software.overlaps_dp), parameters.dp_overlap, 0.0)
     exposed = _exposed_s(reduction, overlap * scatters * backward_s, layouts)
     again = np.asarray(layouts.reshards, bool) & (np.asarray(layouts.pp) == 1)
-    per_pass = np.where(again, 2, 1) * gather + scatter
-    fsdp = passes * per_pass + between
+    times = np.where(again, 2, 1)
+    fsdp = passes * (times * gather + scatter) + between
+    # What is never hidden is what copying takes from the kernels beside it, in memory and
+    # processors: waiting for the next step of a ring takes neither.
+    copied = passes * (times * sent + scattered)
     least = np.where(
         is_megatron_core(software), parameters.fsdp_exposed_core, parameters.fsdp_exposed
     )
-    fsdp_exposed = np.maximum(least * fsdp, fsdp - parameters.fsdp_overlap * compute_s)
+    fsdp_exposed = np.maximum(least * copied, fsdp - parameters.fsdp_overlap * compute_s)
     return np.asarray(np.where(zero == 3, fsdp_exposed, exposed))
 
 

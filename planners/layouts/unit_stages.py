@@ -397,11 +397,13 @@ def without_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
     u = np.array(case.micro_batches, float)
     a = np.ceil(case.local / u)
     forward, backward, exchanged = (x.sum(axis=1) for x in case.times(u))
+    on_device_s = forward + backward + exchanged
+    if (a * on_device_s).min() > INDISTINGUISHABLE * seen.least_s:
+        return None  # computing alone is slower than what is known
     used, host = _memory(case, u)
     fits = _fits(case, used, host, u, seen)
     if not fits.any():
         return None
-    on_device_s = forward + backward + exchanged
     optimizer_s = 0.0 if case.updates_on_host else case.machine.times[tp].optimizer_s
     columns = case.reduced(on_device_s, backward, optimizer_s, a)
     moved = case.offload_s(a, u, on_device_s * a)
@@ -460,8 +462,10 @@ def with_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
         if bound_s > INDISTINGUISHABLE * seen.least_s:
             break
         cut = _cut(case, u, seen)
-        if cut is not None:
-            seen.fitting += 1
+        if cut is None:
+            continue
+        seen.fitting += 1
+        if cut.step_s <= INDISTINGUISHABLE * seen.least_s:
             found.append(_pipelined(case, u, cut))
             seen.least_s = min(seen.least_s, found[-1].step_s)
     return min(found, key=lambda x: x.step_s, default=None)

@@ -43,6 +43,7 @@ from advisor.planners.core import (
     LayoutCase,
     Machines,
     activation_width,
+    busiest_rank,
     bytes_per_s,
     domain_devices,
     domain_network_bytes_per_s,
@@ -420,4 +421,5 @@ def expert_parallel_s(case: LayoutCase) -> Floats:
     bandwidth = np.where(inside, machines.intra_bytes_per_s, share)
     passed = passed_layers_share(shapes, layouts)
     times = 2 + passed * (2 + 2 * (np.asarray(layouts.recompute) == 2))
-    return np.asarray(times * (ep - 1) / ep * volume / (parameters.tp_efficiency * bandwidth))
+    sent = times * (ep - 1) / ep * volume * busiest_rank(shapes, layouts)
+    return np.asarray(sent / (parameters.tp_efficiency * bandwidth))

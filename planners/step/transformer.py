@@ -30,6 +30,7 @@ from advisor.planners.core import (
     TrainingSetup,
     Transformer,
     activation_width,
+    busiest_rank,
     head_width,
     layer_matrices,
     layer_parameters,
@@ -94,8 +95,12 @@ def products_s(case: LayoutCase) -> Floats:
     attention, ffn = layer_parameters(shapes)
     tp, h = np.asarray(layouts.tp), np.asarray(shapes.hidden)
     tokens = case.tokens
-    met = attention + ffn * shapes.experts_per_token
-    slow = (1 + parameters.saturation_tokens / tokens) * (1 + parameters.saturation_tp * tp / h)
+    # Of each expert on a rank, which computes the tokens of all ranks that it is shared with.
+    rows = tokens * shapes.experts_per_token * np.asarray(layouts.ep) / shapes.experts
+    of_experts = ffn * np.asarray(shapes.experts_per_token) * busiest_rank(shapes, layouts)
+    met = attention * (1 + parameters.saturation_tokens / tokens)
+    met = met + of_experts * (1 + parameters.saturation_tokens / rows)
+    slow = 1 + parameters.saturation_tp * tp / h
     # Casts and scales cost a product's edges, so that low precision gains more from wide ones.
     narrow = pick((0.0, parameters.low_width, parameters.low_width, 0.0), machines.precision)
     slow = slow * (1 + narrow * tp / h)
@@ -200,7 +205,7 @@ def elementwise_s(case: LayoutCase) -> Floats:
     ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
     wide = pick(by_fusion, software.fusion) * shapes.hidden / ranks
     inner = parameters.activation_bytes * shapes.ffn * (np.asarray(shapes.matrices) - 1)
-    inner = inner * shapes.experts_per_token / layouts.tp
+    inner = inner * shapes.experts_per_token / layouts.tp * busiest_rank(shapes, layouts)
     moved = wide + inner + permuted_bytes(case) / ranks
     memory = case.stream_bytes_per_s
     return np.asarray(activation_width(machines.precision) * tokens * moved / memory)

@@ -315,12 +315,15 @@ def fit(pairs: Sequence[MeasuredPair]) -> Mapping[str, Sharer]:
 # job k departs from the law beside the others as i does, and for (i, k) where k is met as j is.
 # Each such neighbour, and the law itself, is one estimate with a variance: the spread of the two
 # jobs' difference over the partners that both were measured with, drawn to the spread of all
-# where these are few. Estimates are weighted by 1 / variance^2: nearest neighbours where a job
+# where these are few. Estimates are weighted by 1 / variance^3: nearest neighbours where a job
 # has near ones, the law where it has none.
 
 # Differences as wide as all pairs' that every neighbour starts from, and what draws the mean
-# difference of two jobs to none; in partners that both were measured with.
+# difference of two jobs to none; in partners that both were measured with. Which neighbours are
+# near is told from fewer than how near the answer is: a pair that the law misses by far, such as
+# a job beside itself, widens what all pairs say, and would hide a twin.
 _PRIOR_PARTNERS: Final = 2.0
+_PRIOR_OF_WEIGHTS: Final = 1.0
 _PRIOR_SHIFT: Final = 0.3
 _NEIGHBOURS: Final = 8  # estimates that are taken, the law among them
 # What a fit to few pairs misses of them, over what it misses of others, at most.
@@ -381,7 +384,7 @@ def _missed(missed: NDArray[np.float64], job: int, beside: int) -> tuple[float, 
     sides, numbers = np.isfinite(missed).sum(), 2 * len(missed)
     left = max(sides - numbers, sides / _MOST_SHRUNK)  # the law was fitted to these pairs
     usual = float(np.nansum(missed**2) / left)
-    value, variance = [np.zeros(1)], [np.full(1, usual)]
+    value, variance, near_by = [np.zeros(1)], [np.full(1, usual)], [np.full(1, usual)]
     for table, me, there in ((missed, job, beside), (missed.T, beside, job)):
         apart = table[me] - table
         is_both = np.isfinite(apart)
@@ -391,11 +394,10 @@ def _missed(missed: NDArray[np.float64], job: int, beside: int) -> tuple[float, 
         spread = np.where(is_both, (apart - shift[:, None]) ** 2, 0.0).sum(axis=1)
         near = np.isfinite(table[:, there]) & (partners > 0) & (np.arange(len(table)) != me)
         value.append(table[near, there] + shift[near])
-        of_near = (spread + _PRIOR_PARTNERS * usual) / (partners + _PRIOR_PARTNERS)
-        variance.append(of_near[near])
-    told, spreads = np.concatenate(value), np.concatenate(variance)
+        for prior, found in ((_PRIOR_PARTNERS, variance), (_PRIOR_OF_WEIGHTS, near_by)):
+            found.append(((spread + prior * usual) / (partners + prior))[near])
+    told, variances, spreads = map(np.concatenate, (value, variance, near_by))
     nearest = np.argsort(spreads, kind="stable")[:_NEIGHBOURS]
-    told, spreads = told[nearest], np.maximum(spreads[nearest], 1e-12)
-    weight = spreads**-2.0
+    weight = np.maximum(spreads[nearest], 1e-12) ** -3.0
     weight = weight / weight.sum()
-    return float(weight @ told), float(weight @ spreads) + _LEAST_SD**2
+    return float(weight @ told[nearest]), float(weight @ variances[nearest]) + _LEAST_SD**2

@@ -184,7 +184,7 @@ def place_of(
     """
     found = machine_of(actual, catalogue)
     if isinstance(found, ClusterGroup):
-        own, at = own_fleet(found, catalogue, machines(), per_node=found.node.devices)
+        own, at = own_fleet(found, machines(), per_node=found.node.devices)
         return own, np.array([at]), np.array([found.count])
     if isinstance(found, Device):
         lone, machines_of = lone_machines(found, actual.count, catalogue)
@@ -422,11 +422,8 @@ class OwnRuns:
             run.transformer, micro_batch=1, precision=run.precision, setup=run.setup
         )
         bare = described_job(work, name=run.name, global_batch=run.layout.global_batch)
-        (place,) = places_of(
-            self._physics.case(bare),
-            self._physics.catalogue,
-            [one_group(run.machines, self._physics.catalogue)],
-        )
+        group = one_group(run.machines, self._physics.catalogue)
+        (place,) = places_of(self._physics.case(bare), [group])
         machines = place.case.fleet
         return MeasuredLayout(
             problem=on_machine(place.case, place.row).problem,

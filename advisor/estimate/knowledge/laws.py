@@ -556,7 +556,7 @@ def model_on(case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup
 
     Raises UsageError if there is no time model of an accelerator.
     """
-    return model_at(case, places_of(case, catalogue, groups))
+    return model_at(case, places_of(case, groups))
 
 
 def model_at(case: StepCase, found: tuple[Place, ...]) -> ModelOn:

@@ -21,7 +21,7 @@ from advisor import data
 from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError, ModelError
-from advisor.machines import AcceleratorPart, part
+from advisor.machines import AcceleratorPart, part, power_limited
 from advisor.planners.core import (
     FUSIONS,
     GENERATIONS,
@@ -266,6 +266,9 @@ def shapes_law(
     if known.is_inferred and row.architecture in by_operators:
         return None
     if not shared:
+        limit = device.tdp_w
+        if limit is not None and limit < (known.device.tdp_w or 0.0):
+            known = power_limited(known, limit)
         return known, code
     share = 1.0 / float(shared)
     return replace(
@@ -360,7 +363,11 @@ def software_of(work: Work) -> Software:
         is_trainer=int(setup.kernels == "eager" and _is_tuned_finely(setup)),
         attention=_UNFUSED if setup.attention == "unfused" else _TUNED if is_megatron else _FLASH,
         overlaps_dp=int(setup.overlaps),
-        overlaps_tp=int(is_megatron and setup.overlaps),
+        overlaps_tp=int(
+            is_megatron and setup.overlaps
+            if setup.overlaps_tensor is None
+            else setup.overlaps_tensor
+        ),
         overlaps_pp=int(is_megatron and setup.overlaps),
         stops_early=int(not is_megatron),
         gradient_bytes=setup.gradient_bytes(precision),
@@ -374,4 +381,6 @@ def software_of(work: Work) -> Software:
     said = dict(STACKS[setup.stack].software)
     if setup.attention == "unfused":
         said.pop("attention", None)
+    if setup.overlaps_tensor is not None:
+        said.pop("overlaps_tp", None)
     return replace(software, **said)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.answer import Command
+from advisor.collectors.format import Told
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.launch import frameworks, recorded_script
 from advisor.estimate.ways.recorded_units import UnitModel
@@ -59,9 +60,8 @@ def commands(
         return (), (reason,)
     units = UnitModel(replace(case, space=space))
     found = units.best(row, nodes) if layout.pp > 1 else None
-    told = case.job.told
     started = recorded_script.Script(
-        tuple(script), units.parts, work.precision, "" if told is None else told.by_hand
+        tuple(script), units.parts, work.precision, case.job.told or Told()
     )
     stages = found.stages if found else (len(units.parts),)
     return (

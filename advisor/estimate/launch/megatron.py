@@ -185,6 +185,8 @@ def _sharding_arguments(layout: Layout, setup: TrainingSetup) -> list[str]:
         found.append("--overlap-grad-reduce")
         if layout.zero_stage:
             found.append("--overlap-param-gather")
+    if setup.overlaps_tensor and layout.is_sequence_parallel:
+        found.append("--tp-comm-overlap")
     if layout.shard_group and layout.zero_stage and layout.shard_group < ranks:
         found.append(f"--num-distributed-optimizer-instances {ranks // layout.shard_group}")
     return found

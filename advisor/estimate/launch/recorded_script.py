@@ -2,7 +2,8 @@
 
 The script is its owner's; what is printed is the launcher's line and a short file with the calls
 of PyTorch that spread this model, by the names of its own modules. Its lines go where the script
-has a ``model`` (and an ``optimizer``), in the order in which they stand.
+has a ``model`` (and an ``optimizer``), in the order in which they stand. What the script's own
+software does already is left out: a Trainer and DeepSpeed are given their settings instead.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Literal
 
 from advisor.answer import Command
 from advisor.collectors.errors import shell_line
+from advisor.collectors.format import Told
 from advisor.estimate.launch.launcher import torchrun
 from advisor.estimate.launch.modules import listed, module_name, tensor_parallel_plan
-from advisor.estimate.launch.trainer import deepspeed_config
+from advisor.estimate.launch.trainer import deepspeed_config, fsdp_config
 from advisor.planners.core import Layout, Precision
 from advisor.planners.layouts import RECORDED, Framework, broken_rule
 from advisor.planners.step import Unit
@@ -56,6 +59,8 @@ optimizer = ZeroRedundancyOptimizer(
 )
 """
 
+# The call by which a script spreads its model over ranks already; empty for none.
+SpreadBy = Literal["", "ddp", "fsdp"]
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
 # What starts a script's ranks, as a command or as a module of Python's.
 _LAUNCHERS = frozenset({
@@ -68,13 +73,13 @@ _LAUNCHERS = frozenset({
 class Script:
     """A recorded script: its command line, the units of its model, and what it computes in.
 
-    ``by_hand`` is what else has to change in it for these machines, in words.
+    ``told`` is what it was told of devices, and what spreads its model.
     """
 
     command: tuple[str, ...]
     parts: tuple[Unit, ...]
     precision: Precision
-    by_hand: str = ""
+    told: Told = field(default_factory=Told)
 
 
 def script_of(command: Sequence[str]) -> str:
@@ -125,31 +130,77 @@ def command(
 ) -> Command:
     """Return how to run a layout of the recorded script on equal machines."""
     launcher = f"{torchrun(nodes, per_node)} {script_of(script.command)}"
-    batch = f"  # {layout.micro_batch} samples a rank and pass"
-    first = f"# first: {script.by_hand}\n" if script.by_hand else ""
+    samples = "sample" if layout.micro_batch == 1 else "samples"
+    batch = f"  # {layout.micro_batch} {samples} a rank and pass"
     if layout.accumulation_steps > 1:
         batch += f", {layout.accumulation_steps} passes a step"
-    if framework_of(layout) == "deepspeed":
+    files = _files(script, layout, stages)
+    if script.told.by_hand:
+        first = f"# first: {script.told.by_hand}\n"
+        files = {"parallel.py": "", **files}
+        files["parallel.py"] = first + files["parallel.py"]
+    return Command(group=group, text=launcher + batch, files=files)
+
+
+def _files(script: Script, layout: Layout, stages: Sequence[int]) -> dict[str, str]:
+    """Return what is written beside the script, and added to it."""
+    is_replicas = layout.devices == layout.dp
+    if script.told.stack == "trainer" and is_replicas and layout.devices > 1:
+        return _for_trainer(script, layout)
+    has_deepspeed = script.told.stack == "deepspeed" and broken_rule(layout, "deepspeed") is None
+    if framework_of(layout) == "deepspeed" or has_deepspeed:
         config = deepspeed_config(layout, precision=script.precision, is_script=True)
         text = _recomputed(script.parts) if layout.recompute == "full" else ""
-        return Command(
-            group=group,
-            text=launcher + batch,
-            files={
-                "parallel.py": first + text + DEEPSPEED_LINES,
-                "ds_config.json": json.dumps(config, indent=2),
-            },
+        text += "" if has_deepspeed else DEEPSPEED_LINES
+        files = {"parallel.py": text} if text else {}
+        return files | {"ds_config.json": json.dumps(config, indent=2)}
+    text = parallel_file(script.parts, layout, stages, spread_by=_spread_by(script.told))
+    return {"parallel.py": text} if text else {}
+
+
+def _for_trainer(script: Script, layout: Layout) -> dict[str, str]:
+    """Return the settings of Hugging Face's Trainer, which spreads the model by itself."""
+    lines = [
+        "# the Trainer spreads the model; its TrainingArguments take",
+        f"per_device_train_batch_size={layout.micro_batch},",
+        f"gradient_accumulation_steps={layout.accumulation_steps},",
+    ]
+    is_fsdp = broken_rule(layout, "trainer") is None and layout.zero_stage == 3
+    if layout.recompute == "full" and not is_fsdp:
+        lines.append("gradient_checkpointing=True,")
+    files = {}
+    if is_fsdp:
+        lines += ['fsdp="full_shard",', 'fsdp_config="fsdp.json",']
+        files["fsdp.json"] = json.dumps(fsdp_config(layout), indent=2)
+    elif layout.zero_stage or layout.offload:
+        lines.append('deepspeed="ds_config.json",')
+        files["ds_config.json"] = json.dumps(
+            deepspeed_config(layout, precision=script.precision), indent=2
         )
-    return Command(
-        group=group,
-        text=launcher + batch,
-        files={"parallel.py": first + parallel_file(script.parts, layout, stages)},
-    )
+    return {"training_arguments.py": "\n".join(lines) + "\n", **files}
 
 
-def parallel_file(parts: Sequence[Unit], layout: Layout, stages: Sequence[int]) -> str:
-    """Return the lines that spread the model over ranks, in the order in which they go in."""
+# Names in a script of what wraps a model in replicas for it, where nobody asks for shards.
+_REPLICATES = frozenset({"Accelerator", "Fabric", "LightningModule"})
+
+
+def _spread_by(told: Told) -> SpreadBy:
+    """Return how a script spreads its model over ranks already."""
+    if told.stack == "fsdp":
+        return "fsdp"
+    return "ddp" if told.stack == "ddp" or _REPLICATES & set(told.spreads) else ""
+
+
+def parallel_file(
+    parts: Sequence[Unit], layout: Layout, stages: Sequence[int], *, spread_by: SpreadBy = ""
+) -> str:
+    """Return the lines that spread the model over ranks, in the order in which they go in.
+
+    ``spread_by``: what the script does so already; those lines are left out.
+    """
     text = "# one device: the script as it is\n" if layout.devices == 1 else _SETUP
+    if layout.devices > 1 and spread_by == _spread_in(layout):
+        text = ""
     text += _mesh(layout)
     if layout.tp > 1:
         text += tensor_parallel_plan(parts)
@@ -159,17 +210,28 @@ def parallel_file(parts: Sequence[Unit], layout: Layout, stages: Sequence[int]) 
         text += _SAVE_ON_HOST
     if layout.pp > 1:
         return text + _pipelined(parts, layout, stages)
+    is_spread = spread_by == _spread_in(layout)
     if layout.zero_stage == 3:
-        return text + _fully_sharded(parts, layout)
-    if layout.dp > 1:
+        return text if is_spread else text + _fully_sharded(parts, layout)
+    if layout.dp > 1 and not is_spread:
         mesh = ', device_mesh=mesh["dp"]' if layout.tp > 1 else ""
         text += (
             "from torch.nn.parallel import DistributedDataParallel\n\n"
             f"model = DistributedDataParallel(model{mesh})\n"
         )
-        if layout.zero_stage == 1:
-            text += _SHARDED_OPTIMIZER.format(group="None")
+    if layout.dp > 1 and layout.zero_stage == 1:
+        text += _SHARDED_OPTIMIZER.format(group="None")
     return text
+
+
+def _spread_in(layout: Layout) -> SpreadBy | None:
+    """Return which one call makes a layout, over all ranks alike; None where it takes more."""
+    if layout.devices != layout.dp:
+        return None
+    if layout.zero_stage != 3:
+        return "ddp"
+    is_whole = not layout.shard_group or layout.shard_group == layout.dp
+    return "fsdp" if is_whole and "parameters" not in layout.offload else None
 
 
 def _mesh(layout: Layout) -> str:

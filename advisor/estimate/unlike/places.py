@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.catalogue import Catalogue
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, integer_layouts
@@ -29,20 +28,16 @@ class Place:
     row: int
 
 
-def places_of(
-    case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup]
-) -> tuple[Place, ...]:
+def places_of(case: StepCase, groups: Sequence[ClusterGroup]) -> tuple[Place, ...]:
     """Return groups as rows of the catalogue's fleet, or of one made for them.
 
     ``case``: of the job over the catalogue's fleet.
-
-    Raises UsageError if there is no time model of an accelerator.
     """
     found = []
     for group in groups:
         fleet, row = case.fleet, group.type_index
         if row is None or fleet.per_node[row] != group.node.devices:
-            fleet, row = own_fleet(group, catalogue, fleet, per_node=group.node.devices)
+            fleet, row = own_fleet(group, fleet, per_node=group.node.devices)
         node = node_of(fleet, row, case.accelerators)
         if group.type_index is None:  # its user may have said how fast host memory is
             node = replace(node, host=group.node.host or node.host)

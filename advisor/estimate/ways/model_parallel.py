@@ -43,6 +43,7 @@ from advisor.planners.core import (
     Layout,
     Layouts,
     Machines,
+    Stack,
     StackFacts,
     shapes_of,
 )
@@ -138,10 +139,12 @@ def space_on(case: StepCase, problem: LayoutProblem) -> SearchSpace:
 
     What nobody asked for otherwise is as the job's stack has it.
     """
-    space, stack = case.space, case.work.setup.stack
-    if stack is not None:
-        space = replace(space, **_defaults(space, STACKS[stack]))
-    return within_links(space, problem)
+    return within_links(stack_space(case.space, case.work.setup.stack), problem)
+
+
+def stack_space(space: SearchSpace, stack: Stack | None) -> SearchSpace:
+    """Return a space in which what nobody asked for otherwise is as a stack has it."""
+    return space if stack is None else replace(space, **_defaults(space, STACKS[stack]))
 
 
 def within_links(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:

@@ -20,6 +20,7 @@ from advisor.answer import Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest, network_weights
+from advisor.estimate.ways.model_parallel import stack_space
 from advisor.planners.core import Floats, Layout, PlanningError
 from advisor.planners.layouts import MachineGroup, MixedPlan, search_mixed
 from advisor.planners.links import split_partitions
@@ -41,7 +42,7 @@ def stages_of_one_width(case: OnGroups) -> Choice:
     groups = [
         MachineGroup(problem=law.machines[g.label].problem, nodes=g.count) for g in case.groups
     ]
-    found = search_mixed(groups, case.global_batch, same_tp=True, space=case.space)
+    found = _found(case, groups)
     ordered = [case.groups[i] for i in found.order]
     return case.choice(
         "pipeline over groups",
@@ -63,6 +64,18 @@ def stages_of_one_width(case: OnGroups) -> Choice:
         commands=_stages_of_one_width_commands(case, law, found),
         notes=(_RANKED[any(len(held) > 1 for held in found.groups_by_stage)],),
     )
+
+
+def _found(case: OnGroups, groups: Sequence[MachineGroup]) -> MixedPlan:
+    """Return the fastest of what the stack does; of all, where nobody named one that can."""
+    setup = case.model.work.setup
+    try:
+        space = stack_space(case.space, setup.stack)
+        return search_mixed(groups, case.global_batch, same_tp=True, space=space)
+    except PlanningError:
+        if not setup.is_stack_assumed:
+            raise
+        return search_mixed(groups, case.global_batch, same_tp=True, space=case.space)
 
 
 # By whether a stage spans groups.

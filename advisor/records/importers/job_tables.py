@@ -28,7 +28,7 @@ import numpy as np
 
 from advisor.collectors import bounded
 from advisor.planners.queueing import Column, JobTable, OpenJobs
-from advisor.records.traces import TraceError
+from advisor.records.traces import TraceError, in_range
 
 # ------------------------------------------------------------------------------------------
 # Rows of what a shared cluster ran, whichever program wrote them.
@@ -68,8 +68,11 @@ def checked(
 ) -> EndedJob | str:
     """Return a job, or why it is none.
 
-    Raises TraceError if it ends before it starts, or starts before it was submitted.
+    Raises TraceError if it ends before it starts, starts before it was submitted, or is beyond
+    all that can be.
     """
+    for number in (submit_s, duration_s, devices):
+        in_range(where, number)
     if duration_s < 0 or start_s < submit_s:
         raise TraceError(
             f"{where}: {'ends' if duration_s < 0 else 'starts'} "
@@ -358,7 +361,11 @@ def _table(path: Path, text: str) -> Iterator[EndedJob | str]:
             raise TraceError(
                 f"{where}: fewer columns than the header", hint="is the file cut off there?"
             )
-        at = _seconds_or_date(where, row[submit])
+        try:
+            at = _seconds_or_date(where, row[submit])
+        except LeftOutError as reason:
+            yield str(reason)
+            continue
         count, length = _plain(where, row[devices]), _plain(where, row[duration])
         job = checked(where, at, at, length, int(count))
         yield job if isinstance(job, str) else replace(job, waited_s=np.nan)
@@ -373,7 +380,7 @@ def _seconds_or_date(where: str, value: str) -> float:
 
 def _plain(where: str, value: str) -> float:
     try:
-        return float(value)
+        return in_range(where, float(value))
     except ValueError:
         raise TraceError(
             f"{where}: cannot read {value!r} as a number",

@@ -255,8 +255,10 @@ def _record(run: Path, file: Path, machines: Instances | None) -> RunRecord:
 
 
 def _closing(state: dict[str, Any]) -> dict[str, Any]:
-    entries = state.get("log_history") or []
-    return next((e for e in reversed(entries) if "train_runtime" in e), {})
+    entries = state.get("log_history")
+    entries = entries if isinstance(entries, list) else []
+    ends = (e for e in reversed(entries) if isinstance(e, dict) and "train_runtime" in e)
+    return next(ends, {})
 
 
 # ------------------------------------------------------------------------------------------

@@ -428,15 +428,37 @@ _LARGEST_FILE = 300_000
 _MOST_FIXED = 8
 
 
-def facts(switches: dict[str, Any]) -> dict[str, Any]:
+# Packages whose loop stands over a step, and the training stack that they are; the first of these
+# that is met: what wraps another comes before it.
+_STACKS = (
+    ("torchtitan", "torchtitan"), ("nemo", "nemo"), ("megatron.bridge", "nemo"),
+    ("megatron", "megatron-core"), ("composer", "llm-foundry"),
+    ("transformers.trainer", "trainer"), ("deepspeed", "deepspeed"),
+)  # fmt: skip
+
+
+def stack_over(frame: FrameType | None) -> str:
+    """Return the training stack whose loop a step runs in, by its packages; empty for none."""
+    seen = set()
+    while frame is not None:
+        seen.add(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    for package, stack in _STACKS:
+        if any(name == package or name.startswith(package + ".") for name in seen):
+            return stack
+    return ""
+
+
+def facts(switches: dict[str, Any], frame: FrameType | None = None) -> dict[str, Any]:
     """Return what is told: ``switches``, ``environment`` and what the sources say.
 
-    ``switches`` are the parsed arguments about devices.
+    ``switches`` are the parsed arguments about devices, ``frame`` is one within a step.
     Of the sources: ``fixed`` (places that fix the CPU), ``mentions`` (devices are named at all)
     and ``spreads`` (names of what trains on several).
     """
     told: dict[str, Any] = {
         "switches": switches,
+        "stack": stack_over(frame),
         "environment": {
             k: os.environ[k][:_LONGEST_VALUE] for k in _ENVIRONMENT if k in os.environ
         },
