@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from advisor.collectors.format import Recording
 from advisor.collectors.hooks.rehearsal.memory import replay, rounded
 from advisor.collectors.run import profile, rehearsed
 from advisor.errors import RunError
+from advisor.estimate import Predictor, constants
 from advisor.jobs.from_recording import job_from_recording
 
 HERE = Path(__file__).parent
@@ -343,6 +345,152 @@ def test_shards_add_up_to_the_model(tmp_path: Path) -> None:
     assert updated >= 5 * weights  # all of it, though a rank updates a quarter
 
 
+DIVIDED = """
+    import os
+    import sys
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel, RowwiseParallel, parallelize_module,
+    )
+
+    way, world = sys.argv[1], int(os.environ.get("WORLD_SIZE", 1))
+
+    class Alike(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+        @staticmethod
+        def backward(ctx, grad):
+            dist.all_reduce(grad)
+            return grad
+
+    class Added(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            dist.all_reduce(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            wide = 1024 // (world if way == "hand" else 1)
+            self.norm = nn.LayerNorm(256)
+            self.up, self.down = nn.Linear(256, wide, False), nn.Linear(wide, 256, False)
+
+        def forward(self, x):
+            if way == "hand":
+                return x + Added.apply(self.down(self.up(Alike.apply(self.norm(x))).relu()))
+            return x + self.down(self.up(self.norm(x)).relu())
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks, self.head = nn.ModuleList(Block() for _ in range(3)), nn.Linear(256, 10)
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x.mean(1))
+
+    if way == "hand":
+        dist.init_process_group("nccl")
+    model = Stack().cuda()
+    if way == "columns":
+        mesh = init_device_mesh("cuda", (world,))
+        for block in model.blocks:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for step in range(20):
+        model(torch.rand(8, 32, 256, device="cuda")).square().mean().backward()
+        if way == "pipeline":
+            dist.init_process_group("nccl") if step == 0 else None
+            dist.send(torch.ones(8, device="cuda"), 1)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_divided_models_work_is_the_whole_ones(tmp_path: Path) -> None:
+    jobs = {}
+    for way, ranks in (("alone", 1), ("columns", 4), ("hand", 4)):
+        seen = rehearse(tmp_path, DIVIDED, way, devices=ranks, ranks=ranks, when="always")
+        jobs[way] = job_from_recording(seen, total_steps=1000)
+    alone = jobs["alone"].work
+    assert alone is not None
+    for way in ("columns", "hand"):
+        assert jobs[way].global_batch == 8, way
+        work = jobs[way].work
+        assert work is not None
+        for name in ("parameters", "parameter_bytes", "trainable_parameters", "gradient_bytes"):
+            assert getattr(work, name) == getattr(alone, name), (way, name)
+        assert work.optimizer_state_bytes == pytest.approx(alone.optimizer_state_bytes, rel=0.001)
+        for phase in ("forward", "backward"):
+            found, expected = (
+                sum(one.flop for one in each.operators if one.phase == phase and "mm" in one.name)
+                for each in (work, alone)
+            )
+            assert found == expected, (way, phase)
+        # What every rank repeats (norms, sums) counts once; ranks add what one device needs not.
+        found, expected = (
+            sum(one.bytes for one in each.operators if one.phase != "optimizer")
+            for each in (work, alone)
+        )
+        assert found == pytest.approx(expected, rel=0.15), way
+        assert work.saved_bytes_per_sample == pytest.approx(alone.saved_bytes_per_sample, rel=0.1)
+
+
+BLOCKS = """
+    import sys
+    import torch
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(20):
+        x = torch.rand(int(sys.argv[1]), 256, 512, device="cuda")
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_every_answer_has_the_memory_that_was_rehearsed(tmp_path: Path) -> None:
+    context = constants().memory.alone_context_bytes
+    seen = {batch: rehearse(tmp_path, BLOCKS, str(batch)) for batch in (16, 32)}
+    job = job_from_recording(seen[16], total_steps=1000)
+    for batch, recording in seen.items():
+        rehearsal, deep = recording.rehearsal, recording.deep_step
+        assert rehearsal is not None
+        assert deep is not None
+        assert rehearsal.reserved_bytes is not None
+        assert deep.peak_bytes == rehearsal.peak_bytes == sum(rehearsal.held_bytes.values())
+        expected = (rehearsal.reserved_bytes + context) / 2**30
+        own = job_from_recording(recording, total_steps=1000)
+        asked = job_from_recording(seen[16], total_steps=1000, global_batch=batch)
+        for one, off in ((own, 0.01), (asked, 0.05)):
+            (found,) = Predictor().predict(one, ["g5.xlarge"]).candidates
+            assert found.layout.micro_batch == batch
+            assert found.memory_gib == pytest.approx(expected, rel=off), batch
+    assert job.work is not None
+    assert job.work.slack is not None
+
+
+def test_a_stage_of_a_pipeline_is_not_priced_as_the_whole(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path, DIVIDED, "pipeline", devices=4, ranks=4, when="always")
+    with pytest.raises(RunError, match="pipeline"):
+        job_from_recording(seen, total_steps=1000)
+
+
 def test_torchs_compiler_is_imported_for_those_who_ask_for_it(tmp_path: Path) -> None:
     seen = rehearse(
         tmp_path,
@@ -405,6 +553,61 @@ def test_kernels_are_those_of_cuda(tmp_path: Path) -> None:
     assert {"aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::silu_backward"} <= set(made)
     flash = made["aten::_scaled_dot_product_flash_attention"]
     assert flash.shapes.startswith("2x8x30x16,2x2x30x16")  # no copies of the heads of keys
+
+
+EXPERTS = """
+    import torch
+    from torch import nn
+
+    device = "%s"
+    gate = nn.Linear(512, 4).to(device)
+    experts = nn.ModuleList(nn.Linear(512, 512) for _ in range(4)).to(device)
+    optimizer = torch.optim.AdamW([*gate.parameters(), *experts.parameters()])
+    for step in range(12):
+        x = torch.rand(2048, 512, device=device)
+        shares, chosen = gate(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            %s
+            out.index_add_(0, rows, expert(x[rows]) * shares[rows, None])
+        out.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_what_the_network_decides_is_bounded_from_both_sides(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path, EXPERTS % ("cuda", ""))
+    assert seen.deep_step is not None
+    least, most = (
+        sum(one.flop for one in operators)
+        for operators in (seen.deep_step.least_operators, seen.deep_step.operators)
+    )
+    real = rehearse(tmp_path, EXPERTS % ("cpu", ""), when="never")
+    assert real.deep_step is not None
+    assert least < sum(one.flop for one in real.deep_step.operators) < most / 2
+    job = job_from_recording(seen, total_steps=1e6)
+    assert job.work is not None
+    outer = [
+        replace(job, work=replace(job.work, operators=operators, least_operators=()))
+        for operators in (job.work.least_operators, job.work.operators)
+    ]
+    predictor = Predictor()
+    for machine in ("g5.xlarge", "8 x p4d.24xlarge"):
+        (found,) = predictor.predict(job, [machine]).candidates
+        for side in outer:
+            (one,) = predictor.predict(side, [machine]).candidates
+            time_h = one.training_time_h.value
+            assert found.training_time_h.low <= time_h <= found.training_time_h.high
+
+
+def test_a_script_that_needs_more_than_the_least_keeps_its_upper_bound(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path, EXPERTS % ("cuda", "assert len(rows) > 1, 'too few'"))
+    assert seen.deep_step is not None
+    assert seen.deep_step.operators
+    assert not seen.deep_step.least_operators
+    assert seen.exit_code == 0
 
 
 def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:

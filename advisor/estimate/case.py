@@ -76,6 +76,7 @@ from advisor.planners.step import (
     work_from_runs,
 )
 from advisor.planners.systems import RankSpread, per_doubling
+from advisor.quantities import REACH_90
 
 # ------------------------------------------------------------------------------------------
 # Fitted constants: from the files of ``trained_models`` to the planners' frozen records.
@@ -111,7 +112,9 @@ def memory(folder: Path | None = None) -> MemoryParameters:
 
 def text(parameters: ScalingParameters | MemoryParameters) -> str:
     """Return ``parameters.json``: every constant to ``DIGITS`` significant digits."""
-    record = {"schema_version": SCHEMA_VERSION, "parameters": _rounded(asdict(parameters))}
+    fitted = asdict(parameters)
+    fitted.pop("is_replayed", None)  # is of a job
+    record = {"schema_version": SCHEMA_VERSION, "parameters": _rounded(fitted)}
     return json.dumps(record, indent=2) + "\n"
 
 
@@ -169,6 +172,12 @@ class Constants:
     scaling: ScalingParameters
     memory: MemoryParameters
     layout: LayoutModel
+
+    def with_slack(self, slack: float | None) -> Constants:
+        """Return the constants of a job whose allocator's segments were replayed; None: fitted."""
+        if slack is None:
+            return self
+        return replace(self, memory=replace(self.memory, slack=slack, is_replayed=True))
 
     def with_spread(self, spread: RankSpread | None) -> Constants:
         """Return the constants of a job whose ranks were seen: the one place of stragglers.
@@ -867,11 +876,33 @@ class StepCase:
         """
         key = ("calibrated",)
         if key not in self.seen:
-            devices = self.fleet.devices
-            columns = step_time(self.work, devices, [1.0], self.constants.device)
-            self.seen[key] = self.anchors.calibration(devices, columns.log_sd, self.constants)
+            self.seen[key] = self.calibrated_on(self.fleet.devices)
         factor, log_sd = self.seen[key]
         return factor[device], log_sd[device]
+
+    def calibrated_on(self, devices: Sequence[Device]) -> tuple[Floats, Floats]:
+        """Return the same on devices that the fleet need not have, each (n_devices,)."""
+        columns = step_time(self.work, devices, [1.0], self.constants.device)
+        factor, log_sd = self.anchors.calibration(devices, columns.log_sd, self.constants)
+        if self.work.least_operators and not self.anchors.devices:
+            lower = self._log_least(devices)
+            factor, log_sd = factor + lower / 2, np.hypot(log_sd, lower / 2 / REACH_90)
+        return factor, log_sd
+
+    def _log_least(self, devices: Sequence[Device]) -> Floats:
+        """Return ln(step with the least sizes / with the most), where the network decides them.
+
+        The answer lies in the middle, and 90 % of it reach both. The more samples in a
+        micro-batch the further apart the two are: the whole batch on one device counts.
+        """
+        batches = [self.work.micro_batch, max(self.job.global_batch, self.work.micro_batch)]
+        most, least = (
+            step_time(work, devices, batches, self.constants.device)
+            for work in (self.work, replace(self.work, operators=self.work.least_operators))
+        )
+        most_s = most.micro_batch_s + most.optimizer_s[:, None]
+        least_s = least.micro_batch_s + least.optimizer_s[:, None]
+        return np.asarray(np.log(np.minimum(least_s / most_s, 1.0)).min(axis=1))
 
     def is_network_assumed(self, type_index: Integers, count: Integers) -> NDArray[np.bool_]:
         """Return the rows of several machines whose network nobody states."""

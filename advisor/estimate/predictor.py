@@ -149,7 +149,7 @@ class Physics:
         if is_known_by_runs(job.work):
             machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
         own = self.own_runs.layouts(job)
-        constants = self.constants.with_spread(job.spread)
+        constants = self.constants.with_spread(job.spread).with_slack(job.work.slack)
         if own is not None:
             layout = replace(constants.layout, parameters=own.parameters)
             constants = replace(constants, layout=layout)

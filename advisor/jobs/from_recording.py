@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
@@ -44,6 +44,7 @@ from advisor.planners.core import (
     TrainingSetup,
     Work,
 )
+from advisor.planners.memory import cast_parameters, excess_bytes
 from advisor.planners.step import (
     OVER_LISTS,
     convolution_kind,
@@ -282,27 +283,35 @@ def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
     if deep.samples < 1:
         return ()
     micro_batch = max(deep.samples // max(deep.micro_batches, 1), 1)
-    is_cast = deep.precision in ("bf16", "fp16") and deep.parameter_bytes >= 3 * deep.parameters
-    model_bytes = deep.parameter_bytes + deep.optimizer_state_bytes
-    model_bytes += PRECISION_BYTES["bf16"] * deep.parameters if is_cast else 0
+    cast = cast_parameters(recorded_precision(deep), deep.parameters, deep.parameter_bytes)
+    model_bytes = (
+        deep.parameter_bytes + deep.optimizer_state_bytes + PRECISION_BYTES["bf16"] * cast
+    )
     found = []
-    for fixed, growing, blocks in deep.memory_frontier:
+    updates = ((False, deep.memory_frontier), (True, deep.update_frontier))
+    for is_update, (fixed, growing, blocks) in ((u, m) for u, many in updates for m in many):
         beside = float(max(fixed - model_bytes, 0))
         gradients = min(beside, float(deep.gradient_bytes))
+        if deep.shards > 1:  # of its own shards a rank's moments say nothing of the whole
+            gradients = beside = float(deep.gradient_bytes)
         found.append(
             Moment(
                 gradient_bytes=gradients,
                 temporary_bytes=beside - gradients,
                 growing_bytes_per_sample=growing / micro_batch,
                 blocks=blocks,
+                is_update=is_update,
             )
         )
-    # Whatever updated them where they were recorded.
-    update = Moment(
-        gradient_bytes=float(deep.gradient_bytes), temporary_bytes=float(deep.gradient_bytes),
-        growing_bytes_per_sample=0.0, is_update=True,
-    )  # fmt: skip
-    return (*found, update) if found else ()
+    if found and (deep.shards > 1 or not deep.update_frontier):
+        # Whatever updated them where they were recorded.
+        update = Moment(
+            gradient_bytes=float(deep.gradient_bytes),
+            temporary_bytes=float(deep.gradient_bytes),
+            growing_bytes_per_sample=0.0, is_update=True,
+        )  # fmt: skip
+        found.append(update)
+    return tuple(found)
 
 
 def input_bytes(loading: Loading | None, micro_batch: int) -> float:
@@ -362,22 +371,8 @@ def recorded_work(
     fused = _fused(deep)
     micro_batch = max(deep.samples // passes, 1)
     return Work(
-        operators=tuple(
-            Operator(
-                name=o.name,
-                kind=_kind(o),
-                phase=o.phase,
-                count=o.count
-                * kernels_in_call(o.name, o.shapes)
-                / (1 if o.phase == "optimizer" else passes),
-                listed=_listed(o, passes, shrinks, fused),
-                flop=o.flop / (1 if o.phase == "optimizer" else passes),
-                bytes=o.bytes / (1 if o.phase == "optimizer" else passes),
-                fixed_bytes=o.fixed_bytes / (1 if o.phase == "optimizer" else passes),
-                dtype=o.dtype,
-            )
-            for o in deep.operators
-        ),
+        operators=tuple(_operator(o, passes, shrinks, fused) for o in deep.operators),
+        least_operators=tuple(_operator(o, passes, shrinks, fused) for o in deep.least_operators),
         micro_batch=micro_batch,
         parameters=deep.parameters,
         trainable_parameters=deep.trainable_parameters,
@@ -403,6 +398,24 @@ def recorded_work(
         setup=recorded_setup(deep),
         call_s=call_s(torch_version) if deep.device == "cpu" else None,
         moments=moments_of(deep),
+    )
+
+
+def _operator(
+    row: OperatorCount, passes: int, shrinks: Mapping[str, float], fused: Mapping[str, float]
+) -> Operator:
+    """Return a row of the traced step, divided by its passes; an update is one for all."""
+    each = 1 if row.phase == "optimizer" else passes
+    return Operator(
+        name=row.name,
+        kind=_kind(row),
+        phase=row.phase,
+        count=row.count * kernels_in_call(row.name, row.shapes) / each,
+        listed=_listed(row, passes, shrinks, fused),
+        flop=row.flop / each,
+        bytes=row.bytes / each,
+        fixed_bytes=row.fixed_bytes / each,
+        dtype=row.dtype,
     )
 
 
@@ -538,7 +551,14 @@ def job_from_recording(
         )
     loading = recording.loading
     local_batch = _local_batch(recording, recording.deep_step, loading)
-    recorded_global = local_batch * recording.world_size
+    deep = recording.deep_step
+    if deep.elsewhere:
+        raise RunError(
+            f"the run {recording.run_id} shows one rank's part alone: others run {deep.elsewhere}",
+            hint="profile the script with one stage and all experts on a rank, or describe the "
+            "model: --model config.json",
+        )
+    recorded_global = local_batch * (recording.world_size // deep.ranks)
     steps, source = _recorded_length(
         recording, recorded_global, epochs, total_steps, total_samples
     )
@@ -601,18 +621,43 @@ def _work(recording: Recording, deep: DeepStep) -> Work:
     work = recorded_work(deep, recording.loading, recording.optimizers, version)
     if recording.rehearsal is None:
         return work
-    # A rank of a script that shards its parameters updates its own shard alone.
-    held = recording.rehearsal.held_bytes.get("parameters", 0)
-    shards = max(1, round(deep.parameter_bytes / held)) if held else 1
-    whole = tuple(
-        replace(
-            o, flop=o.flop * shards, bytes=o.bytes * shards, fixed_bytes=o.fixed_bytes * shards
-        )
-        for o in work.operators
-        if o.phase == "optimizer"
+    return replace(
+        _with_segments(work, deep),
+        operators=_computed_by_one(work.operators, deep.shards),
+        least_operators=_computed_by_one(work.least_operators, deep.shards),
+        call_s=call_s(version),
     )
-    others = tuple(o for o in work.operators if o.phase != "optimizer")
-    return replace(work, operators=(*others, *whole), call_s=call_s(version))
+
+
+def _with_segments(work: Work, deep: DeepStep) -> Work:
+    """Return the work with what the allocator's segments lose, where they were replayed.
+
+    A line over the batch, through the script's own.
+    """
+    lost = dict(deep.lost)
+    if 1.0 not in lost:
+        return work
+    own, b = lost.pop(1.0), work.micro_batch
+    rise = sum((times - 1) * (size - own) for times, size in lost.items())
+    growing = min(max(rise / sum((times - 1) ** 2 for times in lost), 0.0), own)
+    excess = float(excess_bytes(work, b, accumulates=deep.micro_batches > 1))
+    moving = b * (work.saved_bytes_per_sample + work.input_bytes_per_sample) + max(excess, 0.0)
+    if moving <= 0:
+        return work
+    return replace(work, slack=1.0 + growing / moving, lost_bytes=own - growing)
+
+
+def _computed_by_one(operators: Sequence[Operator], shards: float) -> tuple[Operator, ...]:
+    """Return what one device computes that has the model alone.
+
+    It updates all ``shards``, and exchanges nothing.
+    """
+    return tuple(
+        replace(o, flop=o.flop * times, bytes=o.bytes * times, fixed_bytes=o.fixed_bytes * times)
+        for o in operators
+        if "c10d" not in o.name
+        for times in (shards if o.phase == "optimizer" else 1.0,)
+    )
 
 
 def _assumed(recording: Recording) -> tuple[str, ...]:
@@ -621,6 +666,16 @@ def _assumed(recording: Recording) -> tuple[str, ...]:
     if rehearsal is None:
         return ()
     found = [rehearsal.words, *rehearsal.notes]
+    deep = recording.deep_step
+    if deep is not None and deep.least_operators:
+        least, most = (
+            sum(one.flop for one in operators) / 1e9
+            for operators in (deep.least_operators, deep.operators)
+        )
+        found.append(
+            f"the network decides sizes: a step is {least:,.3g} to {most:,.3g} Gflop, and the "
+            "range of the answers covers both"
+        )
     if rehearsal.has_decided:
         found.append("the length is a bound: a made-up value decides how long training lasts")
     return tuple(found)

@@ -14,9 +14,12 @@ from advisor.collectors.format import DeepStep, LayerCost, OperatorCount, Readin
 
 
 def deep_step(
-    facts: list[dict[str, Any]], step_s: float | None, updates: Sequence[dict[str, Any]] = ()
-) -> DeepStep | None:
+    facts: list[dict[str, Any]], step_s: float | None, updates: Sequence[dict[str, Any]] = (),
+    least: Sequence[dict[str, Any]] = (),
+) -> DeepStep | None:  # fmt: skip
     """Return the deep step that ``facts`` describe, or None without any.
+
+    ``least``: rows of the operators of a rehearsed step with the least sizes there can be.
 
     ``step_s``: what the operators add up to: the corrected step without its loader; None leaves
     them as measured [s].
@@ -27,30 +30,37 @@ def deep_step(
     fastest = _fastest(facts)
     total_ns = sum(fastest.values())
     scale = 1e-9 if step_s is None or not total_ns else step_s / total_ns
-    frontier = tuple(
-        # Recordings of before count no storages.
-        (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
-        for moment in first.get("memory_frontier", ())
-    )
-    operators = tuple(
-        OperatorCount(
-            time_s=fastest[_key(row)] * scale,
-            fused_by=row.get("fused_by", ""),  # recordings of before have none
-            **{name: row[name] for name in _OF_OPERATORS},
+    frontier, update = (
+        tuple(
+            # Recordings of before count no storages.
+            (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
+            for moment in first.get(name, ())
         )
-        for row in first["operators"]
+        for name in ("memory_frontier", "update_frontier")
     )
     return DeepStep(
-        peak_bytes=max((fixed + growing for fixed, growing, _ in frontier), default=None),
-        operators=operators,
+        peak_bytes=max((m[0] + m[1] for m in (*frontier, *update)), default=None),
+        operators=tuple(_operator(row, fastest[_key(row)] * scale) for row in first["operators"]),
+        least_operators=tuple(_operator(row, 0.0) for row in least),
         layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
         flags=tuple(first["flags"]),
         gradient_bytes=first.get("gradient_bytes", 0),
+        shards=float(first.get("shards", 1.0)),
+        ranks=int(first.get("ranks", 1)),
+        elsewhere=str(first.get("elsewhere", "")),
         memory_frontier=frontier,
+        update_frontier=update,
+        lost=tuple((float(times), int(size)) for times, size in first.get("lost", ())),
         contention=_contention(facts),
         update_s=_update_s(updates, step_s),
         **{name: first[name] for name in _OF_STEPS},
     )
+
+
+def _operator(row: dict[str, Any], time_s: float) -> OperatorCount:
+    """Return a row of a traced step; recordings of before know of no fused modules."""
+    values = {name: row[name] for name in _OF_OPERATORS}
+    return OperatorCount(time_s=time_s, fused_by=row.get("fused_by", ""), **values)
 
 
 # Fields that are taken over as the hooks wrote them.
@@ -194,4 +204,5 @@ def step_memory_bytes(deep: DeepStep, samples: float) -> float:
     if not deep.memory_frontier:
         raise ValueError("the step's memory was not followed")
     ratio = samples * deep.micro_batches / deep.samples
-    return max(fixed + growing * ratio for fixed, growing, _ in deep.memory_frontier)
+    moments = (*deep.memory_frontier, *deep.update_frontier)
+    return max(fixed + growing * ratio for fixed, growing, _ in moments)

@@ -110,10 +110,15 @@ def _derive(run: Path) -> Recording:
     waits_s = 0.0 if loading is None else loading.wait_s
     computing_s = None if step_time is None else step_time.corrected_s - waits_s
     facts = trainer.facts
-    deep = deep_step(facts.get("deep_step", []), computing_s, facts.get("updates", []))
+    deep = deep_step(
+        facts.get("deep_step", []), computing_s, facts.get("updates", []),
+        trainer.fact("least_step").get("operators", ()),
+    )  # fmt: skip
     device = None if deep is None else deep.device
     per_step = _samples_per_step(trainer, None if deep is None else deep.samples)
-    samples = None if per_step is None else per_step * world_size
+    # Ranks that divide the work of a sample train on the same ones.
+    replicas = world_size // (1 if deep is None else deep.ranks)
+    samples = None if per_step is None else per_step * replicas
     options = log.header.get("options", {})
     given = GivenWork(**options.get("given", {}))
     whole = timed.whole

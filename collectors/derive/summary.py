@@ -90,6 +90,11 @@ def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
         f"each step: {one.name} {one.calls} times, {bytes_text(one.bytes)} in all"
         for one in rehearsal.collectives
     ]
+    deep = seen.deep_step
+    if deep is not None and deep.ranks > 1:
+        found.append(f"{deep.ranks} ranks divide each sample's work: counted is all of theirs")
+    if deep is not None and deep.elsewhere:
+        found.append(f"warning: counted is this rank's part alone: others run {deep.elsewhere}")
     return found + [f"note: {note}" for note in rehearsal.notes]
 
 
@@ -122,10 +127,12 @@ def _rank_lines(seen: Recording) -> list[str]:
 
 
 def _model_line(deep: DeepStep) -> str:
-    flop = sum(operator.flop for operator in deep.operators)
+    sides = (one for one in (deep.least_operators, deep.operators) if one)
+    texts = (f"{sum(one.flop for one in side) / 1e9:.3g}" for side in sides)
+    flop = " to ".join(dict.fromkeys(texts))
     return (
         f"model: {deep.parameters:,} parameters, {deep.precision} on {deep.device}, "
-        f"{flop / 1e9:.3g} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
+        f"{flop} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
         f"{deep.samples} samples"
     )
 
@@ -191,6 +198,7 @@ def summary_record(seen: Recording) -> dict[str, Any]:
     deep = values.get("deep_step")
     if deep:
         deep.pop("operators")
+        deep.pop("least_operators")
         deep.pop("layers")
     values["path"] = str(seen.path)
     missing = shortfall_of(seen)

@@ -296,12 +296,26 @@ class DeepStep:
     # fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
     # that are its peak for some batch; see ``memory.step_memory_bytes`` [bytes]
     memory_frontier: tuple[tuple[int, int, int], ...] = ()
+    # the same while optimizers update, where these are apart: of rehearsals
+    update_frontier: tuple[tuple[int, int, int], ...] = ()
+    # what the allocator's segments are more than the peak, of batches so many times as large,
+    # where its blocks were replayed [bytes]
+    lost: tuple[tuple[float, int], ...] = ()
     # share of the time that the calmest trace waited for a core: how rough the operators' shares
     # are
     contention: float = 0.0
     # what the optimizers' updates take of an ordinary step, with the Python between their
     # operators, which the trace does not see [s]
     update_s: float | None = None
+    # of a rehearsed step in which sizes that the network decides are the least there can be;
+    # ``operators`` are of the most. Empty where it decides none
+    least_operators: tuple[OperatorCount, ...] = ()
+    # of a rehearsal's one rank. shards: what all ranks' optimizers update, over what this one's
+    # do; ranks: those that divide the work of a sample, which is all of theirs here; elsewhere:
+    # what other ranks compute that this one's step does not show, in words
+    shards: float = 1.0
+    ranks: int = 1
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

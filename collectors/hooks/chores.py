@@ -254,7 +254,7 @@ class Chores:
         self._device_clock = DeviceClock(state.writer)
         self._next_orders_ns = 0
         self._deep_wanted = self._deep_plan()
-        self._deep_delay_ns = self._deep_spent_ns = 0
+        self._deep_delay_ns = self._deep_spent_ns = self._deep_begin = 0
 
     def read_delay(self) -> None:
         """Bring ``delay_ns`` up to date."""
@@ -388,6 +388,7 @@ class Chores:
         if state.rehearsal is not None:
             mode = state.rehearsal.mode
             state.rehearsal.step_begins()
+        self._deep_begin = state.steps
         state.deep = DeepTrace.begin(state.optimizers, state.loaders, state.failed, mode)
 
     def begin_anew(self) -> None:
@@ -412,7 +413,13 @@ class Chores:
         facts = deep.end()
         if state.rehearsal is not None and facts is not None:
             facts["is_compiled"] |= state.rehearsal.compiles
-            state.rehearsal.step_ended(state.optimizers.parameters(), state.optimizers.states())
+            if state.rehearsal.mode.is_least:
+                is_whole = state.steps > self._deep_begin
+                state.rehearsal.least_ended(facts["operators"] if is_whole else None)
+                return
+            state.rehearsal.step_ended(deep.parameters, state.optimizers.states())
+            if state.rehearsal.mode.is_least:
+                self._deep_wanted.append(state.steps)
         if facts is not None:
             state.fact("deep_step", number=state.steps, delay_ns=delay_ns, **facts)
             self._deep_spent_ns += facts["duration_ns"] + time.monotonic_ns() - begin_ns

@@ -179,6 +179,13 @@ class Work:
     moments: tuple[Moment, ...] = ()
     # what the host takes to start a call on an accelerator; None: as the device model says [s]
     call_s: float | None = None
+    # operators of the same step where sizes that the network decides are the least there can be,
+    # as ``operators`` are of the most; empty where it decides none
+    least_operators: tuple[Operator, ...] = ()
+    # of a job whose allocator's blocks were replayed; None: as fitted. slack: what it takes of a
+    # device over what comes and goes there; lost_bytes: beside that, whatever the batch [bytes]
+    slack: float | None = None
+    lost_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         if self.micro_batch < 1:

@@ -2,6 +2,8 @@ from .recorded_steps import Kept as Kept
 from .recorded_steps import MemoryParameters as MemoryParameters
 from .recorded_steps import UnitTable as UnitTable
 from .recorded_steps import base_bytes as base_bytes
+from .recorded_steps import cast_parameters as cast_parameters
+from .recorded_steps import excess_bytes as excess_bytes
 from .recorded_steps import largest_micro_batch as largest_micro_batch
 from .recorded_steps import offloaded_bytes as offloaded_bytes
 from .recorded_steps import recorded_activation_bytes as recorded_activation_bytes

@@ -21,6 +21,7 @@ from advisor.planners.core import (
     PRECISION_BYTES,
     Floats,
     Moment,
+    Precision,
     Transformer,
     Work,
     shapes_of,
@@ -111,8 +112,11 @@ def excess_bytes(
 def rounding_bytes(work: Work) -> float:
     """Return the most that the caching allocator's rounding adds to a step's blocks [bytes].
 
-    Less than a block's granule for each, and a segment of either pool that is not full.
+    Less than a block's granule for each, and a segment of either pool that is not full; where the
+    blocks were replayed, what that says.
     """
+    if work.slack is not None:
+        return work.lost_bytes
     blocks = max((moment.blocks for moment in work.moments), default=0)
     return (
         float(BLOCK_BYTES * blocks + SMALL_SEGMENT_BYTES + LARGE_SEGMENT_BYTES) if blocks else 0.0
@@ -266,11 +270,26 @@ def _work_state_bytes(
 
 def _cast_bytes(work: Work) -> float:
     """Weights that autocast keeps in low precision beside stored fp32 ones [bytes]."""
-    low = PRECISION_BYTES[work.precision]
-    stored, cast = work.parameter_bytes / max(work.parameters, 1), work.parameters
     if work.setup.has_adapters:  # the frozen base is loaded in low precision
-        stored, cast = work.setup.stored_bytes(work.precision), work.trainable_parameters
-    return float(low * cast) if low < min(stored, 4.0) else 0.0
+        count, stored = work.trainable_parameters, work.setup.stored_bytes(work.precision)
+        return PRECISION_BYTES[work.precision] * cast_parameters(
+            work.precision, count, stored * count
+        )
+    return PRECISION_BYTES[work.precision] * cast_parameters(
+        work.precision, work.parameters, work.parameter_bytes
+    )
+
+
+def cast_parameters(precision: Precision, parameters: int, stored_bytes: float) -> float:
+    """Return how many parameters are stored wider than they compute.
+
+    Of a frozen base in 16 bits and adapters in 32, the adapters.
+    """
+    low, wide = PRECISION_BYTES[precision], PRECISION_BYTES["fp32"]
+    stored = stored_bytes / max(parameters, 1)
+    if low != PRECISION_BYTES["bf16"]:
+        return float(parameters) if low < min(stored, wide) else 0.0
+    return parameters * min(max((stored - low) / (wide - low), 0.0), 1.0)
 
 
 def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParameters) -> Array:

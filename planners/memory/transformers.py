@@ -57,6 +57,8 @@ class MemoryConstants:
     # per token and vocabulary entry on the last stage, by Megatron's loss [bytes]
     logit_bytes: float = 8.0
     gathered_layers: float = 2.0  # layers whose parameters ZeRO-3 holds gathered
+    # ``slack`` is a job's own, of blocks that were replayed: what lasts loses nothing
+    is_replayed: bool = False
 
 
 def state_bytes(
@@ -138,7 +140,8 @@ def device_bytes(
     themselves [bytes].
     """
     slack, context = constants.slack, constants.context_bytes
-    shared = context + slack * (states + passing + excess)
+    lasting = states if constants.is_replayed else slack * states
+    shared = context + lasting + slack * (passing + excess)
     alone = min(constants.alone_context_bytes, context) + states + np.minimum(excess, 0)
     alone = alone + slack * (passing + np.maximum(excess, 0))
     return np.asarray(np.where(is_alone, alone, shared))

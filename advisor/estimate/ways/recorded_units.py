@@ -346,8 +346,7 @@ def _units_times(case: StepCase, parts: tuple[Unit, ...], device: Device, tp: in
     if device in case.fleet.devices:
         factor, log_sd = case.calibrated(np.array([case.fleet.devices.index(device)]))
     else:  # a share of one, of a group
-        bare = step_time(work, [device], [1.0], constants.device)
-        factor, log_sd = case.anchors.calibration([device], bare.log_sd, constants)
+        factor, log_sd = case.calibrated_on([device])
     return unit_times(
         work,
         parts,

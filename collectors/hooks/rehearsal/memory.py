@@ -14,11 +14,11 @@ import bisect
 import os
 import weakref
 
-from ..trace.storages import parts
+from ..trace.storages import parts, upper_hull
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 _BLOCK = 512
@@ -29,6 +29,8 @@ _OWN_SEGMENT = 10 << 20  # from here on a block has a segment of its own, in ste
 _STEP = 2 << 20
 # Beyond this many events the segments are not followed any more: the peak of live bytes is.
 _MOST_EVENTS = 400_000
+# Batches at which segments are replayed, over the script's own.
+_TIMES = (0.5, 1.0, 2.0, 4.0)
 _OPTIONS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -53,6 +55,8 @@ class Memory:
         # storage, bytes: negative where it is freed, stream
         self.events: list[tuple[int, int, int]] = []
         self.is_followed = True
+        self._begin_at = 0
+        self._updates: list[int] = []  # where updates begin and end, in turn
         self._live: dict[int, tuple[Any, int, int]] = {}
         self._peak_at = 0
 
@@ -99,6 +103,32 @@ class Memory:
     def begin_step(self) -> None:
         """Count the peak anew."""
         self.peak, self._peak_at = self.now, len(self.events)
+        self._begin_at, self._updates = len(self.events), []
+
+    def update_runs(self, is_running: bool) -> None:
+        """Note that an optimizer begins to update parameters, or has updated them."""
+        if is_running != bool(len(self._updates) % 2):
+            self._updates.append(len(self.events))
+
+    def frontiers(
+        self, fixed: set[int], parts: Mapping[int, int]
+    ) -> list[list[tuple[int, int, int]]]:
+        """Return the moments that can be the step's peak for some batch, and those of its updates.
+
+        As ``Storages.frontier`` has them, of every block and at every moment.
+
+        ``parts``: storage -> ranks that hold the others.
+        """
+        now = [0, 0]
+        moments: tuple[list[tuple[int, int, int]], ...] = ([], [])
+        for at, (key, by, _) in enumerate([*self.events, (0, 0, 0)]):
+            if at in self._updates:
+                moments[1].append((now[0], now[1], 0))
+            now[0 if key in fixed else 1] += by * parts.get(key, 1)
+            if at >= self._begin_at and by >= 0:
+                is_update = bisect.bisect_right(self._updates, at) % 2
+                moments[is_update].append((now[0], now[1], 0))
+        return [upper_hull(found) for found in moments]
 
     def held_by(self, kinds: Iterable[tuple[str, Iterable[Any]]]) -> dict[str, int]:
         """Return the bytes that lived at the peak, by the kind of what they hold.
@@ -120,6 +150,24 @@ class Memory:
             found[kind] = found.get(kind, 0) + size
         return found
 
+    def losses(self, fixed: set[int]) -> list[tuple[float, int]]:
+        """Return what segments are more than the step's peak, were the batch another.
+
+        Blocks that are not ``fixed`` are made so many times as large: (times, bytes).
+        """
+        return [(times, self._lost(fixed, times)) for times in _TIMES]
+
+    def _lost(self, fixed: set[int], times: float) -> int:
+        sizes = [by if key in fixed else int(by * times) for key, by, _ in self.events]
+        sizes = [rounded(by) if by > 0 else -rounded(-by) for by in sizes]
+        scaled = [(key, by, at) for (key, _, at), by in zip(self.events, sizes)]
+        now, peak = sum(sizes[: self._begin_at]), 0
+        for by in sizes[self._begin_at :]:
+            now += by
+            peak = max(peak, now)
+        held = replay(scaled, is_expandable=_is_expandable())
+        return max(0, (held or 0) - peak)
+
     def reserved(self, device_bytes: int) -> int | None:
         """Return the bytes of the caching allocator's segments.
 
@@ -127,9 +175,13 @@ class Memory:
         """
         if not self.is_followed:
             return None
-        asked = "".join(os.environ.get(name, "") for name in _OPTIONS)
-        is_expandable = "expandable_segments:true" in asked.replace(" ", "").lower()
-        return replay(self.events, device_bytes, is_expandable=is_expandable)
+        return replay(self.events, device_bytes, is_expandable=_is_expandable())
+
+
+def _is_expandable() -> bool:
+    """Whether the script lets the allocator's segments grow."""
+    asked = "".join(os.environ.get(name, "") for name in _OPTIONS)
+    return "expandable_segments:true" in asked.replace(" ", "").lower()
 
 
 class _Pool:

@@ -12,7 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..trace.storages import tensors_in
+from ..trace.storages import key_of, tensors_in
+from ..trace.whole import local
 from . import unknown
 from .memory import Memory
 from .values import FEW, Notes, carry, guess_of, mapped, stand_in, taint, value_of
@@ -63,6 +64,12 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     fakes : FakeTensorMode
         torch's own: shapes, types, strides and devices of results.
+    is_least : bool
+        Whether sizes that depend on the network are the least there can be, not the most.
+    sizes_made : int
+        How many of them there were.
+    placed : dict
+        Storages of this rank's slices of distributed weights -> ranks that hold the others.
     """
 
     supports_higher_order_operators = True
@@ -73,6 +80,9 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory = memory
         self.notes = notes
         self.is_on = True
+        self.is_least = False
+        self.sizes_made = 0
+        self.placed: dict[int, int] = {}
         self.collectives: Any = ()
         self.exchanged: Any = None
         self.kept: Any = None
@@ -88,6 +98,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].device
         for kind in types:
             if self.wraps(kind):
+                self.place(args)
                 return NotImplemented  # DTensor and its like unwrap themselves first
         tensors = list(tensors_in((args, kwargs)))
         has_fakes = any(isinstance(one, FakeTensor) for one in tensors)
@@ -109,6 +120,21 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for one in _written(facts, args, kwargs):
                 taint(one)
         return result
+
+    def place(self, args: Any) -> None:
+        """Note which of the weights among an operator's arguments are slices, or shards."""
+        for one in args:
+            spec = getattr(one, "_spec", None) if isinstance(one, torch.nn.Parameter) else None
+            if spec is not None:
+                ranks = 1
+                for at, placement in enumerate(spec.placements):
+                    ranks *= 1 if placement.is_replicate() else int(spec.mesh.size(at))
+                if ranks > 1:
+                    self.placed[key_of(local(one))] = ranks
+
+    def bounded(self, most: int) -> int:
+        """Return a size that depends on the network, of which ``most`` is the largest."""
+        return min(1, most) if self.is_least else most
 
     def _exchange(self, func: Any, name: str, result: Any, args: Any, kwargs: Any) -> None:
         """Count a collective's bytes, by torch's own rules."""

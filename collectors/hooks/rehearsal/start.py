@@ -14,6 +14,9 @@ import sys
 import time
 from pathlib import Path
 
+from ..trace.source import is_library
+from ..trace.whole import local
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -59,11 +62,15 @@ def begin(session: Any, text: str) -> Rehearsing:
     from .shim import CannotRehearseError
 
     hook = sys.excepthook
+    made: list[Rehearsing] = []
 
     def failed(kind: Any, error: Any, trace: Any) -> None:
         cause = error
         while cause is not None and not isinstance(cause, CannotRehearseError):
             cause = cause.__cause__ or cause.__context__
+        if cause is None and made and made[0].is_at_least:
+            _say_least(error)
+            raise SystemExit(0)  # what was rehearsed before stands
         if cause is None:
             hook(kind, error, trace)
         else:
@@ -71,7 +78,8 @@ def begin(session: Any, text: str) -> Rehearsing:
 
     sys.excepthook = failed
     try:
-        return Rehearsing(session, RehearsalOptions.of_text(text))
+        made.append(Rehearsing(session, RehearsalOptions.of_text(text)))
+        return made[0]
     except CannotRehearseError as error:
         _say(error)
         sys.stderr.flush()
@@ -81,6 +89,13 @@ def begin(session: Any, text: str) -> Rehearsing:
 def _say(error: Any) -> None:
     sys.stderr.write("[advisor] cannot be rehearsed: %s\n" % error)
     sys.stderr.write("[advisor] hint: %s\n" % error.hint)
+
+
+def _say_least(error: Any) -> None:
+    sys.stderr.write(
+        "[advisor] sizes that the network decides are bounded from above only: with the least of "
+        "them the script ends (%s: %s)\n" % (type(error).__name__, error)
+    )
 
 
 class Rehearsing:
@@ -153,13 +168,19 @@ class Rehearsing:
         checkpoints: dict[str, Any] = {}  # what the script saved, by name: nothing is written
         made = loader.__init__
 
-        def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+        def left_out() -> None:
             self.compiles = True
             notes.add("torch.compile is left out")
+
+        def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+            # Functions that a package compiles for itself are not the script's step.
+            is_package = is_library(sys._getframe(1).f_code.co_filename)
+            if isinstance(model, torch.nn.Module) or not is_package:
+                left_out()
             return (lambda one: one) if model is None else model
 
         def module_compiled(module: Any, *_: Any, **__: Any) -> None:
-            compiled()
+            left_out()
 
         def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
             size = _bytes_in(obj)
@@ -203,6 +224,11 @@ class Rehearsing:
 
     # What the recording asks.
 
+    @property
+    def is_at_least(self) -> bool:
+        """Whether the step that runs has the least sizes that the network may decide."""
+        return self.mode is not None and bool(self.mode.is_least)
+
     def is_over(self, steps: int, *, has_traced: bool) -> bool:
         """Whether enough steps have been rehearsed."""
         now_s = time.monotonic()
@@ -215,13 +241,18 @@ class Rehearsing:
         return is_slow or steps >= _MOST_STEPS
 
     def step_begins(self) -> None:
-        """Count the step's memory and collectives anew."""
+        """Count the step's memory, collectives and made-up sizes anew."""
         if self.mode is not None:
             self.mode.memory.begin_step()
+            self.mode.sizes_made = 0
+            self.mode.placed.clear()
             self.exchanged.begin_step()
 
     def step_ended(self, parameters: list[Any], states: list[Any]) -> None:
-        """Keep what the traced step held and exchanged."""
+        """Keep what the traced step held and exchanged.
+
+        Where the network decided sizes in it, the next step is one with the least of them.
+        """
         gradients = [p.grad for p in parameters if p.grad is not None]
         memory = self.mode.memory
         kinds = (
@@ -231,9 +262,16 @@ class Rehearsing:
             "rehearsed_step",
             peak_bytes=memory.peak,
             reserved_bytes=memory.reserved(int(self.options.device["memory_bytes"])),
-            held=memory.held_by((kind, [_local(t) for t in tensors]) for kind, tensors in kinds),
+            held=memory.held_by((kind, [local(t) for t in tensors]) for kind, tensors in kinds),
             collectives=self.exchanged.facts(),
         )
+        self.mode.is_least = self.mode.sizes_made > 0
+
+    def least_ended(self, operators: list[dict[str, Any]] | None) -> None:
+        """Keep what the step with the least sizes did; None where it did not end."""
+        self.mode.is_least = False
+        if operators is not None:
+            self._session.fact("least_step", operators=operators)
 
     def facts(self) -> dict[str, Any]:
         """Return what the recording keeps of the rehearsal."""
@@ -255,11 +293,6 @@ def _torch_folder() -> str:
 
     spec = find_spec("torch")
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
-
-
-def _local(tensor: Any) -> Any:
-    """Return a distributed tensor's own shard."""
-    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _bytes_in(value: Any) -> int:

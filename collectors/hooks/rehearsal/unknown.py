@@ -1,7 +1,8 @@
 """Results whose numbers or shapes depend on what nobody computed.
 
-Where values are known the shape is true. Else it is bounded from above (every element is kept, no
-two are alike) and noted: a rehearsal errs towards more memory and more work.
+Where values are known the shape is true. Else it is bounded and noted: one traced step takes the
+most that there can be (every element is kept, no two are alike), the next one the least, a single
+element: of none many scripts make no maximum.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def _dynamic(
         return _empty(mode, data.shape, data.dtype, device), sizes
     made = _bounded(mode, name, args, first, device)
     if made is not None:
-        mode.notes.add("made up the size of %s: the most there can be" % name)
+        mode.sizes_made += 1
+        mode.notes.add("made up the size of %s: the least and the most there can be" % name)
         return made
     return _stood_in(mode, func, name, args, kwargs, device, error)
 
@@ -153,8 +155,8 @@ def _like(mode: Any, value: Any, device: Any) -> Any:
 
 
 def _bounded(mode: Any, name: str, args: Any, first: Any, device: Any) -> Any:
-    """Return the largest result that there can be; None for an operator that is not known."""
-    count, long = first.numel(), torch.int64
+    """Return the largest result that there can be, or the least; None for an unknown operator."""
+    count, long = mode.bounded(first.numel()), torch.int64
     if name == "nonzero":
         return _empty(mode, (count, first.dim()), long, device)
     if name == "masked_select":
@@ -167,9 +169,9 @@ def _bounded(mode: Any, name: str, args: Any, first: Any, device: Any) -> Any:
     if name == "bincount":
         return _empty(mode, (max(int(args[2]) if len(args) > 2 else 0, 1),), long, device)
     if name == "nms":
-        return _empty(mode, (args[0].shape[0],), long, device)
+        return _empty(mode, (mode.bounded(args[0].shape[0]),), long, device)
     if name == "index":
-        return _empty(mode, _indexed_shape(args[0], args[1]), args[0].dtype, device)
+        return _empty(mode, _indexed_shape(mode, args[0], args[1]), args[0].dtype, device)
     if name == "_cudnn_rnn_backward":  # torch has no fake kernel for it: gradients are like inputs
         inputs, weights, hidden, cell = args[0], args[1], args[4], args[5]
         like = [
@@ -180,8 +182,8 @@ def _bounded(mode: Any, name: str, args: Any, first: Any, device: Any) -> Any:
     return None
 
 
-def _indexed_shape(source: Any, indices: Any) -> list[int]:
-    """Return the shape of ``source[indices]``; a mask keeps everything where it is not known."""
+def _indexed_shape(mode: Any, source: Any, indices: Any) -> list[int]:
+    """Return the shape of ``source[indices]``; of a mask that is not known, a bound."""
     shape: list[int] = []
     chosen: tuple[int, ...] | None = None
     at = dimension = 0
@@ -193,7 +195,7 @@ def _indexed_shape(source: Any, indices: Any) -> list[int]:
         at = len(shape) if chosen is None else at
         if index.dtype in (torch.bool, torch.uint8):
             known = value_of(index) if isinstance(index, FakeTensor) else index
-            chosen = (index.numel() if known is None else int(known.sum()),)
+            chosen = (mode.bounded(index.numel()) if known is None else int(known.sum()),)
             dimension += index.dim()
         else:
             chosen = tuple(index.shape)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..ranks import is_compiled
 from . import operators
 from .storages import Modules, Storages, key_of, tensors_in
+from .whole import WholeModel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func is _DEVICE:
                 return args[0].device
             if any(self._rehearsal.wraps(kind) for kind in types):
+                self._rehearsal.place(args)
                 return NotImplemented  # the parts on this rank come by themselves
         started = self._timer.start()
         result = func(*args, **kwargs)
@@ -175,6 +177,8 @@ class DeepTrace:
     def optimizer_runs(self, is_running: bool) -> None:
         """Say whether the operators that follow are an optimizer's."""
         self._trace.is_in_optimizer = is_running
+        if self._trace._rehearsal is not None:
+            self._trace._rehearsal.memory.update_runs(is_running)
 
     def loader_runs(self, is_running: bool) -> None:
         """Leave out what a loader computes inside the loop: it is not the model's."""
@@ -232,34 +236,47 @@ class DeepTrace:
         settle = self._trace._timer.settle()
         for call in self._trace.calls:
             call.took = settle(call.took)
-        parameters = self._all_parameters()
+        parameters = self.parameters
         gradients = [p.grad for p in parameters if p.grad is not None]
         fixed = self._storages.fixed | {key_of(gradient) for gradient in gradients}
         for root in self._modules.roots:
             fixed.update(key_of(tensor) for tensor in root.buffers())
             fixed.update(key_of(tensor) for tensor in root.parameters())
-        summary = operators.summarise(self._trace.calls, fixed, self._modules, self._saved)
+        model = self._model(parameters)
+        summary = operators.summarise(
+            self._trace.calls, fixed, self._modules, self._saved, model.parts, model.sizes
+        )
         flags = summary.pop("flags")
         samples = self._count_samples(flags)
-        states = self._optimizers.states()
         return {
             "samples": samples,
             "micro_batches": max(1, self._backwards),
-            "parameters": sum(p.numel() for p in parameters),
-            "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
-            "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
-            "optimizer_state_bytes": sum(s.numel() * s.element_size() for s in states),
-            "memory_frontier": self._storages.frontier(fixed),
-            "gradient_bytes": sum(
-                p.numel() * p.element_size() for p in parameters if p.requires_grad
-            ),
+            **self._frontiers(fixed, model),
             "device": self._device,
             "is_compiled": is_compiled(),
             "flags": flags,
+            **model.facts(self._optimizers.parameters(), self._optimizers.states()),
             **summary,
         }
 
-    def _all_parameters(self) -> list[Any]:
+    def _frontiers(self, fixed: set[int], model: WholeModel) -> dict[str, Any]:
+        """Return the moments that can be the step's peak; a rehearsal has followed every block."""
+        mode = self._trace._rehearsal
+        if mode is None or not mode.memory.is_followed or self._device != "cuda":
+            return {"memory_frontier": self._storages.frontier(fixed, model.parts)}
+        found, update = mode.memory.frontiers(fixed, model.parts)
+        lost = mode.memory.losses(fixed)
+        return {"memory_frontier": found, "update_frontier": update, "lost": lost}
+
+    def _model(self, parameters: list[Any]) -> WholeModel:
+        """Return the model that the step trains: of a rehearsal's one rank, the whole one."""
+        mode, calls = self._trace._rehearsal, self._trace.calls
+        if mode is None:
+            return WholeModel(parameters)
+        return WholeModel.of_rank(parameters, self._modules.roots, calls, mode.placed)
+
+    @property
+    def parameters(self) -> list[Any]:
         """Return the optimizers' and the modules' parameters; else the leaves that learn."""
         found = {id(p): p for p in self._optimizers.parameters()}
         for root in self._modules.roots:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .storages import key_of, size_bytes, tensors_in
+from .storages import WHOLE, key_of, size_bytes, tensors_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .storages import Modules
@@ -200,9 +200,9 @@ class OperatorCall:
     """One call as observed; sizes are bytes, keys name storages."""
 
     __slots__ = (
-        "dtype", "flop", "is_backward", "is_grad_enabled", "is_inside_module", "is_optimizer",
-        "is_view", "leaves", "name", "owner", "reads", "shapes", "took", "wanted_gradients",
-        "writes",
+        "dtype", "flop", "group", "is_backward", "is_gather", "is_grad_enabled",
+        "is_inside_module", "is_optimizer", "is_product", "is_view", "leaves", "name", "owner",
+        "parts", "ranks", "reads", "shapes", "took", "wanted_gradients", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -219,6 +219,10 @@ class OperatorCall:
         self.took: Any = 0
         self.owner = -1
         self.is_backward = self.is_optimizer = self.is_inside_module = False
+        self.is_product = self.is_gather = False
+        self.group: Any = None  # of a collective: its group's name and size
+        # Ranks that share this work, and of which of its storages they have others: ``whole``.
+        self.ranks, self.parts = 1, WHOLE
 
 
 _schemas: dict[Any, tuple[str, tuple[str, ...], tuple[int, ...]]] = {}
@@ -277,7 +281,21 @@ def observe(func: Any, args: Any, kwargs: Any, result: Any) -> OperatorCall:
     # Weakly: what a checkpoint detaches is a leaf too, and must not live longer for the trace.
     call.leaves = [TensorWeakRef(t) for t in inputs if t.requires_grad and t.is_leaf]
     call.wanted_gradients = _gradients_wanted(short, values)
+    call.is_product, call.is_gather = is_product(short), short in _GATHERS
+    if "c10d" in call.name:
+        call.group = _group(func, args)
     return call
+
+
+def _group(func: Any, args: Any) -> Any:
+    """Return the name and the size of a collective's group; None where it cannot be told."""
+    try:
+        from torch.distributed._tools.fake_collectives import CollectiveOp
+
+        group = CollectiveOp.get_process_group(func, args)
+        return str(group.group_name), int(group.size())
+    except Exception:  # a wait, or a torch that does not list its collectives
+        return None
 
 
 def _precision(floating: list[Any], short: str) -> str:
@@ -317,16 +335,19 @@ def summarise(
     fixed: set[int],
     modules: Modules,
     saved: list[list[tuple[int, int, int]]],
+    parts: Mapping[int, int] = WHOLE,
+    sizes: Mapping[int, int] = WHOLE,
 ) -> dict[str, Any]:
     """Return operators, layers, saved bytes, precision and flags of a step.
 
     ``fixed``: storages of parameters, buffers, gradients and optimizer state; completed here by
     what is computed from these alone or accumulated into them; ``saved``: what was alive when each
-    backward pass began.
+    backward pass began; ``parts``: storage -> ranks that hold the others (``whole.shares``);
+    ``sizes``: a parameter's identity -> its elements on all ranks.
     """
     _complete_fixed(calls, fixed)
     phases = [_phase(call, fixed) for call in calls]
-    layers, leaf_of_call = modules.layers()
+    layers, leaf_of_call = modules.layers(sizes)
     for layer in layers:
         layer.update(forward_ns=0, backward_ns=0, forward_flop=0.0, backward_flop=0.0)
         layer["saved_bytes"] = 0
@@ -338,10 +359,12 @@ def summarise(
         if phase != "optimizer" and leaf_of_call and (call.owner >= 0 or not call.is_backward):
             layer = layers[leaf_of_call[max(call.owner, 0)]]
             layer[phase + "_ns"] += call.took
-            layer[phase + "_flop"] += call.flop
+            layer[phase + "_flop"] += call.flop * call.ranks
     saved_bytes = 0
     for snapshot in saved:
-        growing = [(size, owner) for key, size, owner in snapshot if key not in fixed]
+        growing = [
+            (size * parts.get(key, 1), owner) for key, size, owner in snapshot if key not in fixed
+        ]
         saved_bytes = max(saved_bytes, sum(size for size, _ in growing))
         for size, owner in growing:
             if leaf_of_call:
@@ -353,7 +376,8 @@ def summarise(
         "layers": layers,
         "saved_bytes": saved_bytes,
         "precision": _main_precision(calls),
-        "flags": _check_gradients(calls, phases),
+        # What distributed tensors want of their parts is not seen: wanted are the whole ones.
+        "flags": [] if parts else _check_gradients(calls, phases),
     }
 
 
@@ -369,10 +393,12 @@ def _add(
     key = (call.name, phase, call.dtype, call.shapes, kind)
     row = table.setdefault(key, [0, 0.0, 0, 0, 0])
     traffic = call.reads + call.writes
+    is_update = phase == "optimizer"  # of which its shards tell more
+    ranks, parts = (1, WHOLE) if is_update else (call.ranks, call.parts)
     row[0] += 1
-    row[1] += call.flop
-    row[2] += sum(size for _, size in traffic)
-    row[3] += sum(size for key, size in traffic if key in fixed)
+    row[1] += call.flop * ranks
+    row[2] += sum(size * parts.get(key, 1) for key, size in traffic)
+    row[3] += sum(size * parts.get(key, 1) for key, size in traffic if key in fixed)
     row[4] += call.took
 
 

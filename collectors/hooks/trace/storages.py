@@ -11,8 +11,12 @@ from bisect import bisect_right
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
+
+
+# Of no storage do other ranks hold other parts.
+WHOLE: Mapping[int, int] = {}
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
@@ -117,11 +121,13 @@ class Storages:
         self._look()
         return [(key, size, owner) for key, (_, size, owner, _) in self._living.items()]
 
-    def frontier(self, fixed: set[int]) -> list[tuple[int, int, int]]:
+    def frontier(
+        self, fixed: set[int], parts: Mapping[int, int] = WHOLE
+    ) -> list[tuple[int, int, int]]:
         """Return the moments of the step that can be its peak for some size of the batch.
 
         What is left at the step's end (a loop's variables) lived in it from the step before, up to
-        the moment at which it was made anew.
+        the moment at which it was made anew. ``parts``: storage -> ranks that hold the others.
 
         Returns
         -------
@@ -134,6 +140,7 @@ class Storages:
         lives = [(key, size, born, died) for key, size, born, died, _ in self._dead]
         lives += [(k, size, born, self._looks) for k, (_, size, _, born) in self._living.items()]
         for key, size, born, died in lives:
+            size *= parts.get(key, 1)
             kind = 0 if key in fixed else 1
             changes[min(born, self._looks)][kind] += size
             changes[min(born, self._looks)][2] += 1
@@ -141,6 +148,7 @@ class Storages:
             changes[died][2] -= 1
         for key, (_, size, _, born) in self._living.items():
             if key not in fixed and born:
+                size *= parts.get(key, 1)
                 changes[0][1] += size
                 changes[0][2] += 1
                 changes[min(born + 1, self._looks)][1] -= size
@@ -150,10 +158,10 @@ class Storages:
         for change in changes:
             now = [before + added for before, added in zip(now, change)]
             moments.append((now[0], now[1], now[2]))
-        return _upper_hull(moments)
+        return upper_hull(moments)
 
 
-def _upper_hull(points: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def upper_hull(points: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Return the points whose first two sizes are outermost in some positive direction."""
     hull: list[tuple[int, int, int]] = []
     for point in sorted(set(points), reverse=True):
@@ -315,9 +323,10 @@ class Modules:
         is_layer = kind.__module__ == "torch.nn.modules.rnn" and not kind.__name__.endswith("Cell")
         return kind.__name__ if is_layer else ""
 
-    def layers(self) -> tuple[list[dict[str, Any]], list[int]]:
+    def layers(self, sizes: Mapping[int, int]) -> tuple[list[dict[str, Any]], list[int]]:
         """Return the leaves in forward order, and for every call the index of its leaf.
 
+        ``sizes``: a parameter's identity -> its elements on all ranks, where that is more.
         A call that had children passes what it did before them to the first of them.
         """
         names: dict[int, str] = {}
@@ -343,7 +352,9 @@ class Modules:
                     {
                         "name": names.get(id(module), type(module).__name__),
                         "kind": type(module).__name__,
-                        "parameters": sum(p.numel() for p in module.parameters()),
+                        "parameters": sum(
+                            sizes.get(id(p), p.numel()) for p in module.parameters()
+                        ),
                         "output_bytes": 0,
                     }
                 )
