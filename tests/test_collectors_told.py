@@ -89,9 +89,11 @@ def test_what_spreads_a_script_is_seen_by_name(tmp_path: Path) -> None:
 )
 def test_one_wrapper_by_name_is_the_stack(spreads: list[str], stack: str) -> None:
     events = Events(facts={"told": [{"spreads": spreads}]})
-    told = told_of(events, "cuda", ["train.py"], 1)
+    told = told_of(events, "cuda", ["train.py"], 2)
     assert told is not None
     assert told.stack == stack
+    alone = told_of(events, "cuda", ["train.py"], 1)
+    assert alone == Told(spreads=tuple(spreads))
     # What its steps ran in is surer.
     seen = Events(facts={"told": [{"spreads": spreads, "stack": "trainer"}]})
     assert told_of(seen, "cuda", ["train.py"], 1) == Told(spreads=tuple(spreads), stack="trainer")

@@ -358,7 +358,8 @@ def told_of(
     spreads = tuple(fact.get("spreads", ()))
     if world_size > 1 and not spreads:
         spreads = ("torch.distributed",)
-    stack = fact.get("stack") or _wrapped_by(spreads)
+    # Alone, a script may pass over what it names.
+    stack = fact.get("stack") or (_wrapped_by(spreads) if world_size > 1 else "")
     if device != "cpu":
         return Told(spreads=spreads, stack=stack)
     found = [*_by_environment(fact), *_by_arguments(fact, command)]
