@@ -276,6 +276,7 @@ class UnitModel:
             int(fleet.device[row]), int(fleet.per_node[row]), float(fleet.vcpus[row]),
             float(fleet.intra_bytes_per_s[row]), float(fleet.network_bytes_per_s[row]),
             bool(fleet.is_rdma[row]), float(fleet.host_memory_bytes[row]), count, worth_s,
+            int(fleet.domain_machines[row]), self._load_s(row),
         )  # fmt: skip
         if key not in self._found:
             try:
@@ -326,13 +327,16 @@ class UnitModel:
             degrees = tuple(
                 tp for tp in self.blocks.degrees(node.devices) if tp <= case.space.max_tp
             )
-        one = np.array([row])
         return RecordedMachine(
             node=node,
             times={tp: self.times(node.device, tp) for tp in degrees},
-            load_s_per_sample=float(case.loading_s(np.ones(1), one)[0]),
+            load_s_per_sample=self._load_s(row),
             loads_inline=case.job.feed.workers == 0,
         )
+
+    def _load_s(self, row: int) -> float:
+        """Return what a machine of a type takes to load a device's sample [s]."""
+        return float(self.case.loading_s(np.ones(1), np.array([row]))[0])
 
     def times(self, device: Device, tp: int = 1) -> UnitTimes:
         """Return the units' times on a device, calibrated; made once."""
