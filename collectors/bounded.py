@@ -150,9 +150,11 @@ def csv_tables(
 ) -> csv.DictReader[str]:
     """Return a ``csv.DictReader`` that reads through ``csv_rows``.
 
-    A row with more cells than the header raises ValueError, where these are not empty.
+    A row with more cells than the header raises ValueError where these are not empty, or the style
+    is strict.
     """
     made = _Table([], fieldnames, **style)
+    made.is_strict = bool(style.get("strict"))
     made.reader = csv_rows(lines, **style)  # type: ignore[assignment]
     return made
 
@@ -164,9 +166,12 @@ else:
 
 
 class _Table(_Rows):
+    is_strict = False
+
     def __next__(self) -> dict[str | Any, str | Any]:
         row = super().__next__()
-        if any(cell.strip() for cell in row.pop(None, ())):
+        more = row.pop(None, ())
+        if any(cell.strip() for cell in more) or (more and self.is_strict):
             raise ValueError(f"line {self.line_num}: more cells than the header")
         return row
 

@@ -339,7 +339,7 @@ def test_skypilot_takes_the_cheapest_zone_and_both_forms_of_gpu_info(
         (payload.skypilot("m,,,4,16,inf,r,,"), "row 2, column 'Price'"),
         (payload.skypilot("m,,,four,16,1,r,,"), "row 2, column 'vCPUs'"),
         (payload.skypilot("m,,,4,16,1,r"), "row 2: does not have 9 cells"),
-        (payload.skypilot("m,,,4,16,1,r,,,,"), "row 2: does not have 9 cells"),
+        (payload.skypilot("m,,,4,16,1,r,,,,"), "text: is not CSV: line 2: more cells"),
         (b"\xff\xfe\x00", "text: is not CSV"),
     ],
 )

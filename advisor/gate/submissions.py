@@ -165,7 +165,7 @@ def read_submission(
     argv = options.get("argv") or []
     if not isinstance(argv, list):
         raise UsageError(
-            "sbatch's options: argv is no list of words",
+            "sbatch's options: argv is not a list of words",
             hint="give what Slurm's cli_filter writes",
         )
     script = read_script(str(folder / str(argv[0]))) if argv else ""

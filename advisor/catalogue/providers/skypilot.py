@@ -121,7 +121,7 @@ def _rows(file: RawFile) -> list[dict[str, str]]:
     except ValueError as error:
         fault(file, "text", f"is not CSV: {error}")
     for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
+        if None in row.values():
             fault(file, f"row {number}", f"does not have {len(header)} cells")
     return rows
 
