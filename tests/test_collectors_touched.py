@@ -151,8 +151,8 @@ def test_a_child_that_touches_a_quarter_of_its_memory_is_seen_to() -> None:
         seen = read(memory.look([child.pid]))
         child.kill()
     assert seen.resident_bytes >= HOT + COLD
-    # The interpreter's own pages come on top of the hot ones. Where the kernel samples memory as well
-    # (DAMON), it takes marks of touched pages away.
+    # The interpreter's own pages come on top of the hot ones. Where the kernel samples memory
+    # as well (DAMON), it takes marks of touched pages away.
     assert 0.75 * HOT <= seen.touched_bytes <= HOT + 16 * MIB
 
 
