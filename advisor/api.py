@@ -137,6 +137,11 @@ def advised(
     ``answer`` is the question's recommendation, where it has been made.
     """
     limits = replace(question.constraints, space=layout_space(question.layout))
+    if serving is not None:
+        served = advice.serving_advice(
+            job, recording, serving, predictor.catalogue, on=on, constraints=limits
+        )
+        return AdviceList(run=job.name, now=None, advice=(served,))
     is_met, chosen = True, None
     if on is None:
         found = answer or ranked(job, question, predictor=predictor, with_changes=False)
@@ -156,9 +161,6 @@ def advised(
             f"{job.name} cannot be estimated on this machine",
             hint="name a machine: --on aws:g5.xlarge",
         )
-    if serving is not None:
-        served = advice.serving_advice(facts, serving, predictor.catalogue)
-        return AdviceList(run=job.name, now=facts.now, advice=(served,), meets_constraints=is_met)
     said = (
         cures_for(facts)
         if beside is None

@@ -102,7 +102,8 @@ class AdviceList(Recorded):
 
     schema_version: int = SCHEMA_VERSION
     run: str  # the recorded run, or the name of the job
-    now: Candidate  # the job as it is, on the machines it is judged on
+    # the job as it is, on the machines it is judged on; None where not training is asked about
+    now: Candidate | None
     advice: tuple[Advice, ...]
     meets_constraints: bool = True  # whether the job as it is keeps what was asked for
 
@@ -126,7 +127,8 @@ class AdviceList(Recorded):
 
     def __repr__(self) -> str:
         """Say what is judged, then a line a piece of advice."""
-        head = f"<Advice on {self.run}: {answer_line(self.now.to_record())}>"
+        now = "served" if self.now is None else answer_line(self.now.to_record())
+        head = f"<Advice on {self.run}: {now}>"
         lines = (
             f"{one.name}: {one.time_factor:.2f} x the time, {one.cost_factor:.2f} x the cost "
             f"({one.evidence}): {one.change}"

@@ -107,6 +107,12 @@ def advise(
             "on a processor its disk).",
         ),
     ] = None,
+    requests: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="With --serving: requests decoded together (default: 1)."
+        ),
+    ] = 1,
     explain: Annotated[
         int | None, typer.Option(metavar="N", help="Show advice N in full, with what to paste.")
     ] = None,
@@ -127,13 +133,17 @@ def advise(
     from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
 
     asked = with_run(question, recorded)
-    wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
+    wanted = Serving(
+        token_s=latency, memory_bytes=memory, link_bytes_per_s=link, requests=requests
+    )
     if serving and beside is not None:
         raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
     if pairs is not None and beside is None:
         raise UsageError("--pairs is of --beside", hint="name the other run: --beside RUN")
     if not serving and wanted != Serving():
-        raise UsageError("--latency, --memory and --link are of serving", hint="add --serving")
+        raise UsageError(
+            "--latency, --memory, --link and --requests are of serving", hint="add --serving"
+        )
     with waiting("pricing the job with each change", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
         job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)

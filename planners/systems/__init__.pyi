@@ -28,8 +28,11 @@ from .expert_caching import cache_sizes as cache_sizes
 from .expert_caching import che_hit_rate as che_hit_rate
 from .expert_caching import gated_expert_bytes as gated_expert_bytes
 from .expert_caching import lru as lru
+from .expert_caching import met_experts as met_experts
 from .expert_caching import oracle as oracle
 from .expert_caching import smallest_within as smallest_within
+from .expert_caching import together as together
+from .expert_caching import unrecorded_sizes as unrecorded_sizes
 from .hydrozoa import Billing as Billing
 from .hydrozoa import ElasticPlan as ElasticPlan
 from .hydrozoa import NoiseScale as NoiseScale
