@@ -8,7 +8,7 @@ choices; of a described one each expert is taken to be as likely as another, the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -72,7 +72,7 @@ class _Place:
 
     name: str
     memory_bytes: float
-    memory_bytes_per_s: float
+    read_bytes_per_s: float  # of its memory
     flop_per_s: float
     link_bytes_per_s: float
     link: str
@@ -85,11 +85,7 @@ class _Served:
     """A mixture of experts, and what is known of its routing."""
 
     name: str
-    experts: int
-    top: int
-    layers: int
-    expert_bytes: float
-    dense_bytes: float
+    mixture: Mixture  # on a device that takes no time
     cache_bytes: float  # keys and values of a request; 0 where their size was not recorded
     weight_bytes: float  # of one weight
     routing: Routing | None
@@ -97,20 +93,20 @@ class _Served:
     def met(self, requests: int) -> float:
         """Return how many experts of a layer a step needs."""
         if self.routing is None:
-            return met_experts(self.experts, self.top, requests)
+            return met_experts(self.mixture.experts, self.mixture.top, requests)
         steps = together(trace_of(self.routing), requests)
         return float(np.mean([len(one) for layer in steps for one in layer]))
 
     def at(self, place: _Place, requests: int, met: float) -> Mixture:
         """Return it on a device: weights, keys and values are read once a step, or computed on."""
-        kept = self.dense_bytes + requests * self.cache_bytes
-        read_s = (kept + self.layers * met * self.expert_bytes) / place.memory_bytes_per_s
-        active = self.dense_bytes + self.layers * self.top * self.expert_bytes
+        mixture, layers = self.mixture, self.mixture.layers
+        kept = mixture.dense_bytes + requests * self.cache_bytes
+        read_s = (kept + layers * met * mixture.expert_bytes) / place.read_bytes_per_s
+        active = mixture.dense_bytes + layers * mixture.top * mixture.expert_bytes
         computed_s = requests * 2.0 * active / self.weight_bytes / place.flop_per_s
-        return Mixture(
-            experts=self.experts, top=self.top, layers=self.layers,
-            expert_bytes=self.expert_bytes, dense_bytes=kept,
-            compute_s=max(read_s, computed_s), link_bytes_per_s=place.link_bytes_per_s,
+        return replace(
+            mixture, dense_bytes=kept, compute_s=max(read_s, computed_s),
+            link_bytes_per_s=place.link_bytes_per_s,
         )  # fmt: skip
 
 
@@ -179,9 +175,12 @@ def _served(job: Job, recording: Recording | None) -> _Served:
     routing = None if recording is None else recording.routing
     if routing is not None and routing.passes:
         return _Served(
-            name=job.name, experts=routing.experts, top=routing.top, layers=len(routing.layers),
-            expert_bytes=routing.expert_bytes, dense_bytes=routing.dense_bytes, cache_bytes=0.0,
-            weight_bytes=4.0, routing=routing,
+            name=job.name, cache_bytes=0.0, weight_bytes=4.0, routing=routing,
+            mixture=Mixture(
+                experts=routing.experts, top=routing.top, layers=len(routing.layers),
+                expert_bytes=routing.expert_bytes, dense_bytes=routing.dense_bytes,
+                compute_s=0.0, link_bytes_per_s=1.0,
+            ),
         )  # fmt: skip
     model = None if job.work is None else job.work.transformer
     if model is None or model.experts < 2 or job.work is None:
@@ -199,9 +198,13 @@ def _described(name: str, model: Transformer, weight_bytes: float) -> _Served:
     dense = transformer_parameters(model) - model.layers * model.experts * expert
     kept = 2.0 * model.layers * key_value_width(model) * model.sequence
     return _Served(
-        name=name, experts=model.experts, top=model.experts_per_token, layers=model.layers,
-        expert_bytes=expert * weight_bytes, dense_bytes=dense * weight_bytes,
-        cache_bytes=kept * max(weight_bytes, 1.0), weight_bytes=weight_bytes, routing=None,
+        name=name, cache_bytes=kept * max(weight_bytes, 1.0), weight_bytes=weight_bytes,
+        mixture=Mixture(
+            experts=model.experts, top=model.experts_per_token, layers=model.layers,
+            expert_bytes=expert * weight_bytes, dense_bytes=dense * weight_bytes,
+            compute_s=0.0, link_bytes_per_s=1.0,
+        ),
+        routing=None,
     )  # fmt: skip
 
 
@@ -279,7 +282,7 @@ def _timed(
             known[()] = cache_sizes(
                 mixture, trace, ("lru", "lfu", "learned"), before=before, requests=asked.requests
             )
-        per_token = met * served.layers * served.expert_bytes / place.link_bytes_per_s
+        per_token = met * mixture.layers * mixture.expert_bytes / place.link_bytes_per_s
         return mixture, tuple(
             CacheSize(
                 policy=one.policy, cached=one.cached, hit_rate=one.hit_rate,
@@ -332,7 +335,7 @@ def _place(
     count = int(kind.accelerator_count)
     return _Place(
         name=f"one {card.name} of {kind.provider} {kind.name}",
-        memory_bytes=card.memory_bytes, memory_bytes_per_s=card.memory_bytes_per_s,
+        memory_bytes=card.memory_bytes, read_bytes_per_s=card.memory_bytes_per_s,
         flop_per_s=card.flop_per_s,
         link_bytes_per_s=asked.link_bytes_per_s or card.host_bytes_per_s,
         link="as given" if is_given else f"PCIe of the {card.name}",
@@ -355,7 +358,7 @@ def _here(recording: Recording | None, asked: Serving) -> _Place:
         raise UsageError("what the disk reads is not known", hint="give it: --link 2GB/s")
     return _Place(
         name="this machine", memory_bytes=float(host.memory_limit_bytes),
-        memory_bytes_per_s=host.benchmark.copy_bytes_per_s,
+        read_bytes_per_s=host.benchmark.copy_bytes_per_s,
         flop_per_s=host.benchmark.matmul_flop_per_s, link_bytes_per_s=link,
         link="disk" if asked.link_bytes_per_s is None else "as given",
         holds_bytes=np.inf, price_usd_per_h=0.0,

@@ -518,7 +518,7 @@ def cache_sizes(
         shape = (mixture.layers, mixture.top)
         if part.ndim != 3 or (part.shape[0], part.shape[2]) != shape or not part.shape[1]:
             raise PlanningError(
-                f"a trace of shape {part.shape} is not of {shape[0]} layers and {shape[1]} experts",
+                f"a trace of shape {part.shape} is not of {shape[0]} layers, {shape[1]} experts",
                 hint="profile the script again",
             )
     earlier, later = together(before, requests), together(trace, requests)
