@@ -106,6 +106,7 @@ class AdviceList(Recorded):
     now: Candidate | None
     advice: tuple[Advice, ...]
     meets_constraints: bool = True  # whether the job as it is keeps what was asked for
+    is_whole: bool = True  # False for a program that was stopped: times are of what was seen
 
     def __len__(self) -> int:
         """Return how many pieces of advice there are."""
@@ -179,6 +180,10 @@ def _none() -> None:
     return None
 
 
+def _nowhere(_: Job) -> tuple[Candidate, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The facts that advice is given from."""
@@ -193,9 +198,11 @@ class Facts:
     # returns the job as it is, as the model answers where ``now`` is what was recorded there; None
     # where ``now`` is the model's
     modelled: Callable[[], Candidate | None] = _none
-    # the job as it is on smaller machines of the same family, where it can run; nothing on a
-    # machine that is not rented
-    smaller: Callable[[], Iterable[Candidate]] = tuple
+    # a job on smaller machines of the same family, where it can run; nothing on a machine that is
+    # not rented
+    smaller: Callable[[Job], Iterable[Candidate]] = _nowhere
+    # what memory that is not the machine's own is reached over; None for swap on its own disk
+    borrow_bytes_per_s: float | None = None
 
     @property
     def is_here(self) -> bool:

@@ -107,6 +107,15 @@ def advise(
             "on a processor its disk).",
         ),
     ] = None,
+    borrow: Annotated[
+        float | None,
+        quantity(
+            RATE,
+            "--borrow",
+            help="What other machines' memory is reached over, e.g. 3GB/s: what a smaller machine "
+            "that borrows some would take (with a recording of --working-set).",
+        ),
+    ] = None,
     requests: Annotated[
         int,
         typer.Option(
@@ -146,12 +155,12 @@ def advise(
         )
     with waiting("pricing the job with each change", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
-        job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
+        job = api.job_to_advise(asked, predictor)
         found = api.advised(
             job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
             beside=None if beside is None else api.job_of(JobSpec(run=beside)),
             pairs=() if pairs is None else read_pairs(pairs),
-            serving=wanted if serving else None,
+            serving=wanted if serving else None, borrow=borrow,
         )  # fmt: skip
     record = found.to_record()
     if as_json:

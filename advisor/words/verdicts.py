@@ -124,7 +124,8 @@ def _head(record: Record, width: int) -> list[str]:
     parts, cost = now["configuration"], now["cost_usd"]
     paid = "free" if cost["high"] == 0 else usd_text(cost["value"])
     place = "this machine" if parts[0]["pricing"] == "own" else pieces.offer_words(parts)
-    line = f"{record['run']} as it is: {pieces.time_text(now)}, {paid} on {place}."
+    seen = "as it is" if record["is_whole"] else "as far as it was recorded"
+    line = f"{record['run']} {seen}: {pieces.time_text(now)}, {paid} on {place}."
     if not record["meets_constraints"]:
         line += " That misses the constraints."
     return wrapped(line, width)

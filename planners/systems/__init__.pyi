@@ -85,8 +85,10 @@ from .switchflow import shared_rates as shared_rates
 from .switchflow import sharer as sharer
 from .working_set import FAULT_S as FAULT_S
 from .working_set import MOST_LOSS as MOST_LOSS
+from .working_set import Borrowed as Borrowed
 from .working_set import Harvest as Harvest
 from .working_set import TouchedWindow as TouchedWindow
+from .working_set import borrow as borrow
 from .working_set import harvest as harvest
 from .zorse import AsymmetricPlan as AsymmetricPlan
 from .zorse import GroupedPipeline as GroupedPipeline
