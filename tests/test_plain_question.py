@@ -182,7 +182,9 @@ def test_what_is_said_beside_a_stack_wins() -> None:
     assert restacked(setup, {"overlaps": False}).stack == "torchtitan"
 
 
-@pytest.mark.parametrize("typed", [{"gradients": "fp32"}, {"overlaps": True}, {"kernels": "eager"}])
+@pytest.mark.parametrize(
+    "typed", [{"gradients": "fp32"}, {"overlaps": True}, {"kernels": "eager"}]
+)
 def test_what_is_typed_wins_over_an_assumed_stack_be_it_the_default(typed: dict[str, Any]) -> None:
     """``--gradients fp32`` in a Megatron nobody named reduces in fp32; unsaid, its own width."""
     spec, (name, value) = JobSpec(layers=2, hidden=64, heads=2), *typed.items()

@@ -362,7 +362,8 @@ def as_commonly_run(work: Work, stack: Stack) -> Work:
     defaults = {
         name: value
         for name, value in STACKS[stack].setup.items()
-        if name not in work.setup.said and getattr(work.setup, name) == getattr(DEFAULT_SETUP, name)
+        if name not in work.setup.said
+        and getattr(work.setup, name) == getattr(DEFAULT_SETUP, name)
     }
     setup = replace(work.setup, **defaults, stack=stack, is_stack_assumed=True)
     return described_anew(work, setup=setup)

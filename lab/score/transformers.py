@@ -237,7 +237,7 @@ BLACKWELL: Final = Protocol(
     seen=(
         "how Megatron keeps rotated queries and logits: counted from its source with these "
         "readings in sight",
-        "how much of 16-bit products power leaves: operators 16,384 wide, timed on that machine",
+        "what power leaves of 16-bit products: operators 16,384 wide, timed on that machine",
         _PRIORS,
     ),
     notes=(

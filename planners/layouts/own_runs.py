@@ -137,8 +137,8 @@ class OwnRunsFit:
         own = a2 * device_slope**2 + tau2 * float(np.sum(runs.spread**2 * slopes**2))
         mean = np.einsum("ci,ci->c", k, self.solved)
         known = np.einsum("ci,cij,cj->c", k, self.inverse, k)
-        # The variance of Student's t is nu / (nu - 2) times its squared scale. Where a few runs are
-        # further off than that, as on networks that others use too, the next may be as well.
+        # The variance of Student's t is nu / (nu - 2) times its squared scale. Where a few runs
+        # are further off, as on networks that others use too, the next may be as well.
         next2 = np.maximum(run2 * _FREEDOM / (_FREEDOM - 2), self.scatter)
         each = np.maximum(own - known, 0.0) + next2
         variance = self.weights @ (each + mean**2) - float(self.weights @ mean) ** 2
