@@ -387,8 +387,8 @@ PIPELINE: Final = Protocol(
     },
     notes=(
         f"runs on at most {MOST_GPUS} GPUs are known, the rest is scored; in the layout that ran",
-        "what power leaves of 16-bit products: operators 16,384 wide, timed on that machine",
-        "long as their neighbours: no function of the layout",
+        "six runs of bert on 18 and 20 GPUs, next to one another in the table, took up to twice "
+        "as long as their neighbours: no function of the layout",
         "left out: resnet152, whose dimensions no flag says",
     ),
 )
