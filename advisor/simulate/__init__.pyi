@@ -1,3 +1,4 @@
+from .elastic import WorkerContainer as WorkerContainer
 from .elastic import JobFigures as JobFigures
 from .elastic import elastic_answer as elastic_answer
 from .elastic import figures_of as figures_of
