@@ -30,9 +30,9 @@ from advisor.planners.systems.hydrozoa import (
 from advisor.planners.systems.stragglers import RankSpread
 from advisor.report.simulation import elastic
 from advisor.simulate.elastic import (
-    WorkerContainer,
     ElasticQuestion,
     JobFigures,
+    WorkerContainer,
     elastic_answer,
     figures_of,
     over_phases,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from advisor.jobs import Job
     from advisor.planners.systems import FirstMinutes, Peers
     from advisor.show import Chart
-    from advisor.simulate import ClusterComparison, WorkerContainer, JobFigures
+    from advisor.simulate import ClusterComparison, JobFigures, WorkerContainer
 
 
 # ------------------------------------------------------------------------------------------
