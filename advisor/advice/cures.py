@@ -31,6 +31,7 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     feeding.advise_data_reuse,
     neighbours.advise_colocation,
     machines.advise_rightsizing,
+    machines.advise_borrowing,
     neighbours.advise_stragglers,
     neighbours.advise_harvesting,
 )  # fmt: skip
