@@ -83,7 +83,8 @@ def test_one_odd_step_never_removes_a_cure(facts: Facts) -> None:
     waits = (whole[0].step_s[0] * 1.01, *whole[0].wait_s[1:])
     odd = (replace(whole[0], wait_s=waits), whole[1])
     found = {a.name: a for a in slow_ranks.advise_stragglers(recorded(facts, ranks=odd))}
-    assert usual and set(found) == set(usual)
+    assert usual
+    assert set(found) == set(usual)
     for name, one in usual.items():
         assert found[name].time_factor == pytest.approx(one.time_factor, rel=0.02)
 

@@ -24,12 +24,7 @@ from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
 from advisor.quantities import QUANTILES
 
 if TYPE_CHECKING:
-    from advisor.planners.systems import (
-        Harvest,
-        MeasuredPair,
-        Sharer,
-        TouchedWindow,
-    )
+    from advisor.planners.systems import Harvest, MeasuredPair, Sharer, TouchedWindow
 
 # One standard deviation of the error of ln(1 / rate - 1) where neither job was measured beside any
 # other: Gavel's pairs with the mean job in place of both (0.43 where both were, 2026-11-22).

@@ -152,8 +152,8 @@ def _sent_less(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
         facts, way, "fewer-transfers", seen,
         change=f"Let slow ranks send gradients every {_listed(tuple(every.tolist()))} steps, of "
         "one batch; the others go on meanwhile.",
-        condition=f"{1 - way.samples_fraction:.0%} of the samples are not computed; late gradients "
-        f"are up to {every.max() - 1} updates old: look at the accuracy.",
+        condition=f"{1 - way.samples_fraction:.0%} of the samples are not computed; late "
+        f"gradients are up to {every.max() - 1} updates old: look at the accuracy.",
         how=_GROUPS.format(often=often, every=int(every.max())), is_model_kept=False,
         every=every.tolist(),
     )  # fmt: skip

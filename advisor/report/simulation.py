@@ -421,7 +421,57 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
     return [Text(head), table, Text(foot)]
 
 
+def limits(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say what each way of setting limits reserves, and what to paste of the fixed ones."""
+    pool, prices = record["pool"], record["prices"]
+    table = _simulation_table(
+        "policy", "cores", "GiB", "unused", "unused GiB", "throttled", "slower", "kills",
+        "all done", "USD/h",
+    )  # fmt: skip
+    for one in record["policies"]:
+        hours = sum(job["length_s"] for job in record["jobs"]) / 3600.0
+        table.add_row(
+            one["name"] + (" *" if one["name"] == record["chosen"] else ""),
+            digits(one["reserved_cores"]), digits(one["reserved_gib"]),
+            digits(one["slack_core_h"] / hours), digits(one["slack_gib_h"] / hours),
+            f"{one['throttled_fraction']:.0%}", f"{one['slowdown'] - 1:.1%}", str(one["kills"]),
+            "never" if one["done_s"] is None else seconds_text(one["done_s"]),
+            f"{one['usd_per_h']:.3g}",
+        )  # fmt: skip
+    table.columns[0].no_wrap = True
+    shared = "given" if pool["is_given"] else "the recorded peaks, and 50 MiB a job"
+    head = (
+        f"{len(record['jobs'])} recorded job(s) on {digits(pool['cores'])} cores and "
+        f"{pool['memory_bytes'] / 2**30:.3g} GiB ({shared}), run again as recorded; a core "
+        f"{usd_text(prices['usd_per_core_h'])} and a GiB {usd_text(prices['usd_per_gib_h'])} an "
+        f"hour ({prices['source']})"
+    )
+    if record["chosen"] is None:
+        said = "no policy keeps all jobs alive and within 1 % of their time: give a larger --pool"
+    else:
+        said = (
+            f"* {record['chosen']}: the cheapest of those that kill nobody and slow by at most "
+            f"{record['most_slower_fraction']:.0%}; {record['saved_fraction']:.0%} less than the "
+            "peaks"
+        )
+    foot = (
+        "Cores and GiB are reserved on average, unused is that less what is used (a job's mean); "
+        "all done is when all have ended that begin together, those with limits of their own as "
+        "soon as these fit. KRR sets cores aside and throttles nobody."
+    )
+    short = min(job["length_s"] for job in record["jobs"])
+    if short < 300:
+        foot += (
+            f" In {seconds_text(short)} VPA (every minute) and Autopilot (every 5) show what "
+            "they learned from the same run before."
+        )
+    lines = [Text(f"\nfixed limits to paste for {job['name']}:\n{job['paste']}")
+             for job in {job["name"]: job for job in record["jobs"]}.values()]  # fmt: skip
+    return [Text(head), table, Text(said), Text(foot), *lines]
+
+
 # What each verb of ``advisor simulate`` shows of its record.
 SIMULATIONS: Final[Mapping[str, Callable[[Mapping[str, Any]], list[Text | Table]]]] = {
-    one.__name__: one for one in (spot, queue, availability, elastic, failures, peers, aggregation)
+    one.__name__: one
+    for one in (spot, queue, availability, elastic, failures, peers, aggregation, limits)
 }

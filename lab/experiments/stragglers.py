@@ -174,7 +174,7 @@ def _beside(said_s: float, took_s: float) -> str:
 def measured(
     batches: Sequence[int], groups: Sequence[str], *, is_asked: bool = False
 ) -> tuple[float, Recording, list[dict[str, Any]]]:
-    """Profile the script with such batches; return its own step, the recording and advice on it."""
+    """Profile the script with such batches; return its own step, the recording and advice."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as place:
         folder = Path(place)
         done = advisor(

@@ -102,7 +102,8 @@ def unlike_ranks(
     """Return recorded ranks of one batch size each, what held them back counted as theirs.
 
     Waiting is read every few steps and shared out over them, so a short step may seem to have
-    waited for longer than it took: no step of a rank counts as less than a hundredth of its median.
+    waited for longer than it took: no step counts as less than a hundredth of a rank's
+    median.
 
     Raises PlanningError if there are fewer than two ranks or thirty steps, or a rank hardly ever
     computes.
@@ -221,8 +222,8 @@ def by_forecast(ranks: UnlikeRanks) -> Mended:
     each = forecast(ranks.own_s) / ranks.batches
     share = (1.0 / each) / np.sum(1.0 / each, axis=1, keepdims=True)
     batches = np.maximum(np.floor(share * ranks.batches.sum()), 1.0)
-    batches[np.arange(len(batches)), share.argmax(axis=1)] += (
-        ranks.batches.sum() - batches.sum(axis=1)
+    batches[np.arange(len(batches)), share.argmax(axis=1)] += ranks.batches.sum() - batches.sum(
+        axis=1
     )
     step_s = float((ranks.own_s * batches / ranks.batches).max(axis=1).mean()) + ranks.exchange_s
     return ranks.mended(step_s, batches.mean(axis=0))
