@@ -162,7 +162,7 @@ def advised(
     said = (
         cures_for(facts)
         if beside is None
-        else cures_for(facts, sharing_with(beside, pairs), kept=("share-device",))
+        else cures_for(facts, sharing_with(beside, pairs), kept=("share-device", "take-turns"))
     )
     return AdviceList(run=job.name, now=facts.now, advice=said, meets_constraints=is_met)
 

@@ -127,8 +127,21 @@ def aggregation(
     found = shared_aggregation(
         jobs, workers=workers, link_bytes_per_s=link, cap=cap,
         most_loss=loss, core_bytes_per_s=core_rate, servers=servers,
+        steps_s=[_recorded_steps_s(run) for run in runs],
     )  # fmt: skip
     show(found.to_record(), (), None, as_json, "aggregation")
+
+
+def _recorded_steps_s(run: str) -> tuple[float, ...]:
+    """Return the steps of a recorded run; none of what was not recorded."""
+    from advisor.collectors import RecordingError
+    from advisor.collectors.derive import find_run, read_recording
+
+    try:
+        ranks = read_recording(find_run(run)).ranks
+    except (RecordingError, OSError):
+        return ()
+    return ranks[0].step_s if ranks else ()
 
 
 # ------------------------------------------------------------------------------------------

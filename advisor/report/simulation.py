@@ -416,7 +416,8 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
     )
     foot = (
         "All-reduce needs no aggregating core; the times beside it are to exchange the gradients "
-        "of one step. 'slower' is the mean delay by the other jobs over the step, at most."
+        "of one step. 'slower' is the mean wait for the other jobs over the step, played with the "
+        "recorded steps: a job asks again when it has its result."
     )
     return [Text(head), table, Text(foot)]
 

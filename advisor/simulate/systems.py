@@ -199,6 +199,7 @@ class SharedAggregation:
                     "name": job.name,
                     "step_s": job.step_s,
                     "demand_cores": job.demand,
+                    "scatter_fraction": float(np.std(job.scatter)),
                     "delay_s": delay_s,
                     "loss_fraction": loss,
                     **asdict(moved),
@@ -212,6 +213,7 @@ class SharedAggregation:
 def shared_aggregation(
     jobs: Sequence[Job], *, workers: int, link_bytes_per_s: float, cap: float, most_loss: float,
     core_bytes_per_s: float | None = None, servers: int = 1,
+    steps_s: Sequence[Sequence[float]] = (),
 ) -> SharedAggregation:  # fmt: skip
     """Return what the jobs' aggregation takes on shared cores.
 
@@ -231,9 +233,14 @@ def shared_aggregation(
     core_bytes_per_s : float, optional
         Traffic of one aggregating core; as measured of the machine that the job ran on by
         default. [bytes/s]
+    steps_s : sequence of sequence of float
+        Recorded steps of each job, which tell how they scatter; none scatters by default. [s]
     """
     rates = [core_bytes_per_s or _core_bytes_per_s(job) for job in jobs]
-    tenants = tuple(_tenant(job, workers, rate) for job, rate in zip(jobs, rates, strict=True))
+    tenants = tuple(
+        _tenant(job, workers, rate, seen)
+        for job, rate, seen in zip(jobs, rates, steps_s or [()] * len(jobs), strict=True)
+    )
     packing = pack(tenants, cap=cap, most_loss=most_loss)
     exchanges = tuple(
         exchange(
@@ -254,7 +261,9 @@ def shared_aggregation(
     )
 
 
-def _tenant(job: Job, workers: int, core_bytes_per_s: float) -> AggregatedJob:
+def _tenant(
+    job: Job, workers: int, core_bytes_per_s: float, steps_s: Sequence[float]
+) -> AggregatedJob:
     if job.measured is None:
         raise UsageError(f"{job.name} was not recorded", hint="name recorded runs")
     sizes = _tensor_bytes(job)
@@ -262,7 +271,14 @@ def _tenant(job: Job, workers: int, core_bytes_per_s: float) -> AggregatedJob:
         name=job.name,
         step_s=job.measured.step_s,
         work_s=tuple(aggregation_s(size, workers, core_bytes_per_s) for size in sizes),
+        scatter=_scatter(steps_s),
     )
+
+
+def _scatter(steps_s: Sequence[float]) -> tuple[float, ...]:
+    """Return the later half of recorded steps over their mean, so that warm-up is not in it."""
+    settled = np.array([one for one in steps_s[len(steps_s) // 2 :] if one > 0])
+    return tuple((settled / settled.mean()).tolist()) if len(settled) > 1 else (1.0,)
 
 
 def _gradient_bytes(job: Job) -> float:

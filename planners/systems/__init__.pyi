@@ -84,7 +84,9 @@ from .switchflow import Sharer as Sharer
 from .switchflow import Tenant as Tenant
 from .switchflow import needed_bytes as needed_bytes
 from .switchflow import pair_bill as pair_bill
+from .switchflow import preemption_s as preemption_s
 from .switchflow import rates_by_pairs as rates_by_pairs
+from .switchflow import round_s as round_s
 from .switchflow import shared_rates as shared_rates
 from .switchflow import sharer as sharer
 from .working_set import FAULT_S as FAULT_S
