@@ -66,7 +66,7 @@ def test_two_that_do_not_fit_at_once_take_turns(idle: Facts) -> None:
     found = neighbours.in_turns(full, idle.job, "itself")
     assert found is not None
     assert next(iter(neighbours.advise_colocation(full))).name == "take-turns"
-    one, other = found.details["jobs"]
+    one, _ = found.details["jobs"]
     assert one["input_s"] > 0  # it waits for its storage
     assert one["input_s"] + one["compute_s"] == pytest.approx(full.now.step_time_s.value)
     assert one["weight_bytes"] == pytest.approx(held)

@@ -102,7 +102,7 @@ def test_a_core_is_never_busier_than_all_of_the_time(jobs: list[AggregatedJob], 
 def test_waiting_in_a_closed_loop_is_what_a_slow_simulation_says() -> None:
     """Two jobs, one core, moved in steps of a hundredth of a second."""
     rounds, service = 3000, (30, 40)
-    think = np.random.default_rng(1).integers(60, 141, (rounds, 2)) + [0, 30]
+    think = np.random.default_rng(1).integers((60, 90), (141, 171), (rounds, 2))
     said = closed_loop_waits_s(think / 100, np.array([service]) / 100)
     left, waits, done, line, serving = think[0].tolist(), [0, 0], [0, 0], [], 0
     while min(done) < rounds - 1:

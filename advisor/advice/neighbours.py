@@ -24,7 +24,7 @@ from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
 from advisor.quantities import QUANTILES
 
 if TYPE_CHECKING:
-    from advisor.planners.systems import Harvest, MeasuredPair, Sharer, TouchedWindow
+    from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
 
 # One standard deviation of the error of ln(1 / rate - 1) where neither job was measured beside any
 # other: Gavel's pairs with the mean job in place of both (0.43 where both were, 2026-11-22).
@@ -257,8 +257,8 @@ def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
                           for of in ("input_s", "compute_s"))  # fmt: skip
     kept = Kept(
         rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
-        rests_on=f"a round in which each makes one step takes {1e3 * together_s:.3g} ms: computing "
-        f"{1e3 * compute_s[0]:.3g} and {1e3 * compute_s[1]:.3g} ms in turns, loading "
+        rests_on=f"a round in which each makes one step takes {1e3 * together_s:.3g} ms: "
+        f"computing {1e3 * compute_s[0]:.3g} and {1e3 * compute_s[1]:.3g} ms in turns, loading "
         f"{1e3 * input_s[0]:.3g} and {1e3 * input_s[1]:.3g} ms beside it (one after the other "
         f"{1e3 * systems.round_s(two.tenants, 'sessions'):.3g} ms); rates {rate[0]:.2f} and "
         f"{rate[1]:.2f} of those alone",
@@ -328,7 +328,7 @@ def _preempted(two: _Two) -> str:
     )
 
 
-def _kernels(job: Job, passes: int) -> int:
+def _kernels(job: Job, passes: int) -> float:
     assert job.work is not None
     return sum(
         one.count * (1 if one.phase == "optimizer" else passes) for one in job.work.operators

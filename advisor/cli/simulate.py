@@ -224,19 +224,29 @@ def availability(
         float,
         quantity(SECONDS, "--slot", default="30m", help="Length of the slots of the forecast."),
     ] = 1800.0,
+    need: Annotated[
+        float,
+        quantity(
+            SHARE,
+            "--need",
+            default="50%",
+            help="What each worker needs of its node: the probability that all have it is shown.",
+        ),
+    ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
     """Choose nodes of a shared cluster by what was free of each.
 
-    All workers wait for the slowest node. The forecast chooses for a job that arrives at the end
-    of the record; other ways of choosing stand beside it, each with what past jobs took by it.
+    All workers wait for the slowest node. The nodes are those of the way of choosing whose jobs
+    took least on parts of the record that were left out, known the others; a policy that the
+    record teaches is among the ways.
     """
     from advisor.records import published_node_shares, read_node_shares
     from advisor.simulate import nodes_answer
 
     with waiting("playing jobs on the record", is_quiet=as_json):
         record = published_node_shares() if trace is None else read_node_shares(trace, slot_s=slot)
-        answer = nodes_answer(record, workers=workers, work_h=hours)
+        answer = nodes_answer(record, workers=workers, work_h=hours, need=need)
     show(answer.to_record(), (), None, as_json, "availability")
 
 

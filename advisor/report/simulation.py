@@ -255,17 +255,22 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
         f"nodes: {', '.join(chosen['nodes'])} ({chosen['name']}); expected "
         f"{hours_text(chosen['expected_h'])}, 19 of 20 futures within "
         f"{hours_text(chosen['p95_h'])}; {100 * chosen['straggler_loss_fraction']:.0f} % of the "
-        "next step is waiting for the slowest"
+        f"next step is waiting for the slowest; all have {record['need_fraction']:.0%} of their "
+        f"node in {chosen['enough_probability']:.0%} of the slots"
     )
     table = _simulation_table(
-        "way of choosing", "expected h", "past jobs: mean h", "median", "p90"
+        "way of choosing", "expected h", "enough", "past jobs: mean h", "median", "p90"
     )
     for way in record["ways"]:
-        table.add_row(way["name"], f"{way['expected_h']:.1f}", *_past_cells(way["past"]))
+        mark = " *" if way is chosen else ""
+        table.add_row(
+            way["name"] + mark, f"{way['expected_h']:.1f}", f"{way['enough_probability']:.0%}",
+            *_past_cells(way["past"]),
+        )  # fmt: skip
     ways = {way["name"] for way in record["ways"]}
     for name, past in record["past"].items():
         if name not in ways:
-            table.add_row(name, "", *_past_cells(past))
+            table.add_row(name, "", "", *_past_cells(past))
     alike = "; ".join(
         f"{', '.join(one['nodes'])} ({100 * one['free_mean']:.0f} % free)"
         for one in record["groups"]
@@ -274,10 +279,26 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
     note = (
         "the record is too short to judge the ways of choosing on it"
         if judged is None
-        else f"past jobs: {judged['jobs']} arrivals in the later half of the record, with what "
-        "the earlier half told"
+        else f"past jobs: {judged['jobs']} arrivals on parts of the record, with what the other "
+        f"parts told{_kept_policy(record)}"
     )
     return [Text(head), Text(pick), table, Text(note), Text(f"like nodes: {alike}")]
+
+
+def _kept_policy(record: Mapping[str, Any]) -> str:
+    """Say whether the learned policy is used, or what it loses, and how true "enough" was."""
+    means = {way["name"]: way["past"]["mean_h"] for way in record["ways"] if way["past"]}
+    learned, chosen = means.get("learned policy"), means[record["chosen"]]
+    said = ""
+    if record["chosen"] == "learned policy":
+        said = "; the learned policy wins there and is used"
+    elif learned is not None:
+        lost = f"loses {learned / chosen - 1:.1%}" if learned > chosen else "wins nothing"
+        said = f"; the learned policy {lost} there and is not used"
+    true = record["enough_of_past_jobs"]
+    if true is not None:
+        said += f"; enough: {true['said']:.0%} said of theirs, {true['was']:.0%} was"
+    return said
 
 
 def _past_cells(past: Mapping[str, float] | None) -> tuple[str, str, str]:

@@ -9,8 +9,8 @@ here               meaning, unit
 =================  ==============================================================================
 
 A request goes to all servers it asks at once; each serves in the order of asking. Who waits asks
-later, so a full server slows its customers and nobody's queue grows without end, as an open queue's
-does. The events are those of ``planners.queueing.engine``.
+later, so a full server slows its customers, and no queue grows without end as an open one does.
+The events are those of ``planners.queueing.engine``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ class ClosedLoop(Engine):
         self.numbers = 0
 
     def next_event(self) -> float:
+        """Return the next end of a service or of thinking."""
         return self.events[0][0] if self.events else NEVER
 
     def step(self, now: float, arrived: Sequence[int]) -> None:
+        """Let who is ready ask, and who was served go on."""
         for customer in arrived:
             self._ask(now, customer)
         while self.events and self.events[0][0] <= now:

@@ -171,7 +171,7 @@ def _first_fit(
 
 
 def _tasks(job: AggregatedJob, count: int, cap: float) -> list[float]:
-    """Return a job's tensors as a few loads below the cap: small ones together, large ones split."""
+    """Return a job's tensors as loads below the cap: small ones together, large ones split."""
     parts: list[float] = []
     for work in sorted(job.work_s, reverse=True):
         load = work / job.step_s
@@ -233,7 +233,8 @@ def delays_s(
     think = np.stack(
         [draw.choice(np.array(job.scatter), rounds) * job.step_s for job in jobs], axis=1
     )
-    return closed_loop_waits_s(think, np.array(places) * steps).tolist()
+    waits = closed_loop_waits_s(think, np.array(places) * steps)
+    return [float(one) for one in waits]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
