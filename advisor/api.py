@@ -14,7 +14,7 @@ from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question, layout_space
 from advisor.catalogue import Catalogue
 from advisor.collectors.derive import find_run, latest_run, read_recording
 from advisor.collectors.format import Recording
-from advisor.errors import UsageError
+from advisor.errors import RunError, UsageError
 from advisor.estimate import (
     JOB_NAMES,
     Predictor,
@@ -25,8 +25,8 @@ from advisor.estimate import (
     job_of,
     machine_at_hand,
 )
-from advisor.jobs import Job, load_job
-from advisor.quantities import QUANTILES
+from advisor.jobs import Job, load_job, program_so_far
+from advisor.quantities import QUANTILES, parse_rate
 from advisor.rank import recommend as rank
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from advisor.planners.systems import MeasuredPair
 
 __all__ = [
-    "advise", "advised", "answer", "estimate", "find_job", "job_of", "load_job", "ranked",
-    "recommend", "report_data", "report_page",
+    "advise", "advised", "answer", "estimate", "find_job", "job_of", "job_to_advise", "load_job",
+    "ranked", "recommend", "report_data", "report_page",
 ]  # fmt: skip
 
 Beside = Callable[[Job, Recommendation, Predictor], Mapping[str, Any] | None]
@@ -87,6 +87,7 @@ def advise(
     beside: str | Path | Job | None = None,
     pairs: str | Path | Sequence[MeasuredPair] = (),
     serving: Serving | bool = False,
+    borrow: str | float | None = None,
     predictor: Predictor | None = None,
     **asked: Any,
 ) -> AdviceList:
@@ -106,6 +107,9 @@ def advise(
         runs; a path is of a CSV with ``first,second,first_rate,second_rate``.
     serving : Serving or bool, default False
         In place of all other advice: how many experts a machine that serves the model holds.
+    borrow : str or float, optional
+        What memory of other machines is reached over (``"25GB/s"``; bytes a second): what a
+        smaller machine that borrows some would take.
 
     Returns
     -------
@@ -114,7 +118,9 @@ def advise(
     """
     question = _question(run, asked)
     job = run if isinstance(run, Job) else None
-    known, found, recording = _asked(question, job, predictor)
+    known = predictor or _predictor(question)
+    found = job_to_advise(question, known, job=job)
+    recording = None if job is not None else recording_of(question.job)
     if isinstance(beside, str | Path):
         beside = job_of(JobSpec(run=str(beside)))
     if isinstance(pairs, str | Path):
@@ -123,6 +129,7 @@ def advise(
         found, question, recording, on=on, count=count, beside=beside, pairs=pairs,
         predictor=known,
         serving=(advice.Serving() if serving is True else serving or None),
+        borrow=None if borrow is None else parse_rate(borrow),
     )  # fmt: skip
 
 
@@ -131,12 +138,18 @@ def advised(
     count: int = 1, beside: Job | None = None, pairs: Sequence[MeasuredPair] = (),
     predictor: Predictor,
     answer: Recommendation | None = None, serving: Serving | None = None,
+    borrow: float | None = None,
 ) -> AdviceList:  # fmt: skip
     """Return the advice on a job that is already what the question says; see ``advise``.
 
-    ``answer`` is the question's recommendation, where it has been made.
+    ``answer`` is the question's recommendation, where it has been made; ``borrow`` [bytes/s].
     """
     limits = replace(question.constraints, space=layout_space(question.layout))
+    if serving is not None:
+        served = advice.serving_advice(
+            job, recording, serving, predictor.catalogue, on=on, constraints=limits
+        )
+        return AdviceList(run=job.name, now=None, advice=(served,))
     is_met, chosen = True, None
     if on is None:
         found = answer or ranked(job, question, predictor=predictor, with_changes=False)
@@ -156,15 +169,19 @@ def advised(
             f"{job.name} cannot be estimated on this machine",
             hint="name a machine: --on aws:g5.xlarge",
         )
-    if serving is not None:
-        served = advice.serving_advice(facts, serving, predictor.catalogue)
-        return AdviceList(run=job.name, now=facts.now, advice=(served,), meets_constraints=is_met)
+    facts = replace(facts, borrow_bytes_per_s=borrow)
+    kept = () if borrow is None else ("borrow-memory",)
     said = (
-        cures_for(facts)
+        cures_for(facts, kept=kept)
         if beside is None
-        else cures_for(facts, sharing_with(beside, pairs), kept=("share-device", "take-turns"))
+        else cures_for(
+            facts, sharing_with(beside, pairs), kept=("share-device", "take-turns", *kept)
+        )
     )
-    return AdviceList(run=job.name, now=facts.now, advice=said, meets_constraints=is_met)
+    is_whole = recording is None or job.program is None or recording.status == "finished"
+    return AdviceList(
+        run=job.name, now=facts.now, advice=said, meets_constraints=is_met, is_whole=is_whole
+    )
 
 
 def recording_of(spec: JobSpec) -> Recording | None:
@@ -201,13 +218,33 @@ def _question(run: Job | Question | str | Path | None, asked: dict[str, Any]) ->
     return Question.read(asked, names=_NAMES)
 
 
+def _predictor(question: Question) -> Predictor:
+    return Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
+
+
+def job_to_advise(question: Question, predictor: Predictor, *, job: Job | None = None) -> Job:
+    """Return the job that advice is asked of; of a stopped program what was seen of it.
+
+    ``job``: the job meant, changed as the question says.
+
+    Raises RunError, UsageError as ``job_of``.
+    """
+    try:
+        return job_of(question.job, question.setup, job=job, catalogue=lambda: predictor.catalogue)
+    except RunError:
+        recording = None if job is not None else recording_of(question.job)
+        if recording is None or recording.step_time is not None or recording.rounds is not None:
+            raise
+        if recording.status not in ("stopped", "interrupted") or not recording.readings:
+            raise
+        return program_so_far(recording)
+
+
 def _asked(
     question: Question, job: Job | None, predictor: Predictor | None
 ) -> tuple[Predictor, Job, Recording | None]:
     """Return what answers a question, the job that is meant, and what was seen of it."""
-    known = predictor or Predictor(
-        Catalogue.load(question.catalogue, overrides=question.overrides)
-    )
+    known = predictor or _predictor(question)
     found = job_of(question.job, question.setup, job=job, catalogue=lambda: known.catalogue)
     return known, found, None if job is not None else recording_of(question.job)
 

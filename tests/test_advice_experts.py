@@ -63,8 +63,12 @@ def facts(make_job: MakeJob, predictor: Predictor) -> Facts:
     )
 
 
-def served(facts: Facts, predictor: Predictor, **asked: Any) -> dict[str, Any]:
-    found = experts.serving_advice(facts, Serving(**asked), predictor.catalogue)
+def served(
+    facts: Facts, predictor: Predictor, *, on: str = "aws:g5.8xlarge", **asked: Any
+) -> dict[str, Any]:
+    found = experts.serving_advice(
+        facts.job, facts.recording, Serving(**asked), predictor.catalogue, on=on
+    )
     assert json.loads(json.dumps(found.to_record()))["details"] == found.details
     return dict(found.details)
 
@@ -122,9 +126,7 @@ def test_passes_in_evaluation_are_taken_where_there_are_some() -> None:
     assert trace[0, :TOKENS].ravel().tolist() == list(mixed.passes[1].experts[0])
 
 
-def test_what_cannot_be_answered_is_said(
-    facts: Facts, predictor: Predictor, make_job: MakeJob
-) -> None:
+def test_what_cannot_be_answered_is_said(facts: Facts, predictor: Predictor) -> None:
     with pytest.raises(UsageError, match="no layer was seen to route"):
         served(recorded(facts), predictor)
     few = replace(
@@ -137,10 +139,8 @@ def test_what_cannot_be_answered_is_said(
     assert none.value.exit_code == 3
     with pytest.raises(PlanningError, match="no cache"):
         served(facts, predictor, memory_bytes=2.1 * GIB)
-    job = make_job()
-    elsewhere = facts_on(predictor, job, predictor.predict(job, "m5.4xlarge"))
     with pytest.raises(UsageError, match="not known"):
-        served(recorded(elsewhere, routing=routing()), predictor)
+        served(facts, predictor, on="m5.4xlarge")
 
 
 def test_the_answer_is_a_list_of_one_with_its_table(facts: Facts, predictor: Predictor) -> None:
@@ -156,3 +156,61 @@ def test_the_answer_is_a_list_of_one_with_its_table(facts: Facts, predictor: Pre
         {size["cached"] for size in one.details["sizes"]}
     )
     assert rows[-1][2] == "100.0%"  # with all of them there nothing is missed
+
+
+MIXTRAL: dict[str, Any] = {
+    "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "gated": True,
+    "experts": 8, "experts_per_token": 2, "vocabulary": 32000, "sequence": 4096,
+}  # fmt: skip
+
+
+def described(predictor: Predictor, *, on: str | None, **serving: Any) -> dict[str, Any]:
+    found = api.advise(on=on, serving=Serving(**serving), predictor=predictor, **MIXTRAL, batch=8)
+    assert found.now is None
+    return dict(found[0].details)
+
+
+def test_a_described_mixture_is_served_where_it_could_not_be_trained(predictor: Predictor) -> None:
+    found = described(predictor, on="aws:p5.48xlarge", token_s=0.5)
+    # 87 GB of weights in all, and half a GiB of keys and values of one request of 4,096 tokens.
+    weights = found["resident_memory_bytes"] - 32 * 4096 * 2 * 1024 * 2
+    assert weights == pytest.approx(46.7e9 * 2, rel=0.01)
+    assert round(found["expert_bytes"] / 1e6) == 352
+    assert found["hit_rate"] == found["cached"] / 8
+    assert found["oracle_hit_rate"] is None
+    assert found["token_s"] <= 0.5
+
+
+def test_without_a_machine_the_one_that_serves_a_token_for_least_is_taken(
+    predictor: Predictor,
+) -> None:
+    found = described(predictor, on=None, token_s=0.1)
+    paid = found["price_usd_per_h"] / 3600 * found["token_s"] * 1e6
+    assert found["usd_per_million_tokens"] == pytest.approx(paid)
+    for name in ("aws:g6e.16xlarge", "gcp:a2-ultragpu-1g", "lambda:gpu_1x_gh200"):
+        try:
+            other = described(predictor, on=name, token_s=0.1)
+        except PlanningError:
+            continue
+        assert found["usd_per_million_tokens"] <= other["usd_per_million_tokens"]
+
+
+def test_experts_wait_in_the_memory_of_the_machine(predictor: Predictor) -> None:
+    # Its one L40S has 48 GB, its host 32 GB: the experts that are not on the device need 90.
+    with pytest.raises(PlanningError, match="no cache") as none:
+        described(predictor, on="aws:g6e.xlarge", token_s=1.0)
+    assert "do not hold the experts" in (none.value.hint or "")
+    given = described(predictor, on="aws:g6e.xlarge", token_s=20.0, link_bytes_per_s=1e9)
+    assert given["link"] == "as given"
+
+
+def test_requests_together_need_more_experts_and_share_their_loads(
+    facts: Facts, predictor: Predictor
+) -> None:
+    alone, four = (served(facts, predictor, token_s=0.2, requests=count) for count in (1, 4))
+    assert four["resident_token_s"] > alone["resident_token_s"]
+    assert four["tokens_per_s"] == pytest.approx(4 / four["token_s"])
+    best = max(one["hit_rate"] for one in four["sizes"])
+    assert best == 1.0
+    with pytest.raises(UsageError, match="too little"):
+        served(facts, predictor, requests=100)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from advised import readings, recorded
 
-from advisor.advice import cures, neighbours
+from advisor import api
+from advisor.advice import cures, machines, neighbours
 from advisor.advice.asking import facts_here, facts_on
 from advisor.advice.facts import Advice, Facts
 from advisor.ask import Constraints
 from advisor.collectors.format.recording import StepTime, TouchedReading
+from advisor.errors import RunError
 from advisor.estimate.predictor import Predictor
-from advisor.jobs.job import Job
+from advisor.jobs.job import Job, Program
 from advisor.planners.core.errors import GIB
 from advisor.planners.systems.working_set import MOST_LOSS
+from advisor.words.verdicts import advice_text
 
 MakeJob = Callable[..., Job]
 
@@ -98,3 +105,63 @@ def test_rented_machines_are_paid_whole(make_job: MakeJob) -> None:
     job = make_job()
     rented = facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
     assert said(rented, touched=COLD) == []
+
+
+def borrowed(facts: Facts, link: float | None = None, **seen: Any) -> list[Advice]:
+    return list(
+        machines.advise_borrowing(replace(recorded(facts, **seen), borrow_bytes_per_s=link))
+    )
+
+
+@pytest.fixture(scope="module")
+def rented(make_job: MakeJob) -> Facts:
+    """A program that prepares data on one core, in an hour."""
+    program, predictor = Program(duration_s=3600.0, cpu_s=3600.0, parallelism=1.0), Predictor()
+    job = replace(
+        make_job(), work=None, program=program, total_steps=1.0, peak_rss_bytes=int(20 * GIB)
+    )
+    return facts_on(predictor, job, predictor.predict(job, "aws:m5.2xlarge"))
+
+
+def test_a_machine_short_of_memory_pays_for_what_comes_back(rented: Facts) -> None:
+    # 2 GiB are touched every second, a tenth more in half a minute, 18 hardly ever.
+    seen = touched({1: 2 * GIB, 4: 2.02 * GIB, 30: 2.1 * GIB}, 20 * GIB)
+    (swapped,) = borrowed(rented, touched=seen)
+    (remote,) = borrowed(rented, 3e9, touched=seen)
+    ((offer, _),) = rented.now.configuration.parts
+    small = swapped.change.split()[3]
+    assert small != offer.instance_type
+    assert swapped.cost_factor < 1.0 < swapped.time_factor
+    assert remote.details["loss_fraction"] < swapped.details["loss_fraction"]
+    # More than windows of 30 s touch is there: pages of 4 KiB come back no faster than at 17 s.
+    assert swapped.details["loss_fraction"] <= 0.08 * GIB / 26 / 4096 * 1e-4 * 1.01
+
+
+def test_borrowing_is_not_offered_where_it_cannot_be_known_or_does_not_pay(
+    rented: Facts, facts: Facts
+) -> None:
+    assert borrowed(rented) == []
+    assert borrowed(facts, touched=COLD) == []  # this machine is what it is
+    everything = touched({1: 20 * GIB, 4: 20 * GIB}, 20 * GIB)
+    assert borrowed(rented, touched=everything) == []  # it would wait for pages all the time
+    (asked,) = borrowed(rented, 3e9, touched=everything)  # said where it is asked for
+    assert asked.time_factor > 1.5
+    assert asked.details["is_least"]
+
+
+def test_a_stopped_program_is_answered_as_far_as_it_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "prepare.py"
+    script.write_text(
+        "import time\nkept = bytearray(64 << 20)\nwhile True:\n    time.sleep(0.01)\n"
+    )
+    monkeypatch.setenv("ADVISOR_RUNS", str(tmp_path / "runs"))
+    words = ["profile", "--working-set", "--for", "4s", "--quiet", "--name", "prep", str(script)]
+    subprocess.run([sys.executable, "-m", "advisor.cli", *words], check=False, timeout=120)
+    with pytest.raises(RunError, match="not seen to its end"):
+        api.recommend("prep")
+    found = api.advise("prep", on="here")
+    assert not found.is_whole
+    text = advice_text(json.loads(json.dumps(found.to_record())))
+    assert "as far as it was recorded" in text[0]

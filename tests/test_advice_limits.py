@@ -105,7 +105,7 @@ def test_a_smaller_machine_of_the_family_is_offered_where_memory_is_left(
         found.cost_factor * facts.now.cost_usd.value, rel=1e-6
     )
     # The others of the family that would hold it are no better by time times cost.
-    for one in facts.smaller():
+    for one in facts.smaller(facts.job):
         if (one.configuration.parts[0][0].memory_gib or 0) > 4:
             product = one.training_time_h.value * one.cost_usd.value
             best = found.then.training_time_h.value * found.then.cost_usd.value

@@ -14,6 +14,7 @@ from advisor.planners.systems.working_set import (
     PAGE_BYTES,
     Harvest,
     TouchedWindow,
+    borrow,
     curve_of,
     harvest,
 )
@@ -104,3 +105,57 @@ def test_nothing_is_taken_of_memory_that_is_all_touched(resident: float) -> None
 def test_impossible_latencies_are_refused(fault: float) -> None:
     with pytest.raises(PlanningError, match="out of range"):
         harvest(windows({1: 1.0, 2: 1.0}, 2.0), fault_s=fault)
+
+
+@given(sizes, st.floats(1e6, 3e9), st.floats(1.1, 4.0))
+def test_less_memory_or_a_slower_link_never_costs_less(
+    touched: list[float], memory: float, factor: float
+) -> None:
+    seen = windows(dict(zip(lengths, touched, strict=True)), resident=2e9)
+    one = borrow(seen, memory, fault_s=1e-4)
+    more = borrow(seen, memory * factor, fault_s=1e-4)
+    slow = borrow(seen, memory, fault_s=1e-4, bytes_per_s=1e8)
+    assert one is not None
+    assert more is not None
+    assert slow is not None
+    assert more.loss_fraction <= one.loss_fraction <= slow.loss_fraction
+    assert slow.loss_fraction == pytest.approx(one.loss_fraction * (1 + PAGE_BYTES / 1e8 / 1e-4))
+    assert one.borrowed_bytes == max(0.0, 2e9 - memory)
+    assert memory < 2e9 or one.loss_fraction == 0.0
+
+
+@given(st.integers(0, 20), st.sampled_from([8, 16, 24, 32, 40]))
+def test_what_is_borrowed_comes_back_as_in_a_cache_of_that_size(seed: int, kept: int) -> None:
+    """The kernel as a cache of so many pages that gives up what was touched longest ago."""
+    rng = np.random.default_rng(seed)
+    pages, ticks = 60, 4000
+    weight = rng.exponential(size=pages)
+    touches = rng.choice(pages, size=ticks, p=weight / weight.sum()).tolist()
+    recent: dict[int, None] = {}
+    faults = 0
+    for at, page in enumerate(touches):
+        faults += page not in recent and at >= 500
+        recent.pop(page, None)
+        recent[page] = None
+        if len(recent) > kept:
+            del recent[next(iter(recent))]
+    seen = [
+        TouchedWindow(
+            window_s=tau, touched_bytes=PAGE_BYTES * len(set(touches[b : b + tau])),
+            resident_bytes=PAGE_BYTES * pages,
+        )
+        for tau in (4, 8, 16, 32, 64, 128, 256) for b in range(0, ticks - tau, 7)
+    ]  # fmt: skip
+    found = borrow(seen, PAGE_BYTES * kept, fault_s=1e-3)
+    assert found is not None
+    assert found.loss_fraction / 1e-3 == pytest.approx(faults / (ticks - 500), rel=0.3, abs=0.02)
+
+
+def test_below_the_shortest_window_it_is_said_to_be_the_least() -> None:
+    seen = windows({1: 80 * MIB, 2: 90 * MIB}, 330 * MIB)
+    below, above = (borrow(seen, size * MIB, fault_s=1e-4) for size in (40, 85))
+    assert below is not None
+    assert above is not None
+    assert below.is_least
+    assert not above.is_least
+    assert borrow([], 1e9, fault_s=1e-4) is None

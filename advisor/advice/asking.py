@@ -76,7 +76,7 @@ def facts_on(
     machines = _Machines(predictor, chosen, limits)
     return Facts(
         job=job, recording=recording, now=chosen, ask=machines.ask, constraints=limits,
-        smaller=partial(machines.smaller, job),
+        smaller=machines.smaller,
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ class _Machines:
         return self._on(row, job, pricing=pricing, space=space)
 
     def smaller(self, job: Job) -> Iterator[Candidate]:
-        """Yield the job on machines of the same family with less memory, the largest first."""
+        """Yield a job on machines of the same family with less memory, the largest first."""
         ((offer, _),) = self.chosen.configuration.parts
         catalogue = self.predictor.catalogue
         try:

@@ -41,6 +41,7 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     feeding.advise_data_reuse,
     neighbours.advise_colocation,
     machines.advise_rightsizing,
+    machines.advise_borrowing,
     _stragglers,
     neighbours.advise_harvesting,
 )  # fmt: skip

@@ -1,26 +1,44 @@
-"""``advise --serving``: how many experts of a mixture stay on the device once it serves."""
+"""``advise --serving``: how many experts of a mixture stay on the device once it serves.
+
+What serves is asked: the weights, the keys and values, and the link over which experts come; that
+the same device could train the model does not matter. A recorded job is replayed from its routers'
+choices; of a described one each expert is taken to be as likely as another, the worst case.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.facts import Advice, Facts, How
-from advisor.catalogue import Catalogue
-from advisor.collectors.format import Routing
-from advisor.errors import UsageError
+from advisor.advice.facts import Advice, How
+from advisor.ask import Constraints
+from advisor.catalogue import Catalogue, OfferFilter, Pricing
+from advisor.collectors.format import Recording, Routing
+from advisor.errors import AdvisorError, UsageError
+from advisor.jobs import Job
 from advisor.machines import part
-from advisor.planners.core import GIB, PlanningError
+from advisor.planners.core import (
+    GIB,
+    PRECISION_BYTES,
+    PlanningError,
+    Transformer,
+    key_value_width,
+    transformer_parameters,
+)
 from advisor.planners.systems import (
     POLICIES,
     CacheSize,
     Mixture,
     cache_sizes,
     che_hit_rate,
+    met_experts,
     smallest_within,
+    together,
+    unrecorded_sizes,
 )
 
 _FEWEST_TOKENS: Final = 64
@@ -45,54 +63,149 @@ class Serving:
     memory_bytes: float | None = None  # for weights on the device; all that it has [bytes]
     # over which experts come: the card's PCIe, on a processor its disk [bytes/s]
     link_bytes_per_s: float | None = None
+    requests: int = 1  # decoded together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """Where a model would be served."""
 
+    name: str
     memory_bytes: float
-    memory_bytes_per_s: float
+    read_bytes_per_s: float  # of its memory
+    flop_per_s: float
     link_bytes_per_s: float
     link: str
+    holds_bytes: float  # where experts wait that are not on the device [bytes]
+    price_usd_per_h: float  # of one device; 0 where nobody sells it
 
 
-def serving_advice(facts: Facts, asked: Serving, catalogue: Catalogue) -> Advice:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """A mixture of experts, and what is known of its routing."""
+
+    name: str
+    mixture: Mixture  # on a device that takes no time
+    cache_bytes: float  # keys and values of a request; 0 where their size was not recorded
+    weight_bytes: float  # of one weight
+    routing: Routing | None
+
+    def met(self, requests: int) -> float:
+        """Return how many experts of a layer a step needs."""
+        if self.routing is None:
+            return met_experts(self.mixture.experts, self.mixture.top, requests)
+        steps = together(trace_of(self.routing), requests)
+        return float(np.mean([len(one) for layer in steps for one in layer]))
+
+    def at(self, place: _Place, requests: int, met: float) -> Mixture:
+        """Return it on a device: weights, keys and values are read once a step, or computed on."""
+        mixture, layers = self.mixture, self.mixture.layers
+        kept = mixture.dense_bytes + requests * self.cache_bytes
+        read_s = (kept + layers * met * mixture.expert_bytes) / place.read_bytes_per_s
+        active = mixture.dense_bytes + layers * mixture.top * mixture.expert_bytes
+        computed_s = requests * 2.0 * active / self.weight_bytes / place.flop_per_s
+        return replace(
+            mixture, dense_bytes=kept, compute_s=max(read_s, computed_s),
+            link_bytes_per_s=place.link_bytes_per_s,
+        )  # fmt: skip
+
+
+def serving_advice(
+    job: Job, recording: Recording | None, asked: Serving, catalogue: Catalogue, *,
+    on: str | None = None, constraints: Constraints | None = None,
+) -> Advice:  # fmt: skip
     """Return the smallest cache of experts that serves a token in time.
 
-    ``facts``: of a recorded job whose routers were seen, on one machine or device.
+    ``on``: the machine, of whose devices one serves, or ``"here"``; by default the one with one
+    accelerator that serves a token for the least money, among those that ``constraints`` admit.
 
-    Raises UsageError if no routing was recorded, or nothing is known of the device or the link.
+    Raises UsageError if no routing is known, or nothing of the device or the link.
     Raises PlanningError if no cache is small and fast enough; exit code 3.
     """
-    routing = None if facts.recording is None else facts.recording.routing
-    if routing is None or not routing.passes:
-        raise UsageError(
-            f"{facts.job.name}: no layer was seen to route tokens to experts",
-            hint="profile a script whose model has a router and experts: "
-            "examples/stdlib_moe.py has",
-        )
-    place = _place(facts, asked, catalogue)
-    mixture = Mixture(
-        experts=routing.experts, top=routing.top, layers=len(routing.layers),
-        expert_bytes=routing.expert_bytes, dense_bytes=routing.dense_bytes,
-        compute_s=_read_s(routing, place), link_bytes_per_s=place.link_bytes_per_s,
-    )  # fmt: skip
-    before, trace = _halves(trace_of(routing), routing)
-    sizes = cache_sizes(mixture, trace, POLICIES, before=before)
+    served = _served(job, recording)
+    met = served.met(asked.requests)
+    if on is None:
+        place = _cheapest(served, asked, met, catalogue, constraints or Constraints())
+    elif on == "here":
+        place = _here(recording, asked)
+    else:
+        place = _place(on, asked, catalogue)
+    mixture = served.at(place, asked.requests, met)
+    if served.routing is None:
+        sizes, trace = unrecorded_sizes(mixture, requests=asked.requests), None
+    else:
+        before, trace = _halves(trace_of(served.routing), served.routing, asked.requests)
+        sizes = cache_sizes(mixture, trace, POLICIES, before=before, requests=asked.requests)
+    chosen = _chosen(mixture, sizes, place, asked)
+    return _advice(served, mixture, chosen, sizes, place, trace, asked.requests)
+
+
+def _chosen(
+    mixture: Mixture, sizes: tuple[CacheSize, ...], place: _Place, asked: Serving
+) -> CacheSize:
     limit_s = asked.token_s or _SLOWER * mixture.compute_s
     room = asked.memory_bytes or place.memory_bytes
-    chosen = smallest_within(sizes, token_s=limit_s, memory_bytes=room)
-    if chosen is None:
-        best = min((one for one in sizes if one.policy != "oracle"), key=lambda one: one.token_s)
-        raise PlanningError(
-            f"no cache of experts within {room / GIB:.3g} GiB serves a token in "
-            f"{1e3 * limit_s:.3g} ms",
-            hint=f"{1e3 * best.token_s:.3g} ms takes {best.memory_bytes / GIB:.3g} GiB: "
-            "--latency, --memory, or another --link",
-            exit_code=3,
+    able = tuple(one for one in sizes if _is_held(mixture, one, place))
+    chosen = smallest_within(able, token_s=limit_s, memory_bytes=room)
+    if chosen is not None:
+        return chosen
+    best = min((one for one in able if one.policy != "oracle"), key=lambda one: one.token_s)
+    reason = f"{1e3 * best.token_s:.3g} ms takes {best.memory_bytes / GIB:.3g} GiB"
+    if len(able) < len(sizes):
+        reason += (
+            f", and the {place.holds_bytes / GIB:.4g} GiB of {place.name} do not hold the "
+            "experts beside it"
         )
-    return _advice(mixture, chosen, sizes, place, trace)
+    raise PlanningError(
+        f"no cache of experts within {room / GIB:.3g} GiB serves a token in "
+        f"{1e3 * limit_s:.3g} ms on {place.name}",
+        hint=f"{reason}: --latency, --memory, --link, or another machine with --on",
+        exit_code=3,
+    )
+
+
+def _is_held(mixture: Mixture, size: CacheSize, place: _Place) -> bool:
+    """Return whether the experts that are not on the device have a place to wait in."""
+    experts_bytes = mixture.layers * mixture.experts * mixture.expert_bytes
+    return size.cached == mixture.experts or experts_bytes <= place.holds_bytes
+
+
+def _served(job: Job, recording: Recording | None) -> _Served:
+    """Return the mixture of a recorded or a described job."""
+    routing = None if recording is None else recording.routing
+    if routing is not None and routing.passes:
+        return _Served(
+            name=job.name, cache_bytes=0.0, weight_bytes=4.0, routing=routing,
+            mixture=Mixture(
+                experts=routing.experts, top=routing.top, layers=len(routing.layers),
+                expert_bytes=routing.expert_bytes, dense_bytes=routing.dense_bytes,
+                compute_s=0.0, link_bytes_per_s=1.0,
+            ),
+        )  # fmt: skip
+    model = None if job.work is None else job.work.transformer
+    if model is None or model.experts < 2 or job.work is None:
+        raise UsageError(
+            f"{job.name}: no layer was seen to route tokens to experts",
+            hint="profile a script whose model has a router and experts "
+            "(examples/stdlib_moe.py has), or describe one: --model, or --experts with --layers",
+        )
+    return _described(job.name, model, float(PRECISION_BYTES[job.work.precision]))
+
+
+def _described(name: str, model: Transformer, weight_bytes: float) -> _Served:
+    inner = model.ffn or 4 * model.hidden
+    expert = (3 if model.is_gated else 2) * model.hidden * inner
+    dense = transformer_parameters(model) - model.layers * model.experts * expert
+    kept = 2.0 * model.layers * key_value_width(model) * model.sequence
+    return _Served(
+        name=name, cache_bytes=kept * max(weight_bytes, 1.0), weight_bytes=weight_bytes,
+        mixture=Mixture(
+            experts=model.experts, top=model.experts_per_token, layers=model.layers,
+            expert_bytes=expert * weight_bytes, dense_bytes=dense * weight_bytes,
+            compute_s=0.0, link_bytes_per_s=1.0,
+        ),
+        routing=None,
+    )  # fmt: skip
 
 
 def trace_of(routing: Routing) -> NDArray[np.int64]:
@@ -113,56 +226,155 @@ def trace_of(routing: Routing) -> NDArray[np.int64]:
 
 
 def _halves(
-    trace: NDArray[np.int64], routing: Routing
+    trace: NDArray[np.int64], routing: Routing, requests: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     tokens = trace.shape[1]
-    if tokens < 2 * _FEWEST_TOKENS:
+    if tokens < 2 * _FEWEST_TOKENS * requests:
         raise UsageError(
             f"{tokens} tokens of {len(routing.layers)} layers say too little of a cache",
-            hint="profile for longer: --for 60s",
+            hint="profile for longer: --for 60s" + ("" if requests == 1 else "; fewer --requests"),
         )
     return trace[:, : tokens // 2], trace[:, tokens // 2 :]
 
 
-def _place(facts: Facts, asked: Serving, catalogue: Catalogue) -> _Place:
-    offer, _ = facts.now.configuration.parts[0]
-    recording = facts.recording
-    if offer.accelerator is not None and offer.accelerator in catalogue.accelerators:
-        card = part(catalogue.accelerators[offer.accelerator])
-        return _Place(
-            memory_bytes=card.memory_bytes, memory_bytes_per_s=card.memory_bytes_per_s,
-            link_bytes_per_s=asked.link_bytes_per_s or card.host_bytes_per_s,
-            link=f"PCIe of the {card.name}" if asked.link_bytes_per_s is None else "as given",
+# ------------------------------------------------------------------------------------------
+# Where it would be served.
+
+
+def _cheapest(
+    served: _Served, asked: Serving, met: float, catalogue: Catalogue, limits: Constraints
+) -> _Place:
+    """Return the machine with one accelerator that serves a token for the least money."""
+    sizes = _timed(served, asked, met)
+    best: tuple[float, _Place] | None = None
+    for place in _rented(asked, catalogue, limits):
+        mixture, found = sizes(place)
+        try:
+            chosen = _chosen(mixture, found, place, asked)
+        except PlanningError:
+            continue
+        usd = place.price_usd_per_h * chosen.token_s
+        if best is None or usd < best[0]:
+            best = usd, place
+    if best is None:
+        within = "" if asked.token_s is None else f" in {1e3 * asked.token_s:.3g} ms"
+        raise PlanningError(
+            f"no machine with one accelerator serves a token of {served.name}{within}",
+            hint="--latency, --link or fewer constraints; or name a machine: --on aws:p5.48xlarge",
+            exit_code=3,
+        )
+    return best[1]
+
+
+def _timed(
+    served: _Served, asked: Serving, met: float
+) -> Callable[[_Place], tuple[Mixture, tuple[CacheSize, ...]]]:
+    """Return what times a cache on a device; its hits are replayed once, not for every device."""
+    routing, known = served.routing, dict[tuple[float, ...], tuple[CacheSize, ...]]()
+    halves = None if routing is None else _halves(trace_of(routing), routing, asked.requests)
+
+    def timed(place: _Place) -> tuple[Mixture, tuple[CacheSize, ...]]:
+        mixture = served.at(place, asked.requests, met)
+        if halves is None:
+            return mixture, unrecorded_sizes(mixture, requests=asked.requests)
+        if () not in known:
+            before, trace = halves
+            known[()] = cache_sizes(
+                mixture, trace, ("lru", "lfu", "learned"), before=before, requests=asked.requests
+            )
+        per_token = met * mixture.layers * mixture.expert_bytes / place.link_bytes_per_s
+        return mixture, tuple(
+            CacheSize(
+                policy=one.policy, cached=one.cached, hit_rate=one.hit_rate,
+                token_s=mixture.compute_s + per_token * (1.0 - one.hit_rate),
+                memory_bytes=one.memory_bytes,
+            )
+            for one in known[()]
         )  # fmt: skip
-    benchmark = None if recording is None else recording.host.benchmark
-    if benchmark is None or offer.accelerator is not None or not facts.is_here:
+
+    return timed
+
+
+def _rented(asked: Serving, catalogue: Catalogue, limits: Constraints) -> Iterator[_Place]:
+    """Go through the machines with one accelerator, each at its cheapest."""
+    offers = catalogue.select(OfferFilter(
+        providers=limits.providers, regions=(limits.region,) if limits.region else (),
+        gpus=limits.gpus, max_price_usd_per_h=limits.max_price_usd_per_h or np.inf,
+        pricing=limits.pricings, is_dated=limits.is_dated,
+    ))  # fmt: skip
+    _, first = np.unique(offers.type_index, return_index=True)
+    for row in sorted(first.tolist()):
+        kind = int(offers.type_index[row])
+        if catalogue.types.accelerator_count[kind] != 1:
+            continue
+        name = f"{catalogue.types.provider[kind]}:{catalogue.types.name[kind]}"
+        try:
+            yield _place(name, asked, catalogue, float(offers.price_usd_per_h[row]))
+        except AdvisorError:
+            continue  # nobody knows what its memory or its link carries
+
+
+def _place(
+    on: str, asked: Serving, catalogue: Catalogue, price_usd_per_h: float | None = None
+) -> _Place:
+    """Return one device of a machine of the catalogue, at its share of the price."""
+    kind = catalogue.instance_type(on)
+    if kind.accelerator not in catalogue.accelerators or not kind.accelerator_count:
         raise UsageError(
-            f"what memory and link of {offer.instance_type} carry is not known",
+            f"what memory and link of {kind.name} carry is not known",
             hint="name a machine with an accelerator: --on aws:g5.xlarge; or measure this one: "
             "advisor doctor",
         )
-    link = asked.link_bytes_per_s or benchmark.disk_read_bytes_per_s
-    if link is None:
-        raise UsageError("what the disk reads is not known", hint="give it: --link 2GB/s")
+    card = part(catalogue.accelerators[kind.accelerator])
+    if price_usd_per_h is None:
+        paid: tuple[Pricing, ...] = ("on-demand",)
+        wanted = OfferFilter(providers=(kind.provider,), types=(kind.name,), pricing=paid)
+        prices = catalogue.select(wanted).price_usd_per_h
+        price_usd_per_h = float(prices[0]) if len(prices) else 0.0
+    is_given = asked.link_bytes_per_s is not None
+    count = int(kind.accelerator_count)
     return _Place(
-        memory_bytes=offer.memory_gib * GIB, memory_bytes_per_s=benchmark.copy_bytes_per_s,
-        link_bytes_per_s=link,
-        link="disk" if asked.link_bytes_per_s is None else "as given",
+        name=f"one {card.name} of {kind.provider} {kind.name}",
+        memory_bytes=card.memory_bytes, read_bytes_per_s=card.memory_bytes_per_s,
+        flop_per_s=card.flop_per_s,
+        link_bytes_per_s=asked.link_bytes_per_s or card.host_bytes_per_s,
+        link="as given" if is_given else f"PCIe of the {card.name}",
+        holds_bytes=np.inf if is_given else float(kind.memory_bytes or 0.0),
+        price_usd_per_h=price_usd_per_h / count,
     )  # fmt: skip
 
 
-def _read_s(routing: Routing, place: _Place) -> float:
-    """Return what a token takes with everything on the device: its weights are read once [s]."""
-    used = routing.dense_bytes + len(routing.layers) * routing.top * routing.expert_bytes
-    return used / place.memory_bytes_per_s
+def _here(recording: Recording | None, asked: Serving) -> _Place:
+    """Return the processor that was recorded on; what is not in memory comes from its disk."""
+    host = None if recording is None else recording.host
+    if host is None or host.benchmark is None:
+        raise UsageError(
+            "what memory and disk of this machine carry is not known",
+            hint="measure it (advisor doctor) and profile the script here, or name a machine: "
+            "--on aws:g5.xlarge",
+        )
+    link = asked.link_bytes_per_s or host.benchmark.disk_read_bytes_per_s
+    if link is None:
+        raise UsageError("what the disk reads is not known", hint="give it: --link 2GB/s")
+    return _Place(
+        name="this machine", memory_bytes=float(host.memory_limit_bytes),
+        read_bytes_per_s=host.benchmark.copy_bytes_per_s,
+        flop_per_s=host.benchmark.matmul_flop_per_s, link_bytes_per_s=link,
+        link="disk" if asked.link_bytes_per_s is None else "as given",
+        holds_bytes=np.inf, price_usd_per_h=0.0,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------
+# In words.
 
 
 def _advice(
-    mixture: Mixture, chosen: CacheSize, sizes: tuple[CacheSize, ...], place: _Place,
-    trace: NDArray[np.int64],
+    served: _Served, mixture: Mixture, chosen: CacheSize, sizes: tuple[CacheSize, ...],
+    place: _Place, trace: NDArray[np.int64] | None, requests: int,
 ) -> Advice:  # fmt: skip
     full_bytes = mixture.memory_bytes(mixture.experts)
-    details = _details(mixture, chosen, sizes, place, trace)
+    details = _details(mixture, chosen, sizes, place, trace, requests)
     words = (
         f"Keep {chosen.cached} of {mixture.experts} experts of each layer on the device: "
         f"{chosen.memory_bytes / GIB:.3g} GiB in place of {full_bytes / GIB:.3g} GiB."
@@ -178,41 +390,77 @@ def _advice(
         cost_saved_usd=None,
         time_factor=chosen.token_s / mixture.compute_s,
         cost_factor=chosen.memory_bytes / full_bytes,
-        evidence="measured",
-        rests_on=f"{trace.shape[1]} recorded tokens in {mixture.layers} layers: "
-        f"{chosen.hit_rate:.0%} of the experts they need are there "
-        f"(foresight would have {details['oracle_hit_rate']:.0%}); an expert of "
+        evidence="formula" if trace is None else "measured",
+        rests_on=f"{_known_of(mixture, chosen, trace, details)}; an expert of "
         f"{mixture.expert_bytes / 2**20:.3g} MiB comes over {place.link_bytes_per_s / 1e9:.3g} "
         f"GB/s ({place.link}): a token takes {1e3 * chosen.token_s:.3g} ms, with all experts "
         f"there {1e3 * mixture.compute_s:.3g} ms (weights read once)",
-        condition="For text like the recorded one, one request at a time: a batch needs more "
-        "experts at once. Factors are of a token's latency and of the device's memory.",
+        condition=_condition(served, trace, requests),
         how=How(
-            kind="lines", text=f"# {chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}"
+            kind="lines",
+            text="# all experts stay"
+            if chosen.cached == mixture.experts
+            else f"# {chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}",
         ),
         details=details,
     )
 
 
+def _known_of(
+    mixture: Mixture, chosen: CacheSize, trace: NDArray[np.int64] | None, details: dict[str, Any]
+) -> str:
+    if trace is None:
+        return (
+            f"no routing was recorded: each of {mixture.experts} experts is taken to be as likely "
+            f"as another, so that {chosen.hit_rate:.0%} of those needed are there; popular "
+            "experts and routing that sticks only help"
+        )
+    return (
+        f"{trace.shape[1]} recorded tokens in {mixture.layers} layers: "
+        f"{chosen.hit_rate:.0%} of the experts they need are there "
+        f"(foresight would have {details['oracle_hit_rate']:.0%})"
+    )
+
+
+def _condition(served: _Served, trace: NDArray[np.int64] | None, requests: int) -> str:
+    text = "For text like the recorded one, " if trace is not None else "For any text, "
+    text += "one request at a time" if requests == 1 else f"{requests} requests decoded together"
+    text += (
+        "; keys and values were not recorded and are left out."
+        if not served.cache_bytes
+        else f"; {requests * served.cache_bytes / GIB:.3g} GiB of keys and values are in memory."
+    )
+    return f"{text} Factors are of a token's latency and of the device's memory."
+
+
 def _details(
     mixture: Mixture, chosen: CacheSize, sizes: tuple[CacheSize, ...], place: _Place,
-    trace: NDArray[np.int64],
+    trace: NDArray[np.int64] | None, requests: int,
 ) -> dict[str, Any]:  # fmt: skip
-    foresight = next(
-        one.hit_rate for one in sizes if one.policy == "oracle" and one.cached == chosen.cached
-    )
-    independent = [
-        che_hit_rate(np.bincount(layer.ravel(), minlength=mixture.experts), chosen.cached)
-        for layer in trace
-    ]
+    foresight = independent = None
+    if trace is not None:
+        foresight = next(
+            one.hit_rate for one in sizes
+            if one.policy == "oracle" and one.cached == chosen.cached
+        )  # fmt: skip
+        independent = float(np.mean([
+            che_hit_rate(np.bincount(layer.ravel(), minlength=mixture.experts), chosen.cached)
+            for layer in trace
+        ]))  # fmt: skip
+    usd = place.price_usd_per_h / 3600 * chosen.token_s / requests
     return {
         **asdict(chosen),
+        "place": place.name,
+        "price_usd_per_h": place.price_usd_per_h,
+        "usd_per_million_tokens": 1e6 * usd if place.price_usd_per_h else None,
+        "requests": requests,
+        "tokens_per_s": requests / chosen.token_s,
         "experts": mixture.experts,
         "top": mixture.top,
         "layers": mixture.layers,
         "expert_bytes": mixture.expert_bytes,
         "oracle_hit_rate": foresight,
-        "independent_hit_rate": float(np.mean(independent)),
+        "independent_hit_rate": independent,
         "link_bytes_per_s": place.link_bytes_per_s,
         "link": place.link,
         "resident_token_s": mixture.compute_s,

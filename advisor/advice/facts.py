@@ -102,9 +102,11 @@ class AdviceList(Recorded):
 
     schema_version: int = SCHEMA_VERSION
     run: str  # the recorded run, or the name of the job
-    now: Candidate  # the job as it is, on the machines it is judged on
+    # the job as it is, on the machines it is judged on; None where not training is asked about
+    now: Candidate | None
     advice: tuple[Advice, ...]
     meets_constraints: bool = True  # whether the job as it is keeps what was asked for
+    is_whole: bool = True  # False for a program that was stopped: times are of what was seen
 
     def __len__(self) -> int:
         """Return how many pieces of advice there are."""
@@ -126,7 +128,8 @@ class AdviceList(Recorded):
 
     def __repr__(self) -> str:
         """Say what is judged, then a line a piece of advice."""
-        head = f"<Advice on {self.run}: {answer_line(self.now.to_record())}>"
+        now = "served" if self.now is None else answer_line(self.now.to_record())
+        head = f"<Advice on {self.run}: {now}>"
         lines = (
             f"{one.name}: {one.time_factor:.2f} x the time, {one.cost_factor:.2f} x the cost "
             f"({one.evidence}): {one.change}"
@@ -177,6 +180,10 @@ def _none() -> None:
     return None
 
 
+def _nowhere(_: Job) -> tuple[Candidate, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The facts that advice is given from."""
@@ -191,9 +198,11 @@ class Facts:
     # returns the job as it is, as the model answers where ``now`` is what was recorded there; None
     # where ``now`` is the model's
     modelled: Callable[[], Candidate | None] = _none
-    # the job as it is on smaller machines of the same family, where it can run; nothing on a
-    # machine that is not rented
-    smaller: Callable[[], Iterable[Candidate]] = tuple
+    # a job on smaller machines of the same family, where it can run; nothing on a machine that is
+    # not rented
+    smaller: Callable[[Job], Iterable[Candidate]] = _nowhere
+    # what memory that is not the machine's own is reached over; None for swap on its own disk
+    borrow_bytes_per_s: float | None = None
 
     @property
     def is_here(self) -> bool:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from advisor.advice import neighbours
 from advisor.advice.facts import Advice, Facts, How, saved, source
 from advisor.advice.step import MODEL
-from advisor.answer import Estimate
+from advisor.answer import Candidate, Estimate
 from advisor.collectors.format import Recording
 from advisor.jobs import Job
 from advisor.planners.core import GIB, HOUR_S, MIB
 from advisor.planners.layouts import SearchSpace
+from advisor.quantities import REACH_90
 
 if TYPE_CHECKING:
     from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
+    from advisor.planners.systems import Borrowed
 
 # ------------------------------------------------------------------------------------------
 # Limits for the job: ones to paste, or a smaller machine of the same family.
@@ -57,7 +60,7 @@ def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterat
         return
     now = facts.now
     found = [
-        one for one in facts.smaller()
+        one for one in facts.smaller(facts.job)
         if (one.configuration.parts[0][0].memory_gib or 0.0) >= needed
         and one.cost_usd.value < now.cost_usd.value
     ]  # fmt: skip
@@ -82,6 +85,96 @@ def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterat
         condition="Memory beyond what was recorded is not in it: a later phase may need more.",
         how=How(kind="flag", text=f"--on {other.provider}:{other.instance_type}"),
         then=best,
+    )
+
+
+# Of a rented machine's memory, what its system keeps to itself. [bytes]
+_SYSTEM: Final = 0.5 * GIB
+# A real kernel gives up other pages than the oldest, too: under a limit below what was touched, up
+# to so many times the pages came back (docs/experiments.md). The law is the least; the middle is
+# said.
+_MOST_WAITED: Final = 7.0
+
+
+def advise_borrowing(facts: Facts) -> Iterable[Advice]:
+    """Offer a machine that is short of memory, and say what the job pays for what lies elsewhere.
+
+    Beside the rented machine, which holds all of it; ``advisor profile --working-set`` says what
+    is touched. Training on accelerators does not wait for the host's pages alone: not answered.
+    """
+    recording = facts.recording
+    if recording is None or facts.is_here or facts.has_accelerators:
+        return
+    windows = neighbours.windows_of(recording)
+    if not windows:
+        return
+    from advisor.planners import systems
+
+    link = facts.borrow_bytes_per_s
+    # Swap on its own solid-state disk; over a network, a page's way to another machine's memory.
+    fault_s = systems.FAULT_S["nvme" if link is None else "rdma"]
+    held = max(one.resident_bytes for one in windows)
+    small = replace(facts.job, peak_rss_bytes=1)
+    found = []
+    for one in facts.smaller(small):
+        memory = (one.configuration.parts[0][0].memory_gib or 0.0) * GIB - _SYSTEM
+        if not 0.0 < memory < held:
+            continue
+        taken = systems.borrow(windows, memory, fault_s=fault_s, bytes_per_s=link or math.inf)
+        if taken is not None:
+            found.append((one, taken))
+    if not found:
+        return
+    best = min(found, key=lambda pair: _worth(*pair))
+    if (
+        link is not None
+        or _worth(*best) < facts.now.training_time_h.value * facts.now.cost_usd.value
+    ):
+        yield _borrowing(facts, *best, len(windows))
+
+
+def _worth(one: Candidate, taken: Borrowed) -> float:
+    slower = 1.0 + math.sqrt(_MOST_WAITED) * taken.loss_fraction
+    return one.training_time_h.value * slower * one.cost_usd.value * slower
+
+
+def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> Advice:
+    now, waited = facts.now, math.sqrt(_MOST_WAITED) * taken.loss_fraction
+    slower = 1.0 + waited
+    (offer, count), link = one.configuration.parts[0], facts.borrow_bytes_per_s
+    where = (
+        "swapped to its solid-state disk" if link is None
+        else f"in other machines' memory, over {link / 1e9:.3g} GB/s"
+    )  # fmt: skip
+    time_factor = one.training_time_h.value * slower / now.training_time_h.value
+    cost_factor = one.cost_usd.value * slower / now.cost_usd.value
+    high = _MOST_WAITED * taken.loss_fraction
+    error = math.hypot(_MODEL_SD, math.log((1.0 + high) / slower) / REACH_90)
+    least = " at least (it touches more in the shortest window)" if taken.is_least else ""
+    return Advice(
+        name="borrow-memory",
+        source="borrowing",
+        change=f"Rent {count} x {offer.instance_type} ({offer.memory_gib:g} GiB) with "
+        f"{taken.borrowed_bytes / GIB:.2g} GiB of the job's memory {where}.",
+        time_saved_h=saved(now.training_time_h, time_factor, error),
+        cost_saved_usd=saved(now.cost_usd, cost_factor, error),
+        time_factor=time_factor,
+        cost_factor=cost_factor,
+        evidence="measured",
+        rests_on=f"{windows} windows of touched memory: pages untouched for {taken.age_s:.2g} s "
+        f"lie there, and waiting for them takes {waited:.1%}{least} ({taken.loss_fraction:.1%} to "
+        f"{high:.1%}) of the time; beside {now.configuration.parts[0][0].instance_type}, which "
+        "holds all of them",
+        condition="For what it did while it was recorded. The kernel keeps what was touched last "
+        "only nearly: up to seven times as many pages came back under a real limit.",
+        how=How(kind="flag", text=f"--on {offer.provider}:{offer.instance_type}"),
+        details={
+            "borrowed_bytes": taken.borrowed_bytes,
+            "loss_fraction": taken.loss_fraction,
+            "age_s": taken.age_s,
+            "link_bytes_per_s": link,
+            "is_least": taken.is_least,
+        },
     )
 
 

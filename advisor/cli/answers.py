@@ -107,6 +107,21 @@ def advise(
             "on a processor its disk).",
         ),
     ] = None,
+    borrow: Annotated[
+        float | None,
+        quantity(
+            RATE,
+            "--borrow",
+            help="What other machines' memory is reached over, e.g. 3GB/s: what a smaller machine "
+            "that borrows some would take (with a recording of --working-set).",
+        ),
+    ] = None,
+    requests: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="With --serving: requests decoded together (default: 1)."
+        ),
+    ] = 1,
     explain: Annotated[
         int | None, typer.Option(metavar="N", help="Show advice N in full, with what to paste.")
     ] = None,
@@ -127,21 +142,25 @@ def advise(
     from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
 
     asked = with_run(question, recorded)
-    wanted = Serving(token_s=latency, memory_bytes=memory, link_bytes_per_s=link)
+    wanted = Serving(
+        token_s=latency, memory_bytes=memory, link_bytes_per_s=link, requests=requests
+    )
     if serving and beside is not None:
         raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
     if pairs is not None and beside is None:
         raise UsageError("--pairs is of --beside", hint="name the other run: --beside RUN")
     if not serving and wanted != Serving():
-        raise UsageError("--latency, --memory and --link are of serving", hint="add --serving")
+        raise UsageError(
+            "--latency, --memory, --link and --requests are of serving", hint="add --serving"
+        )
     with waiting("pricing the job with each change", is_quiet=as_json):
         predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
-        job = api.job_of(asked.job, asked.setup, catalogue=lambda: predictor.catalogue)
+        job = api.job_to_advise(asked, predictor)
         found = api.advised(
             job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
             beside=None if beside is None else api.job_of(JobSpec(run=beside)),
             pairs=() if pairs is None else read_pairs(pairs),
-            serving=wanted if serving else None,
+            serving=wanted if serving else None, borrow=borrow,
         )  # fmt: skip
     record = found.to_record()
     if as_json:

@@ -4,6 +4,7 @@ from .describe import described_job as described_job
 from .describe import setup_words as setup_words
 from .describe import stack_notes as stack_notes
 from .describe import transformer_units as transformer_units
+from .from_recording import program_so_far as program_so_far
 from .from_recording import script_notes as script_notes
 from .job import RUN_LOG_SD as RUN_LOG_SD
 from .job import VOLUME_BYTES_PER_S as VOLUME_BYTES_PER_S

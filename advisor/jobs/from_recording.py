@@ -92,8 +92,15 @@ def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
     if recording.status != "finished":
         raise RunError(
             f"run {recording.run_id} has no training steps and was not seen to its end",
-            hint="let it finish (advisor profile --continue), or mark steps with advisor.step()",
+            hint="let it finish (advisor profile --continue), or mark steps with advisor.step(); "
+            "advisor advise answers from what was seen",
         )
+    return program_so_far(recording)
+
+
+def program_so_far(recording: Recording) -> Job:
+    """Take what was seen of a program without steps as one step: all of it where it finished."""
+    is_whole = recording.status == "finished"
     busy_s = recording.duration_s if recording.busy_s is None else recording.busy_s
     cpu_s = recording.readings[-1].cpu_s if recording.readings else busy_s
     return Job(
@@ -102,7 +109,9 @@ def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
         program=Program(duration_s=busy_s, cpu_s=cpu_s, parallelism=max(cpu_s / busy_s, 0.05)),
         global_batch=1,
         total_steps=1.0,
-        total_source="the run finished by itself (certain)",
+        total_source="the run finished by itself (certain)"
+        if is_whole
+        else "as long as it was recorded: it was stopped",
         feed=_NO_FEED,
         measured=Measured(
             step_s=busy_s,

@@ -119,13 +119,27 @@ def explained_advice(record: Record, number: int, *, width: int = 80) -> list[st
 def _head(record: Record, width: int) -> list[str]:
     """Return what is judged, and on what."""
     now = record["now"]
+    if now is None:
+        return wrapped(_served_words(record["run"], record["advice"][0]["details"]), width)
     parts, cost = now["configuration"], now["cost_usd"]
     paid = "free" if cost["high"] == 0 else usd_text(cost["value"])
     place = "this machine" if parts[0]["pricing"] == "own" else pieces.offer_words(parts)
-    line = f"{record['run']} as it is: {pieces.time_text(now)}, {paid} on {place}."
+    seen = "as it is" if record["is_whole"] else "as far as it was recorded"
+    line = f"{record['run']} {seen}: {pieces.time_text(now)}, {paid} on {place}."
     if not record["meets_constraints"]:
         line += " That misses the constraints."
     return wrapped(line, width)
+
+
+def _served_words(run: str, details: Record) -> str:
+    """Return where a mixture is served, how fast, and for how much."""
+    line = f"{run} served on {details['place']}"
+    if details["price_usd_per_h"]:
+        line += (
+            f" ({usd_text(details['price_usd_per_h'])} an hour): "
+            f"{usd_text(details['usd_per_million_tokens'])} for a million tokens"
+        )
+    return f"{line}, {details['tokens_per_s']:.3g} tokens a second."
 
 
 def _item(place: int, one: Record, width: int) -> list[str]:
@@ -198,13 +212,15 @@ def cache_table(details: Mapping[str, Any]) -> list[str]:
     by_size: dict[int, dict[str, Mapping[str, Any]]] = {}
     for one in details["sizes"]:
         by_size.setdefault(one["cached"], {})[one["policy"]] = one
-    heads = ("experts", "GiB", *_COLUMNS, "ms/token")
+    shown = [one for one in _COLUMNS if any(one in row for row in by_size.values())]
+    heads = ("experts", "GiB", *shown, "ms/token")
     lines = ["", "Experts that are there when a token needs them, by policy:", ""]
     lines.append("".join(f"{head:>{_WIDTH}}" for head in heads).rstrip())
     for cached, row in sorted(by_size.items()):
         best = min(one["token_s"] for policy, one in row.items() if policy != "oracle")
         cells = [f"{cached}", f"{row['lru']['memory_bytes'] / GIB:.3g}"]
-        cells += [f"{row[policy]['hit_rate']:.1%}" for policy in _COLUMNS]
+        cells += [f"{row[policy]['hit_rate']:.1%}" for policy in shown]
         cells.append(f"{1e3 * best:.3g}")
         lines.append("".join(f"{cell:>{_WIDTH}}" for cell in cells))
-    return [*lines, "", "oracle knows every later token: no cache loads less."]
+    note = "oracle knows every later token: no cache loads less."
+    return [*lines, "", note] if "oracle" in shown else lines

@@ -225,7 +225,7 @@ def print_table(
     }  # fmt: skip
     counts = [np.bincount(layer.ravel(), minlength=args.experts) for layer in trace[:, warm:]]
     for way, size in cells:
-        misses = [1.0 - said[way, size].hit_rate] * len(trace)
+        misses = [args.top * (1.0 - said[way, size].hit_rate)] * len(trace)
         # What a round predicts is from the loads and the computing around it.
         pairs = [
             (mixture_of(shelf, args, one.compute_s, one.load_s).token_s(misses), one.token_s)

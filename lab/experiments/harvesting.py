@@ -27,7 +27,13 @@ from advisor.collectors.format.recording import read_touched
 from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory
 from advisor.lab import frame
 from advisor.planners.core.errors import MIB
-from advisor.planners.systems.working_set import PAGE_BYTES, TouchedWindow, curve_of, harvest
+from advisor.planners.systems.working_set import (
+    PAGE_BYTES,
+    TouchedWindow,
+    borrow,
+    curve_of,
+    harvest,
+)
 
 HOT, WARM, COLD = 64 * MIB, 16 * MIB, 160 * MIB
 ROUND_S = 8.0  # every page of the warm part is read once in so long
@@ -195,6 +201,11 @@ def main() -> None:
             "cold part": (float(HOT + WARM + SPARE), 0.0),
             "warm part too": (float(HOT + SPARE), WARM / ROUND_S / PAGE_BYTES),
         }
+        # A machine short of memory, as ``advise`` says what the rest costs to borrow.
+        short = float(HOT + WARM // 2 + SPARE)
+        lent = borrow(windows, short - SPARE, fault_s=one)
+        if lent is not None:
+            limits |= {"half of the warm part": (short, lent.loss_fraction / one)}
         if found is not None:
             back = found.loss_fraction / one
             limits = {"as advised": (found.limit_bytes, back), **limits}

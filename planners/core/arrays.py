@@ -357,7 +357,8 @@ def passed_layers_share(shapes: Shapes, layouts: Layouts) -> Floats:
 
 # Deviation of an expert's share of the tokens, over what drawing experts at random would leave of
 # one token's: routers under a balancing loss load the fullest of 64 experts, 6 a token, 1.5 to 1.7
-# times the mean (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024, table 2).
+# times the mean (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024, table 2, as two of us
+# remember it: nowhere here to look it up).
 _EXPERT_SPREAD: Final = 0.08
 # Expected largest of 1, 2, 4, ... normal numbers.
 _LARGEST: Final = (0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.827)

@@ -28,8 +28,11 @@ from .expert_caching import cache_sizes as cache_sizes
 from .expert_caching import che_hit_rate as che_hit_rate
 from .expert_caching import gated_expert_bytes as gated_expert_bytes
 from .expert_caching import lru as lru
+from .expert_caching import met_experts as met_experts
 from .expert_caching import oracle as oracle
 from .expert_caching import smallest_within as smallest_within
+from .expert_caching import together as together
+from .expert_caching import unrecorded_sizes as unrecorded_sizes
 from .hydrozoa import Billing as Billing
 from .hydrozoa import ElasticPlan as ElasticPlan
 from .hydrozoa import NoiseScale as NoiseScale
@@ -98,8 +101,10 @@ from .switchflow import shared_rates as shared_rates
 from .switchflow import sharer as sharer
 from .working_set import FAULT_S as FAULT_S
 from .working_set import MOST_LOSS as MOST_LOSS
+from .working_set import Borrowed as Borrowed
 from .working_set import Harvest as Harvest
 from .working_set import TouchedWindow as TouchedWindow
+from .working_set import borrow as borrow
 from .working_set import harvest as harvest
 from .zorse import AsymmetricPlan as AsymmetricPlan
 from .zorse import GroupedPipeline as GroupedPipeline

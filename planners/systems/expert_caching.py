@@ -37,6 +37,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import PlanningError, check_counts, check_not_negative, check_positive
 
+# Experts that are needed together, by layer and step.
+Steps = Sequence[Sequence[NDArray[np.int64]]]
+# The same of one layer.
+LayerSteps = Sequence[NDArray[np.int64]] | NDArray[np.int64]
 Policy = Literal["lru", "lfu", "periodic", "learned", "oracle"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 # Tokens between two choices of the periodic rule: perplexity stayed flat for 20 to 40 (eMoE).
@@ -143,7 +147,7 @@ def oracle(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
 def periodic(
     accesses: ArrayLike, capacity: int, *, top: int, period: int = PERIOD, warm: int = 0
 ) -> Served:
-    """Return what a cache does that is filled anew every ``period`` tokens.
+    """Return what a cache does that is filled anew every ``period`` tokens, in no time.
 
     ``top``: experts that each token uses, k; ``period``: [tokens].
     """
@@ -154,14 +158,74 @@ def periodic(
     for begin in range(0, len(order), top * period):
         stretch = order[begin : begin + top * period]
         hits += sum(expert in kept for expert in stretch[max(warm - begin, 0) :])
-        counts = np.bincount(stretch)
-        most = np.argsort(-counts, kind="stable")[:capacity]
-        chosen = {int(one) for one in most if counts[one]}
-        chosen |= set(sorted(kept - chosen)[: capacity - len(chosen)])
+        chosen = _most_used(stretch, kept, capacity)
         if warm <= begin + top * period < len(order):
-            ahead += len(chosen - kept)
-        kept = chosen
+            ahead += len(set(chosen) - kept)
+        kept = set(chosen)
     return _counted(order, hits, warm, ahead)
+
+
+def _most_used(stretch: Sequence[int], kept: set[int], capacity: int) -> list[int]:
+    """Return what a period keeps, the most used first; what is there stays where room is left."""
+    counts = np.bincount(stretch)
+    most = np.argsort(-counts, kind="stable")[:capacity]
+    chosen = [int(one) for one in most if counts[one]]
+    return chosen + sorted(kept - set(chosen))[: capacity - len(chosen)]
+
+
+def loaded_ahead(
+    mixture: Mixture, steps: Steps, capacity: int, *, period: int = PERIOD, warm: int = 0
+) -> tuple[Served, float]:
+    """Return what the periodic rule does over a real link, and a token's latency [s].
+
+    What a period brings in comes while tokens are computed, the most used of all layers first. An
+    expert that is needed before is loaded at once, and the token waits: only that shows.
+
+    ``steps``: the experts that are needed, by layer and token; ``warm``: [tokens].
+    """
+    load_s = mixture.expert_bytes / mixture.link_bytes_per_s
+    kept: list[set[int]] = [set() for _ in steps]
+    chosen: list[set[int]] = [set() for _ in steps]
+    coming: dict[tuple[int, int], None] = {}  # in order
+    accesses = hits = loads = 0
+    idle_s = 0.0
+
+    def arrive(layer: int, expert: int) -> None:
+        del coming[layer, expert]
+        if len(kept[layer]) >= capacity:
+            kept[layer].remove(min(kept[layer] - chosen[layer]))
+        kept[layer].add(expert)
+
+    for at in range(len(steps[0])):
+        if at and at % period == 0:
+            ranked = [
+                _most_used([int(e) for one in layer[at - period : at] for e in one], own, capacity)
+                for layer, own in zip(steps, kept, strict=True)
+            ]
+            chosen = [set(one) for one in ranked]
+            wanted = [(k, layer) for layer, one in enumerate(ranked) for k in range(len(one))]
+            coming = {
+                (layer, ranked[layer][k]): None
+                for k, layer in sorted(wanted) if ranked[layer][k] not in kept[layer]
+            }  # fmt: skip
+        for layer, of_layer in enumerate(steps):
+            idle_s += mixture.compute_s / len(steps)
+            while coming and idle_s >= load_s:
+                idle_s -= load_s
+                loads += at >= warm
+                arrive(*next(iter(coming)))
+            idle_s *= bool(coming)
+            needed = [int(one) for one in of_layer[at]]
+            missed = [one for one in needed if one not in kept[layer]]
+            for one in missed:
+                if (layer, one) in coming:
+                    arrive(layer, one)
+            if at >= warm:
+                accesses, hits = accesses + len(needed), hits + len(needed) - len(missed)
+                loads += len(missed)
+    served = Served(accesses=accesses, hits=hits, loads=loads)
+    judged = max(len(steps[0]) - warm, 1)
+    return served, mixture.compute_s + load_s * (accesses - hits) / judged
 
 
 def che_hit_rate(popularity: ArrayLike, capacity: float) -> float:
@@ -263,32 +327,31 @@ class UseForecast:
     experts: int
     weights: NDArray[np.float64]  # (features, experts)
 
-    def expected(self, tokens: ArrayLike) -> NDArray[np.float64]:
+    def expected(self, steps: LayerSteps) -> NDArray[np.float64]:
         """Return the expected discounted use of each expert after each access.
 
-        ``tokens``: shape (tokens, k).
+        ``steps``: the experts of each token, or of the tokens that are computed together.
 
         Returns
         -------
-        ndarray of shape (tokens x k, experts)
+        ndarray of shape (accesses, experts)
             The router names all experts of a token at once: those still to come in this token
             are expected above all others.
         """
-        order = np.asarray(tokens)
-        top = order.shape[1]
-        found = np.repeat(_features(_uses(order, self.experts)) @ self.weights, top, axis=0)
-        for done in range(top - 1):
-            rows = np.arange(done, len(found), top)
-            found[rows[:, None], order[:, done + 1 :]] += _AT_ONCE
+        sizes = [len(one) for one in steps]
+        used = _features(_uses(steps, self.experts)) @ self.weights
+        found: NDArray[np.float64] = np.repeat(used, sizes, axis=0)
+        row = 0
+        for one in steps:
+            for done in range(len(one)):
+                found[row, one[done + 1 :]] += _AT_ONCE
+                row += 1
         return found
 
 
-def learn(tokens: ArrayLike, experts: int) -> UseForecast:
-    """Fit the forecast to a trace of one layer.
-
-    ``tokens``: shape (tokens, k).
-    """
-    used = _uses(np.asarray(tokens), experts)
+def learn(steps: LayerSteps, experts: int) -> UseForecast:
+    """Fit the forecast to a trace of one layer, as ``UseForecast.expected`` takes it."""
+    used = _uses(steps, experts)
     later = np.zeros_like(used)
     for at in range(len(used) - 2, -1, -1):
         later[at] = used[at + 1] + GAMMA * later[at + 1]
@@ -299,11 +362,12 @@ def learn(tokens: ArrayLike, experts: int) -> UseForecast:
     )
 
 
-def _uses(tokens: NDArray[np.int64], experts: int) -> NDArray[np.float64]:
-    if tokens.ndim != 2 or (tokens.size and not 0 <= tokens.min() <= tokens.max() < experts):
-        raise ValueError(f"experts below {experts} by token, got shape {tokens.shape}")
-    used = np.zeros((len(tokens), experts))
-    np.add.at(used, (np.arange(len(tokens))[:, None], tokens), 1.0)
+def _uses(steps: LayerSteps, experts: int) -> NDArray[np.float64]:
+    used = np.zeros((len(steps), experts))
+    for row, one in zip(used, steps, strict=True):
+        if one.ndim != 1 or (one.size and not 0 <= one.min() <= one.max() < experts):
+            raise ValueError(f"experts below {experts} by token, got shape {one.shape}")
+        np.add.at(row, one, 1.0)
     return used
 
 
@@ -329,18 +393,20 @@ def _features(used: NDArray[np.float64]) -> NDArray[np.float64]:
 # ==================  ============================================================================
 # ``expert_bytes`` S  of one expert's weights. [bytes]
 # ``link``        b   bytes per second from where the experts lie to the device. [bytes/s]
-# ``overlap_s``       of a load that is hidden behind computing. [s]
 # ``compute_s``       one token with every expert on the device. [s]
 # ``cached``      C   experts a layer that stay there
 # ``hit_rate``    h   of the accesses of a layer [fraction]
+# ``requests``        decoded together: a step gives each of them a token, and needs the experts of
+#                     any of them once
 # ==================  ============================================================================
 #
 #     S of a gated layer  3 x hidden x inner x bytes a weight
-#     token_s             compute + sum over layers  k x loads per access x max(0, S / b - overlap)
+#     token_s             compute + sum over layers  loads that are waited for x S / b
 #     memory              dense + layers x C x S
 #
-# where loads per access = 1 - h for caches that load on a miss. A load ahead of use (the periodic
-# rule) takes the link as well and is counted like a miss: an upper bound where it is hidden.
+# where (1 - h) of the accesses are waited for in caches that load on a miss. A load ahead of use
+# (the periodic rule) is hidden as far as the link is idle while tokens are computed, which
+# ``loaded_ahead`` replays.
 #
 # Published checks (eMoE, arXiv 2503.06823): Mixtral-8x7B's expert is 352 MB and takes 11 to 14 ms
 # over 25 to 32 GB/s; with every access a miss, two experts in 32 layers, a token takes 0.7 to 0.9
@@ -380,17 +446,13 @@ class Mixture:
     dense_bytes: float
     compute_s: float  # one token with everything on the device [s]
     link_bytes_per_s: float  # over which experts come [bytes/s]
-    overlap_s: float = 0.0  # of each load that is hidden [s]
 
     def __post_init__(self) -> None:
         check_counts("experts", experts=self.experts, top=self.top, layers=self.layers)
         check_positive(
             "experts", expert_bytes=self.expert_bytes, link_bytes_per_s=self.link_bytes_per_s
         )
-        check_not_negative(
-            "experts", dense_bytes=self.dense_bytes, compute_s=self.compute_s,
-            overlap_s=self.overlap_s,
-        )  # fmt: skip
+        check_not_negative("experts", dense_bytes=self.dense_bytes, compute_s=self.compute_s)
         if self.top > self.experts:
             raise PlanningError(
                 f"{self.top} experts a token of {self.experts} are out of range",
@@ -398,11 +460,10 @@ class Mixture:
                 exit_code=2,
             )
 
-    def token_s(self, loads_per_access: Sequence[float]) -> float:
-        """Return the latency of a token, given the loads of each layer [s]."""
-        check_not_negative("layer", loads_per_access=np.asarray(loads_per_access, float))
-        visible_s = max(0.0, self.expert_bytes / self.link_bytes_per_s - self.overlap_s)
-        return self.compute_s + self.top * visible_s * float(sum(loads_per_access))
+    def token_s(self, loads: Sequence[float]) -> float:
+        """Return the latency of a token, given the loads that each layer waits for [s]."""
+        check_not_negative("layer", loads=np.asarray(loads, float))
+        return self.compute_s + self.expert_bytes / self.link_bytes_per_s * float(sum(loads))
 
     def memory_bytes(self, cached: float) -> float:
         """Return what the device holds with so many experts a layer [bytes]."""
@@ -421,47 +482,96 @@ class CacheSize:
     memory_bytes: float
 
 
+def together(trace: NDArray[np.int64], requests: int) -> Steps:
+    """Return the experts that each step needs where so many requests are decoded together.
+
+    ``trace``: (layers, tokens, top); it is cut into as many stretches, one a request.
+
+    Raises PlanningError if ``requests`` is not a count.
+    """
+    check_counts("requests", requests=requests)
+    layers, tokens, top = trace.shape
+    steps = tokens // requests
+    cut = trace[:, : steps * requests].reshape(layers, requests, steps, top)
+    if requests == 1:
+        return [list(layer) for layer in cut[:, 0]]
+    return [[np.unique(layer[:, at]) for at in range(steps)] for layer in cut]
+
+
 def cache_sizes(
     mixture: Mixture,
     trace: NDArray[np.int64],
     policies: Sequence[Policy],
     *,
     before: NDArray[np.int64],
+    requests: int = 1,
 ) -> tuple[CacheSize, ...]:
     """Return what every policy makes of every size of the cache.
 
     ``trace``: (layers, tokens, top); the experts of every token; what is judged; ``before``: an
-    earlier trace, which fills the caches and teaches the learned policy.
+    earlier trace, which fills the caches and teaches the learned policy; ``requests``: decoded
+    together.
 
     Raises PlanningError if the trace is not the mixture's.
     """
-    for one in (before, trace):
+    for part in (before, trace):
         shape = (mixture.layers, mixture.top)
-        if one.ndim != 3 or (one.shape[0], one.shape[2]) != shape or not one.shape[1]:
+        if part.ndim != 3 or (part.shape[0], part.shape[2]) != shape or not part.shape[1]:
             raise PlanningError(
-                f"a trace of shape {one.shape} is not of {shape[0]} layers and {shape[1]} experts",
+                f"a trace of shape {part.shape} is not of {shape[0]} layers, {shape[1]} experts",
                 hint="profile the script again",
             )
-    whole = np.concatenate([before, trace], axis=1)
-    warm = before.shape[1] * mixture.top
+    earlier, later = together(before, requests), together(trace, requests)
+    whole = [[*a, *b] for a, b in zip(earlier, later, strict=True)]
+    warm, judged = len(earlier[0]), len(later[0])
     found = []
     for policy in policies:
         expected = [
-            learn(earlier, mixture.experts).expected(layer) if policy == "learned" else None
-            for earlier, layer in zip(before, whole, strict=True)
+            learn(a, mixture.experts).expected(layer) if policy == "learned" else None
+            for a, layer in zip(earlier, whole, strict=True)
         ]
         for cached in _sizes(mixture):
-            served = [
-                _served(policy, layer, cached, mixture.top, ahead, warm)
-                for layer, ahead in zip(whole, expected, strict=True)
-            ]
+            if policy == "periodic":
+                of_all, token_s = loaded_ahead(mixture, whole, cached, warm=warm)
+                served = [of_all]
+            else:
+                served = [
+                    _served(policy, layer, cached, ahead, warm)
+                    for layer, ahead in zip(whole, expected, strict=True)
+                ]
+                token_s = mixture.token_s([one.loads / judged for one in served])
             found.append(CacheSize(
                 policy=policy, cached=cached,
                 hit_rate=sum(one.hits for one in served) / sum(one.accesses for one in served),
-                token_s=mixture.token_s([one.loads_per_access for one in served]),
-                memory_bytes=mixture.memory_bytes(cached),
+                token_s=token_s, memory_bytes=mixture.memory_bytes(cached),
             ))  # fmt: skip
     return tuple(found)
+
+
+def met_experts(experts: int, top: int, requests: int) -> float:
+    """Return how many experts of a layer a step meets, each as likely as another.
+
+    >>> met_experts(8, 2, 1), round(met_experts(8, 2, 16), 1)
+    (2.0, 7.9)
+    """
+    return experts * (1.0 - (1.0 - top / experts) ** requests)
+
+
+def unrecorded_sizes(mixture: Mixture, *, requests: int = 1) -> tuple[CacheSize, ...]:
+    """Return what a cache makes of every size where no routing was recorded.
+
+    Each expert is taken to be as likely as another, whatever came before: then any cache of C
+    finds C of the experts, and knowing more (some are popular, routing sticks) only helps.
+    """
+    met = met_experts(mixture.experts, mixture.top, requests)
+    return tuple(
+        CacheSize(
+            policy="lru", cached=cached, hit_rate=cached / mixture.experts,
+            token_s=mixture.token_s([met * (1.0 - cached / mixture.experts)] * mixture.layers),
+            memory_bytes=mixture.memory_bytes(cached),
+        )
+        for cached in _sizes(mixture)
+    )  # fmt: skip
 
 
 def smallest_within(
@@ -485,12 +595,10 @@ def _sizes(mixture: Mixture) -> list[int]:
 
 
 def _served(
-    policy: Policy, layer: NDArray[np.int64], cached: int, top: int,
+    policy: Policy, layer: Sequence[NDArray[np.int64]], cached: int,
     expected: NDArray[np.float64] | None, warm: int,
 ) -> Served:  # fmt: skip
-    order = layer.ravel()
-    if policy == "periodic":
-        return periodic(order, cached, top=top, warm=warm)
+    order, count = np.concatenate(layer), sum(len(one) for one in layer[:warm])
     if expected is not None:
-        return foreseen(order, cached, expected, warm=warm)
-    return {"lru": lru, "lfu": lfu, "oracle": oracle}[policy](order, cached, warm=warm)
+        return foreseen(order, cached, expected, warm=count)
+    return {"lru": lru, "lfu": lfu, "oracle": oracle}[policy](order, cached, warm=count)

@@ -93,6 +93,16 @@ class Harvest:
         return max(0.0, self.resident_bytes - self.limit_bytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borrowed:
+    """What a program pays that has less memory than it touches: the rest lies elsewhere."""
+
+    age_s: float  # pages untouched for so long lie elsewhere [s]
+    borrowed_bytes: float  # of what it holds at most [bytes]
+    loss_fraction: float  # waited for pages, over the time of running
+    is_least: bool  # less memory than the shortest window touched: it may be more
+
+
 def curve_of(windows: Sequence[TouchedWindow]) -> TouchedCurve:
     """Return the mean memory touched by windows of each length.
 
@@ -144,6 +154,39 @@ def harvest(
         touched_bytes=touched,
         loss_fraction=float(losses[good[0]]),
     )
+
+
+def borrow(
+    windows: Sequence[TouchedWindow], memory_bytes: float, *, fault_s: float,
+    bytes_per_s: float = np.inf,
+) -> Borrowed | None:  # fmt: skip
+    """Return what a program pays in time that is left with ``memory_bytes`` of its own.
+
+    The kernel keeps what was touched last: pages that are older than the age whose windows fill
+    the memory come back at Denning's rate, each for ``fault_s`` [s] and its way over a link of
+    ``bytes_per_s``. None where no window was recorded.
+
+    Raises PlanningError if an amount makes no sense.
+    """
+    check_positive(
+        "borrowing", memory_bytes=memory_bytes, fault_s=fault_s, bytes_per_s=bytes_per_s
+    )
+    curve = curve_of(windows)
+    if not curve.window_s.size:
+        return None
+    resident = max(one.resident_bytes for one in windows)
+    page_s = fault_s + PAGE_BYTES / bytes_per_s
+    # The age whose windows fill the memory, and the slope there: a chord's is that of its middle.
+    ages = np.append(0.0, curve.window_s)
+    age_s = float(np.interp(memory_bytes, np.append(0.0, curve.touched_bytes), ages))
+    rate = float(np.interp(age_s, 0.5 * (ages[1:] + ages[:-1]), curve.return_bytes_per_s()))
+    if memory_bytes >= resident:
+        rate = 0.0  # nothing lies elsewhere
+    return Borrowed(
+        age_s=age_s, borrowed_bytes=max(0.0, resident - memory_bytes),
+        loss_fraction=rate / PAGE_BYTES * page_s,
+        is_least=memory_bytes < float(curve.touched_bytes[0]),
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------

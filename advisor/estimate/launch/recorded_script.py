@@ -198,9 +198,10 @@ def parallel_file(
 
     ``spread_by``: what the script does so already; those lines are left out.
     """
-    text = "# one device: the script as it is\n" if layout.devices == 1 else _SETUP
-    if layout.devices > 1 and spread_by == _spread_in(layout):
-        text = ""
+    is_spread = spread_by == _spread_in(layout)
+    text = "# one device: the script as it is\n"
+    if layout.devices > 1:
+        text = "" if is_spread else _SETUP
     text += _mesh(layout)
     if layout.tp > 1:
         text += tensor_parallel_plan(parts)
@@ -210,7 +211,6 @@ def parallel_file(
         text += _SAVE_ON_HOST
     if layout.pp > 1:
         return text + _pipelined(parts, layout, stages)
-    is_spread = spread_by == _spread_in(layout)
     if layout.zero_stage == 3:
         return text if is_spread else text + _fully_sharded(parts, layout)
     if layout.dp > 1 and not is_spread:
