@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.catalogue.containers import container_of, container_offers
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
@@ -31,8 +32,10 @@ from advisor.report.simulation import elastic
 from advisor.simulate.elastic import (
     ElasticQuestion,
     JobFigures,
+    WorkerContainer,
     elastic_answer,
     figures_of,
+    over_phases,
     question_of,
 )
 
@@ -237,7 +240,7 @@ def test_a_recorded_noise_scale_is_used_and_the_job_keeps_its_own_length(
     job = replace(make_job(total_steps=5_004.0), noise=noise)
     known = figures_of(Predictor(), job, "aws:g5.xlarge", [1, 2])
     (phase,) = asked(known).phases
-    assert phase.noise_batch == 512.0
+    assert phase.noise_batch == pytest.approx(512.0)
     # At its own batch the job takes as many samples as it does.
     own = float(phase.needed_samples(np.array([known.batch]))[0])
     assert own == pytest.approx(job.total_steps * job.global_batch)
@@ -246,10 +249,97 @@ def test_a_recorded_noise_scale_is_used_and_the_job_keeps_its_own_length(
     record = elastic_answer(asked(known)).to_record()
     assert record["noise_scale_source"] == "recorded"
     assert record["noise_scale_recorded"] == asdict(noise)
-    assert asked(known, noise=(300.0, 300.0)).phases[0].noise_batch == 300.0
+    assert asked(known, noise=(300.0, 300.0)).phases[0].noise_batch == pytest.approx(300.0)
     unknown = elastic_answer(asked(replace(known, noise=None))).to_record()
     assert unknown["noise_scale_source"] == "unknown"
     assert unknown["noise_scale_samples"] == [None]
     said = [" ".join(str(one) for one in elastic(each)) for each in (record, unknown)]
     assert "512 samples (400 to 700), of 80 recorded steps" in said[0]
     assert "unknown, so the batch stays" in said[1]
+
+
+def test_a_growing_batch_is_not_credited_to_elastic_workers() -> None:
+    """Both sides take the best batch of each phase; what that saves is said apart."""
+    plan = elastic_plan(PHASES, SCALING, BILLING, batch=256, batches=BATCHES, resize_s=60.0)
+    assert plan.fixed is not None
+    assert plan.constant is not None
+    best = min(
+        sum(
+            min(
+                float(phase.needed_samples(np.array(float(b)))) / b
+                * (0.02 + 0.004 * b / count + sync) for b in BATCHES
+            )
+            for phase in PHASES
+        ) * count
+        for count, sync in zip(SCALING.workers, SCALING.sync_s, strict=True)
+    )  # fmt: skip
+    assert plan.fixed.cost_usd == pytest.approx(best * 3.0 / HOUR, rel=1e-3)
+    assert plan.fixed.cost_usd <= plan.constant.cost_usd
+    assert plan.saving_fraction == pytest.approx(1 - plan.elastic.cost_usd / plan.fixed.cost_usd)
+    if plan.elastic.resizes == 0:
+        assert plan.saving_fraction == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_change_of_layout_is_paid_like_a_resize() -> None:
+    """Counts that keep the state alike are reached more cheaply than those that do not."""
+    moved = replace(SCALING, layouts=("a", "a", "b", "b"), relayout_s=500.0)
+    pauses = moved.resizes_s(60.0)
+    assert pauses[0, 1] == pauses[2, 3] == 60.0
+    assert pauses[1, 2] == pauses[0, 3] == 560.0
+    near, far = (
+        elastic_plan(PHASES, one, BILLING, batch=256, batches=BATCHES, deadline_s=4_000.0)
+        for one in (SCALING, moved)
+    )
+    assert far.elastic.cost_usd >= near.elastic.cost_usd
+    with pytest.raises(ValueError, match="layouts"):
+        replace(SCALING, layouts=("a",))
+
+
+def test_layouts_of_a_job_that_change_with_the_count_are_known(
+    make_job: Callable[..., Job],
+) -> None:
+    found = figures_of(Predictor(), make_job(total_steps=5_004.0), "aws:g5.xlarge", [1, 2, 4])
+    assert found.scaling.layouts == ()  # a small network lies alike on every count
+    assert found.vcpus == 4
+    assert found.accelerator
+
+
+@given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=5), st.integers(1, 9))
+def test_the_noise_scale_goes_through_what_was_recorded(points: list[float], phases: int) -> None:
+    found = over_phases(points, phases)
+    assert len(found) == phases
+    assert min(points) * (1 - 1e-9) <= min(found) <= max(found) <= max(points) * (1 + 1e-9)
+    assert found[0] == pytest.approx(points[0])
+    if phases > 1:
+        assert found[-1] == pytest.approx(points[-1])
+
+
+@given(
+    st.sampled_from(sorted(container_offers())), st.floats(0.25, 8), st.floats(0.5, 30),
+    st.floats(1, 7200), st.integers(1, 6),
+)  # fmt: skip
+def test_containers_are_billed_for_what_they_are_given(
+    name: str, vcpus: float, gib: float, time_s: float, workers: int
+) -> None:
+    offer = container_offers()[name]
+    held = WorkerContainer(offer=offer, vcpus=vcpus, gib=gib, coordinator=(0.25, 0.5)).billing(0.0)
+    paid = billed_cost_usd([workers], [time_s], held)
+    seconds = max(time_s, offer.minimum_s)
+    a_worker = vcpus * offer.vcpu_usd_per_h + gib * offer.gib_usd_per_h
+    beside = 0.25 * offer.vcpu_usd_per_h + 0.5 * offer.gib_usd_per_h
+    least = (workers * a_worker + beside) * seconds / HOUR
+    assert least * (1 - 1e-9) <= paid
+    assert paid <= least + (workers * a_worker + beside) * offer.quantum_s / HOUR + 1e-9
+
+
+def test_containers_that_nobody_offers_are_refused() -> None:
+    with pytest.raises(UsageError, match="no containers are called"):
+        container_of("lambda:4x8", vcpus=1, gib=1)
+    with pytest.raises(UsageError, match="cannot read"):
+        container_of("aws-fargate:4", vcpus=1, gib=1)
+    with pytest.raises(UsageError, match="no accelerator"):
+        container_offers()["aws-fargate"].usd_per_h(4, 16, "L4")
+    with pytest.raises(UsageError, match="at most"):
+        container_offers()["aws-fargate"].usd_per_h(64, 16)
+    held = container_offers()["gcp-cloud-run"]
+    assert held.usd_per_h(4, 16, "L4") > held.usd_per_h(4, 16)

@@ -146,6 +146,17 @@ def test_the_deviation_narrows_with_runs_and_grows_with_distance() -> None:
     assert log_sd([0.3, -0.3, 0.3], [0.3, 0.1]) > log_sd([0.02, 0.02, 0.02], [0.3, 0.1])
 
 
+def test_what_was_off_once_in_a_while_may_be_again() -> None:
+    """A run in ten that took twice as long moves nothing, but is not forgotten."""
+
+    def log_sd(wild: float) -> float:
+        fit = fit_own_runs(a_fit([0.01, -0.01, 0.0] * 3 + [wild]))
+        return fit.log_sd(np.array([0.3, 0.1]), 0.8, np.ones(10))
+
+    assert log_sd(math.log(2)) > 0.9 * math.log(2) / math.sqrt(10)
+    assert log_sd(math.log(2)) > 3 * log_sd(0.0)
+
+
 def test_shapes_that_do_not_match_are_a_programmers_mistake() -> None:
     with pytest.raises(ValueError, match="shapes"):
         replace(a_fit([0.1, 0.2]), device_slopes=np.ones(3))

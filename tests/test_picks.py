@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -268,6 +269,9 @@ def test_the_answer_is_one_screen(make_job: MakeJob, predictor: Predictor, steps
         assert len(lines) <= recommendation.SCREEN_LINES
         assert max(map(len, lines)) <= width
         assert any(are_choices)
+        # What the sentences point to stands in the table.
+        for told in re.findall(r"\(#(\d+)\)", " ".join(answer["summary"])):
+            assert any(line.startswith(f"{told:>4} ") for line in lines), told
 
 
 def test_a_row_explains_itself_and_an_unknown_one_says_which_there_are(

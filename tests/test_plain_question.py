@@ -20,7 +20,7 @@ from advisor.estimate.knowledge import layout_model
 from advisor.estimate.knowledge.layout_model import load, software_of, usual_stack
 from advisor.estimate.ways import data_parallel
 from advisor.jobs import job_from_spec
-from advisor.jobs.describe import described_job, restacked
+from advisor.jobs.describe import as_commonly_run, described_job, restacked
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.score.asked import Typed, answers, ask_rows, predictor
 from advisor.machines.cluster import one_group
@@ -180,6 +180,21 @@ def test_what_is_said_beside_a_stack_wins() -> None:
     setup = restacked(DEFAULT_SETUP, {"stack": "torchtitan", "kernels": "eager"})
     assert (setup.kernels, setup.gradients) == ("eager", "fp32")
     assert restacked(setup, {"overlaps": False}).stack == "torchtitan"
+
+
+@pytest.mark.parametrize(
+    "typed", [{"gradients": "fp32"}, {"overlaps": True}, {"kernels": "eager"}]
+)
+def test_what_is_typed_wins_over_an_assumed_stack_be_it_the_default(typed: dict[str, Any]) -> None:
+    """``--gradients fp32`` in a Megatron nobody named reduces in fp32; unsaid, its own width."""
+    spec, (name, value) = JobSpec(layers=2, hidden=64, heads=2), *typed.items()
+    assumed = []
+    for request in (SetupRequest(**typed), SetupRequest()):
+        work = job_from_spec(spec, request).work
+        assert work is not None
+        assumed.append(getattr(as_commonly_run(work, "megatron-lm").setup, name))
+    assert assumed == [value, STACKS["megatron-lm"].setup[name]]
+    assert value == getattr(DEFAULT_SETUP, name) != assumed[1]
 
 
 def test_a_split_model_runs_in_megatron_and_adapters_on_the_trainer_where_nobody_says() -> None:

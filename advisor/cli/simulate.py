@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from advisor.ask import Question
 from advisor.cli.options import (
     BYTES,
     COUNT,
     HOURS,
+    JOB,
     RATE,
     SECONDS,
+    SETUP,
     SHARE,
     USD,
     Plot,
     PlotCommand,
+    asks,
     check_drawable,
     quantity,
     show_plot,
@@ -33,12 +37,11 @@ from advisor.quantities import parse_seconds
 
 if TYPE_CHECKING:
     from advisor.answer import Recommendation
-    from advisor.ask import Question
     from advisor.estimate import PeerGroup, Predictor
     from advisor.jobs import Job
     from advisor.planners.systems import FirstMinutes, Peers
     from advisor.show import Chart
-    from advisor.simulate import ClusterComparison, JobFigures
+    from advisor.simulate import ClusterComparison, JobFigures, WorkerContainer
 
 
 # ------------------------------------------------------------------------------------------
@@ -254,20 +257,33 @@ def availability(
 # ``advisor simulate elastic``: plan workers that join and leave.
 
 
+@asks(JOB, ("catalogue", "overrides"), SETUP)
 def elastic(
-    run: Annotated[
-        str | None,
-        typer.Option(
-            help="Recorded run whose length, batch and steps are taken: its name, part of it, its "
-            "folder, or `latest`. Goes with --on.",
-            show_default=False,
-        ),
-    ] = None,
+    question: Question,
+    *,
     on: Annotated[
         str | None,
         typer.Option(
             "--on",
-            help="Machine type of a worker, with --run: g5.xlarge or aws:g5.xlarge.",
+            help="Machine type of a worker, for a job that is named (--run, --model, ...): "
+            "g5.xlarge or aws:g5.xlarge.",
+            show_default=False,
+        ),
+    ] = None,
+    container: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:VCPUSxGIB]",
+            help="Run workers in containers billed by size and second, computing as those of --on "
+            "do: aws-fargate, aws-fargate-arm or gcp-cloud-run (default size: that machine's).",
+            show_default=False,
+        ),
+    ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VCPUSxGIB",
+            help="Size of a container that coordinates the workers, with --container: 1x2.",
             show_default=False,
         ),
     ] = None,
@@ -281,9 +297,6 @@ def elastic(
             min=1, help="Phases of the training run, such as epochs.", show_default=False
         ),
     ] = None,
-    batch: Annotated[
-        float | None, typer.Option(help="Global batch size of the job.", show_default=False)
-    ] = None,
     sample_time: Annotated[
         float | None,
         quantity(SECONDS, "--sample-time", help="Time of one sample on one worker, e.g. 4ms."),
@@ -294,11 +307,18 @@ def elastic(
     noise: Annotated[
         str | None,
         typer.Option(
-            help="Gradient noise scale in samples, of the FIRST:LAST phase (default: that of the "
-            "recorded gradients, if known).",
+            help="Gradient noise scale in samples at points of the training, FIRST:...:LAST, or "
+            "the runs that were recorded there, in order (default: that of the recorded "
+            "gradients, if known).",
             show_default=False,
         ),
     ] = None,
+    noise_growth: Annotated[
+        float,
+        typer.Option(
+            min=1.0, help="How many times its recorded value the noise scale has at the end."
+        ),
+    ] = 1.0,
     batches: Annotated[str, typer.Option(help="Other batch sizes to try, comma-separated.")] = "",
     workers: Annotated[
         str, typer.Option(help="Worker counts to choose from, comma-separated.")
@@ -367,26 +387,32 @@ def elastic(
 ) -> None:
     """Plan when workers join and leave; compare with a fixed number.
 
-    With --run and --on the job's figures are the recording's, on these machines; what is given
-    besides stands in their place.
+    With a job (--run, --model, ...) and --on its figures are the estimate's, on these machines;
+    what is given besides stands in their place.
     """
     from advisor.simulate import elastic_answer, question_of
+
+    spec = question.job
+    is_named = spec.names_a_job or spec.runs is not None
+    batch = None if is_named else spec.batch
 
     counts = [int(count) for count in _numbers("--workers", workers)]
     by_hand = {
         "--samples": samples, "--phases": phases, "--batch": batch, "--sample-time": sample_time,
         "--price": price,
     }  # fmt: skip
-    known = None if run is None else _figures(run, on, counts)
+    known = _figures(question, on, counts) if is_named else None
     if known is None:
         missing = [flag for flag, value in by_hand.items() if value is None]
         if missing or on is not None:
-            what = "--on needs a run" if not missing else f"not given: {', '.join(missing)}"
+            what = "--on needs a job" if not missing else f"not given: {', '.join(missing)}"
             raise UsageError(what, hint="take them from a recording: --run latest --on g5.xlarge")
-    question = question_of(
+    asked = question_of(
         samples=samples,
         phases=int(_first(phases, None if known is None else known.phases)),
         noise=_noise(noise),
+        noise_growth=noise_growth,
+        container=_container(container, coordinator, known),
         batch=_first(batch, None if known is None else known.batch),
         batches=_numbers("--batches", batches),
         workers=counts,
@@ -403,22 +429,45 @@ def elastic(
         known=known,
     )
     with waiting("planning", is_quiet=as_json):
-        answer = elastic_answer(question)
+        answer = elastic_answer(asked)
     show(answer.to_record(), answer.charts, plot, as_json, "elastic")
 
 
-def _figures(run: str, on: str | None, workers: list[int]) -> JobFigures:
-    """Return what the recording and the one estimate say of the job on these machines."""
-    from advisor.cli.options import waiting
-    from advisor.estimate import Predictor
-    from advisor.jobs import load_job
+def _figures(question: Question, on: str | None, workers: list[int]) -> JobFigures:
+    """Return what the one estimate says of the job on these machines."""
+    from advisor.catalogue import Catalogue
+    from advisor.estimate import Predictor, job_of
     from advisor.simulate import figures_of
 
     if on is None:
-        raise UsageError("--run needs machines", hint="name a worker's type: --on g5.xlarge")
+        raise UsageError("a job needs machines", hint="name a worker's type: --on g5.xlarge")
     with waiting("estimating the job on each number of workers"):
-        job = load_job(None if run == "latest" else run)
-        return figures_of(Predictor(), job, on, workers)
+        predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
+        job = job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
+        return figures_of(predictor, job, on, workers)
+
+
+def _container(
+    name: str | None, coordinator: str | None, known: JobFigures | None
+) -> WorkerContainer | None:
+    """Return what workers run in: by default as large as the machine that they compute as."""
+    from advisor.catalogue import container_of, container_size
+    from advisor.simulate import WorkerContainer
+
+    if name is None:
+        if coordinator is not None:
+            raise UsageError("--coordinator is of containers", hint="add --container aws-fargate")
+        return None
+    vcpus, gib = (0.0, 0.0) if known is None else (known.vcpus, known.gib)
+    offer, vcpus, gib = container_of(name, vcpus=vcpus, gib=gib)
+    if not vcpus or not gib:
+        raise UsageError(
+            "the size of a container is not known", hint=f"give it: --container {name}:4x16"
+        )
+    return WorkerContainer(
+        offer=offer, vcpus=vcpus, gib=gib, accelerator="" if known is None else known.accelerator,
+        coordinator=None if coordinator is None else container_size(coordinator),
+    )  # fmt: skip
 
 
 def _first(given: float | None, known: float | None) -> float:
@@ -436,15 +485,39 @@ def _numbers(option: str, text: str) -> list[float]:
         ) from None
 
 
-def _noise(text: str | None) -> tuple[float, float] | None:
+def _noise(text: str | None) -> tuple[float, ...] | None:
+    """Return the noise scale at some points: numbers, or runs whose gradients were recorded."""
     if text is None:
         return None
-    values = _numbers("--noise", text.replace(":", ","))
-    if len(values) not in (1, 2) or min(values) <= 0:
+    found = tuple(_noise_at(part) for part in text.replace(",", ":").split(":"))
+    if not found or min(found) <= 0:
         raise UsageError(
             f"--noise: cannot read {text!r} as a noise scale", hint="write e.g. 500:20000"
         )
-    return values[0], values[-1]
+    return found
+
+
+def _noise_at(part: str) -> float:
+    try:
+        return float(part)
+    except ValueError:
+        pass
+    from advisor.collectors.errors import RecordingError
+    from advisor.jobs import load_job
+
+    try:
+        job = load_job(part.strip())
+    except RecordingError as error:
+        raise UsageError(
+            f"--noise: {part!r} is neither a noise scale nor a recorded run",
+            hint="write e.g. 500:20000, or the runs of several points: early:late",
+        ) from error
+    if job.noise is None:
+        raise UsageError(
+            f"--noise: the gradients of {job.name} show no noise scale",
+            hint="record it with accumulation or on two workers, or give the number",
+        )
+    return job.noise.samples
 
 
 # ------------------------------------------------------------------------------------------

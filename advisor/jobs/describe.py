@@ -350,7 +350,8 @@ def restacked(setup: TrainingSetup, given: Mapping[str, Any]) -> TrainingSetup:
     """Return a setup with what is given, and the rest as a stack named there has it."""
     stack = given.get("stack")
     defaults = {} if stack is None else STACKS[stack].setup
-    return replace(setup, **{**defaults, **given})
+    said = tuple(sorted({*setup.said, *given}))
+    return replace(setup, **{**defaults, **given, "said": said})
 
 
 def as_commonly_run(work: Work, stack: Stack) -> Work:
@@ -361,7 +362,8 @@ def as_commonly_run(work: Work, stack: Stack) -> Work:
     defaults = {
         name: value
         for name, value in STACKS[stack].setup.items()
-        if getattr(work.setup, name) == getattr(DEFAULT_SETUP, name)
+        if name not in work.setup.said
+        and getattr(work.setup, name) == getattr(DEFAULT_SETUP, name)
     }
     setup = replace(work.setup, **defaults, stack=stack, is_stack_assumed=True)
     return described_anew(work, setup=setup)

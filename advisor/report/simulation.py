@@ -311,8 +311,16 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
     """Set the best fixed number of workers beside the best schedule."""
     table = _simulation_table("", "hours", "USD", "resizes", "workers (batch) by phase")
     table.columns[-1].justify = "left"
-    for name in ("fixed", "elastic"):
-        plan = record[name]
+    plans = [("fixed, one batch", record["constant"]), ("fixed", record["fixed"]),
+             ("elastic", record["elastic"])]  # fmt: skip
+    if set(plans[0][1]["batches"] if plans[0][1] else ()) == set(
+        plans[1][1]["batches"] if plans[1][1] else ()
+    ):
+        plans = plans[1:]
+    if record["on_machines"] is not None:
+        plans += [("machines, fixed", record["on_machines"]["fixed"]),
+                  ("machines, elastic", record["on_machines"]["elastic"])]  # fmt: skip
+    for name, plan in plans:
         if plan is None:
             table.add_row(name, "-", "-", "-", "no fixed number of workers meets the limit")
             continue
@@ -328,9 +336,20 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
     parts: list[Text | Table] = [table]
     if record["source"] != "given":
         parts[:0] = [Text(_taken(record)), Text(_noise(record))]
+    if record["containers"]:
+        parts.insert(0, Text(record["containers"]))
     if record["saving_fraction"] is not None:
-        parts.append(Text(f"saved: {100 * record['saving_fraction']:.1f} % of the fixed bill"))
+        parts.append(Text(_saved_words(record)))
     return parts
+
+
+def _saved_words(record: Mapping[str, Any]) -> str:
+    """Say what coming and going saves, apart from what a growing batch does."""
+    text = f"saved by elastic workers: {100 * record['saving_fraction']:.1f} % of the fixed bill"
+    by_batch = record["batch_saving_fraction"]
+    if by_batch is not None and by_batch > 0.0005:
+        text += f"; by the batch of each phase, on fixed workers: {100 * by_batch:.1f} %"
+    return text
 
 
 def _taken(record: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
 from .elastic import JobFigures as JobFigures
+from .elastic import WorkerContainer as WorkerContainer
 from .elastic import elastic_answer as elastic_answer
 from .elastic import figures_of as figures_of
 from .elastic import question_of as question_of

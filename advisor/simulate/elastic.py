@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue import ContainerOffer
 from advisor.errors import UsageError
-from advisor.estimate import Predictor, constants
+from advisor.estimate import Predictor, TimeColumns, constants
 from advisor.jobs import Job
-from advisor.planners.core import HOUR_S
+from advisor.planners.core import GIB, HOUR_S, PlanningError
 from advisor.planners.links import straggling
 from advisor.planners.systems import (
     Billing,
@@ -41,6 +43,9 @@ class ElasticQuestion:
     source: str = ""
     noise_from: str = ""
     recorded_noise: NoiseScale | None = None
+    # the same job on machines rented whole, where ``billing`` is of containers
+    machines: Billing | None = None
+    containers: str = ""  # offer, size, day and source of their price, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,7 @@ class ElasticAnswer:
     question: ElasticQuestion
     plan: ElasticPlan
     charts: Sequence[Chart] = field(repr=False, default=())
+    on_machines: ElasticPlan | None = None  # where the plan is of containers
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON record."""
@@ -70,7 +76,19 @@ class ElasticAnswer:
             "budget_usd": self.question.budget_usd,
             "fixed": None if plan.fixed is None else _schedule(plan.fixed),
             "elastic": _schedule(plan.elastic),
+            "constant": None if plan.constant is None else _schedule(plan.constant),
             "saving_fraction": plan.saving_fraction,
+            "batch_saving_fraction": plan.batch_saving_fraction,
+            "containers": self.question.containers,
+            "on_machines": None
+            if self.on_machines is None
+            else {
+                "price_usd_per_h": _price(self.question.machines),
+                "fixed": None
+                if self.on_machines.fixed is None
+                else _schedule(self.on_machines.fixed),
+                "elastic": _schedule(self.on_machines.elastic),
+            },
             "front": [{"time_h": s.time_s / HOUR_S, "cost_usd": s.cost_usd} for s in plan.front],
         }
 
@@ -79,7 +97,7 @@ def question_of(
     *,
     samples: float | None,
     phases: int,
-    noise: tuple[float, float] | None,
+    noise: Sequence[float] | None,
     batch: float,
     batches: Sequence[float],
     workers: Sequence[int],
@@ -94,19 +112,23 @@ def question_of(
     budget_usd: float | None,
     spread_fraction: float | None = None,
     known: JobFigures | None = None,
+    noise_growth: float = 1.0,
+    container: WorkerContainer | None = None,
 ) -> ElasticQuestion:
-    """Return equal phases whose noise scale grows geometrically from first to last.
+    """Return equal phases whose noise scale grows geometrically between the points known of it.
 
     ``samples``: of a phase at a very small batch; a recording's by default, which are those of its
     own batch [samples]; ``sample_s``: the recording's steps on each number of workers by default;
     otherwise communication grows by ``sync_per_doubling_s`` with each doubling of them [s];
-    ``noise``: that of the recorded gradients in every phase by default; ``spread_fraction``: of
+    ``noise``: at as many points of the training, from its first phase to its last; that of the
+    recorded gradients by default, growing to ``noise_growth`` times it; ``container``: what
+    workers run in, in place of whole machines; ``spread_fraction``: of
     the workers' compute, over its mean; by default that of the recorded ranks, or of the clusters
     that the constants were fitted to.
     """
     measured = None if known is None or noise is not None else known.noise
-    ends = noise if measured is None else (measured.samples, measured.samples)
-    scales = [None] * phases if ends is None else np.geomspace(*ends, phases).tolist()
+    points = noise if measured is None else (measured.samples, measured.samples * noise_growth)
+    scales = [None] * phases if points is None else over_phases(points, phases)
     counts = sorted(set(workers))
     if samples is None:
         assert known is not None
@@ -127,13 +149,16 @@ def question_of(
             sync_s=tuple(sync_per_doubling_s * float(np.log2(max(n, 1))) for n in counts),
             spread_fraction=usual if spread_fraction is None else spread_fraction,
         )
+    rented = Billing(price_usd_per_h=price_usd_per_h, quantum_s=quantum_s, startup_s=startup_s)
     return ElasticQuestion(
         phases=[
             Phase(samples=one, noise_batch=scale)
             for one, scale in zip(needed, scales, strict=True)
         ],
         scaling=scaling,
-        billing=Billing(price_usd_per_h=price_usd_per_h, quantum_s=quantum_s, startup_s=startup_s),
+        billing=rented if container is None else container.billing(startup_s),
+        machines=None if container is None else rented,
+        containers="" if container is None else container.words,
         batch=batch,
         batches=batches,
         resize_s=resize_s,
@@ -143,6 +168,53 @@ def question_of(
         noise_from="given" if noise is not None else "" if measured is None else "recorded",
         recorded_noise=measured,
     )
+
+
+def over_phases(points: Sequence[float], phases: int) -> list[float]:
+    """Return what is known at some points of a training for each phase, geometrically between.
+
+    >>> [round(one) for one in over_phases((100, 1000, 10000), 5)]
+    [100, 316, 1000, 3162, 10000]
+    """
+    places = np.linspace(0.0, 1.0, len(points)) if len(points) > 1 else np.zeros(1)
+    at = np.linspace(0.0, 1.0, phases)
+    found: list[float] = np.exp(np.interp(at, places, np.log(np.asarray(points, float)))).tolist()
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContainer:
+    """What a worker runs in that is billed by its size: and the coordinator beside them."""
+
+    offer: ContainerOffer
+    # vcpus, gib: of a worker
+    vcpus: float
+    gib: float
+    accelerator: str = ""
+    coordinator: tuple[float, float] | None = None  # vCPUs and GiB; None for none
+
+    def billing(self, startup_s: float) -> Billing:
+        """Return the bill of a worker and of what stands beside them all."""
+        offer, beside = self.offer, 0.0
+        if self.coordinator is not None:
+            beside = offer.usd_per_h(*self.coordinator)
+        return Billing(
+            price_usd_per_h=offer.usd_per_h(self.vcpus, self.gib, self.accelerator),
+            quantum_s=offer.quantum_s, minimum_s=offer.minimum_s, startup_s=startup_s,
+            beside_usd_per_h=beside,
+        )  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        """Say offer, sizes, day and source of the price."""
+        card = f" and one {self.accelerator}" if self.accelerator else ""
+        beside = ""
+        if self.coordinator is not None:
+            beside = f", a coordinator of {self.coordinator[0]:g} and {self.coordinator[1]:g} GiB"
+        return (
+            f"{self.offer.name} in {self.offer.region}: {self.vcpus:g} vCPUs{card}, "
+            f"{self.gib:g} GiB a worker{beside}; list prices of {self.offer.as_of}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +231,10 @@ class JobFigures:
     source: str  # job and machine, in words
     # of the recorded gradients; None where a step had one gradient norm only
     noise: NoiseScale | None = None
+    # vcpus, gib, accelerator: of that machine; the name is empty where it has none, or several
+    vcpus: float = 0.0
+    gib: float = 0.0
+    accelerator: str = ""
 
 
 def figures_of(
@@ -204,7 +280,10 @@ def figures_of(
     dataset = job.feed.dataset_samples
     if not job.epochs and dataset:
         phases = max(round(job.total_steps * batch / dataset), 1)
-    columns = predictor.step_columns(job, np.array([row.index]), np.array([1]))
+    columns = predictor.step_columns(job, np.full(counts.shape, row.index), counts)
+    layouts = tuple(_layout_name(columns, at) for at in np.flatnonzero(runs).tolist())
+    # The state goes out as one layout keeps it, and in as the other needs it.
+    link = predictor.fleet.network_bytes_per_s[row.index]
     return JobFigures(
         samples=job.total_steps * batch / phases,
         phases=phases,
@@ -213,12 +292,24 @@ def figures_of(
             workers=tuple(counts[runs].tolist()), step_s=alone_s, sample_s=sample_s,
             sync_s=tuple(sync_s[runs].tolist()),
             spread_fraction=spread.straggler_sd_fraction,
+            layouts=layouts if len(set(layouts)) > 1 else (),
+            relayout_s=float(2.0 * job.state_bytes / link) if link > 0 else 0.0,
         ),
         price_usd_per_h=float(offers.price_usd_per_h[place]),
         startup_s=float(columns.startup_s[0] + columns.data_in_s[0]),
         source=f"{job.name} on {row.name} ({row.provider})",
         noise=job.noise,
+        vcpus=float(row.vcpus or 0.0),
+        gib=(row.memory_bytes or 0.0) / GIB,
+        accelerator=(row.accelerator or "") if row.accelerator_count else "",
     )  # fmt: skip
+
+
+def _layout_name(columns: TimeColumns, at: int) -> str:
+    """Say how the state lies: what differs between two counts has to be moved."""
+    layout = columns.layout(at)
+    shards = layout.shard_group or layout.dp if layout.zero_stage else 1
+    return f"tp{layout.tp} pp{layout.pp} shards{shards}"
 
 
 def elastic_answer(question: ElasticQuestion) -> ElasticAnswer:
@@ -226,17 +317,26 @@ def elastic_answer(question: ElasticQuestion) -> ElasticAnswer:
 
     Raises PlanningError if nothing meets the limit.
     """
-    plan = elastic_plan(
-        question.phases,
-        question.scaling,
-        question.billing,
-        batch=question.batch,
-        batches=question.batches,
-        resize_s=question.resize_s,
-        deadline_s=question.deadline_s,
-        budget_usd=question.budget_usd,
+    plan = _planned(question, question.billing)
+    other = None
+    if question.machines is not None:
+        with suppress(PlanningError):  # nothing that is rented whole meets the limit
+            other = _planned(question, question.machines)
+    return ElasticAnswer(
+        question=question, plan=plan, charts=_charts(question, plan), on_machines=other
     )
-    return ElasticAnswer(question=question, plan=plan, charts=_charts(question, plan))
+
+
+def _planned(question: ElasticQuestion, billing: Billing) -> ElasticPlan:
+    return elastic_plan(
+        question.phases, question.scaling, billing, batch=question.batch,
+        batches=question.batches, resize_s=question.resize_s, deadline_s=question.deadline_s,
+        budget_usd=question.budget_usd,
+    )  # fmt: skip
+
+
+def _price(billing: Billing | None) -> float | None:
+    return None if billing is None else billing.price_usd_per_h
 
 
 def _hours(seconds: float | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -211,14 +212,15 @@ def text(
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
     shared = wrapped(_shared(record, shown), width)
-    foot = [
-        line
-        for one in _foot(record, shown)
-        for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
-    ]
-    rows = _rows(record, shown, width)
+    rows, foot = _rows(record, shown, width), _wrapped_foot(record, shown, width, _CHANGES)
     if most is not None:
-        rows = _fitting(record, shown, rows, most - len(head) - len(shared) - len(foot) - 3)
+        # What the sentences point to is in the table: what would change it gives way.
+        for changes in range(_CHANGES, -1, -1):
+            foot = _wrapped_foot(record, shown, width, changes)
+            room = most - len(head) - len(shared) - len(foot) - 3
+            if sum(map(len, _fitting(record, shown, rows, 0))) <= room:
+                break
+        rows = _fitting(record, shown, rows, room)
     body = ["", *shared, _titles(shown, width), *(line for row in rows for line in row)]
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
@@ -377,20 +379,34 @@ def _inside(part: Record, one: Record) -> str:
 def _fitting(
     record: Record, shown: list[Record], rows: list[list[str]], room: int
 ) -> list[list[str]]:
-    """Return as many rows as fit: the best value, this machine, the other picks, the others."""
+    """Return as many rows as fit: the best value, this machine, the other picks, the others.
+
+    The best value and the rows that the summary points to are there in any case.
+    """
     places = {one["rank"]: place for place, one in enumerate(shown)}
     named = [places[rank] for rank in record["picks"].values() if isinstance(rank, int)]
-    wanted = [*named[:1], *range(len(shown), len(rows)), *named, *range(len(shown))]
-    kept: list[int] = []
+    told = [int(rank) for rank in re.findall(r"\(#(\d+)\)", " ".join(record["summary"]))]
+    first = dict.fromkeys([*named[:1], *(places[rank] for rank in told if rank in places)])
+    wanted = [*range(len(shown), len(rows)), *named, *range(len(shown))]
+    kept = list(first)
     for place in dict.fromkeys(wanted):
-        if not kept or sum(len(rows[i]) for i in (*kept, place)) <= room:
+        fits = not kept or sum(len(rows[i]) for i in (*kept, place)) <= room
+        if place not in first and fits:
             kept.append(place)
     return [rows[place] for place in sorted(kept)]
 
 
-def _foot(record: Record, shown: list[Record]) -> list[str]:
+def _wrapped_foot(record: Record, shown: list[Record], width: int, changes: int) -> list[str]:
+    return [
+        line
+        for one in _foot(record, shown, changes)
+        for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
+    ]
+
+
+def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
     """Return what was looked at, and where to read on."""
-    lines = [_change(change) for change in record["changes"][:_CHANGES]]
+    lines = [_change(change) for change in record["changes"][:changes]]
     lines = [*(["What would change it:"] if lines else []), *lines]
     if any(one["extrapolating"] for one in shown):
         lines.append("* outside what the device model was fitted on: the interval is wider")

@@ -86,7 +86,7 @@ PRIOR_SD: Final[dict[str, float]] = {
     "gemm_efficiency": 0.1,
     "gemm_volta": 0.2,
     "gemm_hopper": 0.1,
-    "gemm_blackwell": 0.15,
+    "gemm_blackwell": 0.05,
     "gemm_untuned": 0.1,
     "fp8_gain": 0.15,
     "fp4_gain": 0.2,

@@ -237,6 +237,7 @@ BLACKWELL: Final = Protocol(
     seen=(
         "how Megatron keeps rotated queries and logits: counted from its source with these "
         "readings in sight",
+        "what power leaves of 16-bit products: operators 16,384 wide, timed on that machine",
         _PRIORS,
     ),
     notes=(
@@ -386,8 +387,8 @@ PIPELINE: Final = Protocol(
     },
     notes=(
         f"runs on at most {MOST_GPUS} GPUs are known, the rest is scored; in the layout that ran",
-        "bert on 18 and 20 GPUs took up to twice as long as its neighbours: no function of the "
-        "layout",
+        "six runs of bert on 18 and 20 GPUs, next to one another in the table, took up to twice "
+        "as long as their neighbours: no function of the layout",
         "left out: resnet152, whose dimensions no flag says",
     ),
 )

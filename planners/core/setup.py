@@ -181,6 +181,9 @@ class TrainingSetup:
     # such a job commonly runs with
     stack: Stack | None = None
     is_stack_assumed: bool = False
+    # names of the fields that its user typed, with the default's value too: no assumption changes
+    # them
+    said: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.adapter_rank is not None and self.adapter_rank < 1:

@@ -109,6 +109,7 @@ class OwnRunsFit:
     cells: Floats  # (cells, 3); a, tau, sigma
     solved: Floats  # (cells, n); (K + N)^-1 e, with N the runs' variances at the mode
     inverse: Floats  # (cells, n, n); (K + N)^-1
+    scatter: Floats  # (cells,); mean square of what the runs are off after all, outliers included
 
     def log_constants(self) -> Floats:
         """Return what to add to the constants' logarithms, shape (p,)."""
@@ -136,8 +137,10 @@ class OwnRunsFit:
         own = a2 * device_slope**2 + tau2 * float(np.sum(runs.spread**2 * slopes**2))
         mean = np.einsum("ci,ci->c", k, self.solved)
         known = np.einsum("ci,cij,cj->c", k, self.inverse, k)
-        # The variance of Student's t is nu / (nu - 2) times its squared scale.
-        each = np.maximum(own - known, 0.0) + run2 * _FREEDOM / (_FREEDOM - 2)
+        # The variance of Student's t is nu / (nu - 2) times its squared scale. Where a few runs
+        # are further off, as on networks that others use too, the next may be as well.
+        next2 = np.maximum(run2 * _FREEDOM / (_FREEDOM - 2), self.scatter)
+        each = np.maximum(own - known, 0.0) + next2
         variance = self.weights @ (each + mean**2) - float(self.weights @ mean) ** 2
         return math.sqrt(float(variance))
 
@@ -151,19 +154,22 @@ def fit_own_runs(runs: LayoutRuns) -> OwnRunsFit:
     nothing = (cells[:, 0] == 0) & (cells[:, 1] == 0)
     among = np.where(nothing, np.count_nonzero(nothing), np.count_nonzero(~nothing))
     believed = np.where(nothing, _NOTHING_IS_OFF, 1 - _NOTHING_IS_OFF) / among
-    evidence = np.array([log for _, _, log in found]) + np.log(believed)
+    evidence = np.array([log for *_, log in found]) + np.log(believed)
     weights = np.exp(evidence - evidence.max())
     return OwnRunsFit(
         runs=runs,
         weights=weights / weights.sum(),
         cells=cells,
-        solved=np.array([solved for solved, _, _ in found]),
-        inverse=np.array([inverse for _, inverse, _ in found]),
+        solved=np.array([solved for solved, *_ in found]),
+        inverse=np.array([inverse for _, inverse, *_ in found]),
+        scatter=np.array([np.mean(np.square(left)) for _, _, left, _ in found]),
     )
 
 
-def _mode(covariance: Floats, errors: Floats, scale: float) -> tuple[Floats, Floats, float]:
-    """Return (K + N)^-1 e, (K + N)^-1 and the log evidence at the mode of one cell."""
+def _mode(
+    covariance: Floats, errors: Floats, scale: float
+) -> tuple[Floats, Floats, Floats, float]:
+    """Return (K + N)^-1 e, (K + N)^-1, what the runs are off and the log evidence of one cell."""
     n = errors.size
     weight = np.ones(n)
     for _ in range(_ROUNDS):
@@ -179,4 +185,4 @@ def _mode(covariance: Floats, errors: Floats, scale: float) -> tuple[Floats, Flo
     likelihood = n * density - (_FREEDOM + 1) / 2 * np.sum(np.log1p(left**2 / _FREEDOM))
     prior = -0.5 * float((covariance @ solved) @ solved)
     volume = np.linalg.slogdet(np.eye(n) + covariance * (weight / scale**2))[1]
-    return solved, inverse, float(likelihood + prior - 0.5 * volume)
+    return solved, inverse, scale * left, float(likelihood + prior - 0.5 * volume)

@@ -53,12 +53,12 @@ MAXIMUM_LABELS = 400
 
 
 def worker_paths(
-    phase_s: Sequence[Column], workers: Sequence[int], resize_s: float
+    phase_s: Sequence[Column], workers: Sequence[int], resize_s: Column
 ) -> list[tuple[int, ...]]:
     """Return every choice of workers that no other beats in both time and worker-seconds.
 
-    ``phase_s``: (w,); time of each phase on each count of workers [s]; ``resize_s``: standstill of
-    a change, paid on the larger of the two counts [s].
+    ``phase_s``: (w,); time of each phase on each count of workers [s]; ``resize_s``: (w, w);
+    standstill of a change from one count to another, paid on the larger of the two [s].
 
     Returns
     -------
@@ -147,8 +147,14 @@ class WorkerScaling:
     # standard deviation over workers of what they compute in a step, over its mean: all wait for
     # the slowest, the longer the more they are
     spread_fraction: float = 0.0
+    # how the job lies on each count, in any words: a change of it is a resize, too, in which the
+    # state is written and read again as the other layout needs it. Empty where it never changes
+    layouts: tuple[str, ...] = ()
+    relayout_s: float = 0.0  # standstill beside ``resize_s`` where the layout changes [s]
 
     def __post_init__(self) -> None:
+        if self.layouts and len(self.layouts) != len(self.workers):
+            raise ValueError(f"{len(self.workers)} counts for {len(self.layouts)} layouts")
         if not self.workers or len(self.workers) != len(self.sync_s):
             raise ValueError(f"{len(self.workers)} counts for {len(self.sync_s)} sync times")
         if not (np.all(np.diff((0, *self.workers)) > 0) and self.sample_s > 0):
@@ -159,7 +165,16 @@ class WorkerScaling:
             )
 
         check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s)
-        check_not_negative("workers", sample_s=self.sample_s, spread_fraction=self.spread_fraction)
+        check_not_negative(
+            "workers", sample_s=self.sample_s, spread_fraction=self.spread_fraction,
+            relayout_s=self.relayout_s,
+        )  # fmt: skip
+
+    def resizes_s(self, resize_s: float) -> Column:
+        """Return the standstill of each change of counts, shape (workers, workers) [s]."""
+        names = np.asarray(self.layouts or [""] * len(self.workers))
+        pause: Column = resize_s + self.relayout_s * (names[:, None] != names)
+        return pause
 
     def steps_s(self, batch: Column) -> Column:
         """Return the step time, shape (batches, workers) [s]."""
@@ -178,9 +193,11 @@ class Billing:
     quantum_s: float = 1.0  # rented time is rounded up to whole multiples [s]
     minimum_s: float = 0.0  # least billed time of a rental [s]
     startup_s: float = 0.0  # billed before a worker can compute [s]
+    # of what stands beside the workers for as long as the job takes: a coordinator
+    beside_usd_per_h: float = 0.0
 
     def __post_init__(self) -> None:
-        names = ("price_usd_per_h", "minimum_s", "startup_s")
+        names = ("price_usd_per_h", "minimum_s", "startup_s", "beside_usd_per_h")
         check_not_negative("billing", **{name: getattr(self, name) for name in names})
         check_positive("billing", quantum_s=self.quantum_s)
 
@@ -224,17 +241,27 @@ class Schedule:
 class ElasticPlan:
     """The best fixed count and the best schedule under the same limit.
 
-    ``front`` holds every schedule that no other beats in both time and bill.
+    Both take the best batch in every phase, so that what growing the batch saves is not credited
+    to workers that come and go; ``constant`` keeps one batch, too. ``front`` holds every schedule
+    that no other beats in both time and bill.
     """
 
     fixed: Schedule | None
     elastic: Schedule
     front: tuple[Schedule, ...] = field(default=())
+    constant: Schedule | None = None
 
     @property
     def saving_fraction(self) -> float | None:
         """Return the share of the fixed bill that the schedule saves; None without a fixed one."""
         return None if self.fixed is None else 1.0 - self.elastic.cost_usd / self.fixed.cost_usd
+
+    @property
+    def batch_saving_fraction(self) -> float | None:
+        """Return the share of the bill that each phase's best batch saves on fixed workers."""
+        if self.fixed is None or self.constant is None:
+            return None
+        return 1.0 - self.fixed.cost_usd / self.constant.cost_usd
 
 
 def elastic_plan(
@@ -273,10 +300,15 @@ def elastic_plan(
         )
     options = np.array(sorted({batch, *batches}), float)
     tables = [_phase_table(phase, scaling, batch, options) for phase in phases]
-    fixed = _fixed(phases, scaling, billing, options)
+    constant = _constant(phases, scaling, billing, options)
+    pauses = scaling.resizes_s(resize_s)
+    fixed = constant + [
+        _schedule(tables, (k,) * len(phases), scaling, billing, pauses)
+        for k in range(len(scaling.workers))
+    ]
     elastic = [
-        _schedule(tables, picks, scaling, billing, resize_s)
-        for picks in worker_paths([time for time, _ in tables], scaling.workers, resize_s)
+        _schedule(tables, picks, scaling, billing, pauses)
+        for picks in worker_paths([time for time, _ in tables], scaling.workers, pauses)
     ]
     # Quanta and start-ups can make a fixed count cheaper than what it approximates.
     front = _undominated(elastic + fixed)
@@ -285,8 +317,9 @@ def elastic_plan(
         raise PlanningError(_why_not(front, deadline_s, budget_usd), exit_code=3,
                             hint="raise the limit, or allow more workers")  # fmt: skip
     return ElasticPlan(
-        fixed=_within(fixed, deadline_s, budget_usd), elastic=best, front=tuple(front)
-    )
+        fixed=_within(fixed, deadline_s, budget_usd), elastic=best, front=tuple(front),
+        constant=_within(constant, deadline_s, budget_usd),
+    )  # fmt: skip
 
 
 def billed_cost_usd(workers: Sequence[int], phase_s: Sequence[float], billing: Billing) -> float:
@@ -301,7 +334,8 @@ def billed_cost_usd(workers: Sequence[int], phase_s: Sequence[float], billing: B
         rentals = billing.rental_s(clock[edges[1::2]] - clock[edges[0::2]])
         total += float(rentals.sum()) * int(level - below)
         below = level
-    return total * billing.price_usd_per_h / HOUR_S
+    beside = float(billing.rental_s(clock[-1:])[0]) * billing.beside_usd_per_h
+    return (total * billing.price_usd_per_h + beside) / HOUR_S
 
 
 def _phase_table(
@@ -315,7 +349,7 @@ def _phase_table(
     return np.take_along_axis(time, best[None], axis=0)[0], allowed[best]
 
 
-def _fixed(
+def _constant(
     phases: Sequence[Phase], scaling: WorkerScaling, billing: Billing, options: Column
 ) -> list[Schedule]:
     """Return every constant count with every constant batch."""
@@ -336,14 +370,15 @@ def _schedule(
     picks: tuple[int, ...],
     scaling: WorkerScaling,
     billing: Billing,
-    resize_s: float,
+    pauses: Column,
 ) -> Schedule:
     workers = tuple(scaling.workers[k] for k in picks)
     lengths = [float(time[k]) for (time, _), k in zip(tables, picks, strict=True)]
     # A resize is paid on the larger of the two counts: by the phase that has it.
     for at in range(1, len(picks)):
         if picks[at] != picks[at - 1]:
-            lengths[at if workers[at] > workers[at - 1] else at - 1] += resize_s
+            pause = float(pauses[picks[at - 1], picks[at]])
+            lengths[at if workers[at] > workers[at - 1] else at - 1] += pause
     batches = [float(best[k]) for (_, best), k in zip(tables, picks, strict=True)]
     return Schedule.of(workers, batches, lengths, billing)
 
