@@ -164,8 +164,8 @@ def _breakdown(one: Record) -> Iterator[str]:
 
 def _looked_at(record: Record, width: int) -> Iterator[str]:
     catalogue = record["catalogue"]
-    yield from ("", f"{record['considered']:,} candidates of {catalogue['offers']:,} offers, "
-                f"prices of {catalogue['as_of']}")  # fmt: skip
+    yield from ("", f"{record['considered']:,} candidates of {catalogue['offers']:,} offers; "
+                f"{_days_of_prices(record)}")  # fmt: skip
     for reason, number in sorted(record["rejected"].items(), key=lambda item: -item[1]):
         yield f"  {number:>10,} {REJECTED.get(reason, reason)}"
     yield from ("", "notes") if record["notes"] else ()
@@ -412,14 +412,28 @@ def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
         lines.append("* outside what the device model was fitted on: the interval is wider")
     catalogue = record["catalogue"]
     looked = (
-        f"{record['considered']:,} candidates of {catalogue['offers']:,} offers, "
-        f"prices of {catalogue['as_of']}"
+        f"{record['considered']:,} candidates of {catalogue['offers']:,} offers; "
+        f"{_days_of_prices(record)}"
     )
     if not record["front"]:
         counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
         said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
         return [*lines, f"{looked}: {said}."]
     return [*lines, f"{looked}; more: --explain {shown[0]['rank']}"]
+
+
+def _days_of_prices(record: Record) -> str:
+    """Say of which days the prices of the rows are; the catalogue's own where none is rented."""
+    rows = record["front"] or record["nearest"]
+    parts = [part for one in rows for part in one["configuration"] if part["pricing"] != "own"]
+    dated = sorted({str(day) for part in parts if (day := part.get("price_as_of"))})
+    is_undated = any(not part.get("price_as_of") for part in parts)
+    if not parts:
+        return f"prices of {record['catalogue']['as_of']}"
+    if not dated:
+        return "shown at undated prices"
+    days = dated[0] if len(dated) == 1 else f"{dated[0]} to {dated[-1]}"
+    return f"shown at prices of {days}" + (", some undated" if is_undated else "")
 
 
 def _change(change: Record) -> str:

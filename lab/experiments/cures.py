@@ -7,7 +7,8 @@
 Every script of ``lab/scripts`` that trains with PyTorch in one process is copied, profiled
 with one thread (``OMP_NUM_THREADS=1``, so that threads are something to advise) and asked about
 (``advisor advise --on here --json``). Advice that says what to paste as a diff is applied with
-``patch``, advice that names an environment variable is set. The script as it is and with each cure
+``patch``, advice that names an environment variable is set, and what a person would write for some
+of the others stands in ``BY_HAND``. The script as it is and with each cure
 runs to its end in turns; the gain is one less the ratio of the medians, as the predicted one is
 one less ``time_factor``. With ``--json`` every script's rows are kept as soon as it is done, and a
 script that is in the file is not run again; with ``--again`` it is profiled and asked about anew,
@@ -39,6 +40,34 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 WITHIN, CASES, SLOWEST = 0.30, 0.80, 1.02
 # Gains below this are lost between two runs of one script on a shared machine.
 LEAST_GAIN = 0.05
+# What a person writes where the advice is no patch: script, cure, and lines before and after.
+BY_HAND: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("digits_classifier.py", "batch"): (
+        ('"--batch-size", type=int, default=64', '"--batch-size", type=int, default=128'),
+    ),
+    ("epochs_break.py", "batch"): (
+        ("batch_size=32", "batch_size=64"),
+        ("i >= self.args.max_batches", "i >= self.args.max_batches // 2"),
+    ),
+    ("imagenet_style.py", "batch"): (
+        ('{"batch_size": args.batch_size,', '{"batch_size": 2 * args.batch_size,'),
+    ),
+    ("notebook_export.py", "batch"): (("batch_size = 64", "batch_size = 128"),),
+    ("vae.py", "batch"): (("default=128", "default=256"),),
+    ("vae.py", "loader-workers"): (
+        ("args.batch_size, shuffle=True)", "args.batch_size, shuffle=True, num_workers=1)"),
+    ),
+    ("vae.py", "keep-samples"): (
+        (
+            "train_loader = DataLoader(Boxes(4096),",
+            "boxes = Boxes(4096)\nkept = [boxes[i] for i in range(len(boxes))]\n"
+            "train_loader = DataLoader(kept,",
+        ),
+    ),
+    ("word_rnn.py", "batch"): (
+        ('"--batch_size", type=int, default=20', '"--batch_size", type=int, default=40'),
+    ),
+}
 _VARIABLE = re.compile(r"[A-Z_]+=\w+")
 _TIMEOUT_S = 600.0
 
@@ -49,7 +78,7 @@ class Case:
 
     script: str
     cure: str
-    how: str  # as it was applied; not at all by hand
+    how: str  # as it was applied
     predicted: float  # share of the whole job's time that is saved
     measured: float | None = None  # the same, of medians over the rounds
     # before_s, after_s: whole runs in turns [s]
@@ -155,11 +184,15 @@ def apply(text: str, script: Path, name: str) -> tuple[str, Path, dict[str, str]
     if _VARIABLE.fullmatch(text):
         variable, _, value = text.partition("=")
         return "environment", script, {variable: value}
-    if not text.startswith("--- "):
+    edits = BY_HAND.get((script.name, name), ())
+    if not text.startswith("--- ") and not edits:
         return None
     folder = script.parent / name
     folder.mkdir()
     shutil.copy(script, folder / script.name)
+    if not text.startswith("--- "):
+        _edit(folder / script.name, edits)
+        return "by hand", folder / script.name, {}
     done = subprocess.run(
         ["patch", "-p1", "--fuzz=0"], cwd=folder, input=text, capture_output=True, text=True,
         check=False,
@@ -167,6 +200,16 @@ def apply(text: str, script: Path, name: str) -> tuple[str, Path, dict[str, str]
     if done.returncode:
         raise RuntimeError(f"{script.name}, {name}: {done.stdout}{done.stderr}")
     return "patch", folder / script.name, {}
+
+
+def _edit(script: Path, edits: Sequence[tuple[str, str]]) -> None:
+    """Write what a person would; raises RuntimeError if the script has changed since."""
+    text = script.read_text(encoding="utf-8")
+    for before, after in edits:
+        if text.count(before) != 1:
+            raise RuntimeError(f"{script.name}: {before!r} is not there once")
+        text = text.replace(before, after)
+    atomic.write_text(script, text)
 
 
 def in_turns(
