@@ -19,6 +19,7 @@ from advisor.advice.facts import Advice, Facts, How, saved
 from advisor.answer import Estimate
 from advisor.ask import JobSpec
 from advisor.collectors.derive import store
+from advisor.collectors.format import OperatorCount
 from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Measured, Program
@@ -156,6 +157,16 @@ def test_channels_last_is_for_convolutions_in_16_bits(
     assert "channels-last" not in names("x.to(memory_format=torch.channels_last)\n")
     assert "channels-last" not in names("import torch\n", replace(facts, job=make_job()))
     assert names("def f(:\n").isdisjoint({"channels-last"})  # what cannot be read says nothing
+    # Convolutions in groups of many channels take three times as long in it.
+    row = OperatorCount(
+        name="aten::convolution_backward", phase="backward", count=1, flop=1e12, bytes=1e6,
+        fixed_bytes=0.0, dtype="fp32", time_s=0.1, shapes="8x64x28x28,8x64x28x28,64x64x3x3",
+    )  # fmt: skip
+    assert seen.deep_step is not None
+    for shapes, is_offered in ((row.shapes, True), ("8x64x28x28,8x64x28x28,64x32x3x3", False)):
+        deep = replace(seen.deep_step, operators=(replace(row, shapes=shapes),))
+        grouped = replace(facts, recording=replace(seen, deep_step=deep))
+        assert ("channels-last" in names("import torch\n", grouped)) == is_offered
 
 
 def test_every_cure_of_a_job_is_on_the_page() -> None:

@@ -171,6 +171,10 @@ def test_loader_workers_are_counted(tmp_path: Path) -> None:
     assert 0.2 < loading_s < max(reading.cpu_s for reading in seen.readings)
     assert seen.total_work is not None
     assert seen.total_work.steps == 24
+    # Stopped within the first second: what is not counted by then would be taken for waiting.
+    few = record(tmp_path, WORKERS, limit_steps=6)
+    assert few.loading is not None
+    assert few.loading.cpu_s_per_sample is not None
 
 
 def check_ranks(seen: Recording) -> None:

@@ -145,3 +145,7 @@ def test_the_interval_is_wider_the_less_was_seen(
     unseen = dataclasses.replace(guessed, architecture="Ohm")
     assert log_sd(known) < log_sd(guessed) < log_sd(unseen) < log_sd(unseen, "recurrent")
     assert log_sd(guessed) < log_sd(dataclasses.replace(guessed, kind="tpu"))
+    # A rate of large products says nothing of how a new chip family convolves.
+    rated = dataclasses.replace(known, architecture="Ohm")
+    assert log_sd(rated) < log_sd(unseen)
+    assert log_sd(rated, "convolution") == log_sd(unseen, "convolution")

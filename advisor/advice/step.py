@@ -17,7 +17,7 @@ from advisor.jobs import Job, job_from_spec
 from advisor.machines import accelerator_devices, host_device
 from advisor.planners.core import Operator, PlanningError, Precision, TrainingSetup
 from advisor.planners.layouts import SearchSpace
-from advisor.planners.step import runs_as
+from advisor.planners.step import is_of_wide_groups, runs_as
 from advisor.planners.systems import NoiseScale
 from advisor.quantities import QUANTILES
 
@@ -33,6 +33,9 @@ _CONVOLUTIONS: Final = ("convolution", "winograd", "depthwise")
 # How many times as fast: ResNet-50, and the least and the most of the networks tried, V100, 16
 # bits (docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html, 2025-07-09).
 _CHANNELS_LAST: Final = (1.22, 1.08, 1.35)
+# How many times as long convolutions in groups of many channels take in it: RegNetV, and RepVGG of
+# four groups on an RTX 3090 (timm's benchmark, ``datasets/measurements/recorded``).
+_WIDE_GROUPS: Final = 3.3
 _SCORES: Final = ("aten::_softmax", "aten::_softmax_backward_data")
 
 
@@ -124,7 +127,13 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
         return
     computing = now.shares.get("compute", 0.0) + now.shares.get("memory", 0.0)
     share = computing * steps.time_h / now.training_time_h.value
-    usual, least, most = (share * (1.0 - 1.0 / gain) for gain in _CHANNELS_LAST)
+    deep = facts.recording.deep_step if facts.recording else None
+    slower = _of_wide_groups(deep.operators) if deep else 0.0
+    usual, least, most = (
+        share * (1.0 - (1.0 - slower) / gain - slower * _WIDE_GROUPS) for gain in _CHANNELS_LAST
+    )
+    if least <= 0.0:
+        return
     sd = math.log(most / least) / (2.0 * QUANTILES[0.9])
     yield Advice(
         name="channels-last",
@@ -136,13 +145,23 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
         evidence="table",
         rests_on="ResNet-50 in 16 bits on a V100: 22% faster, other networks 8 to 35% (PyTorch's "
         f"tutorial on memory formats); {share:.0%} of the job computes",
-        condition="Convolutional networks in 16 bits; some grouped convolutions become slower.",
+        condition="Convolutional networks in 16 bits.",
         how=How(
             kind="lines",
             text="model = model.to(memory_format=torch.channels_last)\n"
             "images = images.to(memory_format=torch.channels_last)",
         ),
     )
+
+
+def _of_wide_groups(operators: Iterable[OperatorCount]) -> float:
+    """Return the share of the operations that are convolutions in groups of many channels.
+
+    By the backward pass, where operands tell them from transposed ones.
+    """
+    backward = [one for one in operators if one.phase == "backward"]
+    wide = sum(one.flop for one in backward if is_of_wide_groups(one.shapes))
+    return wide / max(sum(one.flop for one in backward), 1.0)
 
 
 def _fused_attention(facts: Facts) -> Iterator[Advice | None]:

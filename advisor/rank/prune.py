@@ -483,7 +483,9 @@ class _Search:
 
     def _evaluate(self, rows: Integers) -> None:
         found = best_columns(self.case, self.type_index[rows], self.count[rows])
-        self._bound_slower_links(rows, found)
+        learned = self.predictor.learned
+        if learned is None or not learned.has_accelerators:  # it corrects row by row
+            self._bound_slower_links(rows, found)
         found = self.predictor.corrected(self.asked.job, found)
         if (found.is_learned is None) != (self.columns.is_learned is None):
             found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))

@@ -348,10 +348,15 @@ class Loaders:
             known.is_recorded = False
 
     def flush(self) -> None:
-        """Write the counts of every loader that has new ones."""
+        """Write the counts of every loader that has new ones, its workers' with them.
+
+        A recording of a few steps ends within the first second: what was not counted would be
+        waiting, which neighbours of the laptop lengthen.
+        """
         now_ns = time.monotonic_ns()
         for known in list(self._known.values()):
             if not known.is_recorded:
+                known.count_workers(known.iterator and known.iterator())
                 self._writer.write(fmt.LOADER, known.record(now_ns))
 
     def _forget_dead(self) -> None:

@@ -336,7 +336,43 @@ def _scaling_figures(rows: Questions, answers: Answers) -> dict[str, float]:
             found = answers.scores(rows.truth, mask)
             figures |= found.named(f"{name}: ", "rows", "MAPE")
             figures[f"{name}: 90 % interval covers"] = found.coverage or 0.0
-    return figures
+    return figures | _regrets_of_number(rows, answers.value)
+
+
+# What half the time is worth in the picks of ``recommend`` (docs/picks.md).
+_PICKS: Final = {"cheapest": 0, "best value": 1, "fastest": 2}
+
+
+def _regrets_of_number(rows: Questions, value: Floats) -> dict[str, float]:
+    """Return what choosing the number of GPUs by the answers costs over the best, less 1.
+
+    Among the placements of each application, cluster and batch of a GPU that are asked, by
+    ``t^w c``: ``c`` are the GPU-seconds of a sample, so that no price is needed. Placements that
+    were measured again count as their mean.
+    """
+    lost: dict[str, list[float]] = {}
+    starts = np.cumsum([0, *(a.wanted.step_s.size for a in rows.facts)])
+    for one, start in zip(rows.facts, starts, strict=False):
+        at = one.wanted.placements
+        said = value[start : start + at.batch.size]
+        places = np.c_[at.nodes, at.per_node, at.workers]
+        for batch in np.unique(at.batch[np.isfinite(said)]):
+            asked = np.flatnonzero((at.batch == batch) & np.isfinite(said))
+            found, place = np.unique(places[asked], axis=0, return_inverse=True)
+            if len(found) == 1:
+                continue
+            real, ours = (
+                np.exp(np.bincount(place, np.log(s[asked])) / np.bincount(place))
+                for s in (one.wanted.step_s, said)
+            )
+            workers = found[:, 2]
+            for pick, w in _PICKS.items():
+                worth, by_ours = ((s / workers) ** (1 + w) * workers for s in (real, ours))
+                for who, chosen in (("", by_ours), (", the most GPUs", -workers)):
+                    regret = float(worth[np.argmin(chosen)] / worth.min()) - 1
+                    name = f"regret of the number of GPUs, {pick}{who}"
+                    lost.setdefault(name, []).append(regret)
+    return {name: float(np.mean(of)) for name, of in lost.items()}
 
 
 SCALING: Final = Protocol(
@@ -432,7 +468,7 @@ def _nominal_figures(rows: Questions, answers: Answers) -> dict[str, float]:
         if mask.any():
             covered = answers.scores(rows.truth, mask).coverage
             figures[f"90 % interval covers, {name}"] = covered or 0.0
-    return figures
+    return figures | _regrets_of_number(rows, answers.value)
 
 
 NOMINAL: Final = Protocol(

@@ -395,10 +395,14 @@ def _uncertainty(
     is_guessed = np.array(
         [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
     )
+    # A rate of large products says nothing of how a new chip family convolves.
+    convolved = np.array([kind in _CONVOLUTIONS for kind in table.kind])
+    products = weight[convolved | np.isin(table.kind, list(PRODUCTS))].sum()
+    unlike = np.where(is_new, weight[convolved].sum() / max(products, 1e-300), 0.0)
     variance = (
         parameters.log_sd**2
         + np.where(is_new, parameters.unseen_architecture_log_sd**2, 0.0)
-        + np.where(is_guessed, parameters.unmeasured_rate_log_sd**2, 0.0)
+        + np.where(is_guessed, 1.0, unlike) * parameters.unmeasured_rate_log_sd**2
         + (parameters.distance_log_sd * distance) ** 2
         + np.where(is_unfitted, parameters.unfitted_device_log_sd**2, 0.0)
         + unseen_share * parameters.unseen_kind_log_sd**2

@@ -351,17 +351,13 @@ def convolution_kind(shapes: str, flop: float) -> OperatorKind:
     >>> convolution_kind("8x256x28x28,256x128x3x3", 0.0)
     'convolution'
     """
-    sizes = [[int(n) for n in one.split("x")] for one in shapes.split(",") if _SIZES.match(one)]
-    maps = [one for one in sizes if len(one) == len(sizes[0]) >= 3]
-    if len(maps) < 2:
+    told = _operands(shapes)
+    if told is None:
         return "convolution"
-    *gradients, data, weight = maps[:3]
+    gradients, data, weight = told
     if data[1] != weight[1]:
-        # A transposed one has its channels in front of the weight, (in, out / groups, ...). From
-        # the operands of a forward call alone it is told by having few channels more inside.
-        is_regular = gradients[0][1] == weight[0] if gradients else data[1] >= 8 * weight[1]
         is_narrow = weight[1] < _WIDE_GROUP
-        return "depthwise" if is_regular and is_narrow else "convolution"
+        return "depthwise" if _is_grouped(*told) and is_narrow else "convolution"
     if weight[2:] != [3, 3]:
         return "convolution"
     if gradients:
@@ -369,6 +365,39 @@ def convolution_kind(shapes: str, flop: float) -> OperatorKind:
     made = flop / (2.0 * math.prod(weight[1:]))
     kept = data[0] * weight[0] * math.prod(data[2:])
     return "winograd" if made > _UNPADDED * kept else "convolution"
+
+
+def is_of_wide_groups(shapes: str) -> bool:
+    """Whether a convolution's gradient is of one in groups as wide as products need.
+
+    >>> is_of_wide_groups("8x256x28x28,8x256x28x28,256x64x3x3")
+    True
+    >>> is_of_wide_groups("8x64x28x28,8x64x28x28,64x64x3x3")
+    False
+    """
+    told = _operands(shapes)
+    return told is not None and told[2][1] >= _WIDE_GROUP and _is_grouped(*told)
+
+
+_Sizes = list[int]
+
+
+def _operands(shapes: str) -> tuple[list[_Sizes], _Sizes, _Sizes] | None:
+    """Return the sizes of a gradient, if there is one, the data and the weight."""
+    sizes = [[int(n) for n in one.split("x")] for one in shapes.split(",") if _SIZES.match(one)]
+    maps = [one for one in sizes if len(one) == len(sizes[0]) >= 3]
+    if len(maps) < 2:
+        return None
+    *gradients, data, weight = maps[:3]
+    return gradients, data, weight
+
+
+def _is_grouped(gradients: list[_Sizes], data: _Sizes, weight: _Sizes) -> bool:
+    # A transposed one has its channels in front of the weight, (in, out / groups, ...). From the
+    # operands of a forward call alone it is told by having few channels more inside.
+    if data[1] == weight[1]:
+        return False
+    return gradients[0][1] == weight[0] if gradients else data[1] >= 8 * weight[1]
 
 
 # Channels of a group from which its products fill a matrix unit's tile, which has 16 to 32 columns

@@ -90,6 +90,12 @@ class Learned:
 
         return TrainedModel.load(self.folder)
 
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether it has learned of machines with accelerators: the user's own may have."""
+        runs: dict[str, int] = self.about["accelerators"]
+        return any(name and seen >= LEAST_ROWS for name, seen in runs.items())
+
     def covers(self, records: Sequence[RunRecord]) -> NDArray[np.bool_]:
         """Return for each record whether it lies in what was seen, shape (n,)."""
         if not records:
