@@ -174,7 +174,9 @@ def advised(
     said = (
         cures_for(facts, kept=kept)
         if beside is None
-        else cures_for(facts, sharing_with(beside, pairs), kept=("share-device", *kept))
+        else cures_for(
+            facts, sharing_with(beside, pairs), kept=("share-device", "take-turns", *kept)
+        )
     )
     is_whole = recording is None or job.program is None or recording.status == "finished"
     return AdviceList(

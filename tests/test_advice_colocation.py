@@ -55,6 +55,50 @@ def test_two_that_do_not_fit_are_not_put_together(idle: Facts) -> None:
     assert neighbours.beside(full, idle.job, "itself") is None
 
 
+def test_two_that_do_not_fit_at_once_take_turns(idle: Facts) -> None:
+    """Weights of both and the activations of one: the rest comes and goes."""
+    work = idle.job.work
+    assert work is not None
+    held = work.parameter_bytes + work.optimizer_state_bytes
+    weights = held / 2**30
+    full = replace(idle, now=replace(idle.now, memory_gib=weights + 0.6 * (22.0 - 2 * weights)))
+    assert neighbours.beside(full, idle.job, "itself") is None
+    found = neighbours.in_turns(full, idle.job, "itself")
+    assert found is not None
+    assert next(iter(neighbours.advise_colocation(full))).name == "take-turns"
+    one, _ = found.details["jobs"]
+    assert one["input_s"] > 0  # it waits for its storage
+    assert one["input_s"] + one["compute_s"] == pytest.approx(full.now.step_time_s.value)
+    assert one["weight_bytes"] == pytest.approx(held)
+    needed = 2 * one["weight_bytes"] + one["transient_bytes"]
+    assert found.details["needed_bytes"] == pytest.approx(needed)
+    # A job that computes for less than half of its step loses nothing beside itself.
+    computes = one["compute_s"] / full.now.step_time_s.value
+    assert found.time_factor == pytest.approx(max(1.0, 2 * computes))
+    over = replace(idle, now=replace(idle.now, memory_gib=weights + 1.1 * (22.0 - 2 * weights)))
+    assert neighbours.in_turns(over, idle.job, "itself") is None
+
+
+def test_two_that_fill_the_device_share_it_as_published(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    """Two ResNet-50 on a V100: 226 images/s alone, 116 each together (SwitchFlow)."""
+    job = replace(make_job(global_batch=32, workers=8), name="own")
+    other = replace(job, name="other")
+    found = api.advised(job, Question(), on="aws:g5.xlarge", beside=other, predictor=predictor)
+    ways = {one.name: one for one in found if one.source == "colocation"}
+    assert set(ways) == {"share-device", "take-turns"}
+    assert "waits" in ways["take-turns"].condition
+    for one in ways.values():
+        busy = one.details["rates"][0]
+        assert 116 / 226 - 0.03 <= busy <= 1.0
+    # By turns nobody is slower than one after the other.
+    jobs = ways["take-turns"].details["jobs"]
+    turns = max(sum(j["compute_s"] for j in jobs), jobs[0]["compute_s"] + jobs[0]["input_s"])
+    alone = jobs[0]["compute_s"] + jobs[0]["input_s"]
+    assert ways["take-turns"].time_factor == pytest.approx(turns / alone, rel=1e-6)
+
+
 def test_cores_that_two_loaders_need_and_processors_are_not_shared(
     make_job: MakeJob, predictor: Predictor
 ) -> None:

@@ -18,10 +18,11 @@ from advisor.cli.simulate import app
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import PlanningError
+from advisor.planners.queueing.closed import closed_loop_waits_s
 from advisor.planners.systems.autops import (
     AggregatedJob,
     aggregation_s,
-    delay_s,
+    delays_s,
     exchange,
     most_saved_fraction,
     pack,
@@ -60,9 +61,11 @@ def test_everything_is_served_under_the_cap_and_the_loss(
     found = pack(jobs, cap=cap, most_loss=most_loss)
     for k, job in enumerate(jobs):
         assert sum(place[k] for place in found.loads) == pytest.approx(job.demand)
-        assert found.loss[k] <= most_loss * (1 + 1e-6)
-    largest = max(work / job.step_s for job in jobs for work in job.work_s)
-    assert all(sum(place) <= max(cap, largest) * (1 + 1e-6) for place in found.loads)
+        # A core that is opened later shifts who meets whom: by less than half as much again.
+        assert found.loss[k] <= 1.5 * most_loss
+    for place in found.loads:  # a job that has a core to itself may fill it
+        assert sum(place) <= (cap if sum(load > 0 for load in place) > 1 else 1.0) * (1 + 1e-6)
+    assert found.cores <= found.dedicated_cores
 
 
 @given(st.lists(tenants, min_size=2, max_size=5))
@@ -75,40 +78,64 @@ def test_a_job_alone_waits_for_nobody(job: AggregatedJob) -> None:
     assert pack([job]).delay_s == (0.0,)
 
 
-def waited_s(steps_s: list[float], bursts_s: list[float], seed: int, rounds: int = 4000) -> float:
-    """Mean wait of the first job's bursts, every job periodic from a moment of its own: FIFO."""
-    rng = np.random.default_rng(seed)
-    begins = rng.uniform(0, steps_s)
-    times = [
-        (float(begins[k]) + n * step, k)
-        for k, step in enumerate(steps_s)
-        for n in range(int(rounds * steps_s[0] / step))
-    ]
-    free, waits = 0.0, []
-    for at, k in sorted(times):
-        if k == 0:
-            waits.append(max(0.0, free - at))
-        free = max(free, at) + bursts_s[k]
-    return float(np.mean(waits))
+def test_equal_jobs_that_never_scatter_make_way_for_each_other_once() -> None:
+    """Nobody waits below a full core; above it a round takes what the core has to do."""
+    for demand, count in ((0.15, 4), (0.2, 5)):
+        found = delays_s([[demand] * count], equal(count, demand))
+        assert found == pytest.approx([0.0] * count, abs=1e-9)
+    # Eight services of 0.2 s a round of 1 + 0.2 s: 0.4 s too many.
+    assert delays_s([[0.2] * 8], equal(8, 0.2)) == pytest.approx([0.4] * 8, rel=0.02)
 
 
-@pytest.mark.parametrize("load", [0.05, 0.2, 0.35])
-def test_two_jobs_wait_as_the_residual_says(load: float) -> None:
-    # Unlike periods go through all phases; the exact mean is rho x residual.
-    steps = [1.0, math.sqrt(2.0)]
-    jobs = [AggregatedJob(name="one", step_s=s, work_s=(load * s,)) for s in steps]
-    exact = load * load * steps[1] / 2.0
-    said = delay_s([load, load], 0, jobs)
-    assert said == pytest.approx(exact / (1.0 - load))
-    assert waited_s(steps, [load * s for s in steps], 0) == pytest.approx(exact, rel=0.05)
+@given(st.lists(tenants, min_size=2, max_size=5), st.integers(0, 9))
+def test_a_core_is_never_busier_than_all_of_the_time(jobs: list[AggregatedJob], seed: int) -> None:
+    jobs = [replace(job, scatter=(0.8, 1.0, 1.2)) for job in jobs]
+    waits = delays_s([[job.demand for job in jobs]], jobs)
+    busy = sum(
+        sum(job.work_s) / (job.step_s + sum(job.work_s) + wait)
+        for job, wait in zip(jobs, waits, strict=True)
+    )
+    assert busy <= 1.1  # means over a finite time
+    assert all(wait >= 0 for wait in waits)
 
 
-@given(st.integers(0, 5))
-def test_bursts_of_jobs_that_keep_their_periods_wait_no_longer(seed: int) -> None:
-    steps = [1.0, math.sqrt(2.0), math.sqrt(3.0), math.pi / 2]
-    jobs = [AggregatedJob(name="one", step_s=s, work_s=(0.15 * s,)) for s in steps]
-    said = delay_s([0.15] * 4, 0, jobs)
-    assert waited_s(steps, [0.15 * s for s in steps], seed, 2000) <= 1.02 * said
+def test_waiting_in_a_closed_loop_is_what_a_slow_simulation_says() -> None:
+    """Two jobs, one core, moved in steps of a hundredth of a second."""
+    rounds, service = 3000, (30, 40)
+    think = np.random.default_rng(1).integers((60, 90), (141, 171), (rounds, 2))
+    said = closed_loop_waits_s(think / 100, np.array([service]) / 100)
+    left, waits, done, line, serving = think[0].tolist(), [0, 0], [0, 0], [], 0
+    while min(done) < rounds - 1:
+        for k in (0, 1):
+            left[k] -= 1
+            if left[k] == 0:
+                line.append(k)
+        if line:
+            for k in line[1:]:
+                waits[k] += 1
+            serving += 1
+            if serving == service[line[0]]:
+                serving, k = 0, line.pop(0)
+                done[k] += 1
+                left[k] = int(think[done[k] % rounds, k])
+    slow = [waits[k] / done[k] / 100 for k in (0, 1)]
+    assert said == pytest.approx(slow, rel=0.15)
+
+
+def test_the_published_three_quarters_are_found_by_default() -> None:
+    """Four jobs of a fifth of a core, whose steps scatter by 3 %, at little slowdown."""
+    scatter = tuple(np.random.default_rng(0).normal(1.0, 0.03, 200).tolist())
+    jobs = [replace(job, scatter=scatter) for job in equal(4, 0.2, parts=10)]
+    found = pack(jobs)
+    assert found.saved_fraction == 0.75
+    assert max(found.loss) < 0.05
+
+
+def test_a_tensor_larger_than_a_core_is_split() -> None:
+    found = pack([AggregatedJob(name="large", step_s=1.0, work_s=(5.9, 0.1))])
+    assert found.cores == found.dedicated_cores == 6
+    assert all(sum(place) <= 1.0 + 1e-9 for place in found.loads)
+    assert sum(map(sum, found.loads)) == pytest.approx(6.0)
 
 
 def test_work_is_the_traffic_of_sums_and_updates() -> None:
@@ -143,9 +170,11 @@ def jobs(make_job: Callable[..., Job]) -> list[Job]:
 
 
 def test_recorded_jobs_share_as_their_gradients_say(jobs: list[Job]) -> None:
+    steps = [np.random.default_rng(k).normal(8.0, 0.4, 100).tolist() for k in range(4)]
+
     def asked(core: float, **changes: float) -> dict[str, Any]:
         usual: dict[str, Any] = {"workers": 4, "link_bytes_per_s": 1e9, "cap": 0.8}
-        usual |= {"most_loss": 0.05, "core_bytes_per_s": core} | changes
+        usual |= {"most_loss": 0.05, "core_bytes_per_s": core, "steps_s": steps} | changes
         return shared_aggregation(jobs, **usual).to_record()
 
     (work,) = {one.work.gradient_bytes for one in jobs if one.work is not None}

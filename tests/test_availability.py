@@ -22,7 +22,7 @@ from advisor.planners import PlanningError
 from advisor.planners.systems import sas
 from advisor.planners.systems.sas import (
     BEST,
-    CHOSEN,
+    LEARNED,
     LEAST_SHARE,
     RANDOM,
     WAYS,
@@ -30,10 +30,12 @@ from advisor.planners.systems.sas import (
     arrivals,
     choose,
     completion_slots,
+    enough,
     futures,
     groups,
     judge,
     learn,
+    learned_policy,
     placement,
 )
 from advisor.records.importers.node_shares import NodeShares, read_node_shares
@@ -204,6 +206,39 @@ def test_days_that_repeat_are_chosen_for_and_told_exactly() -> None:
     assert nodes_answer(short, workers=2, work_h=6.0).past == {}
 
 
+def test_enough_is_counted_slot_by_slot_until_the_job_is_done() -> None:
+    possible = np.array([[[1.0, 0.4], [0.6, 0.6], [0.6, 0.6], [0.1, 0.1]]])
+    # Two slots of work: 0.4 + 0.6 + 0.6 are done after three slots and more; the last one counts.
+    assert enough(possible, [0, 1], 1.5, 0.5) == pytest.approx(2 / 3)
+    assert enough(possible, [0, 1], 1.5, 0.3) == 1.0
+    assert enough(possible, [0], 1.0, 0.5) == 1.0
+
+
+def test_a_learned_policy_finds_what_the_reward_pays_for() -> None:
+    """Nodes that are free by turns of half a day: who looks at now alone is wrong after a slot."""
+    day = np.zeros((12, 6))
+    day[:6, :3], day[6:, 3:] = 1.0, 1.0
+    shares = np.clip(np.tile(day, (20, 1)) + 0.05, 0.0, 1.0)
+    history = learn(shares[:120], day_slots=12)
+    way = learned_policy(history, workers=2, work=3.0)
+    took = judge(history, shares[120:], workers=2, work=3.0, others={LEARNED: way})
+    assert took[LEARNED].mean() <= 1.1 * took["freest by forecast"].mean()
+    assert took[LEARNED].mean() < 0.9 * took[RANDOM].mean()
+    with pytest.raises(PlanningError, match="too few to learn"):
+        learned_policy(learn(shares[:24], day_slots=12), workers=2, work=30.0)
+
+
+def test_the_way_is_the_best_on_days_left_out_and_the_policy_among_them() -> None:
+    record = NodeShares(source="x", names=tuple("abcdef"), slot_s=7200.0, shares=repeated(12))
+    found = nodes_answer(record, workers=2, work_h=6.0).to_record()
+    means = {way["name"]: way["past"]["mean_h"] for way in found["ways"]}
+    assert "learned policy" in means
+    assert means[found["chosen"]] == min(means.values())
+    # Days that repeat: what was said of past jobs is what they had.
+    told = found["enough_of_past_jobs"]
+    assert told["said"] == pytest.approx(told["was"], abs=0.02)
+
+
 def test_nodes_are_read_by_name_or_as_pools_and_hold_their_value(tmp_path: Path) -> None:
     long = tmp_path / "nodes.csv"
     long.write_text(
@@ -269,4 +304,5 @@ def test_the_protocol_plays_the_later_half(
     assert found.overall.rows == 12
     name = "2 workers, 3 h"
     assert found.figures[f"{name}, {BEST}: mean h"] >= 3.0
-    assert found.figures[f"{name}, {CHOSEN}: mean h"] < found.figures[f"{name}, {RANDOM}: mean h"]
+    chosen = found.figures[f"{name}, {clusters.CHOSEN_BY_PAST}: mean h"]
+    assert chosen < found.figures[f"{name}, {RANDOM}: mean h"]

@@ -26,11 +26,18 @@ from advisor.planners.systems.stragglers import (
     UnlikeRanks,
     asynchronous,
     backed_up,
+    by_forecast,
     dropped,
+    forecast,
+    kept_batches,
     measured_spread,
+    named_ahead,
     own_times,
     per_doubling,
     rebalanced,
+    representatives,
+    sent_less,
+    unlike_ranks,
 )
 
 Array = NDArray[np.float64]
@@ -179,7 +186,7 @@ def test_dropping_gains_at_most_the_median_over_the_slowest(
     levels: list[float], selection: float
 ) -> None:
     now = ranks(levels)
-    found = dropped(now, selection_s=selection)
+    found = dropped(now, choosing_s=selection)
     saved = now.step_s - found.step_s
     bound = 1.1 * np.median(levels) / max(levels)  # those within a tenth are left alone
     assert saved / now.step_s <= 1 - min(1.0, np.median(levels) / max(levels)) + 0.01
@@ -192,12 +199,15 @@ def test_dropping_gains_at_most_the_median_over_the_slowest(
 @given(some_ranks)
 def test_dropping_pays_where_selection_is_below_what_is_saved(levels: list[float]) -> None:
     now = ranks(levels)
-    saved = now.step_s - dropped(now, selection_s=0.0).step_s
+    saved = now.step_s - dropped(now, choosing_s=0.0).step_s
     if saved > 1e-6:
-        assert dropped(now, selection_s=0.99 * saved).step_s < now.step_s
-        assert dropped(now, selection_s=1.01 * saved).step_s > now.step_s
+        # Of the slowest: others that drop less may end later than it when choosing costs nothing.
+        left = kept_batches(now)[int(np.argmax(levels))] / 512
+        assert dropped(now, choosing_s=0.99 * saved).step_s < now.step_s
+        longer = 1.01 * max(levels) * (1 - left)
+        assert dropped(now, choosing_s=longer).step_s > now.step_s
     else:
-        assert dropped(now, selection_s=0.01).step_s >= now.step_s
+        assert dropped(now, choosing_s=0.01).step_s >= now.step_s
 
 
 @given(some_ranks)
@@ -221,6 +231,78 @@ def test_backups_shorten_the_step_and_lose_samples(levels: list[float]) -> None:
     # It pays exactly where the slowest costs more than the samples lost.
     for one in found:
         assert (one.gain > 0) == (now.step_s / one.step_s * one.samples_fraction > 1)
+
+
+def test_a_forecast_knows_what_was_and_nothing_else() -> None:
+    own = drawn(0.1, 0.2, 0.7, steps=200)
+    found = forecast(own)
+    later = own.copy()
+    later[100:] *= 3.0
+    assert np.array_equal(forecast(later)[:101], found[:101])
+    # Of what persists the last steps say more than the mean of all.
+    mean = np.array([own[:s].mean(axis=0) for s in range(1, 200)])
+    assert np.abs(found[1:] - own[1:]).mean() < 0.9 * np.abs(mean - own[1:]).mean()
+    assert np.allclose(forecast(np.ones((50, 3))), 1.0)
+
+
+def test_ranks_that_are_slow_for_a_while_are_named_ahead_and_followed() -> None:
+    own = np.ones((400, 4))
+    for begin in range(0, 400, 50):  # each of four is slow for 50 steps, in turns
+        own[begin : begin + 50, begin // 50 % 4] = 2.0
+    turns = UnlikeRanks(own_s=own, batches=np.full(4, 120.0))
+    steps, ahead, habit = named_ahead(turns)
+    assert steps == 399
+    assert ahead > 0.95
+    assert habit == pytest.approx(0.25, abs=0.01)
+    # 3.5 ranks' worth: 4 / 3.5 of a step with the right batches; a fixed share gains nothing.
+    assert by_forecast(turns).step_s == pytest.approx(8 / 7, rel=0.05)
+    assert rebalanced(turns).gain == pytest.approx(0.0, abs=0.02)
+
+
+@given(some_ranks)
+def test_following_ranks_that_stay_gains_what_fixed_batches_gain(levels: list[float]) -> None:
+    now = ranks(levels)
+    assert by_forecast(now).step_s == pytest.approx(rebalanced(now).step_s, rel=0.05)
+
+
+@given(some_ranks, st.integers(1, 4))
+def test_sending_less_is_waiting_less(levels: list[float], often: int) -> None:
+    now = ranks(sorted(levels), exchange=0.1)
+    assert sent_less(now, np.ones(len(levels), int)).gain == pytest.approx(0.0)
+    every = np.ones(len(levels), int)
+    every[-1] = often
+    found = sent_less(now, every)
+    # Nobody waits for longer, and no round is shorter than what is computed in it.
+    assert found.step_s <= now.step_s + 1e-9
+    assert found.step_s >= sorted(levels)[-2] + 0.1 - 1e-9
+    with pytest.raises(ValueError, match="every step"):
+        sent_less(now, every + 1)
+
+
+def test_representatives_leave_one_of_each_group() -> None:
+    rng = np.random.default_rng(0)
+    groups = rng.normal(size=(12, 30)) * 10
+    samples = np.concatenate([groups + 0.01 * rng.normal(size=groups.shape) for _ in range(4)])
+    kept = representatives(samples, 12)
+    assert sorted(kept % 12) == list(range(12))
+    assert representatives(samples, 48).tolist() == list(range(48))
+    # No two that are kept are nearer to each other than the nearest two of the batch.
+    apart = np.linalg.norm(samples[kept][:, None] - samples[kept][None], axis=2)
+    assert apart[~np.eye(12, dtype=bool)].min() > 1.0
+    with pytest.raises(ValueError, match="0 of 48"):
+        representatives(samples, 0)
+
+
+def test_unlike_ranks_survive_odd_steps_and_refuse_a_rank_that_never_computes() -> None:
+    whole = {0: [0.2] * 40, 1: [0.2] * 40}
+    waits = {0: [0.1] * 39 + [0.25], 1: [0.0] * 40}
+    found = unlike_ranks(whole, waits, batch=8)
+    assert found.own_s.min() == pytest.approx(0.001)
+    assert found.step_s == pytest.approx(0.2)
+    with pytest.raises(PlanningError, match="hardly ever"):
+        unlike_ranks(whole, {0: [0.2] * 40, 1: [0.0] * 40}, batch=8)
+    with pytest.raises(PlanningError, match="need two"):
+        unlike_ranks({0: whole[0]}, {0: waits[0]}, batch=8)
 
 
 # --- The one estimate -----------------------------------------------------------------------

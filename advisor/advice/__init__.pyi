@@ -8,4 +8,6 @@ from .facts import Advice as Advice
 from .facts import AdviceList as AdviceList
 from .facts import Facts as Facts
 from .facts import How as How
+from .machines import pasted as pasted
+from .machines import usage_of as usage_of
 from .neighbours import read_pairs as read_pairs

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCES", "Advice", "Facts", "How", "cures_for", "sharing_with"]
 
+
+def _stragglers(facts: Facts) -> Iterable[Advice]:
+    """Return what mends recorded ranks; nothing is loaded for the many jobs of one rank."""
+    if facts.recording is None or len(facts.recording.ranks) < 2:
+        return ()
+    from advisor.advice import slow_ranks
+
+    return slow_ranks.advise_stragglers(facts)
+
+
 # One line a source, in any order: what is strongest is said first.
 SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     step.advise_software,
@@ -32,7 +42,7 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     neighbours.advise_colocation,
     machines.advise_rightsizing,
     machines.advise_borrowing,
-    neighbours.advise_stragglers,
+    _stragglers,
     neighbours.advise_harvesting,
 )  # fmt: skip
 

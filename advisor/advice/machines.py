@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from advisor.planners.layouts import SearchSpace
 from advisor.quantities import REACH_90
 
 if TYPE_CHECKING:
-    from advisor.planners.rightsizing import RecordedUsage, RightSize
+    from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
     from advisor.planners.systems import Borrowed
 
 # ------------------------------------------------------------------------------------------
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FEWEST_READINGS: Final = 20
 LIKELY_OOM: Final = 0.05
 MOST_CONTENTION: Final = 0.1
+_MOST_SLOWER: Final = 1.01
 # Both machines are of one model: what it says wrong of one it says wrong of the other too.
 _MODEL_SD: Final = 0.1
 
@@ -183,7 +184,7 @@ def _rest_s(facts: Facts, usage: RecordedUsage) -> float:
 
 def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterator[Advice]:
     """Offer limits to paste."""
-    from advisor.planners.rightsizing import right_size
+    from advisor.planners.rightsizing import compared, right_size
 
     found = right_size(usage, rest_s=_rest_s(facts, usage))
     share = _dominant_share(found, recording)
@@ -208,7 +209,8 @@ def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterato
         evidence="measured",
         rests_on=f"{len(recording.readings)} readings: peak {usage.peak_bytes / GIB:.2g} GiB, "
         f"mean {float(np.mean(usage.cores)):.2g} cores; the replay of that run under this quota "
-        "takes at most 1% longer",
+        f"takes at most 1% longer; {_least_reserved(compared([usage]), recording)} "
+        "(advisor simulate limits)",
         condition="Pays where requests are billed, or where the rest of the machine is used by "
         "others; a machine rented whole costs the same.",
         how=How(kind="yaml", text=pasted(found)),
@@ -248,6 +250,22 @@ def pasted(found: RightSize) -> str:
         f'  requests: {{cpu: "{min(request, limit)}m", memory: "{memory}Mi"}}\n'
         f'  limits: {{cpu: "{limit}m", memory: "{memory}Mi"}}'
     )
+
+
+def _least_reserved(policies: Mapping[str, tuple[LimitedRun, ...]], recording: Recording) -> str:
+    """Say which way of setting limits reserves least, of those that hold the job back by 1 %."""
+    host = recording.host
+    shares = {
+        name: max(run.reserved_core_h / max(host.cpu_limit, 1e-9),
+                  run.reserved_gib_h * GIB / max(_memory(recording), 1)) / run.slowdown
+        for name, (run,) in policies.items()
+        if not run.oom and run.slowdown <= _MOST_SLOWER
+    }  # fmt: skip
+    if not shares:
+        return "no policy that changes limits holds it back by less"
+    best = min(shares, key=lambda name: shares[name])
+    less = 1.0 - shares[best] / shares["peak"]
+    return f"of {len(policies)} policies {best} reserves least, {less:.0%} less than the peaks"
 
 
 def _memory(recording: Recording) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.facts import Advice, Facts, How, saved
+from advisor.advice.facts import Advice, Facts, How
 from advisor.answer import Candidate, Estimate
 from advisor.collectors import bounded
 from advisor.collectors.errors import printable
@@ -24,14 +24,7 @@ from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
 from advisor.quantities import QUANTILES
 
 if TYPE_CHECKING:
-    from advisor.planners.systems import (
-        Harvest,
-        MeasuredPair,
-        Mended,
-        Sharer,
-        TouchedWindow,
-        UnlikeRanks,
-    )
+    from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
 
 # One standard deviation of the error of ln(1 / rate - 1) where neither job was measured beside any
 # other: Gavel's pairs with the mean job in place of both (0.43 where both were, 2026-11-22).
@@ -39,26 +32,32 @@ _SLOWDOWN_LOG_SD: Final = 0.98
 
 
 def advise_colocation(facts: Facts) -> Iterable[Advice]:
-    """Return what two runs of the job on one device would save each of them."""
-    found = beside(facts, facts.job, "a second run of it")
+    """Return what two runs of the job on one device would save each of them.
+
+    As two processes; by turns where the device's memory is too small for that.
+    """
+    name = "a second run of it"
+    found = beside(facts, facts.job, name) or in_turns(facts, facts.job, name)
     return () if found is None else (found,)
 
 
 def beside_run(facts: Facts, other: Job, pairs: Sequence[MeasuredPair] = ()) -> Iterable[Advice]:
-    """Return what sharing a device with another run would save.
+    """Return what sharing a device with another run would save, as two processes and by turns.
 
     ``pairs``: jobs that were measured beside each other on such a device, by the names of their
     runs; they speak where both jobs are among them.
 
     Raises UsageError if the two cannot share it.
     """
-    found = beside(facts, other, f"run {other.name}", pairs)
-    if found is None:
+    name = f"run {other.name}"
+    ways = (beside(facts, other, name, pairs), in_turns(facts, other, name))
+    found = tuple(one for one in ways if one is not None)
+    if not found:
         raise UsageError(
             f"{facts.job.name} and {other.name} cannot share a device of these machines",
             hint="both need one accelerator with memory and cores for two: --on aws:g5.2xlarge",
         )
-    return (found,)
+    return found
 
 
 _PAIRS_HINT: Final = "a CSV with the columns first,second,first_rate,second_rate"
@@ -139,40 +138,152 @@ def _kept_by_recordings(first: Sharer, second: Sharer, coverage: float) -> Kept:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Two:
+    """Two jobs on one accelerator, each as it is there alone; first the one that is advised."""
+
+    jobs: tuple[Job, Job]
+    alone: tuple[Candidate, Candidate]
+    tenants: tuple[Tenant, Tenant]
+    device_bytes: float  # NaN where unknown
+
+    def fits(self, *, is_in_turns: bool) -> bool:
+        """Whether both fit the device's memory."""
+        return systems.needed_bytes(self.tenants, is_in_turns=is_in_turns) <= self.device_bytes
+
+
+def _two(facts: Facts, other: Job) -> _Two | None:
+    """Return both jobs on the device.
+
+    None where either has no accelerator or several, or their loaders need more cores than the
+    machine has.
+    """
+    now, job = facts.now, facts.job
+    if job.work is None or other.work is None:
+        return None
+    then = now if other is job else facts.ask(other)
+    if then is None or not (_is_one_device(now) and _is_one_device(then)):
+        return None
+    offer, _ = now.configuration.parts[0]
+    cores = sum(
+        (one.feed.cpu_s_per_sample or 0.0) * on.throughput_samples_per_s.value
+        for one, on in ((job, now), (other, then))
+    )
+    if cores > offer.vcpus:
+        return None
+    device = suite_device(offer.accelerator or "")
+    known = device is not None and device.memory_bytes is not None
+    return _Two(
+        jobs=(job, other), alone=(now, then), tenants=(_tenant(job, now), _tenant(other, then)),
+        device_bytes=device.memory_bytes if device is not None and known else math.nan,
+    )  # fmt: skip
+
+
+def _tenant(job: Job, on: Candidate) -> Tenant:
+    """Return a job's step on the device: what it waits for, what stays, and what comes and goes.
+
+    Weights and optimizer state stay between steps; activations and gradients do not.
+    """
+    step_s, needed = on.step_time_s.value, on.memory_gib * GIB
+    input_s = min(on.shares.get("input", 0.0), 0.99) * step_s
+    assert job.work is not None
+    weights = min(float(job.work.parameter_bytes + job.work.optimizer_state_bytes), needed)
+    return systems.Tenant(
+        name=job.name, input_s=input_s, compute_s=step_s - input_s, weight_bytes=weights,
+        transient_bytes=needed - weights,
+    )  # fmt: skip
+
+
 def beside(
     facts: Facts, other: Job, name: str, pairs: Sequence[MeasuredPair] = ()
 ) -> Advice | None:
-    """Return what sharing the device with another job would save this one.
+    """Return what sharing the device as two processes would save this job.
 
     ``facts``: of a job on one accelerator; ``other``: judged on the same machine; ``name``: what
     it is called; ``pairs``: as of ``beside_run``.
 
     Returns
     -------
-    Advice, or None where either has no accelerator or several, where both do not fit its memory or
-    its machine's cores, or where neither the recordings show how busy they keep it nor pairs tell.
+    Advice, or None where the two cannot share a device (``_two``), where both do not fit its
+    memory at once, or where neither the recordings show how busy they keep it nor pairs tell.
     """
-    now = facts.now
-    if facts.job.work is None or other.work is None:
+    two = _two(facts, other)
+    if two is None or not two.fits(is_in_turns=False):
         return None
-    then = now if other is facts.job else facts.ask(other)
-    on_one = [one for one in (now, then) if one is not None and _is_one_device(one)]
-    if then is None or len(on_one) < 2 or not _fits(facts.job, now, other, then):
-        return None
+    now, then = two.alone
     kept = kept_by_pairs(pairs, facts.job.name, other.name, now.cost_usd.coverage)
     jobs = (_sharer(facts.job, now), _sharer(other, then))
     if kept is None and jobs[0] is not None and jobs[1] is not None:
         kept = _kept_by_recordings(jobs[0], jobs[1], now.cost_usd.coverage)
     if kept is None:
         return None
-    alone_s = [one.training_time_h.value * HOUR_S for one in (now, then)]
+    return _shared(
+        two, kept, "share-device",
+        f"Share the device with {name}: half a GPU, half the bill while both run.",
+        "CUDA_VISIBLE_DEVICES=0 python train.py &  # and the other one", is_in_turns=False,
+    )  # fmt: skip
+
+
+# One standard deviation of the logarithm of a round: our experiment's three configurations
+# (docs/experiments.md, SwitchFlow's rows: +6, +5 and 0 % of the sum, up to 15 % of one job).
+_ROUND_LOG_SD: Final = 0.1
+_TURNS: Final = """\
+turn = open("/tmp/device0.turn", "w")  # the same file in both scripts; import fcntl
+# around every step, with its batch loaded:
+fcntl.flock(turn, fcntl.LOCK_EX)
+...  # forward, backward, optimizer.step()
+torch.cuda.synchronize(); torch.cuda.empty_cache()
+fcntl.flock(turn, fcntl.LOCK_UN)"""
+
+
+def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
+    """Return what taking turns by steps would save this job (SwitchFlow).
+
+    While one computes the other loads, and only one's activations are on the device.
+
+    Returns
+    -------
+    Advice, or None where the two cannot share a device (``_two``) or its memory does not hold all
+    weights and the larger activations.
+    """
+    two = _two(facts, other)
+    if two is None or not two.fits(is_in_turns=True):
+        return None
+    now = two.alone[0]
+    together_s = systems.round_s(two.tenants, "switchflow")
+    rate = np.array([one.step_s for one in two.tenants]) / together_s
+    reach = math.exp(QUANTILES[now.cost_usd.coverage] * _ROUND_LOG_SD)
+    input_s, compute_s = ([getattr(one, of) for one in two.tenants]
+                          for of in ("input_s", "compute_s"))  # fmt: skip
+    kept = Kept(
+        rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
+        rests_on=f"a round in which each makes one step takes {1e3 * together_s:.3g} ms: "
+        f"computing {1e3 * compute_s[0]:.3g} and {1e3 * compute_s[1]:.3g} ms in turns, loading "
+        f"{1e3 * input_s[0]:.3g} and {1e3 * input_s[1]:.3g} ms beside it (one after the other "
+        f"{1e3 * systems.round_s(two.tenants, 'sessions'):.3g} ms); rates {rate[0]:.2f} and "
+        f"{rate[1]:.2f} of those alone",
+    )  # fmt: skip
+    return _shared(
+        two, kept, "take-turns",
+        f"Take turns on the device with {name}, step by step: one computes while the other loads.",
+        _TURNS, is_in_turns=True,
+    )  # fmt: skip
+
+
+def _shared(
+    two: _Two, kept: Kept, name: str, change: str, how: str, *, is_in_turns: bool
+) -> Advice:
+    """Return advice on two jobs that keep such rates on one device."""
+    now = two.alone[0]
+    alone_s = [one.training_time_h.value * HOUR_S for one in two.alone]
     usual, least, most = (
         systems.pair_bill(alone_s, rate.tolist()) for rate in (kept.rate, kept.high, kept.low)
     )
+    needed = systems.needed_bytes(two.tenants, is_in_turns=is_in_turns)
     return Advice(
-        name="share-device",
+        name=name,
         source="colocation",
-        change=f"Share the device with {name}: half a GPU, half the bill while both run.",
+        change=change,
         time_saved_h=_saved(
             now.training_time_h,
             [float(one.finish_s[0]) / alone_s[0] for one in (usual, least, most)],
@@ -183,10 +294,44 @@ def beside(
         time_factor=float(usual.finish_s[0]) / alone_s[0],
         cost_factor=float(usual.bill_fraction[0]),
         evidence="formula",
-        rests_on=kept.rests_on,
+        rests_on=f"{kept.rests_on}; {needed / GIB:.3g} GiB of {two.device_bytes / GIB:.3g}",
         condition=f"Where both wait to be run: together they take {usual.device_s / HOUR_S:.3g} h "
-        f"of the device, one after the other {usual.device_s_apart / HOUR_S:.3g} h.",
-        how=How(kind="flag", text="CUDA_VISIBLE_DEVICES=0 python train.py &  # and the other one"),
+        f"of the device, one after the other {usual.device_s_apart / HOUR_S:.3g} h. "
+        f"{_preempted(two)}",
+        how=How(kind="lines" if is_in_turns else "flag", text=how),
+        details={
+            "rates": kept.rate.tolist(),
+            "needed_bytes": needed,
+            "jobs": [
+                {"name": one.name, "input_s": one.input_s, "compute_s": one.compute_s,
+                 "weight_bytes": one.weight_bytes, "transient_bytes": one.transient_bytes}
+                for one in two.tenants
+            ],
+        },
+    )  # fmt: skip
+
+
+def _preempted(two: _Two) -> str:
+    """Say how long the advised job waits where it is the more urgent one and takes the device."""
+    victim, on = two.tenants[1], two.alone[1]
+    kernels = _kernels(two.jobs[1], max(on.layout.accumulation_steps, 1))
+    if not kernels:
+        return "What the other's kernels take is not known."
+    kernel_s = victim.compute_s / kernels
+    stays_s, leaves_s = (
+        systems.preemption_s(victim, kernel_s=kernel_s, is_moved=is_moved)
+        for is_moved in (False, True)
+    )
+    return (
+        f"Where it may stop the other, it waits {1e3 * stays_s:.2g} ms for the device, a mean "
+        f"kernel, or {1e3 * leaves_s:.3g} ms where the other's weights leave it."
+    )
+
+
+def _kernels(job: Job, passes: int) -> float:
+    assert job.work is not None
+    return sum(
+        one.count * (1 if one.phase == "optimizer" else passes) for one in job.work.operators
     )
 
 
@@ -209,31 +354,10 @@ def _sharer(job: Job, on: Candidate) -> Sharer | None:
     """Return what a job does to the queue of its device; None where that is unknown."""
     assert job.work is not None
     busy = on.shares.get("compute", 0.0) + on.shares.get("memory", 0.0)
-    passes = max(on.layout.accumulation_steps, 1)
-    kernels = sum(
-        one.count * (1 if one.phase == "optimizer" else passes) for one in job.work.operators
-    )
+    kernels = _kernels(job, max(on.layout.accumulation_steps, 1))
     if not (0.0 < busy <= 1.0 and kernels > 0):
         return None
     return systems.sharer(busy, busy * on.step_time_s.value / kernels)
-
-
-def _fits(job: Job, on: Candidate, other: Job, other_on: Candidate) -> bool:
-    """Whether two processes fit the device's memory, and their loaders the machine's cores."""
-    offer, _ = on.configuration.parts[0]
-    device = suite_device(offer.accelerator or "")
-    tenants = [
-        systems.Tenant(
-            name="job", input_s=0.0, compute_s=1.0, transient_bytes=one.memory_gib * GIB
-        )
-        for one in (on, other_on)
-    ]
-    memory = math.nan if device is None or device.memory_bytes is None else device.memory_bytes
-    cores = sum(
-        (one.feed.cpu_s_per_sample or 0.0) * then.throughput_samples_per_s.value
-        for one, then in ((job, on), (other, other_on))
-    )
-    return systems.needed_bytes(tenants, is_in_turns=False) <= memory and cores <= offer.vcpus
 
 
 # ------------------------------------------------------------------------------------------
@@ -323,108 +447,3 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
             "fault_s": systems.FAULT_S[_SWAP],
         },
     )
-
-
-# ------------------------------------------------------------------------------------------
-# Ranks that wait for a slow one: batches by speed, fewer samples, backups, no waiting at all.
-
-
-LEAST_GAIN: Final = 0.05
-# Of the saved time: our experiment's two ranks (docs/experiments.md) came out 10 to 20 % off.
-_EFFECT_SD: Final = 0.3
-
-
-def advise_stragglers(facts: Facts) -> Iterable[Advice]:
-    """Offer what mends the recorded ranks, on the machines that they were recorded on."""
-    ranks = ranks_of(facts)
-    if ranks is None or not facts.is_here:
-        return
-    spread = systems.measured_spread(ranks.own_s)
-    seen = (
-        f"{spread.ranks} ranks over {spread.steps} steps: their times differ by "
-        f"{spread.staying_fraction:.0%} that stays and {spread.passing_fraction:.0%} that passes"
-    )
-    for one in _ways(facts, ranks, seen):
-        if one.time_factor <= 1.0 / (1.0 + LEAST_GAIN):
-            yield one
-
-
-def ranks_of(facts: Facts) -> UnlikeRanks | None:
-    """Return the recorded ranks, what held them back counted as theirs; None where unknown."""
-    recording = facts.recording
-    if recording is None or len(recording.ranks) < 2 or not facts.job.recorded_batch:
-        return None
-    own = systems.own_times(recording.steps_by_rank, recording.wait_by_step, is_wall=True)
-    if len(own) < systems.FEWEST_STEPS or (own <= 0).any():
-        return None
-    return systems.UnlikeRanks(
-        own_s=own,
-        batches=np.full(own.shape[1], float(facts.job.recorded_batch)),
-        exchange_s=(recording.communication or {}).get("exchange_s_per_step", 0.0),
-    )
-
-
-def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
-    even = systems.rebalanced(ranks)
-    sizes = tuple(int(one) for one in even.batches)
-    total = int(ranks.batches.sum())
-    yield _stragglers_advice(
-        facts, even, "uneven-batches", seen,
-        change=f"Give each rank the samples it can do in one time: {_listed(sizes)}.",
-        condition="Holds while the same ranks are slow, all have one batch size now and every "
-        "sample costs the same.",
-        how=f"batch = {sizes}[rank]  # of the loader; weight each loss by its share:\n"
-        f"loss = loss * batch * world_size / {total}",
-    )  # fmt: skip
-    fewer = systems.dropped(ranks, selection_s=0.0)
-    kept = tuple(int(one) for one in fewer.batches)
-    yield _stragglers_advice(
-        facts, fewer, "drop-near-duplicates", seen,
-        change=f"Let slow ranks drop near-duplicates of their samples: {_listed(kept)} are kept.",
-        condition=f"Pays only where choosing them takes less than {_saved_s(ranks, fewer):.2g} s "
-        f"of a step; {1 - fewer.samples_fraction:.0%} of the samples are not learned from.",
-        how=f"keep = {kept}[rank]  # representatives of the batch, chosen by distance",
-        is_model_kept=False,
-    )  # fmt: skip
-    if len(sizes) > 2:
-        spare = systems.backed_up(ranks, 1)
-        yield _stragglers_advice(
-            facts, spare, "backup-worker", seen,
-            change=f"Wait for the first {len(sizes) - 1} of {len(sizes)} ranks in each step.",
-            condition="One rank's samples of every step are thrown away; pays where ranks are "
-            "slow in turns.",
-            how="# a parameter server that applies the first gradients and drops the last",
-            is_model_kept=False,
-        )  # fmt: skip
-    yield _stragglers_advice(
-        facts, systems.asynchronous(ranks), "asynchronous", seen,
-        change="Let ranks update without waiting for each other.",
-        condition=f"Gradients are up to {len(sizes) - 1} updates old: look at the accuracy.",
-        how="# a parameter server, or torch.distributed.rpc with one optimizer",
-        is_model_kept=False,
-    )  # fmt: skip
-
-
-def _stragglers_advice(
-    facts: Facts, way: Mended, name: str, seen: str, *, change: str, condition: str, how: str,
-    is_model_kept: bool = True,
-) -> Advice:  # fmt: skip
-    """Return advice on a way of mending: the steps' share of the job takes by so much less."""
-    factor = 1.0 / (1.0 + way.gain)
-    now = facts.now
-    return Advice(
-        name=name, source="stragglers", change=change, evidence="measured", rests_on=seen,
-        condition=condition, how=How(kind="lines", text=how), is_model_kept=is_model_kept,
-        time_saved_h=saved(now.training_time_h, factor, _EFFECT_SD),
-        cost_saved_usd=saved(now.cost_usd, factor, _EFFECT_SD),
-        time_factor=factor, cost_factor=factor,
-    )  # fmt: skip
-
-
-def _saved_s(ranks: UnlikeRanks, way: Mended) -> float:
-    return max(0.0, ranks.step_s - way.step_s)
-
-
-def _listed(sizes: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, sizes[:8]))
-    return shown if len(sizes) <= 8 else f"{shown}, ..."

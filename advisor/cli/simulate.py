@@ -130,8 +130,79 @@ def aggregation(
     found = shared_aggregation(
         jobs, workers=workers, link_bytes_per_s=link, cap=cap,
         most_loss=loss, core_bytes_per_s=core_rate, servers=servers,
+        steps_s=[_recorded_steps_s(run) for run in runs],
     )  # fmt: skip
     show(found.to_record(), (), None, as_json, "aggregation")
+
+
+def _recorded_steps_s(run: str) -> tuple[float, ...]:
+    """Return the steps of a recorded run; none of what was not recorded."""
+    from advisor.collectors import RecordingError
+    from advisor.collectors.derive import find_run, read_recording
+
+    try:
+        ranks = read_recording(find_run(run)).ranks
+    except (RecordingError, OSError):
+        return ()
+    return ranks[0].step_s if ranks else ()
+
+
+# ------------------------------------------------------------------------------------------
+# ``advisor simulate limits``: recorded jobs on shared nodes under every way of setting limits.
+
+
+def limits(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            show_default=False,
+            help="Recorded runs, by name, part of it, or folder; name a run twice for two jobs.",
+        ),
+    ],
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            show_default=False,
+            help="What the jobs share, cores x memory: 8x32GB (default: the sum of their peaks).",
+        ),
+    ] = None,
+    core_price: Annotated[
+        float | None,
+        quantity(USD, "--core-price", help="Price of a core for an hour (default: the "
+                 "catalogue's, by two types that differ in memory alone)."),
+    ] = None,
+    memory_price: Annotated[
+        float | None, quantity(USD, "--memory-price", help="Price of a GiB for an hour.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Set limits of CPU and memory on shared nodes (Escra).
+
+    Each job runs again as it was recorded, under fixed limits, the Vertical Pod Autoscaler,
+    Autopilot, KRR and Escra's controller: what is reserved and not used, how often a job is
+    throttled or killed, and what it costs.
+    """
+    from advisor.collectors.derive import find_run, read_recording
+    from advisor.estimate import Predictor
+    from advisor.simulate import ResourcePrices, limits_answer, read_pool, resource_prices
+
+    if (core_price is None) != (memory_price is None):
+        raise UsageError(
+            "--core-price and --memory-price go together", hint="give both, or neither"
+        )
+    size = None if pool is None else read_pool(pool)
+    with waiting("replaying the jobs", is_quiet=as_json):
+        recordings = [read_recording(find_run(run)) for run in runs]
+        if core_price is None or memory_price is None:
+            prices = resource_prices(Predictor())
+        else:
+            prices = ResourcePrices(
+                usd_per_core_h=core_price, usd_per_gib_h=memory_price, source="given"
+            )
+        answer = limits_answer(recordings, pool=size, prices=prices)
+    show(answer.to_record(), (), None, as_json, "limits")
 
 
 # ------------------------------------------------------------------------------------------
@@ -156,19 +227,29 @@ def availability(
         float,
         quantity(SECONDS, "--slot", default="30m", help="Length of the slots of the forecast."),
     ] = 1800.0,
+    need: Annotated[
+        float,
+        quantity(
+            SHARE,
+            "--need",
+            default="50%",
+            help="What each worker needs of its node: the probability that all have it is shown.",
+        ),
+    ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
     """Choose nodes of a shared cluster by what was free of each.
 
-    All workers wait for the slowest node. The forecast chooses for a job that arrives at the end
-    of the record; other ways of choosing stand beside it, each with what past jobs took by it.
+    All workers wait for the slowest node. The nodes are those of the way of choosing whose jobs
+    took least on parts of the record that were left out, known the others; a policy that the
+    record teaches is among the ways.
     """
     from advisor.records import published_node_shares, read_node_shares
     from advisor.simulate import nodes_answer
 
     with waiting("playing jobs on the record", is_quiet=as_json):
         record = published_node_shares() if trace is None else read_node_shares(trace, slot_s=slot)
-        answer = nodes_answer(record, workers=workers, work_h=hours)
+        answer = nodes_answer(record, workers=workers, work_h=hours, need=need)
     show(answer.to_record(), (), None, as_json, "availability")
 
 
@@ -942,7 +1023,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Replay a job on spot nodes, on a shared cluster, with elastic workers, with failures, "
-    "over peers at several sites, or with aggregation that jobs share.",
+    "over peers at several sites, with aggregation that jobs share, or under limits.",
 )
 app.command("spot", cls=PlotCommand)(spot)
 app.command("queue", cls=PlotCommand)(queue)
@@ -951,6 +1032,7 @@ app.command("elastic", cls=PlotCommand)(elastic)
 app.command("failures", cls=PlotCommand)(failures)
 app.command("peers")(peers)
 app.command("aggregation")(aggregation)
+app.command("limits")(limits)
 
 
 # ------------------------------------------------------------------------------------------

@@ -255,17 +255,22 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
         f"nodes: {', '.join(chosen['nodes'])} ({chosen['name']}); expected "
         f"{hours_text(chosen['expected_h'])}, 19 of 20 futures within "
         f"{hours_text(chosen['p95_h'])}; {100 * chosen['straggler_loss_fraction']:.0f} % of the "
-        "next step is waiting for the slowest"
+        f"next step is waiting for the slowest; all have {record['need_fraction']:.0%} of their "
+        f"node in {chosen['enough_probability']:.0%} of the slots"
     )
     table = _simulation_table(
-        "way of choosing", "expected h", "past jobs: mean h", "median", "p90"
+        "way of choosing", "expected h", "enough", "past jobs: mean h", "median", "p90"
     )
     for way in record["ways"]:
-        table.add_row(way["name"], f"{way['expected_h']:.1f}", *_past_cells(way["past"]))
+        mark = " *" if way is chosen else ""
+        table.add_row(
+            way["name"] + mark, f"{way['expected_h']:.1f}", f"{way['enough_probability']:.0%}",
+            *_past_cells(way["past"]),
+        )  # fmt: skip
     ways = {way["name"] for way in record["ways"]}
     for name, past in record["past"].items():
         if name not in ways:
-            table.add_row(name, "", *_past_cells(past))
+            table.add_row(name, "", "", *_past_cells(past))
     alike = "; ".join(
         f"{', '.join(one['nodes'])} ({100 * one['free_mean']:.0f} % free)"
         for one in record["groups"]
@@ -274,10 +279,26 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
     note = (
         "the record is too short to judge the ways of choosing on it"
         if judged is None
-        else f"past jobs: {judged['jobs']} arrivals in the later half of the record, with what "
-        "the earlier half told"
+        else f"past jobs: {judged['jobs']} arrivals on parts of the record, with what the other "
+        f"parts told{_kept_policy(record)}"
     )
     return [Text(head), Text(pick), table, Text(note), Text(f"like nodes: {alike}")]
+
+
+def _kept_policy(record: Mapping[str, Any]) -> str:
+    """Say whether the learned policy is used, or what it loses, and how true "enough" was."""
+    means = {way["name"]: way["past"]["mean_h"] for way in record["ways"] if way["past"]}
+    learned, chosen = means.get("learned policy"), means[record["chosen"]]
+    said = ""
+    if record["chosen"] == "learned policy":
+        said = "; the learned policy wins there and is used"
+    elif learned is not None:
+        lost = f"loses {learned / chosen - 1:.1%}" if learned > chosen else "wins nothing"
+        said = f"; the learned policy {lost} there and is not used"
+    true = record["enough_of_past_jobs"]
+    if true is not None:
+        said += f"; enough: {true['said']:.0%} said of theirs, {true['was']:.0%} was"
+    return said
 
 
 def _past_cells(past: Mapping[str, float] | None) -> tuple[str, str, str]:
@@ -435,12 +456,63 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
     )
     foot = (
         "All-reduce needs no aggregating core; the times beside it are to exchange the gradients "
-        "of one step. 'slower' is the mean delay by the other jobs over the step, at most."
+        "of one step. 'slower' is the mean wait for the other jobs over the step, played with the "
+        "recorded steps: a job asks again when it has its result."
     )
     return [Text(head), table, Text(foot)]
 
 
+def limits(record: Mapping[str, Any]) -> list[Text | Table]:
+    """Say what each way of setting limits reserves, and what to paste of the fixed ones."""
+    pool, prices = record["pool"], record["prices"]
+    table = _simulation_table(
+        "policy", "cores", "GiB", "unused", "unused GiB", "throttled", "slower", "kills",
+        "all done", "USD/h",
+    )  # fmt: skip
+    for one in record["policies"]:
+        hours = sum(job["length_s"] for job in record["jobs"]) / 3600.0
+        table.add_row(
+            one["name"] + (" *" if one["name"] == record["chosen"] else ""),
+            digits(one["reserved_cores"]), digits(one["reserved_gib"]),
+            digits(one["slack_core_h"] / hours), digits(one["slack_gib_h"] / hours),
+            f"{one['throttled_fraction']:.0%}", f"{one['slowdown'] - 1:.1%}", str(one["kills"]),
+            "never" if one["done_s"] is None else seconds_text(one["done_s"]),
+            f"{one['usd_per_h']:.3g}",
+        )  # fmt: skip
+    table.columns[0].no_wrap = True
+    shared = "given" if pool["is_given"] else "the recorded peaks, and 50 MiB a job"
+    head = (
+        f"{len(record['jobs'])} recorded job(s) on {digits(pool['cores'])} cores and "
+        f"{pool['memory_bytes'] / 2**30:.3g} GiB ({shared}), run again as recorded; a core "
+        f"{usd_text(prices['usd_per_core_h'])} and a GiB {usd_text(prices['usd_per_gib_h'])} an "
+        f"hour ({prices['source']})"
+    )
+    if record["chosen"] is None:
+        said = "no policy keeps all jobs alive and within 1 % of their time: give a larger --pool"
+    else:
+        said = (
+            f"* {record['chosen']}: the cheapest of those that kill nobody and slow by at most "
+            f"{record['most_slower_fraction']:.0%}; {record['saved_fraction']:.0%} less than the "
+            "peaks"
+        )
+    foot = (
+        "Cores and GiB are reserved on average, unused is that less what is used (a job's mean); "
+        "all done is when all have ended that begin together, those with limits of their own as "
+        "soon as these fit. KRR sets cores aside and throttles nobody."
+    )
+    short = min(job["length_s"] for job in record["jobs"])
+    if short < 300:
+        foot += (
+            f" In {seconds_text(short)} VPA (every minute) and Autopilot (every 5) show what "
+            "they learned from the same run before."
+        )
+    lines = [Text(f"\nfixed limits to paste for {job['name']}:\n{job['paste']}")
+             for job in {job["name"]: job for job in record["jobs"]}.values()]  # fmt: skip
+    return [Text(head), table, Text(said), Text(foot), *lines]
+
+
 # What each verb of ``advisor simulate`` shows of its record.
 SIMULATIONS: Final[Mapping[str, Callable[[Mapping[str, Any]], list[Text | Table]]]] = {
-    one.__name__: one for one in (spot, queue, availability, elastic, failures, peers, aggregation)
+    one.__name__: one
+    for one in (spot, queue, availability, elastic, failures, peers, aggregation, limits)
 }

@@ -8,6 +8,10 @@ from .own_cluster import compare_with_cluster as compare_with_cluster
 from .own_cluster import on_own_devices as on_own_devices
 from .queue import OwnCluster as OwnCluster
 from .queue import queue_answer as queue_answer
+from .shared_nodes import ResourcePrices as ResourcePrices
+from .shared_nodes import limits_answer as limits_answer
+from .shared_nodes import read_pool as read_pool
+from .shared_nodes import resource_prices as resource_prices
 from .spot import SpotQuestion as SpotQuestion
 from .spot import packaged_answer as packaged_answer
 from .spot import spot_answer as spot_answer

@@ -19,19 +19,25 @@ from advisor.planners.goodput import (
     expected_completion,
 )
 from advisor.planners.systems import (
-    CHOSEN,
+    ENOUGH,
+    LEARNED,
     WAYS,
     AggregatedJob,
     Arrival,
     Exchange,
+    Fold,
     Packing,
     Placement,
-    Shares,
     aggregation_s,
+    arrivals,
+    chosen_of,
+    enough,
     exchange,
+    folds_of,
     groups,
-    judge,
+    judged_ways,
     learn,
+    learned_policy,
     most_saved_fraction,
     pack,
     placement,
@@ -45,7 +51,7 @@ _DAY_S: Final = 24 * HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJobs:
-    """Times of jobs like this one on the later half of the record."""
+    """Times of jobs like this one on days of the record that were left out."""
 
     mean_h: float
     median_h: float
@@ -74,6 +80,11 @@ class NodesAnswer:
     placements: Mapping[str, Placement]
     # by way, and of choices at random; empty where the record is too short
     past: Mapping[str, PastJobs]
+    need: float  # of a node, what a worker needs [fraction]
+    # of past jobs on days left out, placed the chosen way: in which share of their slots every
+    # worker had that, as was said and as it was; None where the record is too short
+    enough_said: float | None
+    enough_was: float | None
     # groups of nodes of like forecasts, the freest first
     like_nodes: tuple[tuple[tuple[str, ...], float, float], ...]
 
@@ -92,6 +103,10 @@ class NodesAnswer:
             "nodes": list(self.record.names),
             "job": {"workers": self.workers, "work_h": self.work_h},
             "chosen": self.chosen,
+            "need_fraction": self.need,
+            "enough_of_past_jobs": None
+            if self.enough_said is None
+            else {"said": self.enough_said, "was": self.enough_was},
             "ways": [self._way(name, one) for name, one in self.placements.items()],
             "past": {name: asdict(one) for name, one in self.past.items()},
             "groups": [
@@ -108,15 +123,19 @@ class NodesAnswer:
             "expected_h": one.slots * self.slot_h,
             "p95_h": one.p95_slots * self.slot_h,
             "straggler_loss_fraction": one.straggler_loss,
+            "enough_probability": one.enough_probability,
             "past": None if past is None else asdict(past),
         }
 
 
-def nodes_answer(record: NodeShares, *, workers: int, work_h: float) -> NodesAnswer:
+def nodes_answer(
+    record: NodeShares, *, workers: int, work_h: float, need: float = ENOUGH
+) -> NodesAnswer:
     """Choose nodes for a job that arrives at the end of a record.
 
-    By its forecast; the other ways of choosing stand beside it, each with what it brought on the
-    later half of the record by what the earlier half told.
+    By the way whose jobs took least on each part of the record by what the other parts told;
+    the other ways stand beside it, and so does the policy that the record teaches. ``need``: of a
+    node, what a worker needs [fraction].
 
     Raises PlanningError if the record is shorter than two days, or there are fewer nodes than
     workers.
@@ -127,12 +146,23 @@ def nodes_answer(record: NodeShares, *, workers: int, work_h: float) -> NodesAns
     one = Arrival.at(
         history, record.shares[-1], slot=len(record.shares) - 1, workers=workers, work=work
     )
-    past = _past(record.shares, day_slots, workers, work)
+    ways = dict(WAYS)
+    try:
+        folds = folds_of(record.shares, day_slots=day_slots, workers=workers, work=work)
+        past = judged_ways(folds, workers=workers, work=work)
+        ways[LEARNED] = learned_policy(history, workers=workers, work=work)
+    except PlanningError:  # the record is too short
+        folds, past = [], {}
+    chosen = chosen_of(past)
+    said, was = _enough(folds, workers, work, need, chosen) if folds else _NONE
     mean, sd = one.possible.mean(axis=(0, 1)), one.possible.std(axis=(0, 1))
     alike = sorted(groups(one.possible, _GROUPS), key=lambda own: -float(mean[list(own)].mean()))
     return NodesAnswer(
-        record=record, workers=workers, work_h=work_h, chosen=CHOSEN,
-        placements={name: placement(one.possible, way(one), work) for name, way in WAYS.items()},
+        record=record, workers=workers, work_h=work_h, chosen=chosen, need=need,
+        enough_said=said, enough_was=was,
+        placements={
+            name: placement(one.possible, way(one), work, need) for name, way in ways.items()
+        },
         past={
             name: PastJobs.of(slots, record.slot_s / HOUR_S)
             for name, slots in past.items()
@@ -145,17 +175,21 @@ def nodes_answer(record: NodeShares, *, workers: int, work_h: float) -> NodesAns
     )  # fmt: skip
 
 
-def _past(
-    shares: Shares, day_slots: int, workers: int, work: float
-) -> dict[str, NDArray[np.float64]]:
-    """Return what jobs took on the later half of a record; nothing where it is too short."""
-    half = len(shares) // 2 // day_slots * day_slots
-    try:
-        return judge(
-            learn(shares[:half], day_slots=day_slots), shares[half:], workers=workers, work=work
-        )
-    except PlanningError:
-        return {}
+_NONE: Final = (None, None)
+
+
+def _enough(
+    folds: Sequence[Fold], workers: int, work: float, need: float, chosen: str
+) -> tuple[float, float]:
+    """Return in which share of past jobs' slots all had what they need: as said, and as it was."""
+    rows = [
+        (enough(one.possible, nodes, work, need), enough(path[None], nodes, work, need))
+        for fold in folds
+        for one, path in arrivals(fold.history, fold.later, workers=workers, work=work, most=24)
+        for nodes in (fold.ways[chosen](one),)
+    ]
+    said, was = np.mean(rows, axis=0).tolist()
+    return said, was
 
 
 # ------------------------------------------------------------------------------------------
@@ -199,6 +233,7 @@ class SharedAggregation:
                     "name": job.name,
                     "step_s": job.step_s,
                     "demand_cores": job.demand,
+                    "scatter_fraction": float(np.std(job.scatter)),
                     "delay_s": delay_s,
                     "loss_fraction": loss,
                     **asdict(moved),
@@ -212,6 +247,7 @@ class SharedAggregation:
 def shared_aggregation(
     jobs: Sequence[Job], *, workers: int, link_bytes_per_s: float, cap: float, most_loss: float,
     core_bytes_per_s: float | None = None, servers: int = 1,
+    steps_s: Sequence[Sequence[float]] = (),
 ) -> SharedAggregation:  # fmt: skip
     """Return what the jobs' aggregation takes on shared cores.
 
@@ -231,9 +267,14 @@ def shared_aggregation(
     core_bytes_per_s : float, optional
         Traffic of one aggregating core; as measured of the machine that the job ran on by
         default. [bytes/s]
+    steps_s : sequence of sequence of float
+        Recorded steps of each job, which tell how they scatter; none scatters by default. [s]
     """
     rates = [core_bytes_per_s or _core_bytes_per_s(job) for job in jobs]
-    tenants = tuple(_tenant(job, workers, rate) for job, rate in zip(jobs, rates, strict=True))
+    tenants = tuple(
+        _tenant(job, workers, rate, seen)
+        for job, rate, seen in zip(jobs, rates, steps_s or [()] * len(jobs), strict=True)
+    )
     packing = pack(tenants, cap=cap, most_loss=most_loss)
     exchanges = tuple(
         exchange(
@@ -254,7 +295,9 @@ def shared_aggregation(
     )
 
 
-def _tenant(job: Job, workers: int, core_bytes_per_s: float) -> AggregatedJob:
+def _tenant(
+    job: Job, workers: int, core_bytes_per_s: float, steps_s: Sequence[float]
+) -> AggregatedJob:
     if job.measured is None:
         raise UsageError(f"{job.name} was not recorded", hint="name recorded runs")
     sizes = _tensor_bytes(job)
@@ -262,7 +305,14 @@ def _tenant(job: Job, workers: int, core_bytes_per_s: float) -> AggregatedJob:
         name=job.name,
         step_s=job.measured.step_s,
         work_s=tuple(aggregation_s(size, workers, core_bytes_per_s) for size in sizes),
+        scatter=_scatter(steps_s),
     )
+
+
+def _scatter(steps_s: Sequence[float]) -> tuple[float, ...]:
+    """Return the later half of recorded steps over their mean, so that warm-up is not in it."""
+    settled = np.array([one for one in steps_s[len(steps_s) // 2 :] if one > 0])
+    return tuple((settled / settled.mean()).tolist()) if len(settled) > 1 else (1.0,)
 
 
 def _gradient_bytes(job: Job) -> float:

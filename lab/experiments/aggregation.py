@@ -14,13 +14,14 @@ import queue
 import statistics
 import threading
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.lab import frame
-from advisor.planners.systems.autops import AggregatedJob, delay_s, pack
+from advisor.planners.systems.autops import AggregatedJob, delays_s, pack
 
 Vector = NDArray[np.float32]
 STEPS_S = (0.100, 0.113, 0.127, 0.139)  # of four jobs: no period divides another
@@ -133,10 +134,10 @@ def main() -> None:
         for count, into in rows.items():
             into.append(predicted(alone, served(list(range(count)), models, asked.seconds)))
     for count, found in rows.items():
-        said, seen, exact, most, waited, cores = frame.medians(found)
+        said, seen, waits, waited, cores = frame.medians(found)
         print(
             f"| {count} | {said:.1%} / {seen:.1%} | {said / seen - 1:+.0%} | {cores:.0f} "
-            f"| {exact:.2%} to {most:.2%} / {waited:.2%} |"
+            f"| {waits:.2%} / {waited:.2%} |"
         )
     print(f"after: {frame.load()}")
 
@@ -146,8 +147,7 @@ class Row(NamedTuple):
 
     said: float
     busy: float
-    exact: float
-    most: float
+    waits: float
     waited: float
     cores: float
 
@@ -164,14 +164,14 @@ def predicted(alone: list[Seen], seen: Seen) -> Row:
         AggregatedJob(name="job", step_s=step, work_s=(took,))
         for step, took in zip(seen.step_s, seen.service_s, strict=True)
     ]
-    loads = [one.demand for one in serving]
-    most = [delay_s(loads, k, serving) / one.step_s for k, one in enumerate(serving)]
-    # Without queues of others behind others.
-    exact = [share * (1.0 - sum(loads) + loads[k]) for k, share in enumerate(most)]
+    # Their steps are what is left of the clock's, and are taken not to scatter.
+    thinking = [replace(one, step_s=one.step_s - one.work_s[0]) for one in serving]
+    waits = delays_s([[one.demand for one in thinking]], thinking, rounds=1000)
+    said = [wait / one.step_s for wait, one in zip(waits, serving, strict=True)]
     waited = [behind / step for behind, step in zip(seen.behind_s, seen.step_s, strict=True)]
     return Row(
-        said=sum(one.demand for one in asking), busy=seen.busy, exact=sum(exact) / count,
-        most=sum(most) / count, waited=sum(waited) / count,
+        said=sum(one.demand for one in asking), busy=seen.busy, waits=sum(said) / count,
+        waited=sum(waited) / count,
         cores=pack(asking, most_loss=math.inf).cores,
     )  # fmt: skip
 

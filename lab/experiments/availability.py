@@ -138,7 +138,7 @@ def judged(seen: Shares, workers: int, work: float, updates: int) -> dict[str, S
             return one.freest(policy(looked)[:, 0].numpy())
 
     return judge(
-        history, seen[half:], workers=workers, work=work, others={"learned policy": learned}
+        history, seen[half:], workers=workers, work=work, others={"network policy": learned}
     )
 
 

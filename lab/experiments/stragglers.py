@@ -3,10 +3,12 @@
     python -m advisor.lab.experiments.stragglers published
     python -m advisor.lab.experiments.stragglers default
     python -m advisor.lab.experiments.stragglers ranks   # root: one of two gloo ranks has a quota
+    python -m advisor.lab.experiments.stragglers selection   # what choosing samples takes
 
 ``ranks`` profiles two ranks of one script under torchrun (``advisor profile --workers 2``), the
-second with half a core, asks the room for a rebalanced and a thinned batch from that recording,
-and runs both. Groups outrank their neighbours: the quota and not the load makes the straggler.
+second with half a core, asks ``advisor advise --on here`` about that recording, and runs the
+batches that it says. Groups outrank their neighbours: the quota and not the load makes the
+straggler.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +30,7 @@ import numpy as np
 from advisor import data
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Recording
+from advisor.collectors.watch.benchmark import measure
 from advisor.lab import data as measurements
 from advisor.lab import frame, score
 from advisor.lab.experiments.zoo import advisor
@@ -40,13 +44,16 @@ from advisor.planners.systems.stragglers import (
     backed_up,
     dropped,
     measured_spread,
-    own_times,
     rebalanced,
+    representatives,
+    selection_s,
+    unlike_ranks,
 )
 
 SCRIPT = Path(__file__).with_name("unlike_ranks.py")
 QUOTA = 0.5
 BATCH = 256
+MENDED = ("uneven-batches", "drop-near-duplicates")
 
 
 def published() -> None:
@@ -67,7 +74,7 @@ def published() -> None:
         ranks = UnlikeRanks(own_s=own, batches=np.full(own.shape[1], 1024.0))
         gains = {
             "rebalance": rebalanced(ranks).gain,
-            "drop": dropped(ranks, selection_s=0.0).gain,
+            "drop": dropped(ranks, choosing_s=0.0).gain,
             "one backup": backed_up(ranks, 1).gain,
             "async": asynchronous(ranks).gain,
         }
@@ -109,10 +116,14 @@ def ranks(rounds: int) -> None:
         for group in (free, held):
             group.outrank_others()
         even = (BATCH, BATCH)
-        found = recorded(measured(even, groups)[1])
-        ways = {"rebalanced": rebalanced(found), "thinned": dropped(found, selection_s=0.0)}
+        _, seen, said = measured(even, groups, is_asked=True)
+        found = unlike_ranks(
+            seen.steps_by_rank, seen.wait_by_step, batch=BATCH,
+            exchange_s=(seen.communication or {}).get("exchange_s_per_step", 0.0),
+        )  # fmt: skip
+        ways = {one["name"]: one["details"] for one in said if one["name"] in MENDED}
         arms = {"now": even} | {
-            name: tuple(int(one) for one in way.batches) for name, way in ways.items()
+            name: tuple(int(size) for size in way["batches"]) for name, way in ways.items()
         }
         took: dict[str, list[float]] = {name: [] for name in arms}
         for _ in range(rounds):
@@ -121,32 +132,49 @@ def ranks(rounds: int) -> None:
     steps = {name: statistics.median(its) for name, its in took.items()}
     own = found.own_s.mean(axis=0).round(4).tolist()
     print(f"own {own} s, exchange {found.exchange_s:.4f} s, load {os.getloadavg()[0]:.1f}")
+    print(f"advised: {', '.join(one['name'] for one in said)}")
     print(f"now {even}: {_beside(found.step_s, steps['now'])}")
     for name, way in ways.items():
-        rate = way.samples_fraction * steps["now"] / steps[name] - 1
+        # The script chooses at random: what choosing by likeness takes is said apart.
+        step_s = way["step_s"] - way.get("choosing_s", 0.0)
+        rate = way["samples_fraction"] * steps["now"] / steps[name] - 1
         print(
-            f"{name} {arms[name]}: {_beside(way.step_s, steps[name])}; samples/s said "
-            f"{way.gain:+.1%}, measured {rate:+.1%}; pays where selection takes less than "
-            f"{found.step_s - way.step_s:.4f} s (measured {steps['now'] - steps[name]:.4f} s)"
+            f"{name} {arms[name]}: {_beside(step_s, steps[name])}; samples/s said "
+            f"{way['samples_fraction'] * found.step_s / step_s - 1:+.1%}, measured {rate:+.1%}; "
+            f"choosing said to take {way.get('choosing_s', 0.0):.4f} s"
         )
+
+
+def selection(rounds: int) -> None:
+    """Print what choosing representatives takes on one core, and what is said of it."""
+    core = measure()
+    print(f"load {os.getloadavg()[0]:.1f}\n| samples | numbers | kept | said | measured | |")
+    print("|---|---|---|---|---|---|")
+    for count, size, kept in ((64, 768, 32), (128, 256, 96), (256, 768, 196), (256, 3072, 128),
+                              (512, 784, 256), (1024, 64, 512)):  # fmt: skip
+        samples = np.random.default_rng(0).standard_normal((count, size)).astype(np.float32)
+        took = []
+        for _ in range(3 * rounds):
+            began = time.perf_counter()
+            representatives(samples, kept)
+            took.append(time.perf_counter() - began)
+        said = selection_s(
+            count, kept, 4.0 * size, flop_per_s=core.matmul_one_core_flop_per_s,
+            memory_bytes_per_s=core.copy_one_core_bytes_per_s,
+        )  # fmt: skip
+        seen = statistics.median(took)
+        print(f"| {count} | {size} | {kept} | {1e3 * said:.2f} ms | {1e3 * seen:.2f} ms "
+              f"| {said / seen - 1:+.0%} |")  # fmt: skip
 
 
 def _beside(said_s: float, took_s: float) -> str:
     return f"step said {said_s:.4f}, measured {took_s:.4f} s ({said_s / took_s - 1:+.1%})"
 
 
-def recorded(seen: Recording) -> UnlikeRanks:
-    """Return the ranks of a recording, the quota counted as their own."""
-    own = own_times(seen.steps_by_rank, seen.wait_by_step, is_wall=True)
-    return UnlikeRanks(
-        own_s=np.maximum(own, 1e-6),
-        batches=np.full(2, float(BATCH)),
-        exchange_s=(seen.communication or {}).get("exchange_s_per_step", 0.0),
-    )
-
-
-def measured(batches: Sequence[int], groups: Sequence[str]) -> tuple[float, Recording]:
-    """Profile the script with such batches; return its own step and the recording."""
+def measured(
+    batches: Sequence[int], groups: Sequence[str], *, is_asked: bool = False
+) -> tuple[float, Recording, list[dict[str, Any]]]:
+    """Profile the script with such batches; return its own step, the recording and advice."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as place:
         folder = Path(place)
         done = advisor(
@@ -156,15 +184,19 @@ def measured(batches: Sequence[int], groups: Sequence[str]) -> tuple[float, Reco
         lines = [one for one in done.stdout.splitlines() if one.startswith("{")]
         if not lines:
             raise RuntimeError(done.stderr[-500:])
-        return float(json.loads(lines[-1])["step_s"]), read_recording(
-            next((folder / "runs").glob("*"))
-        )
+        said = []
+        if is_asked:
+            told = advisor(folder, "advise", "--on", "here", "--full", "--json")
+            said = json.loads(told.stdout)["advice"]
+        seen = read_recording(next((folder / "runs").glob("*")))
+        return float(json.loads(lines[-1])["step_s"]), seen, said
 
 
 def main() -> None:
-    ways: dict[str, Any] = {"published": published, "default": default, "ranks": ranks}
+    ways: dict[str, Any] = {"published": published, "default": default, "ranks": ranks,
+                            "selection": selection}  # fmt: skip
     asked = frame.options(__doc__, {"what": {"choices": list(ways)}, "--rounds": 3})
-    ways[asked.what](*([asked.rounds] if asked.what == "ranks" else []))
+    ways[asked.what](*([asked.rounds] if asked.what in ("ranks", "selection") else []))
 
 
 if __name__ == "__main__":

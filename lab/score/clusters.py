@@ -28,7 +28,7 @@ from advisor.lab.data import FAILURES, GAVEL, HELIOS, PARCAE, POLLUX_QUEUE, TIRE
 from advisor.lab.score import baselines
 from advisor.lab.score.harness import Answers, Blinded, Floats, Protocol, Questions, by
 from advisor.lab.score.scores import Scores
-from advisor.planners.core.errors import HOUR_S
+from advisor.planners.core.errors import HOUR_S, PlanningError
 from advisor.planners.goodput import (
     BYTES_PER_PARAMETER,
     NODE_BYTES_PER_S,
@@ -43,14 +43,19 @@ from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.spot.availability import Spells, SpotJob, replay
 from advisor.planners.systems.sas import (
     BEST,
-    CHOSEN,
+    LEARNED,
     RANDOM,
     WAYS,
     Shares,
+    Way,
     arrivals,
+    chosen_of,
     completion_slots,
+    folds_of,
     judge,
+    judged_ways,
     learn,
+    learned_policy,
     placement,
 )
 from advisor.planners.systems.switchflow import MeasuredPair, fit, rates_by_pairs, shared_rates
@@ -239,6 +244,7 @@ QUEUE: Final = Protocol(
 # availability
 
 DAY: Final = 48  # half hours
+CHOSEN_BY_PAST: Final = "best on days before"
 WORK_H: Final = (3.0, 12.0)
 WORKERS: Final = (2, 4)
 _KINDS: Final = [(workers, work_h) for workers in WORKERS for work_h in WORK_H]
@@ -273,7 +279,7 @@ def read_availability(data: Path) -> Questions:
 
 def _played(known: Shares, later: Shares, workers: int, work: float) -> list[tuple[float, float]]:
     """Return what was said of every arrival, and what it took [slots]."""
-    history, choose = learn(known, day_slots=DAY), WAYS[CHOSEN]
+    history, choose = learn(known, day_slots=DAY), _way(known, workers, work)
     return [
         (
             placement(one.possible, nodes, work).slots,
@@ -284,6 +290,18 @@ def _played(known: Shares, later: Shares, workers: int, work: float) -> list[tup
     ]
 
 
+def _way(known: Shares, workers: int, work: float) -> Way:
+    """Return the way of choosing that ``advisor simulate availability`` takes at that time."""
+    try:
+        folds = folds_of(known, day_slots=DAY, workers=workers, work=work)
+        name = chosen_of(judged_ways(folds, workers=workers, work=work))
+    except PlanningError:
+        name = chosen_of({})
+    if name in WAYS:
+        return WAYS[name]
+    return learned_policy(learn(known, day_slots=DAY), workers=workers, work=work)
+
+
 def _choice_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
     """Return mean hours by way of choosing nodes."""
     shares = rows.facts["shares"]
@@ -291,11 +309,16 @@ def _choice_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
     half = len(shares) // 2 // DAY * DAY
     history = learn(shares[:half], day_slots=DAY)
     for workers, work_h in _KINDS:
-        took = judge(history, shares[half:], workers=workers, work=2.0 * work_h)
+        work = 2.0 * work_h
+        took = judge(
+            history, shares[half:], workers=workers, work=work,
+            others={LEARNED: learned_policy(history, workers=workers, work=work),
+                    CHOSEN_BY_PAST: _way(shares[:half], workers, work)},
+        )  # fmt: skip
         mean = {way: float(np.mean(slots)) / 2 for way, slots in took.items()}
         name = f"{workers} workers, {work_h:g} h"
         figures |= {f"{name}, {way}: mean h": hours for way, hours in mean.items()}
-        gap = (mean[RANDOM] - mean[CHOSEN]) / (mean[RANDOM] - mean[BEST])
+        gap = (mean[RANDOM] - mean[CHOSEN_BY_PAST]) / (mean[RANDOM] - mean[BEST])
         figures[f"{name}: share of the way from any nodes to the best"] = gap
     return figures
 
@@ -310,7 +333,7 @@ AVAILABILITY: Final = Protocol(
     by_group=True,
     figures=_choice_figures,
     notes=(
-        f"figures: mean hours by way of choosing nodes; the product's is '{CHOSEN}'",
+        f"figures: mean hours by way of choosing nodes; the product's is '{CHOSEN_BY_PAST}'",
         "'as the jobs before': the median of what its jobs took in the second week",
         "no interval: a month of one cluster has too few days to calibrate one",
     ),

@@ -171,7 +171,8 @@ SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
         (f"4 workers, {hours} h, {way}: mean hours",
          ("figures", f"4 workers, {hours} h, {way}: mean h"), "ratio")
         for hours in (3, 12)
-        for way in ("freest by forecast", "freest now", "groups and swaps", "any nodes")
+        for way in ("best on days before", "freest by forecast", "freest now",
+                    "groups and swaps", "learned policy", "any nodes")
     ),
     "spot-plan": (
         ("deadlines missed", ("figures", "deadlines missed"), "count"),

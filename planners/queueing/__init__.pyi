@@ -1,3 +1,4 @@
+from .closed import closed_loop_waits_s as closed_loop_waits_s
 from .engine import POLICIES as POLICIES
 from .engine import Column as Column
 from .engine import JobTable as JobTable

@@ -1,4 +1,9 @@
 from .limits import RightSize as RightSize
 from .limits import memory_limit_bytes as memory_limit_bytes
 from .limits import right_size as right_size
+from .policies import SHARED as SHARED
+from .policies import compared as compared
+from .policies import pool_of as pool_of
+from .replay import LimitedRun as LimitedRun
 from .replay import RecordedUsage as RecordedUsage
+from .replay import ResourceLimits as ResourceLimits

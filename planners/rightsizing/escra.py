@@ -23,8 +23,8 @@ The first that applies:
 5. u > q / 5 and q >= s: q = max(s, 0.8 q);
 6. mean u > 5 ms and q > s: q = max(s, q - 5 ms).
 
-Memory: at the limit, before the kill, 5,000 pages or what the pool has; every 5 s a limit of more
-than 50 MiB above the usage shrinks to that.
+Memory: at the limit, before the kill, 5,000 pages or what the pool has; where it has none, limits
+of others shrink first; every 5 s a limit of more than 50 MiB above the usage shrinks to that.
 
 References
 ----------
@@ -174,6 +174,12 @@ class _Shared:
     def free_bytes(self) -> float:
         return max(0.0, self.memory_bytes - sum(one.memory_bytes for one in self.held))
 
+    def reclaim(self) -> float:
+        """Take back what containers hold beyond their headroom; return what is free [bytes]."""
+        for one in self.held:
+            one.shrink()
+        return self.free_bytes()
+
 
 class EscraController(Controller):
     """The rules for one container, and what it holds of the pool."""
@@ -183,6 +189,7 @@ class EscraController(Controller):
         self.container = Container(quota_s=shared.budget_s / shared.containers)
         self.memory_bytes = shared.memory_bytes / shared.containers
         self._since_reclaim_s = 0.0
+        self._used_bytes = 0.0  # as far as was reported
         shared.held.append(self)
         super().__init__(self._granted())
 
@@ -192,16 +199,25 @@ class EscraController(Controller):
         wakes = self.container.report(seen.used_cores * PERIOD_S, seen.is_throttled)
         self.container.set(next_quota_s(self.container, self._shared.pool(), wakes=wakes))
         self._since_reclaim_s += seen.length_s
+        self._used_bytes = seen.memory_bytes
         if self._since_reclaim_s >= RECLAIM_EVERY_S:
             self._since_reclaim_s = 0.0
-            above = seen.memory_bytes + MEMORY_HEADROOM_BYTES
-            self.memory_bytes = min(self.memory_bytes, above)
+            self.shrink()
         return self._granted()
 
+    def shrink(self) -> None:
+        """Give back memory beyond what is used and 50 MiB."""
+        self.memory_bytes = min(self.memory_bytes, self._used_bytes + MEMORY_HEADROOM_BYTES)
+
     def at_memory_limit(self, wanted_bytes: float) -> float:
-        """Return the limit after as many pages as are wanted, and the pool has."""
-        while self.memory_bytes < wanted_bytes and (free := self._shared.free_bytes()) > 0:
+        """Return the limit after as many pages as are wanted, and the pool and others have."""
+        self._used_bytes = max(self._used_bytes, min(wanted_bytes, self.memory_bytes))
+        while self.memory_bytes < wanted_bytes:
+            free = self._shared.free_bytes() or self._shared.reclaim()
+            if free <= 0:
+                break
             self.memory_bytes += min(MEMORY_SLICE_BYTES, free)
+            self._used_bytes = min(wanted_bytes, self.memory_bytes)
         return self.memory_bytes
 
     def after_oom(self, wanted_bytes: float) -> float:

@@ -196,9 +196,22 @@ class LimitedRun:
     memory_slack_fraction: float  # of all memory that was reserved over time, what was not used
     throttled_fraction: float  # periods in which the quota ended before the work
     slowdown: float  # time with limits by time without, at least 1
-    # how often memory went over its limit. The replay goes on as if it had been given: what a
-    # restart costs is the ``goodput`` room's.
+    # how often memory went over its limit. The replay goes on as if it had been given.
     oom: int
+    # reserved_core_h, reserved_gib_h: limits summed over time
+    reserved_core_h: float
+    reserved_gib_h: float
+    lost_s: float  # work since the start or the last kill that each kill throws away [s]
+
+    @property
+    def most_cores(self) -> float:
+        """Largest CPU limit of the run [cores]."""
+        return float(np.max(self.limit))
+
+    @property
+    def most_bytes(self) -> float:
+        """Largest memory limit of the run [bytes]."""
+        return float(np.max(self.memory_limit_bytes))
 
 
 PERIOD_S: Final = 0.1  # of CFS, by default
@@ -302,7 +315,7 @@ def _with_memory(
         limit = controller.at_memory_limit(memory_bytes)
     is_over = memory_bytes > limit
     if is_over and not account.is_over:
-        account.oom += 1
+        account.kill()
     account.is_over = is_over
     if is_over:
         limit = controller.after_oom(memory_bytes)
@@ -387,6 +400,12 @@ class _Account:
     throttled: int = 0
     oom: int = 0
     is_over: bool = False
+    lost_s: float = 0.0
+
+    def kill(self) -> None:
+        """Count a kill: what was done so far, of this run or since the last kill, is done anew."""
+        self.oom += 1
+        self.lost_s = float(np.sum(self.lived))
 
     def add(
         self,
@@ -417,4 +436,7 @@ class _Account:
             throttled_fraction=self.throttled / len(limit),
             slowdown=max(1.0, slowdown),
             oom=self.oom,
+            reserved_core_h=float(np.sum(limit * lived)) / HOUR_S,
+            reserved_gib_h=float(np.sum(memory_limit * lived)) / GIB / HOUR_S,
+            lost_s=self.lost_s,
         )

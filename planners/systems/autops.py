@@ -7,20 +7,21 @@ here                   meaning, unit
 ``work_s``        a    of a core to add up one tensor and update its parameters. [s]
 ``demand``        u    sum a / T: share of one core that a job keeps busy. [cores]
 ``cap``                most load that is put on a core. [fraction]
-``rho``                load of the other jobs on an aggregator. [fraction]
-``residual``      r    what is left, on average, of another job's burst that one runs into. [s]
+``scatter``            recorded steps over their mean: what T is multiplied by, step by step.
 =====================  =========================================================================
 
     work_s     a = (3 (n - 1) + 7) x bytes / traffic of a core      n workers
-    residual   r = sum u b / (2 sum u) over the other jobs          b: a job's burst there
-    delay      rho x r / (1 - rho)
+    loss       mean wait / (T + own work)
 
 A further gradient is read, and added to a sum that is read and written; the update reads
-gradient, parameter and two moments and writes three of them (Adam). The delay takes bursts to
-come at random (the Pollaczek-Khinchine mean): of two jobs alone the exact one is rho x r, and
-jobs of one period that have once made way for each other meet no more, so it is an upper one. A
-job's delay is that of its slowest aggregator. Tensors go, largest demand first, to the first
-aggregator that stays under the cap and on which no job loses more than allowed.
+gradient, parameter and two moments and writes three of them (Adam). A tensor that would load a
+core beyond the cap is split evenly over several. A job waits for its own result before its next
+step, so the loop is closed (``planners.queueing.closed``): jobs of one period that have once made
+way for each other meet only as far as their steps scatter, which is played with the recorded
+steps. A job's result is there when its slowest aggregator has answered. Tensors of a job are
+placed together, or in four groups where that takes fewer cores, the largest first, each on the
+first aggregator on which no job then loses more than allowed; where that takes more cores than the
+jobs have apart, they stay apart.
 
 With equal jobs of demand u a core takes floor(cap / u) of them: sharing saves at most
 1 - 1 / floor(cap / u) of one core a job, 75 % at u = 0.2 and a cap of 0.8.
@@ -36,14 +37,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from advisor.planners.core import PlanningError, check_counts, check_not_negative, check_positive
 from advisor.planners.links import ring_all_reduce_s
+from advisor.planners.queueing import closed_loop_waits_s
 
 CAP: Final = 0.8
 MOST_LOSS: Final = 0.05
 _ADDED: Final = 3.0  # accesses to memory for one more gradient
 _UPDATED: Final = 7.0  # and for the update
 _ROUNDING: Final = 1e-9
+_ROUNDS: Final = 150  # steps of the slowest job that are played
+_GROUPS: Final = 4  # of the tensors of a job, each placed as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +62,11 @@ class AggregatedJob:
     name: str
     step_s: float  # of its workers, without aggregation [s]
     work_s: tuple[float, ...]  # of a core, for each tensor in a step [s]
+    # recorded steps over their mean, in any order; steps that never scatter by default
+    scatter: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        check_positive(self.name, step_s=self.step_s, work_s=self.work_s)
+        check_positive(self.name, step_s=self.step_s, work_s=self.work_s, scatter=self.scatter)
         check_not_negative(self.name, step_s=self.step_s, work_s=self.work_s)
 
     @property
@@ -120,7 +128,7 @@ def pack(
 ) -> Packing:
     """Put the jobs' tensors on as few aggregators as first fit finds.
 
-    ``cap``: most load of a core; a tensor that is more than that has one to itself [fraction];
+    ``cap``: most load of a core; a tensor that is more than that is split [fraction];
     ``most_loss``: most delay of a job over its step; infinite for none [fraction].
 
     Raises PlanningError if there is no job, or an amount makes no sense.
@@ -132,62 +140,101 @@ def pack(
         raise PlanningError(
             f"a load of {cap:g} on a core is out of range", hint="give less than 1", exit_code=2
         )
+    ways = [_first_fit(jobs, groups, cap, most_loss) for groups in (1, _GROUPS)]
+    found = min(ways, key=len)
+    dedicated = sum(job.dedicated_cores for job in jobs)
+    if len(found) > dedicated:
+        found = _apart(jobs)
+    delay = delays_s(found, jobs, rounds=4 * _ROUNDS)
+    return Packing(
+        loads=tuple(tuple(place) for place in found),
+        delay_s=tuple(delay),
+        loss=tuple(one / _round_s(job) for one, job in zip(delay, jobs, strict=True)),
+        dedicated_cores=dedicated,
+    )
+
+
+def _first_fit(
+    jobs: Sequence[AggregatedJob], groups: int, cap: float, most_loss: float
+) -> list[list[float]]:
+    """Return the loads of the aggregators that first fit opens, by job."""
     tasks = sorted(
-        ((work / job.step_s, k) for k, job in enumerate(jobs) for work in job.work_s),
+        ((load, k) for k, job in enumerate(jobs) for load in _tasks(job, groups, cap)),
         key=lambda one: (-one[0], one[1]),
     )
     found: list[list[float]] = []
     for load, k in tasks:
-        if not any(_fits(place, load, k, jobs, cap, most_loss) for place in found):
+        if not any(_fits(place, found, load, k, jobs, cap, most_loss) for place in found):
             found.append([0.0] * len(jobs))
             found[-1][k] = load
-    delay = tuple(
-        max((delay_s(place, k, jobs) for place in found if place[k]), default=0.0)
-        for k in range(len(jobs))
-    )
-    return Packing(
-        loads=tuple(tuple(place) for place in found),
-        delay_s=delay,
-        loss=tuple(one / job.step_s for one, job in zip(delay, jobs, strict=True)),
-        dedicated_cores=sum(job.dedicated_cores for job in jobs),
-    )
+    return found
+
+
+def _tasks(job: AggregatedJob, count: int, cap: float) -> list[float]:
+    """Return a job's tensors as loads below the cap: small ones together, large ones split."""
+    parts: list[float] = []
+    for work in sorted(job.work_s, reverse=True):
+        load = work / job.step_s
+        pieces = max(1, math.ceil(load / cap - _ROUNDING))
+        parts += [load / pieces] * pieces
+    room = max(min(cap, job.demand / count), parts[0])
+    groups: list[float] = []
+    for load in parts:
+        place = next((i for i, one in enumerate(groups) if one + load <= room + _ROUNDING), None)
+        if place is None:
+            groups.append(load)
+        else:
+            groups[place] += load
+    return groups
+
+
+def _apart(jobs: Sequence[AggregatedJob]) -> list[list[float]]:
+    """Return each job on cores of its own, every tensor split over all of them."""
+    return [
+        [job.demand / job.dedicated_cores if j == k else 0.0 for j in range(len(jobs))]
+        for k, job in enumerate(jobs) for _ in range(job.dedicated_cores)
+    ]  # fmt: skip
+
+
+def _round_s(job: AggregatedJob) -> float:
+    """Return a step with its own aggregation on one core or as many as it needs [s]."""
+    return job.step_s + sum(job.work_s) / job.dedicated_cores
 
 
 def _fits(
-    place: list[float],
-    load: float,
-    k: int,
-    jobs: Sequence[AggregatedJob],
-    cap: float,
-    most_loss: float,
-) -> bool:
-    """Put a tensor's load on an aggregator if it fits, and say whether it did."""
+    place: list[float], places: list[list[float]], load: float, k: int,
+    jobs: Sequence[AggregatedJob], cap: float, most_loss: float,
+) -> bool:  # fmt: skip
+    """Put a task's load on an aggregator if it fits, and say whether it did."""
     if sum(place) + load > cap + _ROUNDING:
         return False
     place[k] += load
-    within = (1.0 + _ROUNDING) * most_loss
-    if all(
-        delay_s(place, j, jobs) <= within * job.step_s
-        for j, job in enumerate(jobs) if place[j]
-    ):  # fmt: skip
+    if math.isinf(most_loss) or all(
+        delay_s <= most_loss * _round_s(job)
+        for delay_s, job in zip(delays_s(places, jobs), jobs, strict=True)
+    ):
         return True
     place[k] -= load
     return False
 
 
-def delay_s(place: Sequence[float], k: int, jobs: Sequence[AggregatedJob]) -> float:
-    """Return how long job ``k`` waits for the others on one aggregator, a step [s].
+def delays_s(
+    places: Sequence[Sequence[float]], jobs: Sequence[AggregatedJob], *, rounds: int = _ROUNDS
+) -> list[float]:
+    """Return how long each job waits for the others in a step [s].
 
-    ``place``: load of each job there [fraction].
+    ``places``: by aggregator the load of each job [fraction].
     """
-    others = [(load, job) for j, (load, job) in enumerate(zip(place, jobs, strict=True)) if j != k]
-    rho = sum(load for load, _ in others)
-    if rho == 0.0:
-        return 0.0
-    if rho >= 1.0:
-        return math.inf
-    residual_s = sum(load * load * job.step_s for load, job in others) / (2.0 * rho)
-    return rho * residual_s / (1.0 - rho)
+    shared = [place for place in places if sum(load > 0 for load in place) > 1]
+    if not shared:
+        return [0.0] * len(jobs)
+    steps = np.array([job.step_s for job in jobs])
+    draw = np.random.default_rng(0)
+    think = np.stack(
+        [draw.choice(np.array(job.scatter), rounds) * job.step_s for job in jobs], axis=1
+    )
+    waits = closed_loop_waits_s(think, np.array(places) * steps)
+    return [float(one) for one in waits]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

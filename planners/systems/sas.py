@@ -152,6 +152,9 @@ def futures(
 LEAST_SHARE: Final = 0.01
 
 
+ENOUGH: Final = 0.5  # of a node, by default what a worker needs of it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Nodes for the workers of a job."""
@@ -161,6 +164,8 @@ class Placement:
     p95_slots: float  # within which 19 of 20 futures end [slots]
     # share of a step that the median worker waits for the slowest [fraction]
     straggler_loss: float
+    # of the futures' slots until the job is done, those in which every worker has what it needs
+    enough_probability: float
 
 
 def completion_slots(possible: Shares, nodes: Sequence[int], work: float) -> NDArray[np.float64]:
@@ -247,8 +252,20 @@ def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     return placement(possible, best, work)
 
 
-def placement(possible: Shares, nodes: Sequence[int], work: float) -> Placement:
-    """Return what is expected of a job on given nodes."""
+def enough(possible: Shares, nodes: Sequence[int], work: float, need: float) -> float:
+    """Return in which share of the slots until the job is done every worker has what it needs.
+
+    ``possible``: shape (draws, horizon, nodes); ``need``: of a node [fraction].
+    """
+    least = possible[:, :, list(nodes)].min(axis=2)
+    runs = np.arange(least.shape[1])[None] < completion_slots(possible, nodes, work)[:, None]
+    return float((least >= need)[runs].mean())
+
+
+def placement(
+    possible: Shares, nodes: Sequence[int], work: float, need: float = ENOUGH
+) -> Placement:
+    """Return what is expected of a job on given nodes, each worker of which needs so much."""
     slots = completion_slots(possible, nodes, work)
     times = [1.0 / np.maximum(possible[:, 0, k], LEAST_SHARE) for k in nodes]
     return Placement(
@@ -256,6 +273,7 @@ def placement(possible: Shares, nodes: Sequence[int], work: float) -> Placement:
         slots=float(slots.mean()),
         p95_slots=float(np.quantile(slots, 0.95)),
         straggler_loss=loss_to_slowest(times),
+        enough_probability=enough(possible, nodes, work, need),
     )
 
 
@@ -287,6 +305,7 @@ MOST_ARRIVALS: Final = 72
 _MOST_CHOICES: Final = 2000
 _LOOK_AHEAD: Final = 8  # times the work, of futures; half of it of the forecast
 _FREE: Final = 0.05  # of a node that is not full
+_FOLDS: Final = 4  # parts of a record, each judged by what the others tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -343,15 +362,20 @@ WAYS: Final[Mapping[str, Way]] = MappingProxyType({
     ).nodes,
     "usually freest": lambda one: one.freest(one.history.shares.mean(axis=0)),
 })  # fmt: skip
-# What is recommended: least over both lengths of jobs on Helios' later half (docs/experiments.md).
-CHOSEN: Final = "freest by forecast"
+CHOSEN: Final = "freest by forecast"  # where a record is too short to judge the ways on it
+LEARNED: Final = "learned policy"
 RANDOM: Final = "any nodes"
 NOT_FULL: Final = "any nodes not full now"
 BEST: Final = "best of all, known afterwards"
 
 
+def _judged_slots(work: float, day_slots: int) -> int:
+    """Return how many slots of a record a job is given that arrives in it."""
+    return max(int(_LOOK_AHEAD * work), 4 * day_slots)
+
+
 def arrivals(
-    history: NodeHistory, later: Shares, *, workers: int, work: float
+    history: NodeHistory, later: Shares, *, workers: int, work: float, most: int | None = None
 ) -> Iterator[tuple[Arrival, Shares]]:
     """Yield jobs that arrive on later days, evenly, each with what was really free then.
 
@@ -360,7 +384,7 @@ def arrivals(
 
     Raises PlanningError if the later days are too short for the job.
     """
-    horizon = max(int(_LOOK_AHEAD * work), 4 * history.day_slots)
+    horizon = _judged_slots(work, history.day_slots)
     last = len(later) - horizon - 1
     if last < 1:
         raise PlanningError(
@@ -369,7 +393,7 @@ def arrivals(
             exit_code=2,
         )
     begun = len(history.shares)
-    for at in np.unique(np.linspace(0, last, MOST_ARRIVALS).astype(int)).tolist():
+    for at in np.unique(np.linspace(0, last, most or MOST_ARRIVALS).astype(int)).tolist():
         one = Arrival.at(history, later[at], slot=begun + at, workers=workers, work=work)
         yield one, later[at + 1 : at + 1 + horizon]
 
@@ -381,6 +405,7 @@ def judge(
     workers: int,
     work: float,
     others: Mapping[str, Way] = MappingProxyType({}),
+    most: int | None = None,
 ) -> dict[str, Shares]:
     """Return how long jobs took that arrived on later days, by way of choosing nodes [slots].
 
@@ -394,7 +419,7 @@ def judge(
     """
     every = _choices(history.nodes, workers)
     took: dict[str, list[float]] = {}
-    for one, path in arrivals(history, later, workers=workers, work=work):
+    for one, path in arrivals(history, later, workers=workers, work=work, most=most):
         for name, way in {**WAYS, **others}.items():
             slots = completion_slots(path[None], way(one), work)
             took.setdefault(name, []).append(float(slots[0]))
@@ -412,3 +437,115 @@ def _choices(nodes: int, workers: int) -> NDArray[np.int64]:
         return np.array(list(itertools.combinations(range(nodes), workers)))
     draw = np.random.default_rng(0)
     return np.array([draw.choice(nodes, workers, replace=False) for _ in range(_MOST_CHOICES)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Days of a record that are left out, and what the other days tell."""
+
+    history: NodeHistory
+    later: Shares  # (slots, nodes); of the days left out [fraction]
+    ways: Mapping[str, Way]  # those of ``WAYS``, and the policy that the other days teach
+
+
+def folds_of(shares: Shares, *, day_slots: int, workers: int, work: float) -> list[Fold]:
+    """Return a record's days in up to four parts, each with what the others tell.
+
+    Raises PlanningError if the record is too short for the job.
+    """
+    days = len(shares) // day_slots
+    needed = -(-_judged_slots(work, day_slots) // day_slots) + 1
+    count = min(_FOLDS, days // needed)
+    if count < 2:
+        raise PlanningError(
+            f"{days} days are too few to judge jobs of {work:g} slots by",
+            hint="record the nodes for longer, or ask about a shorter job",
+            exit_code=2,
+        )
+    found = []
+    for part in np.array_split(np.arange(days), count):
+        begin, end = int(part[0]) * day_slots, (int(part[-1]) + 1) * day_slots
+        others = np.concatenate([shares[:begin], shares[end : days * day_slots]])
+        history = learn(others, day_slots=day_slots)
+        learned = learned_policy(history, workers=workers, work=work)
+        found.append(
+            Fold(history=history, later=shares[begin:end], ways={**WAYS, LEARNED: learned})
+        )
+    return found
+
+
+def judged_ways(
+    folds: Sequence[Fold], *, workers: int, work: float
+) -> dict[str, NDArray[np.float64]]:
+    """Return ``judge`` on every part of a record by what the other parts told, all jobs together.
+
+    Raises PlanningError if the record is too short.
+    """
+    parts = [
+        judge(one.history, one.later, workers=workers, work=work,
+              others={LEARNED: one.ways[LEARNED]}, most=-(-2 * MOST_ARRIVALS // len(folds)))
+        for one in folds
+    ]  # fmt: skip
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def chosen_of(past: Mapping[str, NDArray[np.float64]]) -> str:
+    """Return the way of the least mean time on days left out; ``CHOSEN`` where none was judged."""
+    names = [name for name in (*WAYS, LEARNED) if name in past]
+    return min(names, key=lambda name: float(past[name].mean()), default=CHOSEN)
+
+
+# ------------------------------------------------------------------------------------------
+# A policy that is learned (SAS-RL): a score of each node, whose weights the reward alone sets.
+#
+# Arrivals of the record are played; a policy places workers on the nodes of the largest scores,
+# linear in what is seen of a node, and is rewarded by -ln(time / work). The weights are searched
+# by the cross-entropy method: draws about a mean, which moves to the best of them. What SAS-RL's
+# policy sees and how it is trained was not published: this is our own.
+
+
+_AHEAD: Final = (1, 6, 24)  # slots, of the forecasts that are seen
+_LESSONS: Final = 96  # arrivals that are played
+_DRAWN, _BEST, _ROUNDS = 40, 8, 20
+
+
+def _seen(history: NodeHistory, now: Shares, slot: int) -> Shares:
+    """Return what the policy sees: a row a node."""
+    ahead = history.forecast(now, slot, max(_AHEAD))
+    columns = [now, *(ahead[k - 1] for k in _AHEAD), ahead.mean(axis=0),
+               history.usual.mean(axis=0), history.shares.std(axis=0),
+               history.persistence]  # fmt: skip
+    return np.stack(columns, axis=1)
+
+
+def learned_policy(history: NodeHistory, *, workers: int, work: float, seed: int = 0) -> Way:
+    """Return the policy that a record teaches.
+
+    Raises PlanningError if the record is too short for the job.
+    """
+    horizon = max(int(_LOOK_AHEAD * work), history.day_slots)
+    last = len(history.shares) - horizon - 1
+    if last < 2:
+        raise PlanningError(
+            f"{len(history.shares)} slots are too few to learn from",
+            hint="record the nodes for longer",
+            exit_code=2,
+        )
+    slots = np.unique(np.linspace(0, last, _LESSONS).astype(int))
+    seen = np.stack([_seen(history, history.shares[at], at) for at in slots.tolist()])
+    mean, sd = seen.mean(axis=(0, 1)), np.maximum(seen.std(axis=(0, 1)), 1e-6)
+    paths = np.stack([history.shares[at + 1 : at + 1 + horizon] for at in slots.tolist()])
+
+    def reward(weights: Shares) -> float:
+        scores = (seen - mean) / sd @ weights
+        nodes = np.argsort(-scores, axis=1, kind="stable")[:, None, :workers]
+        slowest = np.take_along_axis(paths, nodes, axis=2).min(axis=2)
+        return -float(np.log(completion_slots(slowest[:, :, None], [0], work) / work).mean())
+
+    draw = np.random.default_rng(seed)
+    centre, spread = np.zeros(seen.shape[2]), np.ones(seen.shape[2])
+    for _ in range(_ROUNDS):
+        tried = np.vstack([centre, draw.normal(centre, spread, (_DRAWN, len(centre)))])
+        best = tried[np.argsort([-reward(one) for one in tried], kind="stable")[:_BEST]]
+        centre, spread = best.mean(axis=0), best.std(axis=0) + 0.02
+    return lambda one: one.freest((_seen(history, one.now, one.slot) - mean) / sd @ centre)
