@@ -59,7 +59,7 @@ class Example:
     def cut(self, output: str) -> list[str]:
         """Return the lines of an output that the page shows."""
         lines = [line.rstrip() for line in output.strip("\n").splitlines()]
-        if only := re.search(r"only (.*?)(?:; check|; exact|$)", self.rule):
+        if only := re.search(r"only (.*?)(?:; first|; check|; exact|$)", self.rule):
             lines = [line for line in lines if re.search(only[1], line)]
         first = re.search(r"first (\d+)", self.rule)
         if first and len(lines) > int(first[1]):
