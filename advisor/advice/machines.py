@@ -93,7 +93,7 @@ _SYSTEM: Final = 0.5 * GIB
 # A real kernel gives up other pages than the oldest, too: under a limit below what was touched, up
 # to so many times the pages came back (docs/experiments.md). The law is the least; the middle is
 # said.
-_MOST_WAITED: Final = 7.0
+_MOST_WAITED: Final = 10.0
 
 
 def advise_borrowing(facts: Facts) -> Iterable[Advice]:
@@ -166,7 +166,7 @@ def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> A
         f"{high:.1%}) of the time; beside {now.configuration.parts[0][0].instance_type}, which "
         "holds all of them",
         condition="For what it did while it was recorded. The kernel keeps what was touched last "
-        "only nearly: up to seven times as many pages came back under a real limit.",
+        "only nearly: up to ten times as many pages came back under a real limit.",
         how=How(kind="flag", text=f"--on {offer.provider}:{offer.instance_type}"),
         details={
             "borrowed_bytes": taken.borrowed_bytes,
