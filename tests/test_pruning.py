@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,6 +13,7 @@ from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter
 from advisor.estimate.best import best_columns, first_look, improvable, is_no_faster, least_step_s
 from advisor.estimate.predictor import Predictor
+from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.planners.core.setup import Transformer
@@ -143,6 +145,41 @@ def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: Ma
     whole = front(job, request, prunes=False)
     assert whole
     assert front(job, request, prunes=True) == whole
+
+
+class LearnedOfL4s:
+    """A user's model that has seen L4s: they take a tenth of what physics says."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.folder = "of L4s"
+        self.l4 = np.flatnonzero(catalogue.types.accelerator == "L4")
+
+    def covers_accelerators_of(self, job: Job) -> bool:
+        return True
+
+    def corrected(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> TimeColumns:
+        is_learned = np.isin(columns.type_index, self.l4) & (columns.status == 0)
+        step_s = np.where(is_learned, 0.1 * columns.step_s, columns.step_s)
+        return replace(columns, step_s=step_s, is_learned=is_learned)
+
+
+def test_what_a_model_makes_faster_than_its_bound_is_not_left_out() -> None:
+    catalogue = Catalogue.load(with_overrides=False)
+    known = Predictor(catalogue, learned=None)
+    known.learned = LearnedOfL4s(catalogue)  # type: ignore[assignment]
+    request = Constraints(
+        least_gain_fraction=0.0, gpus=GpuFilter(names=("H100", "L4")), max_nodes=2, top=100,
+        providers=("aws", "gcp"),
+    )  # fmt: skip
+    whole, pruned = (
+        [
+            ([(o.instance_type, n) for o, n in c.configuration.parts], c.training_time_h.value)
+            for c in recommend(job_of("small", 64), request, predictor=known, prunes=prunes).front
+        ]
+        for prunes in (False, True)
+    )
+    assert pruned == whole
+    assert any(name.startswith(("g6", "g2")) for parts, _ in whole for name, _ in parts)
 
 
 def excess(job: Job, request: Constraints, *, prunes: bool) -> list[float]:

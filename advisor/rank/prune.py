@@ -392,7 +392,10 @@ def promising_columns(
     """
     job = asked.job
     type_index, count = asked.rows
-    if job.work is None or not prunes:
+    learned = predictor.learned
+    # What corrects row by row makes a searched row faster than its bound.
+    is_bounded = learned is None or not learned.covers_accelerators_of(job)
+    if job.work is None or not prunes or not is_bounded:
         return predictor.step_columns(
             job, type_index, count, space=asked.request.space,
             known_network=asked.request.known_network,
@@ -483,9 +486,7 @@ class _Search:
 
     def _evaluate(self, rows: Integers) -> None:
         found = best_columns(self.case, self.type_index[rows], self.count[rows])
-        learned = self.predictor.learned
-        if learned is None or not learned.has_accelerators:  # it corrects row by row
-            self._bound_slower_links(rows, found)
+        self._bound_slower_links(rows, found)
         found = self.predictor.corrected(self.asked.job, found)
         if (found.is_learned is None) != (self.columns.is_learned is None):
             found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))

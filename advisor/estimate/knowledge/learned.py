@@ -90,11 +90,13 @@ class Learned:
 
         return TrainedModel.load(self.folder)
 
-    @property
-    def has_accelerators(self) -> bool:
-        """Whether it has learned of machines with accelerators: the user's own may have."""
+    def covers_accelerators_of(self, job: Job) -> bool:
+        """Whether it may correct the job on accelerators: a user's own model may know some."""
         runs: dict[str, int] = self.about["accelerators"]
-        return any(name and seen >= LEAST_ROWS for name, seen in runs.items())
+        if job.actuals or not any(name and seen >= LEAST_ROWS for name, seen in runs.items()):
+            return False
+        known = profile(job)
+        return known is not None and self._covers_job(known)
 
     def covers(self, records: Sequence[RunRecord]) -> NDArray[np.bool_]:
         """Return for each record whether it lies in what was seen, shape (n,)."""
