@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,3 +181,35 @@ def _spin(group: Any) -> float:
     os.close(reading)
     os.close(writing)
     return float(text)
+
+
+def test_the_printed_memory_holds_a_real_group(job: Any) -> None:
+    """A child that takes what was recorded lives within what was printed; twice that is killed."""
+    record = limits_answer([job("a", 0.5, 96 * MIB)], pool=None, prices=PRICES).to_record()
+    limit = int(record["jobs"][0]["memory_limit_bytes"])
+    assert 96 * MIB <= limit < 192 * MIB
+    root = Path("/sys/fs/cgroup/memory")
+    is_v1 = root.is_dir()
+    group = (root if is_v1 else Path("/sys/fs/cgroup")) / f"advisor-limits-{os.getpid()}"
+    try:
+        group.mkdir()
+        name = "memory.limit_in_bytes" if is_v1 else "memory.max"
+        (group / name).write_text(str(limit))
+    except OSError as error:
+        group.rmdir() if group.exists() else None
+        pytest.skip(f"no memory group can be made here: {error}")
+    try:
+        assert _touch(group, 96 * MIB) == 0
+        if len(Path("/proc/swaps").read_text().splitlines()) < 2:  # otherwise it is swapped
+            assert _touch(group, 2 * limit) == -signal.SIGKILL
+    finally:
+        group.rmdir()
+
+
+def _touch(group: Path, size: float) -> int:
+    """Return the exit code of a child that writes so many bytes in a group, once they are its own."""
+    code = "import sys; held = bytearray(int(sys.argv[1])); held[::4096] = held[::4096]"
+    words = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(group / "cgroup.procs")]
+    return subprocess.run(
+        [*words, sys.executable, "-S", "-c", code, str(int(size))], check=False, timeout=60
+    ).returncode
