@@ -207,7 +207,7 @@ def test_the_printed_memory_holds_a_real_group(job: Any) -> None:
 
 
 def _touch(group: Path, size: float) -> int:
-    """Return the exit code of a child that writes so many bytes in a group, once they are its own."""
+    """Return the exit code of a child that writes so many bytes, as a member of a group."""
     code = "import sys; held = bytearray(int(sys.argv[1])); held[::4096] = held[::4096]"
     words = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(group / "cgroup.procs")]
     return subprocess.run(
