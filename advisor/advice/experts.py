@@ -88,13 +88,13 @@ class _Served:
     mixture: Mixture  # on a device that takes no time
     cache_bytes: float  # keys and values of a request; 0 where their size was not recorded
     weight_bytes: float  # of one weight
-    routing: Routing | None
+    trace: NDArray[np.int64] | None  # see ``trace_of``; None where no routing was recorded
 
     def met(self, requests: int) -> float:
         """Return how many experts of a layer a step needs."""
-        if self.routing is None:
+        if self.trace is None:
             return met_experts(self.mixture.experts, self.mixture.top, requests)
-        steps = together(trace_of(self.routing), requests)
+        steps = together(self.trace, requests)
         return float(np.mean([len(one) for layer in steps for one in layer]))
 
     def at(self, place: _Place, requests: int, met: float) -> Mixture:
@@ -131,10 +131,10 @@ def serving_advice(
     else:
         place = _place(on, asked, catalogue)
     mixture = served.at(place, asked.requests, met)
-    if served.routing is None:
+    if served.trace is None:
         sizes, trace = unrecorded_sizes(mixture, requests=asked.requests), None
     else:
-        before, trace = _halves(trace_of(served.routing), served.routing, asked.requests)
+        before, trace = _halves(served.trace, asked.requests)
         sizes = cache_sizes(mixture, trace, POLICIES, before=before, requests=asked.requests)
     chosen = _chosen(mixture, sizes, place, asked)
     return _advice(served, mixture, chosen, sizes, place, trace, asked.requests)
@@ -175,7 +175,7 @@ def _served(job: Job, recording: Recording | None) -> _Served:
     routing = None if recording is None else recording.routing
     if routing is not None and routing.passes:
         return _Served(
-            name=job.name, cache_bytes=0.0, weight_bytes=4.0, routing=routing,
+            name=job.name, cache_bytes=0.0, weight_bytes=4.0, trace=trace_of(routing),
             mixture=Mixture(
                 experts=routing.experts, top=routing.top, layers=len(routing.layers),
                 expert_bytes=routing.expert_bytes, dense_bytes=routing.dense_bytes,
@@ -204,7 +204,7 @@ def _described(name: str, model: Transformer, weight_bytes: float) -> _Served:
             expert_bytes=expert * weight_bytes, dense_bytes=dense * weight_bytes,
             compute_s=0.0, link_bytes_per_s=1.0,
         ),
-        routing=None,
+        trace=None,
     )  # fmt: skip
 
 
@@ -226,12 +226,12 @@ def trace_of(routing: Routing) -> NDArray[np.int64]:
 
 
 def _halves(
-    trace: NDArray[np.int64], routing: Routing, requests: int
+    trace: NDArray[np.int64], requests: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     tokens = trace.shape[1]
     if tokens < 2 * _FEWEST_TOKENS * requests:
         raise UsageError(
-            f"{tokens} tokens of {len(routing.layers)} layers say too little of a cache",
+            f"{tokens} tokens of {len(trace)} layers say too little of a cache",
             hint="profile for longer: --for 60s" + ("" if requests == 1 else "; fewer --requests"),
         )
     return trace[:, : tokens // 2], trace[:, tokens // 2 :]
@@ -270,18 +270,18 @@ def _timed(
     served: _Served, asked: Serving, met: float
 ) -> Callable[[_Place], tuple[Mixture, tuple[CacheSize, ...]]]:
     """Return what times a cache on a device; its hits are replayed once, not for every device."""
-    routing, known = served.routing, dict[tuple[float, ...], tuple[CacheSize, ...]]()
-    halves = None if routing is None else _halves(trace_of(routing), routing, asked.requests)
+    known: list[CacheSize] = []
+    halves = None if served.trace is None else _halves(served.trace, asked.requests)
 
     def timed(place: _Place) -> tuple[Mixture, tuple[CacheSize, ...]]:
         mixture = served.at(place, asked.requests, met)
         if halves is None:
             return mixture, unrecorded_sizes(mixture, requests=asked.requests)
-        if () not in known:
+        if not known:
             before, trace = halves
-            known[()] = cache_sizes(
+            known.extend(cache_sizes(
                 mixture, trace, ("lru", "lfu", "learned"), before=before, requests=asked.requests
-            )
+            ))  # fmt: skip
         per_token = met * mixture.layers * mixture.expert_bytes / place.link_bytes_per_s
         return mixture, tuple(
             CacheSize(
@@ -289,7 +289,7 @@ def _timed(
                 token_s=mixture.compute_s + per_token * (1.0 - one.hit_rate),
                 memory_bytes=one.memory_bytes,
             )
-            for one in known[()]
+            for one in known
         )  # fmt: skip
 
     return timed
@@ -297,11 +297,7 @@ def _timed(
 
 def _rented(asked: Serving, catalogue: Catalogue, limits: Constraints) -> Iterator[_Place]:
     """Go through the machines with one accelerator, each at its cheapest."""
-    offers = catalogue.select(OfferFilter(
-        providers=limits.providers, regions=(limits.region,) if limits.region else (),
-        gpus=limits.gpus, max_price_usd_per_h=limits.max_price_usd_per_h or np.inf,
-        pricing=limits.pricings, is_dated=limits.is_dated,
-    ))  # fmt: skip
+    offers = catalogue.select(limits.offer_filter())
     _, first = np.unique(offers.type_index, return_index=True)
     for row in sorted(first.tolist()):
         kind = int(offers.type_index[row])

@@ -10,7 +10,7 @@ from advisor.errors import UsageError
 from advisor.quantities import QUANTILES
 
 if TYPE_CHECKING:
-    from advisor.catalogue import GpuFilter, Pricing
+    from advisor.catalogue import GpuFilter, OfferFilter, Pricing
     from advisor.planners.layouts import SearchSpace
 
 Recompute = Literal["none", "selective", "full"]
@@ -177,6 +177,19 @@ class Constraints:
     # also ask the model of the cost itself about every row; a table has no room for it
     with_direct_costs: bool = True
     space: SearchSpace | None = None  # what a layout may be; everything by default
+
+    def offer_filter(self) -> OfferFilter:
+        """Return what of the catalogue is asked for."""
+        from advisor.catalogue import OfferFilter
+
+        return OfferFilter(
+            providers=self.providers,
+            regions=(self.region,) if self.region else (),
+            gpus=self.gpus,
+            max_price_usd_per_h=self.max_price_usd_per_h or math.inf,
+            pricing=self.pricings,
+            is_dated=self.is_dated,
+        )
 
     def __post_init__(self) -> None:
         for name, value in (

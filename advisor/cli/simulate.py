@@ -51,6 +51,14 @@ if TYPE_CHECKING:
 HOUR_S: Final = 3600.0
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        show_default=False,
+        help="Recorded runs, by name, part of it, or folder; name a run twice for two jobs.",
+    ),
+]
 Deadline = Annotated[
     float | None,
     quantity(
@@ -82,14 +90,7 @@ def show(
 
 
 def aggregation(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...",
-            show_default=False,
-            help="Recorded runs, by name, part of it, or folder; name a run twice for two jobs.",
-        ),
-    ],
+    runs: Runs,
     link: Annotated[
         float, quantity(RATE, "--link", help="Network of each machine, each way, e.g. 10Gbit/s.")
     ],
@@ -152,14 +153,7 @@ def _recorded_steps_s(run: str) -> tuple[float, ...]:
 
 
 def limits(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...",
-            show_default=False,
-            help="Recorded runs, by name, part of it, or folder; name a run twice for two jobs.",
-        ),
-    ],
+    runs: Runs,
     pool: Annotated[
         str | None,
         typer.Option(
@@ -502,7 +496,7 @@ def _noise_at(part: str) -> float:
         return float(part)
     except ValueError:
         pass
-    from advisor.collectors.errors import RecordingError
+    from advisor.collectors import RecordingError
     from advisor.jobs import load_job
 
     try:

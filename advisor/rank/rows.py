@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from advisor import estimate
 from advisor.answer import Candidate, ProbeAdvice
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns, OfferFilter
+from advisor.catalogue import OfferColumns
 from advisor.estimate import (
     STATUSES,
     Completion,
@@ -309,7 +309,7 @@ def ranked_rows(
     for_best_value: bool = False,
 ) -> tuple[Ranked, Counter[str], int]:
     """Return the ranked rows, how many others there were by what is against them, and of all."""
-    wanted = _filter(request)
+    wanted = request.offer_filter()
     offers = predictor.catalogue.select(wanted)
     types = np.unique(offers.type_index)
     counts = np.array(request.counts, dtype=np.int64)
@@ -457,17 +457,6 @@ def _offers_of(rows: Rows, mixed: MixedRows | None, places: Integers) -> Integer
     others = (places[places >= len(rows.offer)] - len(rows.offer)).tolist()
     parts = [offer for at in others for offer, _ in mixed.rows[at].parts]
     return np.concatenate([rows.offer[equal], np.array(parts, np.int64)])
-
-
-def _filter(request: Constraints) -> OfferFilter:
-    return OfferFilter(
-        providers=request.providers,
-        regions=(request.region,) if request.region else (),
-        gpus=request.gpus,
-        max_price_usd_per_h=request.max_price_usd_per_h or np.inf,
-        pricing=request.pricings,
-        is_dated=request.is_dated,
-    )
 
 
 def _reject(
