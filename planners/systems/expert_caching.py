@@ -144,27 +144,6 @@ def oracle(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
     return _counted(order, hits, warm)
 
 
-def periodic(
-    accesses: ArrayLike, capacity: int, *, top: int, period: int = PERIOD, warm: int = 0
-) -> Served:
-    """Return what a cache does that is filled anew every ``period`` tokens, in no time.
-
-    ``top``: experts that each token uses, k; ``period``: [tokens].
-    """
-    check_counts("experts", top=top, period=period)
-    order = _checked(accesses, capacity)
-    kept: set[int] = set()
-    hits = ahead = 0
-    for begin in range(0, len(order), top * period):
-        stretch = order[begin : begin + top * period]
-        hits += sum(expert in kept for expert in stretch[max(warm - begin, 0) :])
-        chosen = _most_used(stretch, kept, capacity)
-        if warm <= begin + top * period < len(order):
-            ahead += len(set(chosen) - kept)
-        kept = set(chosen)
-    return _counted(order, hits, warm, ahead)
-
-
 def _most_used(stretch: Sequence[int], kept: set[int], capacity: int) -> list[int]:
     """Return what a period keeps, the most used first; what is there stays where room is left."""
     counts = np.bincount(stretch)
@@ -291,9 +270,9 @@ def _replayed(
     return _counted(order, hits, warm)
 
 
-def _counted(order: Sequence[int], hits: int, warm: int, ahead: int = 0) -> Served:
+def _counted(order: Sequence[int], hits: int, warm: int) -> Served:
     accesses = max(len(order) - warm, 0)
-    return Served(accesses=accesses, hits=hits, loads=accesses - hits + ahead)
+    return Served(accesses=accesses, hits=hits, loads=accesses - hits)
 
 
 # ------------------------------------------------------------------------------------------
