@@ -296,9 +296,7 @@ def _less_driver(total_gib: float) -> float:
 # Read the accelerators and their other names.
 
 
-def read_accelerators(
-    paths: Iterable[Path], share_alike: Path | None
-) -> dict[str, Accelerator]:
+def read_accelerators(paths: Iterable[Path], share_alike: Path | None) -> dict[str, Accelerator]:
     """Read the accelerators; measured rates come from the share-alike file where there is one.
 
     Raises CatalogueError if a file cannot be read or a cell breaks its rule.
