@@ -40,14 +40,13 @@ def user_data() -> Path:
 
 
 def shared() -> Path | None:
-    """Return the folder of the mirror of public measurements, or None where there is none.
+    """Return the mirror of public measurements that ``ADVISOR_SHARED`` names, or None.
 
-    ``ADVISOR_SHARED`` names it; otherwise ``../shared`` beside the checkout is looked for. It is
-    read for what neither ships nor was fetched.
+    It is read for what neither ships nor was fetched. Nothing beside the checkout is looked for:
+    a developer's clone prints what a bare one does.
     """
     named = os.environ.get("ADVISOR_SHARED")
-    path = Path(named) if named else Path(__file__).resolve().parents[2] / "shared"
-    return path if (path / "data").is_dir() else None
+    return Path(named) if named and (Path(named) / "data").is_dir() else None
 
 
 def measurements(folder: Path | None = None) -> Path:
