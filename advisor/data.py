@@ -31,6 +31,15 @@ def own_models() -> Path:
     return user_data() / "models"
 
 
+def model(name: str) -> Path:
+    """Return the folder of a model's constants: the user's own fit, else what ships.
+
+    ``advisor train`` makes the user's own where fetched measurements are there to be fitted too.
+    """
+    own = own_models() / name
+    return own if (own / "parameters.json").is_file() else root("trained_models") / name
+
+
 def user_data() -> Path:
     """Return the user's folder of data: ``$XDG_DATA_HOME/advisor``.
 

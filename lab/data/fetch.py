@@ -414,9 +414,11 @@ class Fetch:
             return self._from_copy(dataset)
         remote = REMOTES.get(name)
         if remote is None:
+            files = ", ".join(place.published for place in dataset.places)
             raise UsageError(
-                f"{dataset.title}: upstream's files are not read, only the collected tables",
-                hint=f"advisor data fetch {name} --from FOLDER or URL (laid out like shared/data)",
+                f"{dataset.title}: upstream's tables were joined by hand over its history, so no "
+                f"public address has what is read here: {files}",
+                hint=f"advisor data fetch {name} --from FOLDER or URL that holds this file",
             )
         return self._from_upstream(dataset, remote)
 
