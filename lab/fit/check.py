@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from advisor import data
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
@@ -116,7 +114,8 @@ def _run(line: str, out: Path) -> float:
     package = Path(data.__file__).resolve().parent
     environment = os.environ | {
         **dict.fromkeys(data.VARIABLES, "1"),
-        "ADVISOR_SHARED": "", "XDG_DATA_HOME": str(out.parent / "nothing fetched"),
+        "ADVISOR_SHARED": "",
+        "XDG_DATA_HOME": str(out.parent / "nothing fetched"),
         "PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]),
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

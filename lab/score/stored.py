@@ -2,8 +2,8 @@
 
 ``datasets/accuracy/PROTOCOL.json`` holds the record of ``advisor validate PROTOCOL --json`` with
 where it comes from, on what ships; ``fetched/PROTOCOL.json``, with what ``advisor data fetch``
-brings and constants fitted on that too. The README's table, the table on the documentation's first page and the gate
-(``gate``) read these files; nobody else writes figures.
+brings and constants fitted on that too. The README's table, the table on the documentation's first
+page and the gate (``gate``) read these files; nobody else writes figures.
 """
 
 from __future__ import annotations
