@@ -35,15 +35,22 @@ def main(argv: list[str] | None = None) -> int:
 
 def check(asked: argparse.Namespace) -> int:
     """Run protocols and compare them with what is stored."""
-    kept = stored.read_all()
+    main, more = stored.read_all(), stored.read_all(stored.fetched())
+    kept = more | main
     names = asked.protocols or [n for n in kept if kept[n].is_quick or not asked.quick]
     missing = [n for n in score.PROTOCOLS if n not in kept]
     failed = [f"{n}: no stored figures" for n in missing if n in names or not asked.protocols]
-    rows = 0
+    rows = reproduced = 0
     for now in gate.measure_all([n for n in names if n in kept], processes=asked.processes):
-        verdict = gate.judge(kept[now.protocol], now)
+        is_second = stored.place_of(now.protocol, now.inputs) == stored.fetched()
+        column = more if is_second or now.protocol not in main else main
+        if now.protocol not in column:
+            failed.append(f"{now.protocol}: no stored figures with what was fetched")
+            continue
+        verdict = gate.judge(column[now.protocol], now)
         rows += verdict.rows
         said = "worse" if verdict.failures else (verdict.remark and "not compared") or "as stored"
+        reproduced += verdict.rows if column is main and said == "as stored" else 0
         print(f"{now.protocol:16}{said:14}{verdict.rows:6} rows {now.cpu_s:7.1f} s of CPU "
               f"{verdict.remark}", flush=True)  # fmt: skip
         failed += [f"{now.protocol}: {line}" for line in verdict.failures]
@@ -51,7 +58,10 @@ def check(asked: argparse.Namespace) -> int:
         failed.append(f"only {rows:,} rows were scored, {gate.LEAST_ROWS:,} are needed")
     if asked.since:
         failed += unexplained_since(asked.since, kept)
-    print(f"{rows:,} rows", *failed, sep="\n")
+    wanted = sum(int(main[n].record["rows"]) for n in names if n in main)
+    share = f"{100 * reproduced / wanted:.1f} %" if wanted else "none"
+    print(f"{rows:,} rows", f"of what ships {reproduced:,} of {wanted:,} as stored ({share})",
+          *failed, sep="\n")  # fmt: skip
     return 1 if failed else 0
 
 
@@ -83,17 +93,19 @@ def store(asked: argparse.Namespace) -> int:
             command=f"advisor validate {now.protocol}{' --blind' if asked.blind else ''} --json",
             cpu_s=float(round(now.cpu_s)), inputs=now.inputs, record=now.record,
         )  # fmt: skip
-        print(f"{stored.write(figures)}: {now.cpu_s:.1f} s of CPU", flush=True)
+        place = stored.place_of(now.protocol, now.inputs)
+        print(f"{stored.write(figures, place)}: {now.cpu_s:.1f} s of CPU", flush=True)
     print(*failed, sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
 
 
 def figures(asked: argparse.Namespace) -> int:
     """Write the tables, or say which of them are not what the stored figures give."""
-    kept = stored.read_all()
+    kept, more = stored.read_all(), stored.read_all(stored.fetched())
+    table = readme_table(kept, more)
     wanted = {
-        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), readme_table(kept)),
-        HARDWARE: hardware_table(kept),
+        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), table),
+        HARDWARE: hardware_table(more | kept),
     }
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text("utf-8") != text]
     for page in stale:
