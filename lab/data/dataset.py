@@ -118,6 +118,11 @@ class PublishedTable(StoredTable):
     def ours(self) -> tuple[str, ...]:
         return self.form or tuple(self.columns)
 
+    @property
+    def ships_whole(self) -> bool:
+        """Whether no licence keeps rows of it back."""
+        return self.selection is _as_is
+
     def normalise(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         """Return our form of a frame, which may be of either form.
 
@@ -305,6 +310,11 @@ class Dataset:
         return AbsentDataError(
             f"cannot read {self.title}: it is not here", hint=f"advisor data fetch {self.name}"
         )
+
+
+def packaged_alone() -> Path:
+    """Return the packaged folder as one that was named: nothing fetched and no mirror beside it."""
+    return data.root("datasets") / FOLDER / ".."
 
 
 def roots(folder: Path) -> tuple[Path, ...]:

@@ -4,8 +4,8 @@
     python -m advisor.lab.score.accuracy store --reason TEXT [--day DAY] [--blind] [PROTOCOL ...]
     python -m advisor.lab.score.accuracy figures [--check]
 
-``check`` fails where a protocol errs by half a point more than is stored (``lab.score.gate``),
-and, with ``--since``, where stored figures became worse under the reason of the former ones.
+``check`` fails where a figure is worse than is stored (``lab.score.gate``), of protocols and of
+what ships as it ships (``shipped/FOLDER``), and, with ``--since``, where stored figures became worse under the reason of the former ones.
 ``figures`` writes the tables of ``docs/accuracy.md`` and ``docs/generated/accuracy.md``.
 """
 
@@ -15,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -35,27 +36,29 @@ def main(argv: list[str] | None = None) -> int:
 
 def check(asked: argparse.Namespace) -> int:
     """Run protocols and compare them with what is stored."""
-    kept = stored.read_all()
+    kept = stored.read_all() | stored.read_shipped()
     names = asked.protocols or [n for n in kept if kept[n].is_quick or not asked.quick]
-    missing = [n for n in score.PROTOCOLS if n not in kept]
+    missing = [n for n in (*score.PROTOCOLS, *score.SHIPPED) if n not in kept]
     failed = [f"{n}: no stored figures" for n in missing if n in names or not asked.protocols]
-    rows = 0
+    rows, cpu_s = 0, 0.0
     for now in gate.measure_all([n for n in names if n in kept], processes=asked.processes):
         verdict = gate.judge(kept[now.protocol], now)
-        rows += verdict.rows
+        cpu_s += now.cpu_s
+        if not verdict.remark and now.protocol in score.PROTOCOLS:
+            rows += verdict.rows
         said = "worse" if verdict.failures else (verdict.remark and "not compared") or "as stored"
-        print(f"{now.protocol:16}{said:14}{verdict.rows:6} rows {now.cpu_s:7.1f} s of CPU "
+        print(f"{now.protocol:21}{said:14}{verdict.rows:6} rows {now.cpu_s:7.1f} s of CPU "
               f"{verdict.remark}", flush=True)  # fmt: skip
         failed += [f"{now.protocol}: {line}" for line in verdict.failures]
-    if not asked.protocols and not asked.quick and rows < gate.LEAST_ROWS:
-        failed.append(f"only {rows:,} rows were scored, {gate.LEAST_ROWS:,} are needed")
+    if not asked.protocols and rows < gate.LEAST_ROWS:
+        failed.append(f"only {rows:,} rows were compared, {gate.LEAST_ROWS:,} are needed")
     if asked.since:
         failed += unexplained_since(asked.since, kept)
-    print(f"{rows:,} rows", *failed, sep="\n")
+    print(f"{rows:,} rows of protocols, {cpu_s:.0f} s of CPU", *failed, sep="\n")
     return 1 if failed else 0
 
 
-def unexplained_since(ref: str, kept: dict[str, stored.Stored]) -> list[str]:
+def unexplained_since(ref: str, kept: Mapping[str, stored.Stored]) -> list[str]:
     """Return stored figures that became worse since a commit and have no reason of their own."""
     found = []
     for name, now in kept.items():
@@ -73,19 +76,25 @@ def store(asked: argparse.Namespace) -> int:
     """Run protocols and store their figures."""
     day = date.fromisoformat(asked.day).isoformat()
     failed = []
-    names = asked.protocols or list(score.PROTOCOLS)
+    names = asked.protocols or [*score.PROTOCOLS, *score.SHIPPED]
     for now in gate.measure_all(names, processes=asked.processes, is_blind=asked.blind):
         if now.record is None:
             failed.append(f"{now.protocol}: {now.problem}")
             continue
         figures = stored.Stored(
             protocol=now.protocol, day=day, reason=asked.reason,
-            command=f"advisor validate {now.protocol}{' --blind' if asked.blind else ''} --json",
+            command=_command(now.protocol, asked),
             cpu_s=float(round(now.cpu_s)), inputs=now.inputs, record=now.record,
         )  # fmt: skip
         print(f"{stored.write(figures)}: {now.cpu_s:.1f} s of CPU", flush=True)
     print(*failed, sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
+
+
+def _command(name: str, asked: argparse.Namespace) -> str:
+    if name in score.SHIPPED:
+        return f"python -m advisor.lab.score.accuracy check {name}"
+    return f"advisor validate {name}{' --blind' if asked.blind else ''} --json"
 
 
 def figures(asked: argparse.Namespace) -> int:
@@ -112,7 +121,7 @@ def _arguments() -> argparse.ArgumentParser:
     for call in (check, store):
         verb = verbs.add_parser(call.__name__, help=call.__doc__)
         verb.set_defaults(call=call)
-        verb.add_argument("protocols", nargs="*", choices=[*score.PROTOCOLS, []])
+        verb.add_argument("protocols", nargs="*", choices=[*score.PROTOCOLS, *score.SHIPPED, []])
         verb.add_argument("--processes", type=int, default=2, help="at once (default: 2)")
         if call is check:
             verb.add_argument("--quick", action="store_true", help="only those of few seconds")
