@@ -313,7 +313,7 @@ class Dataset:
 
 
 def packaged_alone() -> Path:
-    """Return the packaged folder as one that was named: nothing fetched and no mirror beside it."""
+    """Return the packaged folder as one that was named: nothing fetched, no mirror."""
     return data.root("datasets") / FOLDER / ".."
 
 

@@ -231,9 +231,11 @@ QUEUE: Final = Protocol(
     name="queue",
     description="completion times against Tiresias' simulator",
     senses={
-        "runs": "more", "runs_equal_job_by_job": "more", "largest_error*": "lower",
+        "runs": "more",
+        "runs_equal_job_by_job": "more",
+        "largest_error*": "lower",
         "pollux_tiresias_mean_error*": 0.0,
-    },  # fmt: skip
+    },
     rows=read_queue,
     answer=_queue_answers,
     seen=(
@@ -331,8 +333,10 @@ AVAILABILITY: Final = Protocol(
     name="availability",
     description="hours of jobs on nodes of a shared cluster, later half of the month",
     senses={
-        "*: share of the way*": "higher", "*best on days before: mean h": "lower", "*mean h": "neutral",
-    },  # fmt: skip
+        "*: share of the way*": "higher",
+        "*best on days before: mean h": "lower",
+        "*mean h": "neutral",
+    },
     rows=read_availability,
     answer=lambda rows: Answers(value=rows.facts["said"]),
     seen=("the ways of choosing that are there to choose from", "the form of the forecast"),

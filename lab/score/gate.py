@@ -2,8 +2,8 @@
 
 Looked at are the rows; mean, median, tail, coverage and width over all rows; the errors of every
 group; every figure that a protocol declares a sense of (``harness.Protocol.senses``: less, more or
-as near as can be to a number is better; one more or less of a count); and what ``recommend`` and
-``predict`` tell of errors, which must be true both ways. ``POINT`` more for the worse fails, and so
+as near as can be to a number is better; one more or less of a count); and what ``recommend``
+tells of errors, which must be true both ways. ``POINT`` more for the worse fails, and so
 do fewer rows: an error can be lowered by leaving rows out. Figures that were computed on other
 tables are not comparable, which is an error too: store them again. What ships must be there.
 """

@@ -421,8 +421,10 @@ THESIS: Final = Protocol(
     name="thesis",
     description="Time of a random fifth of our runs; R2 and RMSE of time and cost.",
     senses={
-        "physics + correction_*_r2": "higher", "physics + correction_*_rmse*": "lower", "*": "neutral",
-    },  # fmt: skip
+        "physics + correction_*_r2": "higher",
+        "physics + correction_*_rmse*": "lower",
+        "*": "neutral",
+    },
     rows=_read_thesis,
     answer=_thesis_answers,
     seen=(
@@ -746,9 +748,12 @@ CAMPAIGN: Final = Protocol(
     name="campaigns",
     description="device-hours of published training runs, each family left out",
     senses={
-        "standard deviation of ln ratio": "lower", "*ratio*": "neutral", "law: *": "neutral",
-        "hours / hours*": "neutral", "the same by the law": "neutral",
-    },  # fmt: skip
+        "standard deviation of ln ratio": "lower",
+        "*ratio*": "neutral",
+        "law: *": "neutral",
+        "hours / hours*": "neutral",
+        "the same by the law": "neutral",
+    },
     rows=lambda data: read_published(CAMPAIGNS.path("runs", data)),
     answer=_campaign_answers,
     seen=(

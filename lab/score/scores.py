@@ -48,7 +48,8 @@ FORMS: Final[tuple[Form, ...]] = get_args(Form)
 Sense = Literal["lower", "higher", "fewer", "more", "neutral"] | float
 # Figures in the words of ``Scores.named``, and others that mean the same everywhere -> sense.
 USUAL_SENSES: Final[Mapping[str, Sense]] = {
-    "rows without an answer": "fewer", "*rows": "more", "*MAPE": "lower", "*_mape_fraction": "lower",
+    "rows without an answer": "fewer", "*rows": "more",
+    "*MAPE": "lower", "*_mape_fraction": "lower",
     "*median APE": "lower", "*median error": "lower", "*median_ape_fraction": "lower",
     "*coverage*": 0.9, "*half-width*": "lower", "*width*": "lower", "*regret*": "lower",
     "*bias": "neutral", "*median ratio": "neutral",

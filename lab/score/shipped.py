@@ -1,4 +1,4 @@
-"""What ships, scored as it ships: every folder of constants on the rows that come with the package.
+"""What ships, scored as it ships: folders of constants on the rows that come with the package.
 
 The other protocols leave groups out, and so fit the constants again: a number that changed in
 ``trained_models`` moves few of them. Here nothing is left out and nothing is fitted. These are no
@@ -155,7 +155,8 @@ def _read_scaling(data: Path) -> Questions:
                 continue
             said = uncalibrated(cluster, size, alone, own.placements, shipped)
             name = f"{cluster} {runs.applications[index]}"
-            found.append((name, own.step_s, *np.broadcast_arrays(said.step_s, said.log_sd)))
+            value, log_sd = np.broadcast_arrays(said.step_s, said.log_sd)
+            found.append((name, own.step_s, value, log_sd))
     labels = [label for label, measured, _, _ in found for _ in measured]
     truth, value, log_sd = (np.concatenate([one[i] for one in found]) for i in (1, 2, 3))
     rows = _questions(labels, truth, (value, log_sd), "seconds")

@@ -19,8 +19,8 @@ from advisor.errors import ModelError, UsageError
 
 SCHEMA_VERSION: Final = 1
 DECIMALS: Final = 6
-# Protocols of more than 100 s of CPU on a quiet machine: not checked on every change. Named here, for
-# seconds that are measured on a busy machine would let protocols drop out of the check unseen.
+# Protocols of more than 100 s of CPU on a quiet machine: not checked on every change. They are named,
+# for by seconds of a busy machine a protocol would drop out of the check unseen.
 SLOW: Final = ("described", "gpu", "job", "minutes", "own", "scaling", "thesis")
 _HINT: Final = "store it again: python -m advisor.lab.score.accuracy store PROTOCOL --reason TEXT"
 
