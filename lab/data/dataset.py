@@ -118,11 +118,6 @@ class PublishedTable(StoredTable):
     def ours(self) -> tuple[str, ...]:
         return self.form or tuple(self.columns)
 
-    @property
-    def ships_whole(self) -> bool:
-        """Whether no licence keeps rows of it back."""
-        return self.selection is _as_is
-
     def normalise(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         """Return our form of a frame, which may be of either form.
 
@@ -247,6 +242,7 @@ class Dataset:
     upstream: tuple[Upstream, ...]
     licence: str
     ships: bool
+    is_joined: bool = False  # upstream's files were joined by hand: only a copy can be fetched
     tables: Mapping[str, PublishedTable] = field(default_factory=dict)
     runs: Mapping[str, Collection] = field(default_factory=dict)
     files: Mapping[str, StoredTable] = field(default_factory=dict)
@@ -307,8 +303,10 @@ class Dataset:
                 f"cannot read {self.title}: not under {folder}",
                 hint="name a folder laid out like shared/data with --data",
             )
+        source = " --from COPY" if self.is_joined else ""
         return AbsentDataError(
-            f"cannot read {self.title}: it is not here", hint=f"advisor data fetch {self.name}"
+            f"cannot read {self.title}: it is not here",
+            hint=f"advisor data fetch {self.name}{source}",
         )
 
 

@@ -5,7 +5,8 @@
     python -m advisor.lab.score.accuracy figures [--check]
 
 ``check`` fails where a figure is worse than is stored (``lab.score.gate``), of protocols and of
-what ships as it ships (``shipped/FOLDER``), and, with ``--since``, where stored figures became worse under the reason of the former ones.
+folders of constants as they ship (``shipped/FOLDER``), and, with ``--since``, where stored figures
+became worse under the reason of the former ones.
 ``figures`` writes the tables of ``docs/accuracy.md`` and ``docs/generated/accuracy.md``.
 """
 
@@ -36,17 +37,24 @@ def main(argv: list[str] | None = None) -> int:
 
 def check(asked: argparse.Namespace) -> int:
     """Run protocols and compare them with what is stored."""
-    kept = stored.read_all() | stored.read_shipped()
+    main, more = stored.read_all() | stored.read_shipped(), stored.read_all(stored.fetched())
+    kept = more | main
     names = asked.protocols or [n for n in kept if kept[n].is_quick or not asked.quick]
     missing = [n for n in (*score.PROTOCOLS, *score.SHIPPED) if n not in kept]
     failed = [f"{n}: no stored figures" for n in missing if n in names or not asked.protocols]
-    rows, cpu_s = 0, 0.0
+    rows, reproduced, cpu_s = 0, 0, 0.0
     for now in gate.measure_all([n for n in names if n in kept], processes=asked.processes):
-        verdict = gate.judge(kept[now.protocol], now)
-        cpu_s += now.cpu_s
-        if not verdict.remark and now.protocol in score.PROTOCOLS:
-            rows += verdict.rows
+        is_second = stored.place_of(now.protocol, now.inputs) == stored.fetched()
+        column = more if is_second or now.protocol not in main else main
+        if now.protocol not in column:
+            failed.append(f"{now.protocol}: no stored figures with what was fetched")
+            continue
+        verdict = gate.judge(column[now.protocol], now, is_fetched=column is more)
         said = "worse" if verdict.failures else (verdict.remark and "not compared") or "as stored"
+        cpu_s += now.cpu_s
+        if now.protocol in score.PROTOCOLS:
+            rows += 0 if verdict.remark else verdict.rows
+            reproduced += verdict.rows if column is main and said == "as stored" else 0
         print(f"{now.protocol:21}{said:14}{verdict.rows:6} rows {now.cpu_s:7.1f} s of CPU "
               f"{verdict.remark}", flush=True)  # fmt: skip
         failed += [f"{now.protocol}: {line}" for line in verdict.failures]
@@ -54,7 +62,11 @@ def check(asked: argparse.Namespace) -> int:
         failed.append(f"only {rows:,} rows were compared, {gate.LEAST_ROWS:,} are needed")
     if asked.since:
         failed += unexplained_since(asked.since, kept)
-    print(f"{rows:,} rows of protocols, {cpu_s:.0f} s of CPU", *failed, sep="\n")
+    wanted = sum(int(main[n].record["rows"]) for n in names if n in main and n in score.PROTOCOLS)
+    share = f"{100 * reproduced / wanted:.1f} %" if wanted else "none"
+    print(f"{rows:,} rows, {cpu_s:.0f} s of CPU",
+          f"of what ships {reproduced:,} of {wanted:,} as stored ({share})",
+          *failed, sep="\n")  # fmt: skip
     return 1 if failed else 0
 
 
@@ -86,7 +98,8 @@ def store(asked: argparse.Namespace) -> int:
             command=_command(now.protocol, asked),
             cpu_s=float(round(now.cpu_s)), inputs=now.inputs, record=now.record,
         )  # fmt: skip
-        print(f"{stored.write(figures)}: {now.cpu_s:.1f} s of CPU", flush=True)
+        place = stored.place_of(now.protocol, now.inputs)
+        print(f"{stored.write(figures, place)}: {now.cpu_s:.1f} s of CPU", flush=True)
     print(*failed, sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
 
@@ -99,10 +112,11 @@ def _command(name: str, asked: argparse.Namespace) -> str:
 
 def figures(asked: argparse.Namespace) -> int:
     """Write the tables, or say which of them are not what the stored figures give."""
-    kept = stored.read_all()
+    kept, more = stored.read_all(), stored.read_all(stored.fetched())
+    page = readme_table(kept, more)
     wanted = {
-        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), readme_table(kept)),
-        HARDWARE: hardware_table(kept),
+        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), page),
+        HARDWARE: hardware_table(more | kept),
     }
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text("utf-8") != text]
     for page in stale:

@@ -22,7 +22,6 @@ from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.errors import AbsentDataError, AdvisorError
 from advisor.lab import score
-from advisor.lab.data import BY_NAME
 from advisor.lab.data.dataset import packaged_alone
 from advisor.lab.score.figures import SHOWN
 from advisor.lab.score.scores import Sense
@@ -102,48 +101,29 @@ def measure_all(
             yield future.result()
 
 
-def judge(stored: Stored, now: ProtocolRun) -> Judgement:
-    """Compare a protocol run now with its stored figures."""
-    name = now.protocol
-    if lost := [one for one in stored.inputs if ships(one) and not _is_here(one)]:
-        told = f"ships, and is not here: {', '.join(sorted(lost))}"
-        return Judgement(protocol=name, failures=(told,))
-    absent = sorted(set(stored.inputs) - set(now.inputs))
-    if now.record is None:
-        is_fetched = not all(map(ships, absent)) or _is_partly_shipped(stored)
-        if now.is_absent and is_fetched:
-            return Judgement(protocol=name, remark=now.problem)
-        return Judgement(protocol=name, failures=(f"does not run any more: {now.problem}",))
-    rows = int(now.record["rows"])
-    if unread := [one for one in absent if ships(one)]:
-        told = f"ships, and is not read any more: {', '.join(unread)}"
-        return Judgement(protocol=name, rows=rows, failures=(told,))
+def judge(stored: Stored, now: ProtocolRun, *, is_fetched: bool = False) -> Judgement:
+    """Compare a protocol run now with its stored figures.
+
+    ``is_fetched``: the figures need what does not ship; only then may it be absent.
+    """
+    name, record = now.protocol, now.record
+    rows = 0 if record is None else int(record["rows"])
+    absent = ", ".join(sorted(set(stored.inputs) - set(now.inputs)))
+    if is_fetched and (now.is_absent or (record is not None and absent)):
+        told = now.problem if record is None else f"not here: {absent}"
+        return Judgement(protocol=name, rows=rows, remark=told)
+    if record is None:
+        why = "cannot be compared, though it ships" if now.is_absent else "does not run any more"
+        return Judgement(protocol=name, failures=(f"{why}: {now.problem}",))
     if absent:
-        return Judgement(protocol=name, rows=rows, remark=f"not here: {', '.join(absent)}")
+        told = f"cannot be compared, though it ships: {absent} is not read"
+        return Judgement(protocol=name, rows=rows, failures=(told,))
     others = [k for k, digest in now.inputs.items() if stored.inputs.get(k) != digest]
     if others:
         told = f"other rows in {', '.join(sorted(others))}: store the figures again, with a reason"
         return Judgement(protocol=name, rows=rows, failures=(told,))
-    lines = [*worsened(stored.record, now.record), *untrue(stored.record, now.record)]
+    lines = [*worsened(stored.record, record), *untrue(stored.record, record)]
     return Judgement(protocol=name, rows=rows, failures=tuple(lines))
-
-
-def ships(table: str) -> bool:
-    """Return whether a table that a protocol read comes with the package."""
-    known = BY_NAME.get(table.partition("/")[0])
-    return known is None or known.ships
-
-
-def _is_here(table: str) -> bool:
-    suite, _, name = table.partition("/")
-    return suite not in BY_NAME or BY_NAME[suite].has(name, data.measurements())
-
-
-def _is_partly_shipped(stored: Stored) -> bool:
-    """Return whether of a table that was read only some rows ship."""
-    tables = [BY_NAME[n].tables.get(t) for n, _, t in (i.partition("/") for i in stored.inputs)
-              if n in BY_NAME]  # fmt: skip
-    return any(table is not None and not table.ships_whole for table in tables)
 
 
 def worsened(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

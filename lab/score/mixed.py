@@ -96,7 +96,8 @@ def read_mixed(data: Path) -> Questions:
     if not runs:
         raise AbsentDataError(
             f"no run over unlike machines in {LAYOUTS.title}",
-            hint="Sailor's repository states no licence: advisor data fetch sailor --from",
+            hint="Sailor's repository states no licence: advisor validate mixed --data COPY, "
+            "laid out like shared/data",
         )
     return Questions(
         questions=[f"seconds of a step of {r.transformer.layers} layers: {r.question}"
