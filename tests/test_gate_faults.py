@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -15,10 +16,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("advisor", "collectors", "datasets", "lab", "planners", "trained_models")
-# Checks that take few seconds each: what ships as it ships, and four protocols.
+# Checks that take few seconds each: what ships as it ships, and three protocols.
 ASKED = (
     "shipped/device_model", "shipped/layout_model", "shipped/memory", "shipped/scaling",
-    "shipped/campaign", "oom", "campaigns", "finetune", "blackwell", "pipeline",
+    "shipped/campaign", "oom", "campaigns", "finetune",
 )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "memory kept free halved": (
         _text(
             "advisor/estimate/ways/data_parallel.py",
-            "return np.where(is_accelerated, margin,", "return np.where(is_accelerated, margin / 2,",
+            "np.where(is_accelerated, margin,", "np.where(is_accelerated, margin / 2,",
         ),
         {"shipped/memory", "oom"},
     ),
@@ -78,7 +79,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
         _text(METRICS, "float(np.median(ape))", "float(np.min(ape))"), {"campaigns", "finetune"},
     ),
     "coverage without its lower bound": (
-        _text(METRICS, "(bounds[:, 0] <= truth) & (truth <= bounds[:, 1])", "truth <= bounds[:, 1]"),
+        _text(METRICS, "(bounds[:, 0] <= truth) & ", ""),
         {"shipped/device_model", "shipped/layout_model"},
     ),
     "an A100's bandwidth halved": (
@@ -91,30 +92,35 @@ FAULTS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
         _numbers(SCALING, "network_step_s", 10.0), {"shipped/scaling"},
     ),
     "collective latency x 10, of links": (
-        _text("advisor/machines/fleet.py", '{"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6}',
-              '{"nvlink": 6e-5, "host": 20e-5, "ethernet": 48e-5, "rdma": 15e-5}'),
+        _text(
+            "advisor/machines/fleet.py",
+            '"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6',
+            '"nvlink": 6e-5, "host": 20e-5, "ethernet": 48e-5, "rdma": 15e-5',
+        ),
         set(),
     ),
     "no fault": (lambda _root: None, set()),
 }  # fmt: skip
 
 
+# One process for all: most of the time of a check is importing.
+GATE = """
+import json, sys
+from advisor.lab.score import gate, stored
+kept = stored.read_all() | stored.read_shipped()
+print(json.dumps({n: gate.judge(kept[n], gate.measure(n)).failures for n in sys.argv[1:]}))
+"""
+
+
 def seen(root: Path, names: tuple[str, ...] = ASKED) -> dict[str, list[str]]:
     """Run the gate on a copy; returns what it says of each check that fails."""
     environment = {n: v for n, v in os.environ.items() if not n.startswith("ADVISOR_")}
     ended = subprocess.run(
-        [sys.executable, "-m", "advisor.lab.score.accuracy", "check", *names],
+        [sys.executable, "-c", GATE, *names],
         cwd=root, env=environment | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert ended.returncode in (0, 1), ended.stderr
-    found: dict[str, list[str]] = {}
-    for line in ended.stdout.splitlines():
-        name, _, told = line.partition(": ")
-        if name in names:
-            found.setdefault(name, []).append(told)
-    assert bool(found) == bool(ended.returncode), ended.stdout + ended.stderr
-    return found
+    return {name: told for name, told in json.loads(ended.stdout).items() if told}
 
 
 @pytest.fixture
@@ -126,13 +132,12 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_gate_sees_a_fault_of_the_shipped_constants(fault: str, clone: Path) -> None:
     put, by = FAULTS[fault]
     put(clone)
     found = seen(clone)
-    for name, told in found.items():
-        print(f"{fault}: {name}: {len(told)} figures, {told[0]}")
-    assert set(found) >= by
+    assert set(found) >= by, found
     if fault == "no fault":
         assert not found

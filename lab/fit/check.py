@@ -116,7 +116,8 @@ def _run(line: str, out: Path) -> float:
     package = Path(data.__file__).resolve().parent
     environment = os.environ | {
         **dict.fromkeys(data.VARIABLES, "1"),
-        "ADVISOR_SHARED": "", "XDG_DATA_HOME": str(out.parent / "nothing fetched"),
+        "ADVISOR_SHARED": "",
+        "XDG_DATA_HOME": str(out.parent / "nothing fetched"),
         "PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]),
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

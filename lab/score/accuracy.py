@@ -138,7 +138,7 @@ def _arguments() -> argparse.ArgumentParser:
         verb.add_argument("protocols", nargs="*", choices=[*score.PROTOCOLS, *score.SHIPPED, []])
         verb.add_argument("--processes", type=int, default=2, help="at once (default: 2)")
         if call is check:
-            verb.add_argument("--quick", action="store_true", help="only those of few seconds")
+            verb.add_argument("--quick", action="store_true", help="without those of minutes")
             verb.add_argument("--since", metavar="REF", help="commit to compare the reasons with")
         else:
             today = datetime.now(UTC).date().isoformat()

@@ -135,6 +135,8 @@ class Protocol:
     scores: str | Callable[[Questions], str] = THE_PRODUCT
     # what had the scored rows in sight all the same: forms, priors, hyper-parameters
     seen: Sequence[str] = ()
+    # of that, what was fitted to scored rows, and ``blind`` does not fit again
+    fitted_on: Sequence[str] = ()
     # what the product is told here that no flag says; empty where it is asked by flags alone
     puts_in: str = ""
     baselines: Mapping[str, Rule] = field(default_factory=dict)  # simpler rules of ``baselines``
@@ -170,7 +172,10 @@ def run(protocol: Protocol, data: Path, *, is_blind: bool = False) -> Validation
     if not is_blind:
         return found
     if protocol.blind is None:
-        same = Blind(overall=found.overall, groups=found.groups, still_seen=found.seen)
+        same = Blind(
+            overall=found.overall, groups=found.groups, still_seen=found.seen,
+            kept=protocol.fitted_on,
+        )  # fmt: skip
         return replace(found, blind=same)
     again = protocol.blind(rows)
     return replace(

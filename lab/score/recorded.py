@@ -261,6 +261,7 @@ RECORDED: Final = Protocol(
         "the equation, its classes of operators and the shapes of the process",
         "what a call takes on the suites' hosts, and how hosts differ: fitted to all of them",
     ),
+    fitted_on=("what a call takes on the suites' hosts, and how hosts differ",),
     puts_in="torch 1, whose calls take longer to start, which no flag says",
     baselines=_RULES,
     notes=(
