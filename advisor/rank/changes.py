@@ -220,6 +220,9 @@ ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
 }
 
 
+_BY_BAND: Final = ("layouts", "finetune")  # whose errors are told by the number of devices
+
+
 @cache
 def stored_errors(protocol: str) -> tuple[Mapping[str, Any], str]:
     """Return the stored record of a protocol and its day; nothing where none is stored."""
@@ -290,12 +293,15 @@ def errors_told(
 ) -> dict[str, tuple[float, int, int]]:
     """Return what is told of a protocol: its median error, accelerators and rows.
 
-    By chip family; by family and number of devices where the protocol tells these apart.
+    By chip family; by family and number of devices (enough rows) where the rows are of several.
     """
+    if record.get("protocol") in _BY_BAND:
+        bands = _figures_by_name(record)
+        return {name: (error, 0, rows) for name, error, rows in bands if rows >= _LEAST_ROWS}
     found: dict[str, list[tuple[float, int]]] = {}
     for card, error, rows in _by_card(record):
-        seen = catalogue.accelerators.get(card)
-        found.setdefault(card if seen is None else seen.architecture, []).append((error, rows))
+        if seen := catalogue.accelerators.get(card):
+            found.setdefault(seen.architecture, []).append((error, rows))
     return {
         name: (statistics.median(e for e, _ in own), len(own), sum(rows for _, rows in own))
         for name, own in found.items()
@@ -369,7 +375,12 @@ def _by_card(record: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
             if device is not None:
                 yield device.name, float(one["median_ape_fraction"]), int(one["rows"])
         return
-    figures = record.get("figures", {})  # groups are models: accelerators stand here
+    yield from _figures_by_name(record)  # groups are models: accelerators stand here
+
+
+def _figures_by_name(record: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
+    """Yield what has an error and rows among a protocol's figures."""
+    figures = record.get("figures", {})
     for name in (one.removesuffix(_ERROR) for one in figures if one.endswith(_ERROR)):
         if name + _ROWS in figures:
             yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])

@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from advisor import data
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError

@@ -113,9 +113,9 @@ def _command(name: str, asked: argparse.Namespace) -> str:
 def figures(asked: argparse.Namespace) -> int:
     """Write the tables, or say which of them are not what the stored figures give."""
     kept, more = stored.read_all(), stored.read_all(stored.fetched())
-    page = readme_table(kept, more)
+    table = readme_table(kept, more)
     wanted = {
-        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), page),
+        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), table),
         HARDWARE: hardware_table(more | kept),
     }
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text("utf-8") != text]

@@ -241,7 +241,8 @@ def readme_table(
     rows = sum(one.record["rows"] for one in stored.values())
     lines += [
         "",
-        f"{len(stored)} protocols, {rows:,} rows on what ships, constants too. **Bold: a simpler rule errs less than we do.** "
+        f"{len(stored)} protocols, {rows:,} rows on what ships, constants too. "
+        "**Bold: a simpler rule errs less than we do.** "
         "Form: how what is scored got its form and hyper-parameters, with these rows in sight "
         "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*). "
         "†: scores a model that no verb asks, wholly or in part.",
