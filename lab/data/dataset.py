@@ -310,6 +310,11 @@ class Dataset:
         )
 
 
+def packaged_alone() -> Path:
+    """Return the packaged folder as one that was named: nothing fetched, no mirror."""
+    return data.root("datasets") / FOLDER / ".."
+
+
 def roots(folder: Path) -> tuple[Path, ...]:
     """Return the folders that are looked through where measurements of ``folder`` are asked for.
 

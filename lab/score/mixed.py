@@ -269,6 +269,7 @@ def _amp_itself(rows: Questions, _answered: Bools) -> Floats:
 MIXED: Final = Protocol(
     name="mixed",
     description="steps over unlike machines, tp, pp and micro-batch told, the table left out",
+    senses={"*rank correlation*": "higher"},
     rows=read_mixed,
     answer=_mixed_answers,
     scores="the way of `advisor plan` that shares micro-batches evenly over stages of one width",

@@ -249,6 +249,12 @@ _RULES: Final[Mapping[str, Rule]] = {
 RECORDED: Final = Protocol(
     name="recorded",
     description="steps of scripts recorded on a processor, each GPU left out",
+    senses={
+        "*upper over lower end*": "lower",
+        "*the fastest for other families": "neutral",
+        "choices between GPUs": "more",
+        "rows in fp64": "more",
+    },
     rows=read_recorded,
     answer=_recorded_answers,
     seen=(

@@ -2,8 +2,8 @@
 
 ``datasets/accuracy/PROTOCOL.json`` holds the record of ``advisor validate PROTOCOL --json`` with
 where it comes from, on what ships; ``fetched/PROTOCOL.json``, with what ``advisor data fetch``
-brings and constants fitted on that too. The README's table, the table on the documentation's first
-page and the gate (``gate``) read these files; nobody else writes figures.
+brings and constants fitted on that too; ``shipped/FOLDER``, constants as they ship. The tables of
+the documentation, the gate (``gate``) and ``recommend`` read these files; nobody else writes them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from advisor.lab.data import BY_NAME
 
 SCHEMA_VERSION: Final = 1
 DECIMALS: Final = 6
-# Protocols that took no more CPU than this when they were stored are checked on every change.
-QUICK_S: Final = 25.0
+# Protocols of more than 100 s of CPU on a quiet machine: not checked on every change. They are
+# named, for by seconds of a busy machine a protocol would drop out of the check unseen.
+SLOW: Final = ("described", "gpu", "job", "minutes", "own", "scaling", "thesis")
 _HINT: Final = "store it again: python -m advisor.lab.score.accuracy store PROTOCOL --reason TEXT"
 
 
@@ -45,7 +46,7 @@ class Stored:
     @property
     def is_quick(self) -> bool:
         """Whether it is checked on every change."""
-        return self.cpu_s <= QUICK_S
+        return self.protocol not in SLOW
 
 
 def folder() -> Path:
@@ -103,6 +104,11 @@ def parsed(record: Any) -> Stored:
 def read_all(within: Path | None = None) -> dict[str, Stored]:
     found = sorted((within or folder()).glob("*.json"))
     return {file.stem: read(file.stem, within) for file in found}
+
+
+def read_shipped() -> dict[str, Stored]:
+    """Read what is stored of the shipped folders (``score.SHIPPED``)."""
+    return {f"shipped/{name}": one for name, one in read_all(folder() / "shipped").items()}
 
 
 def text(stored: Stored) -> str:
