@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def shared() -> Path:
+    return data.measurements(None)
     found = data.shared()
     if found is None:
         pytest.skip("the public measurements are not here")

@@ -24,8 +24,13 @@ BLIND: Final = {
 NOT_HERE: Final = {"slow", "frameworks", "browser", "exports", "needs_root"}
 STEPS: Final = 4
 FADING: Final = 0.35  # of a test's weight, by every step between it and the function
-ELSEWHERE: Final = 0.3  # of a name's weight, for a test whose file imports nothing of the module
-MOST: Final = 60
+# Of a name's weight: a test whose file imports the function's module or a name of it, one that
+# imports from its room, and one that only uses the same name.
+NEAR: Final = (1.0, 0.4, 0.03)
+MOST: Final = 30
+LEAST: Final = 0.02
+# Hooks run in the processes of recorded scripts: no name leads from a test to them.
+OF_RECORDING: Final = ("test_collectors", "test_rehearsal", "test_recorded", "test_main_path")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -57,6 +62,7 @@ class Related:
 
     def __init__(self, tree: Path, folders: Iterable[str]) -> None:
         """``folders``: what the product consists of, below ``tree``."""
+        self.tree = tree
         self.users: defaultdict[str, set[str]] = defaultdict(set)
         self.private: defaultdict[str, set[str]] = defaultdict(set)  # by module and name
         self.public: dict[Path, set[str]] = {}
@@ -64,7 +70,7 @@ class Related:
             for path in sorted((tree / folder).rglob("*.py")):
                 self._read(path, ast.parse(path.read_text(encoding="utf-8")))
         self.tests: dict[str, set[str]] = {}
-        self.imports: dict[str, set[str]] = {}
+        self.imports: dict[str, list[tuple[str, set[str]]]] = {}
         shared = self._helpers(tree / "tests" / "conftest.py", {})
         for path in sorted((tree / "tests").glob("test_*.py")):
             if path.name not in BLIND:
@@ -111,10 +117,10 @@ class Related:
                if isinstance(node, ast.Assign)):  # fmt: skip
             return
         names = self._helpers(path, shared)
-        self.imports[path.name] = {
-            part for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-            for part in (node.module or "").split(".") + [one.name for one in node.names]
-        }  # fmt: skip
+        self.imports[path.name] = [
+            (node.module or "", {one.name for one in node.names})
+            for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        ]  # fmt: skip
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 marks = {names.attr for one in node.decorator_list for names in ast.walk(one)
@@ -138,8 +144,10 @@ class Related:
                 *(self.private[f"{path} {name}"] if name.startswith("_") else self.users[name]
                   for name in level)
             )  # fmt: skip
+        for test in self.tests:  # where no name is told, the module's own file of tests
+            scores[test] += 0.2 * self._nearness(test, path)
         ranked = sorted(scores, key=lambda test: (-scores[test], test))
-        return ranked[:MOST]
+        return [test for test in ranked[:MOST] if scores[test] > LEAST]
 
     def _score(
         self, scores: defaultdict[str, float], name: str, path: Path, weight: float
@@ -147,6 +155,17 @@ class Related:
         tests = self.used_by[name]
         rare = math.log((1 + len(self.tests)) / (1 + len(tests)))
         for test in tests:
-            imports = self.imports[test.partition("::")[0].removeprefix("tests/")]
-            near = ELSEWHERE if imports.isdisjoint(self.public[path]) else 1.0
-            scores[test] += weight * near * rare
+            scores[test] += weight * rare * self._nearness(test, path)
+
+    def _nearness(self, test: str, path: Path) -> float:
+        file = test.partition("::")[0].removeprefix("tests/")
+        room = ".".join(path.parts[-3:-1]).removeprefix(f"{self.tree.name}.")
+        near = NEAR[2]
+        for module, names in self.imports[file]:
+            if room in module:
+                if module.endswith(f".{path.stem}") or names & self.public[path]:
+                    return NEAR[0]
+                near = NEAR[1]
+        if near < NEAR[1] and "collectors" in path.parts and file.startswith(OF_RECORDING):
+            return NEAR[1] * (2.0 if path.stem.rstrip("s") in test else 1.0)
+        return near
