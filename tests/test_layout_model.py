@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ COLUMNS = (
     "intra_link", "inter_gbps_per_gpu", "framework", "iter_time_s", "status", "quality", "notes",
 )  # fmt: skip
 # Constants other than the priors: what a fit must find again.
+MEGATRONS = ("megatron_jan2021", "megatron_sc21", "megatron_seqsel", "vtrain_multi")
 TRUTH = LayoutParameters(gemm_efficiency=0.82, tp_efficiency=0.66, launch_heavy_s=1.2e-3)
 
 
@@ -188,6 +190,22 @@ def test_the_packaged_model_loads_and_is_near_its_priors() -> None:
         ratio = getattr(model.parameters, name) / getattr(priors, name)
         assert 0.2 < ratio < 5, name
     assert len(model.folds) >= 10
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+def test_no_rate_of_products_a_fifth_away_is_nearer_to_the_published_runs(factor: float) -> None:
+    """Megatron's on A100, by three publishers: what ships as a constant is where they agree."""
+    published = read(data.measurements(None))
+    some = published.take(np.isin(published.table, MEGATRONS))
+    assert len(some) > 50
+    shipped = load().parameters
+    moved = replace(shipped, gemm_efficiency=shipped.gemm_efficiency * factor)
+
+    def off(told: LayoutParameters) -> float:
+        error = np.abs(np.log(predicted_s(some, told) / some.measured_s))
+        return float(np.mean([error[some.table == name].mean() for name in MEGATRONS]))
+
+    assert off(shipped) < 0.8 * off(moved)
 
 
 def test_what_a_table_does_not_state_is_filled(tmp_path: Path) -> None:
