@@ -268,15 +268,8 @@ def test_regret_is_the_chosen_layouts_time_over_the_best(rows: LayoutRows) -> No
     assert protocol.regrets(two, np.array([2.0, 1.0])) == [0.5]
 
 
-def shared() -> Path:
-    found = data.shared()
-    if found is None:
-        pytest.skip("the measurements are not here")
-    return found / "data"
-
-
 def test_published_tables_are_predicted_within_the_stated_errors() -> None:
-    found = run("layouts", shared())
+    found = run("layouts", data.measurements(None))
     # The figures of docs/planners.md with a fifth of room.
     told = "told all that its table knows"
     assert found.figures[f"A100 {told}, mean of tables, MAPE"] < 0.076

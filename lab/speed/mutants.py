@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = frame.options(__doc__, {
         "--mutants": (12, "how many places are changed"),
         "--seed": (week(datetime.now(UTC)), "of the order of places; this week's unless given"),
-        "--from": (-1, "the place in that order to begin at; by the number of commits unless given"),
+        "--from": (-1, "where in that order to begin; by the number of commits unless given"),
         "--seconds": (600.0, "no mutant is begun after so many seconds"),
         "--at-least": (0.0, "the share killed under which the command fails"),
         "--append": Path,
