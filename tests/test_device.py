@@ -54,7 +54,6 @@ def sheet() -> dict[str, Device]:
     ("V100-SXM2-16GB", 4096, 1.752), ("V100-SXM2-32GB", 4096, 1.752), ("T4", 256, 10.0),
     ("P100-PCIe-16GB", 4096, 1.43), ("H100-SXM5-80GB", 5120, 5.2), ("K80", 384, 5.0),
     ("L4", 192, 12.5), ("A10G", 384, 12.5), ("L40S", 384, 18.0), ("RTX-A6000", 384, 16.0),
-    ("RTX-3090", 384, 19.5), ("RTX-4090", 384, 21.0),
 ])  # fmt: skip
 def test_bandwidth_is_the_width_of_the_bus_by_the_rate_of_its_pins(
     card: str, bits: int, gbit_per_s: float

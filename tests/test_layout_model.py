@@ -268,6 +268,7 @@ def test_regret_is_the_chosen_layouts_time_over_the_best(rows: LayoutRows) -> No
     assert protocol.regrets(two, np.array([2.0, 1.0])) == [0.5]
 
 
+@pytest.mark.slow
 def test_published_tables_are_predicted_within_the_stated_errors() -> None:
     found = run("layouts", data.measurements(None))
     # The figures of docs/planners.md with a fifth of room.
