@@ -93,8 +93,8 @@ def changed(node: ast.AST) -> ast.AST | None:
             other.op = SWAPS[type(other.op)]()  # type: ignore[assignment]
         case ast.Compare() if type(other.ops[0]) in SWAPS:
             other.ops = [SWAPS[type(other.ops[0])](), *other.ops[1:]]  # type: ignore[list-item]
-        case ast.Constant() if type(other.value) in (int, float):
-            other.value = other.value * 2 if other.value else 1
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            other.value = number * 2 if number else 1
         case ast.UnaryOp(op=ast.Not() | ast.USub()):
             return other.operand
         case ast.Call(func=ast.Name(id=name)) if name in OTHER_CALLS:
@@ -153,7 +153,7 @@ def mutants_of(text: str, file: str) -> Iterator[Mutant]:
 def population(tree: Path) -> list[Mutant]:
     """Return every mutant of what decides, but for those listed as no change at all."""
     left = equivalent()
-    found = []
+    found: list[Mutant] = []
     for place in CHANGED:
         paths = [tree / place] if place.endswith(".py") else sorted((tree / place).rglob("*.py"))
         for path in paths:
