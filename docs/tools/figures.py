@@ -128,10 +128,10 @@ def main() -> int:
                 problems.append(f"{name}: not what is stored: python docs/tools/figures.py")
             else:
                 page.write_text(now, encoding="utf-8")
-                print(f"{name}: written")
+                sys.stdout.write(f"{name}: written\n")
         if page.stem not in NOT_YET:
             problems += [f"{name}: typed by hand: {part[:160]}" for part in hand_typed(now)]
-    print(*problems, sep="\n", end="\n" if problems else "")
+    sys.stdout.writelines(f"{line}\n" for line in problems)
     return 1 if problems else 0
 
 
