@@ -24,7 +24,9 @@ def test_every_command_of_a_page_prints_what_it_shows(path: Path) -> None:
                 pytest.skip("the machine is too busy to know the time of a step")
             assert result.code == 0, f"{example.command}\n{result.output}"
             assert example.cut(result.output), example.command
-            if example.is_exact:
+            if example.is_literal:
+                assert tuple(example.cut(result.output)) == example.shown, "quickstart.py"
+            elif example.is_exact:
                 lacking = QUICKSTART.missing(example, result.output)
                 assert not lacking, f"run `python docs/tools/quickstart.py`: {lacking}"
 
@@ -41,6 +43,13 @@ def test_the_answers_of_the_readme_are_printed_letter_for_letter() -> None:
             assert "\n".join(example.cut(result.output)) == shown, (
                 "docs/tools/quickstart.py README"
             )
+
+
+def test_the_age_of_prices_is_that_of_the_catalogue() -> None:
+    (found,) = QUICKSTART.examples((ROOT / "docs" / "limits.md").read_text(encoding="utf-8"))
+    assert found.is_literal
+    with QUICKSTART.folder() as where:
+        assert tuple(found.cut(QUICKSTART.run(found.command, where).output)) == found.shown
 
 
 def test_the_readme_is_short_and_as_wrong_as_is_stored() -> None:
