@@ -259,7 +259,7 @@ def shared() -> Path:
 
 def test_published_tables_are_predicted_within_the_stated_errors() -> None:
     found = run("layouts", shared())
-    # The figures of docs/planners.md with a fifth of room.
+    # The figures of lab/notes/planners.md with a fifth of room.
     told = "told all that its table knows"
     assert found.figures[f"A100 {told}, mean of tables, MAPE"] < 0.076
     assert found.figures[f"H100 {told}, pooled, MAPE"] < 0.075
