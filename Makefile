@@ -131,6 +131,7 @@ $(VENV)/.documenting: $(VENV)/.installed
 docs: $(VENV)/.documenting
 	$(RUN)/python docs/tools/cli_reference.py
 	$(RUN)/python docs/tools/house.py
+	$(RUN)/python docs/tools/figures.py --check
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
 
 docs-serve: $(VENV)/.documenting
@@ -158,6 +159,7 @@ accuracy-quick: $(VENV)/.installed
 
 figures: $(VENV)/.installed
 	$(ACCURACY) figures
+	$(RUN)/python docs/tools/figures.py
 
 # Small faults that the tests should notice: this week's order, where the commits have come to. Ten
 # of twelve are killed; fewer than half come by chance once in a thousand runs.

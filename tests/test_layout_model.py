@@ -271,7 +271,7 @@ def test_regret_is_the_chosen_layouts_time_over_the_best(rows: LayoutRows) -> No
 @pytest.mark.slow
 def test_published_tables_are_predicted_within_the_stated_errors() -> None:
     found = run("layouts", data.measurements(None))
-    # The figures of docs/planners.md with a fifth of room.
+    # The figures of lab/notes/planners.md with a fifth of room.
     told = "told all that its table knows"
     assert found.figures[f"A100 {told}, mean of tables, MAPE"] < 0.076
     assert found.figures[f"H100 {told}, pooled, MAPE"] < 0.075
