@@ -132,6 +132,7 @@ docs: $(VENV)/.documenting
 	$(RUN)/python docs/tools/cli_reference.py
 	$(RUN)/python docs/tools/house.py
 	$(RUN)/python docs/tools/figures.py --check
+	$(RUN)/python docs/tools/words.py --check
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
 
 docs-serve: $(VENV)/.documenting
