@@ -184,8 +184,8 @@ models: $(VENV)/.installed
 ## quick, quick-without-torch: the quick part that test-lowest and test-pythons run
 ## docs: build the documentation into site/, without warnings
 ## docs-serve: show the documentation while you write
-## accuracy: run every protocol; fail where one errs more than is stored
-## accuracy-quick: the same for the protocols of few seconds
+## accuracy: run every protocol; fail where a figure is worse than is stored
+## accuracy-quick: the same without the protocols of minutes
 ## mutants: small faults, and which of them no test notices: make mutants [MUTANTS=200]
 ## figures: write the documentation's tables from the stored figures
 ## models: fit the shipped models again and say which come out different

@@ -224,7 +224,7 @@ def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device |
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    file = path or data.root("trained_models") / PARAMETERS
+    file = path or data.model("device_model") / "parameters.json"
     try:
         record = bounded.read_json(file)
     except (OSError, ValueError) as error:
@@ -732,7 +732,7 @@ def residual_parameters(path: Path | None = None) -> ResidualParameters:
 
 
 def _residual_parameters(path: Path | None) -> ResidualParameters:
-    file = path or data.root("trained_models") / "device_model" / FILE
+    file = path or data.model("device_model") / FILE
     try:
         return from_record(bounded.read_json(file))
     except (OSError, KeyError, TypeError, ValueError) as error:
