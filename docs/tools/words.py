@@ -1,4 +1,4 @@
-"""Count the words of the documentation: ``python docs/tools/words.py``, ``--check`` holds the bound.
+"""Count the words of the documentation; ``--check`` holds the bound.
 
 Counted is every page of the site's navigation that a user reads. The generated reference of the
 command line, the changelog and included tables are not; contributors' pages are printed apart.
