@@ -41,6 +41,8 @@ _WITH_UNIT: Final = re.compile(rf"({_NUMBER})\s*([a-z/%]*)", re.IGNORECASE)
 # Longer text is no quantity; it is not worth the time that a search in it takes.
 _LONGEST_TEXT: Final = 400
 _LONGEST_SHOWN: Final = 40
+_MOST_CORES: Final = 1e6
+_CORES_HINT: Final = "e.g. 4x16 (GiB) or 8x32GB"
 
 _SECONDS: Final[Mapping[str, Fraction]] = {
     unit: Fraction(size)
@@ -119,6 +121,26 @@ def parse_bytes(value: str | float, *, option: str = "", needs_unit: bool = Fals
     what, found = "a size", _quantity(value, _BYTES, "a size", option, _SIZE_HINT)
     if needs_unit and found and (not isinstance(value, str) or _BARE.fullmatch(value.strip())):
         raise _refused(value, what, option, f"add a unit: {_SIZE_HINT[4:]}")
+    return found
+
+
+def parse_cores_and_memory(text: str, *, option: str = "") -> tuple[float, float]:
+    """Read cores x memory, of a container or a pool; a bare memory is GiB. [cores], [bytes].
+
+    Raises UsageError if it cannot be read, or is of nothing.
+
+    Examples
+    --------
+    >>> parse_cores_and_memory("8x32GB"), parse_cores_and_memory("0.5x1")
+    ((8.0, 32000000000.0), (0.5, 1073741824.0))
+    """
+    cores, _, memory = text.strip().partition("x")
+    if not _BARE.fullmatch(cores) or not memory:
+        raise _refused(text, "cores x memory", option, _CORES_HINT)
+    unit = "GiB" if _BARE.fullmatch(memory) else ""
+    found = float(cores), parse_bytes(memory + unit, option=option)
+    if not 0 < found[0] < _MOST_CORES or not found[1]:
+        raise _refused(text, "cores x memory", option, _CORES_HINT)
     return found
 
 

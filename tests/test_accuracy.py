@@ -83,8 +83,8 @@ def test_only_what_worsens_by_more_than_half_a_point_fails(mean: float, cover: f
 
 def _changed(name: str, place: str, change: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a stored record, and the same with one figure changed."""
-    before = EVERY[name].record
-    after = copy.deepcopy(dict(before))
+    before = dict(EVERY[name].record)
+    after = copy.deepcopy(before)
     part = after["overall"] if place in after["overall"] else after["figures"]
     part[place] = change(part[place])
     return before, after

@@ -297,7 +297,7 @@ def test_a_copy_with_one_more_job_equals_a_table_with_it(
     run.run(until_s=at)
     twin = run.fork()
     number = twin.submit_now(at, devices, float(duration))
-    twin.run(until_job=number)
+    twin.run_to(number)
     whole = sorted([*((t, d, s) for t, d, s in rows), (at, devices, duration)], key=lambda r: r[0])
     position = next(k for k, row in enumerate(whole) if row[0] == at)
     together = simulate_queue(table_of(whole), EIGHT, policy, parameters=parameters)

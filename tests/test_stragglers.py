@@ -294,6 +294,20 @@ def test_representatives_leave_one_of_each_group() -> None:
         representatives(samples, 0)
 
 
+@pytest.mark.parametrize("size", [3, 700])
+def test_one_of_the_nearest_two_goes(size: int) -> None:
+    samples = np.random.default_rng(size).normal(size=(25, size))
+    left = list(range(25))
+    while len(left) > 1:
+        apart = np.linalg.norm(samples[left][:, None] - samples[left][None], axis=2)
+        np.fill_diagonal(apart, np.inf)
+        nearest = {left[at] for at in np.unravel_index(apart.argmin(), apart.shape)}
+        kept = representatives(samples, len(left) - 1).tolist()
+        (gone,) = set(left) - set(kept)
+        assert gone in nearest
+        left = kept
+
+
 def test_unlike_ranks_survive_odd_steps_and_refuse_a_rank_that_never_computes() -> None:
     whole = {0: [0.2] * 40, 1: [0.2] * 40}
     waits = {0: [0.1] * 39 + [0.25], 1: [0.0] * 40}

@@ -30,6 +30,7 @@ from advisor.planners.core import (
     transformer_parameters,
 )
 from advisor.planners.systems import (
+    BY_HITS,
     POLICIES,
     CacheSize,
     Mixture,
@@ -94,8 +95,7 @@ class _Served:
         """Return how many experts of a layer a step needs."""
         if self.trace is None:
             return met_experts(self.mixture.experts, self.mixture.top, requests)
-        steps = together(self.trace, requests)
-        return float(np.mean([len(one) for layer in steps for one in layer]))
+        return _met(self.trace, requests)
 
     def at(self, place: _Place, requests: int, met: float) -> Mixture:
         """Return it on a device: weights, keys and values are read once a step, or computed on."""
@@ -108,6 +108,11 @@ class _Served:
             mixture, dense_bytes=kept, compute_s=max(read_s, computed_s),
             link_bytes_per_s=place.link_bytes_per_s,
         )  # fmt: skip
+
+
+def _met(trace: NDArray[np.int64], requests: int) -> float:
+    """Return how many experts of a layer a step of a trace needs, on average."""
+    return float(np.mean([len(one) for layer in together(trace, requests) for one in layer]))
 
 
 def serving_advice(
@@ -124,18 +129,19 @@ def serving_advice(
     """
     served = _served(job, recording)
     met = served.met(asked.requests)
+    sizes_on = _timed(served, asked, met)
     if on is None:
-        place = _cheapest(served, asked, met, catalogue, constraints or Constraints())
+        place = _cheapest(served, asked, sizes_on, catalogue, constraints or Constraints())
     elif on == "here":
         place = _here(recording, asked)
     else:
         place = _place(on, asked, catalogue)
-    mixture = served.at(place, asked.requests, met)
-    if served.trace is None:
-        sizes, trace = unrecorded_sizes(mixture, requests=asked.requests), None
-    else:
+    mixture, sizes = sizes_on(place)
+    trace = None
+    if served.trace is not None:
         before, trace = _halves(served.trace, asked.requests)
-        sizes = cache_sizes(mixture, trace, POLICIES, before=before, requests=asked.requests)
+        rest = tuple(one for one in POLICIES if one not in BY_HITS)
+        sizes += cache_sizes(mixture, trace, rest, before=before, requests=asked.requests)
     chosen = _chosen(mixture, sizes, place, asked)
     return _advice(served, mixture, chosen, sizes, place, trace, asked.requests)
 
@@ -241,14 +247,16 @@ def _halves(
 # Where it would be served.
 
 
+_SizesOn = Callable[[_Place], tuple[Mixture, tuple[CacheSize, ...]]]
+
+
 def _cheapest(
-    served: _Served, asked: Serving, met: float, catalogue: Catalogue, limits: Constraints
+    served: _Served, asked: Serving, sizes_on: _SizesOn, catalogue: Catalogue, limits: Constraints
 ) -> _Place:
     """Return the machine with one accelerator that serves a token for the least money."""
-    sizes = _timed(served, asked, met)
     best: tuple[float, _Place] | None = None
     for place in _rented(asked, catalogue, limits):
-        mixture, found = sizes(place)
+        mixture, found = sizes_on(place)
         try:
             chosen = _chosen(mixture, found, place, asked)
         except PlanningError:
@@ -266,23 +274,24 @@ def _cheapest(
     return best[1]
 
 
-def _timed(
-    served: _Served, asked: Serving, met: float
-) -> Callable[[_Place], tuple[Mixture, tuple[CacheSize, ...]]]:
+def _timed(served: _Served, asked: Serving, met: float) -> _SizesOn:
     """Return what times a cache on a device; its hits are replayed once, not for every device."""
     known: list[CacheSize] = []
+    asks = 0.0  # for experts, of a step in the half that is judged
     halves = None if served.trace is None else _halves(served.trace, asked.requests)
 
     def timed(place: _Place) -> tuple[Mixture, tuple[CacheSize, ...]]:
+        nonlocal asks
         mixture = served.at(place, asked.requests, met)
         if halves is None:
             return mixture, unrecorded_sizes(mixture, requests=asked.requests)
         if not known:
             before, trace = halves
+            asks = _met(trace, asked.requests) * mixture.layers
             known.extend(cache_sizes(
-                mixture, trace, ("lru", "lfu", "learned"), before=before, requests=asked.requests
+                mixture, trace, BY_HITS, before=before, requests=asked.requests
             ))  # fmt: skip
-        per_token = met * mixture.layers * mixture.expert_bytes / place.link_bytes_per_s
+        per_token = asks * mixture.expert_bytes / place.link_bytes_per_s
         return mixture, tuple(
             CacheSize(
                 policy=one.policy, cached=one.cached, hit_rate=one.hit_rate,

@@ -10,7 +10,6 @@ from .catalogue import type_record as type_record
 from .containers import ContainerOffer as ContainerOffer
 from .containers import container_of as container_of
 from .containers import container_offers as container_offers
-from .containers import container_size as container_size
 from .networks import NOTHING_KNOWN_LOG_SD as NOTHING_KNOWN_LOG_SD
 from .networks import assumed_networks as assumed_networks
 from .offer_columns import Accelerator as Accelerator

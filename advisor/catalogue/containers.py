@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from advisor.catalogue.snapshot import bundled_folder
 from advisor.catalogue.tables import Column, read, text
 from advisor.errors import CatalogueError, UsageError
+from advisor.quantities import parse_cores_and_memory
 
 _MOST_USD: Final = 1000.0
 COLUMNS: Final = (
@@ -28,7 +28,7 @@ COLUMNS: Final = (
     Column(name="most_gib", low=0.25, high=10_000, is_required=True),
     text("as_of", is_required=True), text("source", is_required=True),
 )  # fmt: skip
-_SIZE: Final = re.compile(r"(?P<vcpus>\d+(?:\.\d+)?)x(?P<gib>\d+(?:\.\d+)?)$")
+_GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +106,5 @@ def container_of(asked: str, *, vcpus: float, gib: float) -> tuple[ContainerOffe
         raise UsageError(f"no containers are called {name!r}", hint=f"one of: {', '.join(offers)}")
     if not size:
         return offers[name], vcpus, gib
-    return offers[name], *container_size(size)
-
-
-def container_size(text: str) -> tuple[float, float]:
-    """Return the vCPUs and GiB of ``4x16``.
-
-    Raises UsageError if it cannot be read, or is of nothing.
-    """
-    found = _SIZE.match(text.strip())
-    if found is None or not float(found["vcpus"]) or not float(found["gib"]):
-        raise UsageError(
-            f"cannot read {text!r} as the size of a container", hint="write vCPUs x GiB: 4x16"
-        )
-    return float(found["vcpus"]), float(found["gib"])
+    cores, memory_bytes = parse_cores_and_memory(size, option="--container")
+    return offers[name], cores, memory_bytes / _GIB

@@ -33,7 +33,7 @@ from advisor.cli.options import (
 )
 from advisor.errors import UsageError
 from advisor.planners.spot import BAND_FRACTIONS, hazard_of_band
-from advisor.quantities import parse_seconds
+from advisor.quantities import parse_cores_and_memory, parse_seconds
 
 if TYPE_CHECKING:
     from advisor.answer import Recommendation
@@ -180,13 +180,17 @@ def limits(
     """
     from advisor.collectors.derive import find_run, read_recording
     from advisor.estimate import Predictor
-    from advisor.simulate import ResourcePrices, limits_answer, read_pool, resource_prices
+    from advisor.planners.rightsizing import ResourceLimits
+    from advisor.simulate import ResourcePrices, limits_answer, resource_prices
 
     if (core_price is None) != (memory_price is None):
         raise UsageError(
             "--core-price and --memory-price go together", hint="give both, or neither"
         )
-    size = None if pool is None else read_pool(pool)
+    size = None
+    if pool is not None:
+        cores, memory_bytes = parse_cores_and_memory(pool, option="--pool")
+        size = ResourceLimits(cores=cores, memory_bytes=memory_bytes)
     with waiting("replaying the jobs", is_quiet=as_json):
         recordings = [read_recording(find_run(run)) for run in runs]
         if core_price is None or memory_price is None:
@@ -445,7 +449,7 @@ def _container(
     name: str | None, coordinator: str | None, known: JobFigures | None
 ) -> WorkerContainer | None:
     """Return what workers run in: by default as large as the machine that they compute as."""
-    from advisor.catalogue import container_of, container_size
+    from advisor.catalogue import container_of
     from advisor.simulate import WorkerContainer
 
     if name is None:
@@ -458,9 +462,13 @@ def _container(
         raise UsageError(
             "the size of a container is not known", hint=f"give it: --container {name}:4x16"
         )
+    beside = None
+    if coordinator is not None:
+        cores, memory_bytes = parse_cores_and_memory(coordinator, option="--coordinator")
+        beside = cores, memory_bytes / 2**30
     return WorkerContainer(
         offer=offer, vcpus=vcpus, gib=gib, accelerator="" if known is None else known.accelerator,
-        coordinator=None if coordinator is None else container_size(coordinator),
+        coordinator=beside,
     )  # fmt: skip
 
 

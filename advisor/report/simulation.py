@@ -311,12 +311,9 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
     """Set the best fixed number of workers beside the best schedule."""
     table = _simulation_table("", "hours", "USD", "resizes", "workers (batch) by phase")
     table.columns[-1].justify = "left"
-    plans = [("fixed, one batch", record["constant"]), ("fixed", record["fixed"]),
-             ("elastic", record["elastic"])]  # fmt: skip
-    if set(plans[0][1]["batches"] if plans[0][1] else ()) == set(
-        plans[1][1]["batches"] if plans[1][1] else ()
-    ):
-        plans = plans[1:]
+    plans = [("fixed", record["fixed"]), ("elastic", record["elastic"])]
+    if record["constant"] != record["fixed"]:
+        plans.insert(0, ("fixed, one batch", record["constant"]))
     if record["on_machines"] is not None:
         plans += [("machines, fixed", record["on_machines"]["fixed"]),
                   ("machines, elastic", record["on_machines"]["elastic"])]  # fmt: skip

@@ -10,7 +10,6 @@ from .queue import OwnCluster as OwnCluster
 from .queue import queue_answer as queue_answer
 from .shared_nodes import ResourcePrices as ResourcePrices
 from .shared_nodes import limits_answer as limits_answer
-from .shared_nodes import read_pool as read_pool
 from .shared_nodes import resource_prices as resource_prices
 from .spot import SpotQuestion as SpotQuestion
 from .spot import packaged_answer as packaged_answer

@@ -30,7 +30,6 @@ from advisor.planners.rightsizing import (
     pool_of,
     right_size,
 )
-from advisor.quantities import parse_bytes
 
 # Two types of one family that differ in memory alone: what a core and a GiB cost an hour.
 _PRICED: Final = (("aws:m6i.xlarge", "aws:r6i.xlarge"), "us-east-1")
@@ -231,21 +230,3 @@ def _done_s(
         "fit-first",
     )
     return float(outcome.finish_s.max())
-
-
-def read_pool(text: str) -> ResourceLimits:
-    """Read what jobs share: ``8x32GB`` is 8 cores and 32 GB of memory.
-
-    Raises UsageError if it cannot be read.
-    """
-    cores, _, memory = text.partition("x")
-    try:
-        count = float(cores)
-    except ValueError:
-        count = math.nan
-    if not 0 < count < 1e6 or not memory:
-        raise UsageError(
-            f"--pool: cannot read {text!r}", hint="write cores x memory: --pool 8x32GB"
-        )
-    size = parse_bytes(memory, option="--pool", needs_unit=True)
-    return ResourceLimits(cores=count, memory_bytes=size)

@@ -1,4 +1,4 @@
-"""Count the words of the documentation (``--check`` holds the bound).
+"""Count the words of the documentation; ``--check`` holds the bound.
 
 Counted is every page of the site's navigation that a user reads. The generated reference of the
 command line, the changelog and included tables are not; contributors' pages are printed apart.
@@ -35,10 +35,10 @@ def main() -> None:
     """Print both counts, or fail where the users' pages have grown beyond the bound."""
     users, contributors = counted()
     for title, pages in (("users", users), ("contributors", contributors)):
-        sys.stdout.write(f"{sum(pages.values()):7,}  {title}\n")
+        print(f"{sum(pages.values()):7,}  {title}")
         if "--check" not in sys.argv:
             for page, number in sorted(pages.items(), key=lambda one: -one[1]):
-                sys.stdout.write(f"{number:9,}  {page}\n")
+                print(f"{number:9,}  {page}")
     if "--check" in sys.argv and sum(users.values()) > MOST:
         raise SystemExit(f"the users' pages have more than {MOST:,} words: shorten one")
 

@@ -110,7 +110,7 @@ def _score(asked: argparse.Namespace) -> int:
         print(f"answers of {record['day']} ({digest(path)[:12]})")
         for row in rows:
             place = "inside" if row["is_inside"] else "outside"
-            print(f"  {row['id']:12}{row['measured_s']:9.4g} s measured{row['said_s']:9.4g} s said "
+            print(f"  {row['id']:24}{row['measured_s']:9.4g} s measured{row['said_s']:9.4g} said "
                   f"{100 * row['error']:+6.1f} %, {place}; {row['source']}")  # fmt: skip
         errors = [abs(row["error"]) for row in rows]
         if errors:

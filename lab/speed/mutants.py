@@ -55,6 +55,7 @@ OTHER_CALLS: Final = {
     "floor": "ceil", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin",
 }  # fmt: skip
 EQUIVALENT: Final = Path(__file__).with_name("equivalent_mutants.txt")
+FEWEST: Final = 10  # settled mutants that a score can fail by: fewer say nothing
 LIMIT_S: Final = 90.0  # for the tests of one mutant
 TESTED: Final = ("datasets", "lab", "examples", "docs", "tests", "advisor", "planners",
                  "collectors", "trained_models", "pyproject.toml", "README.md", "CHANGELOG.md",
@@ -282,7 +283,7 @@ def score(answers: Sequence[str], least: float) -> int:
     share = killed / max(killed + survived, 1)
     print(f"killed {killed} of {killed + survived} ({100 * share:.0f} %); "
           f"not settled {answers.count('unsettled')}")  # fmt: skip
-    return int(killed + survived > 0 and share < least)
+    return int(killed + survived >= FEWEST and share < least)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ from .errors import check_counts as check_counts
 from .errors import check_dimensions as check_dimensions
 from .errors import check_not_negative as check_not_negative
 from .errors import check_positive as check_positive
+from .events import NEVER as NEVER
+from .events import EventLoop as EventLoop
 from .layout_case import STREAM_SHARE as STREAM_SHARE
 from .layout_case import LayerTable as LayerTable
 from .layout_case import LayoutCase as LayoutCase

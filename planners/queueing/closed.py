@@ -10,7 +10,6 @@ here               meaning, unit
 
 A request goes to all servers it asks at once; each serves in the order of asking. Who waits asks
 later, so a full server slows its customers, and no queue grows without end as an open one does.
-The events are those of ``planners.queueing.engine``.
 """
 
 from __future__ import annotations
@@ -23,25 +22,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core import check_not_negative, check_positive
-from advisor.planners.queueing.engine import NEVER, Engine, JobTable, SharedCluster
+from advisor.planners.core import NEVER, EventLoop, check_not_negative, check_positive
 
 Table = NDArray[np.float64]
 
 _WARM_UP: Final = 0.2  # of the rounds: until customers that meet have made way for each other
 
 
-class ClosedLoop(Engine):
-    """Customers and servers on the engine's clock; who was answered thinks and asks again."""
+class ClosedLoop(EventLoop):
+    """Customers and servers on the simulator's clock; who was answered thinks and asks again."""
 
     def __init__(self, think_s: Table, service_s: Table, first_s: Table) -> None:
         order = np.argsort(first_s, kind="stable")
         count = len(order)
-        super().__init__(
-            JobTable(submit_s=first_s[order], devices=np.ones(count, int),
-                     duration_s=np.maximum(service_s.max(axis=0)[order], 1e-12)),
-            SharedCluster(nodes=max(len(service_s), 1), devices_per_node=1),
-        )  # fmt: skip
+        super().__init__(first_s[order].tolist())
         self.think_s = think_s[:, order]  # (rounds, customers)
         self.service_s = service_s[:, order]  # (servers, customers)
         self.customers = order

@@ -1,22 +1,19 @@
-"""The engine behind every queue simulation, whatever its policy.
+"""What every queue simulation has in common, whatever its policy.
 
-An engine holds what waits and what runs, and moves from event to event: an arrival, an end, or
-what its policy adds. Symbols are in ``planners.queueing.engine``.
+An engine holds what waits and what runs; its events are arrivals, ends, and what its policy adds.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core import PlanningError
+from advisor.planners.core import NEVER, EventLoop, PlanningError
 
 # ------------------------------------------------------------------------------------------
 # Jobs on a shared cluster: what a simulation is given, and what comes out.
@@ -152,57 +149,24 @@ class QueueOutcome:
 
 
 ROUNDING_S = 1e-6  # times this close are one
-NEVER = math.inf
 
 
-class Engine:
-    """Time, arrivals and what is recorded; a policy adds ``next_event`` and ``step``."""
+class Engine(EventLoop):
+    """Jobs of a table on the event simulator; a policy adds ``next_event`` and ``step``."""
 
     def __init__(self, jobs: JobTable, cluster: SharedCluster) -> None:
-        self.submit: list[float] = jobs.submit_s.tolist()
+        super().__init__(jobs.submit_s.tolist())
         self.devices: list[int] = jobs.devices.tolist()
         self.duration: list[float] = jobs.duration_s.tolist()
         self.capacity = cluster.devices
-        self.now = -NEVER
-        self.cursor = 0  # next job to arrive
         count = len(self.submit)
         self.start_s = [math.nan] * count
         self.finish_s = [math.nan] * count
         self.preemptions = [0] * count
 
-    def next_event(self) -> float:
-        """Return the time of the next event that is no arrival."""
-        raise NotImplementedError
-
-    def step(self, now: float, arrived: Sequence[int]) -> None:
-        """Handle everything that happens at ``now``."""
-        raise NotImplementedError
-
-    def run(self, *, until_s: float = NEVER, until_job: int | None = None) -> None:
-        """Run to the end, or up to a time (exclusive), or until one job has ended."""
-        total = len(self.submit)
-        while until_job is None or math.isnan(self.finish_s[until_job]):
-            arrival = self.submit[self.cursor] if self.cursor < total else NEVER
-            now = min(arrival, self.next_event())
-            if now >= until_s or now == NEVER:
-                return
-            first = self.cursor
-            while self.cursor < total and self.submit[self.cursor] == now:
-                self.cursor += 1
-            self.now = now
-            self.step(now, range(first, self.cursor))
-
-    def fork(self) -> Engine:
-        """Return a copy that can run on by itself."""
-        twin = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, dict):
-                setattr(twin, name, {key: copy.copy(inner) for key, inner in value.items()})
-            elif isinstance(value, list) and value and isinstance(value[0], list | deque | dict):
-                setattr(twin, name, [copy.deepcopy(inner) for inner in value])
-            elif hasattr(value, "copy"):
-                setattr(twin, name, value.copy())
-        return twin
+    def run_to(self, job: int) -> None:
+        """Run until one job has ended."""
+        self.run(is_over=lambda: not math.isnan(self.finish_s[job]))
 
     def submit_now(self, now: float, devices: int, duration_s: float) -> int:
         """Add one job to the table and hand it over at ``now``; return its number."""

@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.planners.core import NEVER
 from advisor.planners.queueing.engine import (
-    NEVER,
     ROUNDING_S,
     Column,
     Engine,

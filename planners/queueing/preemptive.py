@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.planners.core import NEVER
 from advisor.planners.queueing.engine import (
-    NEVER,
     ROUNDING_S,
     Column,
     Engine,

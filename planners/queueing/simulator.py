@@ -209,7 +209,7 @@ def start_delays_s(
             duration_s=np.append(drawn, _LEAST_S),
         )
         run = engine(table, cluster, policy, placement, QueueParameters())
-        run.run(until_job=sizes.size)
+        run.run_to(sizes.size)
         delays[number] = run.start_s[sizes.size]
     return delays
 
@@ -331,7 +331,7 @@ def wait_on_cluster(
         run.run(until_s=float(submit[k]))
         twin = run.fork()
         number = twin.submit_now(float(submit[k]), devices, float(duration[k]))
-        twin.run(until_job=number)
+        twin.run_to(number)
         finish[k] = twin.finish_s[number]
     return Wait(
         submit_s=submit,

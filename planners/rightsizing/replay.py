@@ -31,7 +31,15 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import GIB, HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import (
+    GIB,
+    HOUR_S,
+    NEVER,
+    EventLoop,
+    PlanningError,
+    check_not_negative,
+    check_positive,
+)
 
 # ------------------------------------------------------------------------------------------
 # Nouns of limited runs: what one used, may use, and what came of it under a policy.
@@ -227,7 +235,7 @@ def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) ->
     Raises PlanningError if the limits are so low that the run takes a thousand times longer, or a
     period makes no sense.
     """
-    return _Run(series, policy.controller(series), period_s).to_end()
+    return _Periods([series], [policy.controller(series)], period_s).to_end()[0]
 
 
 def replay_together(
@@ -244,28 +252,48 @@ def replay_together(
     policy : SharingPolicy
         Of the application, such as ``Escra``: its budget is that of all containers.
     """
-    controllers = policy.controllers(runs)
-    begun = [
-        _Run(series, controller, period_s)
-        for series, controller in zip(runs, controllers, strict=True)
-    ]
-    going = list(zip(begun, controllers, strict=True))
-    while going:
-        for one, _ in going:
+    return _Periods(runs, policy.controllers(runs), period_s).to_end()
+
+
+class _Periods(EventLoop):
+    """Runs of one node on the event simulator: the kernel begins a period for all of them."""
+
+    def __init__(
+        self, runs: Sequence[RecordedUsage], controllers: Sequence[Controller], period_s: float
+    ) -> None:
+        check_positive("replay", period_s=period_s)
+        super().__init__()
+        self._period_s, self._begun = period_s, 0
+        pairs = zip(runs, controllers, strict=True)
+        self._runs = [_Run(series, controller, period_s) for series, controller in pairs]
+        self._going = list(self._runs)
+
+    def next_event(self) -> float:
+        """Return when the next period begins; never where all have ended."""
+        return self._begun * self._period_s if self._going else NEVER
+
+    def step(self, now: float, arrived: Sequence[int]) -> None:
+        """Live one period of all; who has ended gives back what it held."""
+        del now, arrived
+        self._begun += 1
+        for one in self._going:
             one.go_on()
-        for one, controller in going:
-            if one.is_done:
-                controller.ended()
-        going = [pair for pair in going if not pair[0].is_done]
-    return tuple(one.outcome() for one in begun)
+        ended = [one for one in self._going if one.is_done]
+        for one in ended:
+            one.controller.ended()
+        if ended:
+            self._going = [one for one in self._going if not one.is_done]
+
+    def to_end(self) -> tuple[LimitedRun, ...]:
+        self.run()
+        return tuple(one.outcome() for one in self._runs)
 
 
 class _Run:
     """A run under a controller, as far as it is."""
 
     def __init__(self, series: RecordedUsage, controller: Controller, period_s: float) -> None:
-        check_positive("replay", period_s=period_s)
-        self._series, self._controller, self._period_s = series, controller, period_s
+        self._series, self.controller, self._period_s = series, controller, period_s
         self._work, self._account = _Work(series), _Account()
         self._limits, self._t = controller.first(), 0.0
 
@@ -281,12 +309,12 @@ class _Run:
                 hint="raise the limit",
             )
         work, account = self._work, self._account
-        limits = _with_memory(self._limits, work.memory_bytes, self._controller, account)
+        limits = _with_memory(self._limits, work.memory_bytes, self.controller, account)
         quota_s = limits.cores * self._period_s if limits.is_quota else np.inf
         lived_s, used_s, is_throttled = work.advance(self._period_s, quota_s)
         account.add(limits, lived_s, used_s, work.memory_bytes, is_throttled)
         self._t += lived_s
-        self._limits = self._controller.after(
+        self._limits = self.controller.after(
             Period(
                 end_s=self._t,
                 length_s=lived_s,
@@ -299,11 +327,6 @@ class _Run:
 
     def outcome(self) -> LimitedRun:
         return self._account.replay(self._t / self._series.length_s)
-
-    def to_end(self) -> LimitedRun:
-        while not self.is_done:
-            self.go_on()
-        return self.outcome()
 
 
 def _with_memory(

@@ -21,6 +21,7 @@ from .cephalo import balance as balance
 from .cephalo import even_plan as even_plan
 from .cephalo import layer_s as layer_s
 from .cephalo import plan_cephalo as plan_cephalo
+from .expert_caching import BY_HITS as BY_HITS
 from .expert_caching import POLICIES as POLICIES
 from .expert_caching import CacheSize as CacheSize
 from .expert_caching import Mixture as Mixture

@@ -43,6 +43,8 @@ Steps = Sequence[Sequence[NDArray[np.int64]]]
 LayerSteps = Sequence[NDArray[np.int64]] | NDArray[np.int64]
 Policy = Literal["lru", "lfu", "periodic", "learned", "oracle"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+# Their hits do not depend on what a load takes.
+BY_HITS: Final[tuple[Policy, ...]] = ("lru", "lfu", "learned")
 # Tokens between two choices of the periodic rule: perplexity stayed flat for 20 to 40 (eMoE).
 PERIOD: Final = 32
 _NEVER: Final = np.iinfo(np.int64).max
