@@ -37,11 +37,6 @@ _OTHER: Final = re.compile(r"<!-- not printed: \S.*? -->")
 _SKIPPED: Final = re.compile(
     r"^```.*?^```$|<!-- figures:begin -->.*?<!-- figures:end -->", re.M | re.S
 )
-# Pages of long experiments that are still to be shortened; marks in them are written all the same.
-NOT_YET: Final = (
-    "completion", "dataset", "device_model", "experiments", "memory", "planners", "predictors",
-    "scaling",
-)  # fmt: skip
 # An interval's nominal share is asked for, not measured.
 _NOMINAL: Final = re.compile(r"\b(?:80|90) %(?: prediction)? intervals?\b|\b90 % means\b")
 
@@ -129,8 +124,7 @@ def main() -> int:
             else:
                 page.write_text(now, encoding="utf-8")
                 sys.stdout.write(f"{name}: written\n")
-        if page.stem not in NOT_YET:
-            problems += [f"{name}: typed by hand: {part[:160]}" for part in hand_typed(now)]
+        problems += [f"{name}: typed by hand: {part[:160]}" for part in hand_typed(now)]
     sys.stdout.writelines(f"{line}\n" for line in problems)
     return 1 if problems else 0
 
