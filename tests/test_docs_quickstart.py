@@ -87,7 +87,6 @@ def test_a_figure_typed_beside_its_protocol_is_refused(text: str, is_refused: bo
     assert bool(list(FIGURES.hand_typed(text))) is is_refused
 
 
-@pytest.mark.slow
 def test_the_picture_is_of_what_is_answered_today() -> None:
     picture = tool("picture")
     drawn = picture.named(picture.TARGET.read_text(encoding="utf-8"))
