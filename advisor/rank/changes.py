@@ -225,13 +225,18 @@ _BY_BAND: Final = ("layouts", "finetune")  # whose errors are told by the number
 
 @cache
 def stored_errors(protocol: str) -> tuple[Mapping[str, Any], str]:
-    """Return the stored record of a protocol and its day; nothing where none is stored."""
-    path = data.root("datasets") / "accuracy" / f"{protocol}.json"
-    try:
-        record = bounded.read_json(path)
-        return record["record"], str(record["day"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}, ""
+    """Return the stored record of a protocol and its day; nothing where none is stored.
+
+    A protocol whose measurements do not ship has figures of a copy that was fetched.
+    """
+    folder = data.root("datasets") / "accuracy"
+    for path in (folder / f"{protocol}.json", folder / "fetched" / f"{protocol}.json"):
+        try:
+            record = bounded.read_json(path)
+            return record["record"], str(record["day"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return {}, ""
 
 
 # Numbers of devices that errors are told apart by: the largest of each band.
