@@ -363,11 +363,12 @@ def test_both_laws_take_the_same_spread() -> None:
 
 
 def test_choosing_samples_compares_every_pair_of_all_numbers() -> None:
-    """Where memory is free: a multiplication and an addition a number of every pair of samples."""
+    """Where memory is free: a multiplication and an addition a number of each two samples, once."""
     free: dict[str, float] = {"flop_per_s": 1e9, "memory_bytes_per_s": 1e30}
     for samples, numbers in ((16, 1000), (128, 50_000)):
         pairs_s = selection_s(samples, samples, 4.0 * numbers, **free)
-        assert pairs_s == pytest.approx(2 * samples**2 * numbers / 1e9)
+        once_s = samples**2 * numbers / 1e9  # of a symmetric table; else of every ordered pair
+        assert once_s <= pairs_s <= 2.002 * once_s
         # Memory alone: the samples are moved thrice, and more with every pass over the distances.
         slow = free | {"flop_per_s": 1e30, "memory_bytes_per_s": 1e9}
         assert selection_s(samples, samples, 4.0 * numbers, **slow) >= 12 * samples * numbers / 1e9

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import atomic
+
 FOLDER: Final = Path(__file__).parent
 QUESTIONS: Final = FOLDER / "questions.csv"
 _FLAGS: Final = (
@@ -96,7 +98,7 @@ def _answer(asked: argparse.Namespace) -> int:
         return 2
     found = [answer(one) for one in questions()]
     record = {"schema_version": 1, "day": asked.day, "coverage": 0.9, "answers": found}
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    atomic.write_text(path, json.dumps(record, indent=1) + "\n")
     print(f"{path}: {len(found)} answers, SHA-256 {digest(path)}; write it into CHANGELOG.md")
     return 0
 
