@@ -363,7 +363,7 @@ def test_both_laws_take_the_same_spread() -> None:
 
 
 def test_choosing_samples_compares_every_pair_of_all_numbers() -> None:
-    """Where memory is free: a multiplication and an addition a number of each two samples, once."""
+    """Where memory is free: a multiplication and an addition a number of each two samples."""
     free: dict[str, float] = {"flop_per_s": 1e9, "memory_bytes_per_s": 1e30}
     for samples, numbers in ((16, 1000), (128, 50_000)):
         pairs_s = selection_s(samples, samples, 4.0 * numbers, **free)
