@@ -31,6 +31,15 @@ def own_models() -> Path:
     return user_data() / "models"
 
 
+def model(name: str) -> Path:
+    """Return the folder of a model's constants: the user's own fit, else what ships.
+
+    ``advisor train`` makes the user's own where fetched measurements are there to be fitted too.
+    """
+    own = own_models() / name
+    return own if (own / "parameters.json").is_file() else root("trained_models") / name
+
+
 def user_data() -> Path:
     """Return the user's folder of data: ``$XDG_DATA_HOME/advisor``.
 
@@ -40,14 +49,13 @@ def user_data() -> Path:
 
 
 def shared() -> Path | None:
-    """Return the folder of the mirror of public measurements, or None where there is none.
+    """Return the mirror of public measurements that ``ADVISOR_SHARED`` names, or None.
 
-    ``ADVISOR_SHARED`` names it; otherwise ``../shared`` beside the checkout is looked for. It is
-    read for what neither ships nor was fetched.
+    It is read for what neither ships nor was fetched. Nothing beside the checkout is looked for:
+    a developer's clone prints what a bare one does.
     """
     named = os.environ.get("ADVISOR_SHARED")
-    path = Path(named) if named else Path(__file__).resolve().parents[2] / "shared"
-    return path if (path / "data").is_dir() else None
+    return Path(named) if named and (Path(named) / "data").is_dir() else None
 
 
 def measurements(folder: Path | None = None) -> Path:

@@ -7,7 +7,6 @@ bit: a warm start from a fit that knew the group would show.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,14 +23,6 @@ from advisor.planners.core.errors import GIB
 from advisor.planners.links.scaling import MeasuredPlacements, Placements
 from advisor.planners.spot.availability import Spells, SpotTrace
 from advisor.planners.spot.forecast import ForecastParameters, finish_runner, library
-
-
-def shared() -> Path:
-    found = data.shared()
-    if found is None:
-        pytest.skip("the public measurements are not here")
-    return found / "data"
-
 
 # Clusters and jobs ----------------------------------------------------------------------------
 
@@ -124,7 +115,7 @@ def test_a_forecast_knows_nothing_after_the_submission() -> None:
 
 
 def test_a_tables_memory_is_predicted_by_the_other_tables() -> None:
-    known = read_memory(shared())
+    known = read_memory(data.measurements(None))
     out = known.rows.table == "torchtitan"
     spoilt: MemoryRows = replace(
         known, measured_bytes=np.where(out, known.measured_bytes + 9 * GIB, known.measured_bytes)

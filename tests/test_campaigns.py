@@ -79,6 +79,28 @@ def test_a_law_that_shortens_runs_is_refused(bad: float) -> None:
         CampaignLaw(growth=bad, per_year=0.1, sd=0.1)
 
 
+def test_what_is_paid_once_or_waited_for_once_is_added_once(
+    make_job: Callable[..., Job], predictor: Predictor
+) -> None:
+    job = make_job(total_steps=1e6)
+    row = predictor.catalogue.instance_type("p5.48xlarge").index
+    columns = predictor.step_columns(job, np.array([row]), np.array([1]))
+    found = on_demand(job, columns, 0.9, law=STEPS_ALONE)
+    hours, bare = found.estimates(0, 30.0, 0.9)
+    same, more = found.estimates(0, 30.0, 0.9, once_usd=7.0)
+    assert same == hours
+    assert bare.value == pytest.approx(30.0 * hours.value)
+    for had, has in ((bare.low, more.low), (bare.value, more.value), (bare.high, more.high)):
+        assert has == pytest.approx(had + 7.0)
+    # A machine that starts an hour later, or reads its data for an hour, ends an hour later.
+    for once in ("startup_s", "data_in_s"):
+        later = replace(columns, **{once: getattr(columns, once) + 3600.0})
+        gap_h = on_demand(job, later, 0.9, law=STEPS_ALONE).finish_h[0, 1] - found.finish_h[0, 1]
+        assert 1.0 <= gap_h < 1.05  # restarts after failures wait for it too
+    least_h = columns.step_s * job.paid_steps + columns.startup_s + columns.data_in_s
+    assert found.finish_h[0, 1] >= float(least_h[0]) / 3600
+
+
 def test_the_term_is_told_apart_from_steps_checkpoints_and_failures(
     make_job: Callable[..., Job], predictor: Predictor
 ) -> None:

@@ -85,15 +85,12 @@ def test_the_protocol_scores_tables_of_the_same_form(tmp_path: Path) -> None:
 def test_the_protocol_scores_the_restarts_that_the_product_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = data.shared()
-    if found is None:
-        pytest.skip("the public measurements are not here")
-    usual = run("failures", found / "data")
+    usual = run("failures", data.measurements(None))
     assert usual.scores == THE_PRODUCT
     monkeypatch.setattr(
         clusters, "restart_after_removal_s", lambda nodes: 2.0 * restart_after_removal_s(nodes)
     )
-    doubled = run("failures", found / "data")
+    doubled = run("failures", data.measurements(None))
     groups = [
         next(g.scores for g in result.groups if g.group == clusters.REMOVAL)
         for result in (usual, doubled)

@@ -99,6 +99,21 @@ def test_one_rank_costs_nothing(m: float, rate: float, alpha: float) -> None:
     assert float(hierarchical_all_reduce_s(m, 1, 1, rate, alpha, rate, alpha, REAL)) == 0.0
 
 
+@given(g=st.integers(1, 16), n=st.integers(1, 64), inner=latencies, outer=latencies)
+def test_an_empty_message_waits_for_every_step_of_the_better_schedule(
+    g: int, n: int, inner: float, outer: float
+) -> None:
+    inside, between = inner + REAL.intra_step_s, outer + REAL.network_step_s
+    ring = 2 * (g * n - 1) * (between if n > 1 else inside)
+    tree = max(2 * (g - 1) * inside, 2 * np.ceil(np.log2(n)) * between) + 2 * (g - 1) * inside
+    took = ring if n == 1 else min(ring, tree)
+    launch = REAL.launch_s if g * n > 1 else 0.0
+    found = float(hierarchical_all_reduce_s(0.0, g, n, 1e11, inner, 1e10, outer, REAL))
+    assert found == pytest.approx(took + launch)
+    scattered = float(hierarchical_reduce_scatter_s(0.0, g, n, 1e11, inner, 1e10, outer, REAL))
+    assert scattered == pytest.approx(ring / 2 + launch)
+
+
 @given(m=sizes, p=st.integers(2, 512), rate=rates, alpha=st.floats(1e-7, 1e-2))
 def test_the_tree_block_count_is_the_best(m: float, p: int, rate: float, alpha: float) -> None:
     levels = np.ceil(np.log2(p))

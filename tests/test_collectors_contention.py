@@ -211,6 +211,8 @@ def test_a_curve_grows_and_adds_up(readings: list[tuple[int, float]], data: st.D
     assert curve.over(a, b) >= 0.0
     assert curve.over(a, b) + curve.over(b, c) == pytest.approx(curve.over(a, c), abs=1e-3)
     assert curve.times_ns == sorted(set(curve.times_ns))
+    inside = [one for one in curve.times_ns if a <= one <= c]
+    assert curve.within(a, c) == (curve.over(inside[0], inside[-1]) if len(inside) > 1 else 0.0)
 
 
 def test_a_curve_is_straight_between_its_readings() -> None:

@@ -286,7 +286,7 @@ def test_a_copy_in_a_folder(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("mlperf", "ships already"), ("nothing", "no data set"), ("lambda", "collected tables")],
+    [("mlperf", "ships already"), ("nothing", "no data set"), ("lambda", "joined by hand")],
 )
 def test_what_cannot_be_fetched_is_refused(
     site: Site, tmp_path: Path, name: str, says: str

@@ -1,10 +1,12 @@
 """Laws of the step-time model on every device of the sheet."""
 
+import csv
 import dataclasses
 
 import numpy as np
 import pytest
 
+from advisor import data
 from advisor.machines import devices
 from advisor.machines.devices import cpu_device
 from advisor.planners.core.errors import PlanningError
@@ -44,6 +46,23 @@ def parameters() -> DeviceParameters:
 @pytest.fixture(scope="module")
 def sheet() -> dict[str, Device]:
     return devices.accelerator_devices()
+
+
+@pytest.mark.parametrize(("card", "bits", "gbit_per_s"), [
+    ("A100-SXM4-40GB", 5120, 2.43), ("A100-PCIe-40GB", 5120, 2.43),
+    ("A100-SXM4-80GB", 5120, 3.186), ("A100-PCIe-80GB", 5120, 3.024),
+    ("V100-SXM2-16GB", 4096, 1.752), ("V100-SXM2-32GB", 4096, 1.752), ("T4", 256, 10.0),
+    ("P100-PCIe-16GB", 4096, 1.43), ("H100-SXM5-80GB", 5120, 5.2), ("K80", 384, 5.0),
+    ("L4", 192, 12.5), ("A10G", 384, 12.5), ("L40S", 384, 18.0), ("RTX-A6000", 384, 16.0),
+])  # fmt: skip
+def test_bandwidth_is_the_width_of_the_bus_by_the_rate_of_its_pins(
+    card: str, bits: int, gbit_per_s: float
+) -> None:
+    """Bits and effective memory clocks [Gbit/s a pin] of NVIDIA's data sheets and white papers."""
+    for folder, column in (("devices", "bandwidth_gb_s"), ("catalogue", "memory_bandwidth_gbs")):
+        with (data.root("datasets") / folder / "accelerators.csv").open(encoding="utf-8") as file:
+            (row,) = [one for one in csv.DictReader(file) if one["name"] == card]
+        assert float(row[column]) == pytest.approx(bits * gbit_per_s / 8, rel=0.02)
 
 
 def test_shares_sum_to_the_micro_batch(

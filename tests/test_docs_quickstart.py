@@ -8,6 +8,7 @@ import pytest
 from documentation import ROOT, tool
 
 QUICKSTART = tool("quickstart")
+FIGURES = tool("figures")
 README = ROOT / "README.md"
 
 
@@ -23,7 +24,9 @@ def test_every_command_of_a_page_prints_what_it_shows(path: Path) -> None:
                 pytest.skip("the machine is too busy to know the time of a step")
             assert result.code == 0, f"{example.command}\n{result.output}"
             assert example.cut(result.output), example.command
-            if example.is_exact:
+            if example.is_literal:
+                assert tuple(example.cut(result.output)) == example.shown, "quickstart.py"
+            elif example.is_exact:
                 lacking = QUICKSTART.missing(example, result.output)
                 assert not lacking, f"run `python docs/tools/quickstart.py`: {lacking}"
 
@@ -42,19 +45,48 @@ def test_the_answers_of_the_readme_are_printed_letter_for_letter() -> None:
             )
 
 
+def test_the_age_of_prices_is_that_of_the_catalogue() -> None:
+    (found,) = QUICKSTART.examples((ROOT / "docs" / "limits.md").read_text(encoding="utf-8"))
+    assert found.is_literal
+    with QUICKSTART.folder() as where:
+        assert tuple(found.cut(QUICKSTART.run(found.command, where).output)) == found.shown
+
+
 def test_the_readme_is_short_and_as_wrong_as_is_stored() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.split()) <= 1000
-    lines = re.findall(r"\(`([a-z-]+)`\) \| ([\d.]+) % \| ([\d.]+) % \|", text)
-    assert len(lines) == 6
-    for name, median, p90 in lines:
-        stored = json.loads((ROOT / "datasets" / "accuracy" / f"{name}.json").read_text())
-        overall = stored["record"]["overall"]
-        stated = [overall[key] for key in ("median_ape_fraction", "p90_ape_fraction")]
-        assert [f"{100 * one:.1f}" for one in stated] == [median, p90], name
+    marked = re.findall(r"\(`([a-z-]+)`\) \| <!--=\1\.median-->.*<!--=\1\.p90-->", text)
+    assert len(marked) == 7
 
 
-@pytest.mark.slow
+def test_figures_in_prose_are_those_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["figures.py", "--check"])
+    assert FIGURES.main() == 0, "run `python docs/tools/figures.py`"
+
+
+def test_a_mark_is_written_from_the_stored_record() -> None:
+    stored = json.loads((ROOT / "datasets" / "accuracy" / "campaigns.json").read_text())["record"]
+    now = FIGURES.rewritten("errs by <!--=campaigns.median-->99.9<!--=--> %")
+    assert f"->{100 * stored['overall']['median_ape_fraction']:.1f}<" in now
+    with pytest.raises(SystemExit, match="no figure"):
+        FIGURES.rewritten("<!--=campaigns.groups/none/mean-->1<!--=-->")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("`advisor validate campaigns` errs by 14.9 % in the mean", True),
+        ("| runs (`campaigns`) | 14.9 % |", True),
+        ("`campaigns` errs by <!--=campaigns.mean-->14.9<!--=--> % in the mean", False),
+        ("`campaigns`: 14.9 % <!-- not printed: the paper's table 2 -->", False),
+        ("`campaigns` gives 90 % intervals", False),
+        ("`campaigns`\n\nAnother paragraph has 14.9 %", False),
+    ],
+)
+def test_a_figure_typed_beside_its_protocol_is_refused(text: str, is_refused: bool) -> None:
+    assert bool(list(FIGURES.hand_typed(text))) is is_refused
+
+
 def test_the_picture_is_of_what_is_answered_today() -> None:
     picture = tool("picture")
     drawn = picture.named(picture.TARGET.read_text(encoding="utf-8"))

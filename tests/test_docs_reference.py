@@ -192,3 +192,12 @@ def test_defaults_and_required_options_stand_on_the_pages() -> None:
                 shown = p.show_default if isinstance(p.show_default, str) else f"{p.default:g}"
                 rows: Any = [r for r in page.splitlines() if f"`{p.opts[0]}`" in r]
                 assert any(f"`{shown}`" in row for row in rows), (name, p.opts, shown)
+
+
+def test_the_users_pages_stay_short() -> None:
+    words = tool("words")
+    users, contributors = words.counted()
+    assert {"index.md", "planners.md", "planner/index.md"} <= set(users)
+    assert "architecture.md" in contributors
+    assert not [page for page in users if page.startswith("cli/")]
+    assert sum(users.values()) <= words.MOST

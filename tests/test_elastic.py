@@ -220,7 +220,8 @@ def test_unlike_recorded_ranks_make_elastic_workers_slower(make_job: Callable[..
         assert unlike[1] > alike[1]
         computing = both[0].step_s + both[0].sample_s * batch / 8
         gap = (both[1].spread_fraction - both[0].spread_fraction) * float(expected_maximum(8))
-        assert unlike[1] - alike[1] == pytest.approx(gap * computing, rel=0.05)
+        exchanging = both[1].sync_s[1] - both[0].sync_s[1]  # what hides behind a longer step
+        assert unlike[1] - alike[1] == pytest.approx(gap * computing + exchanging, rel=0.01)
 
 
 def asked(known: JobFigures, **given: Any) -> ElasticQuestion:

@@ -13,6 +13,7 @@ from advisor.planners.core.arrays import (
     Shapes,
     Software,
     busiest_rank,
+    device_parameters,
     layer_parameters,
 )
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
@@ -89,6 +90,45 @@ def test_activations_follow_korthikanti() -> None:
     # Equation 4, with sequence parallelism everything is divided.
     found = layer_activation_bytes(SHAPE, replace(PLAIN, tp=8, is_sequence_parallel=1), software)
     assert float(found) == pytest.approx(2048 * 4 * 2048 * (34 + 5 * 16 * 2048 / 2048) / 8)
+
+
+@pytest.mark.parametrize(("nodes", "group"), [(2, 8), (4, 8), (16, 8), (4, 16)])
+def test_between_nodes_a_ring_carries_its_shard_twice(nodes: int, group: int) -> None:
+    """ZeRO 2 in groups: the network carries 2 (n - 1) / n of a shard between n groups, no more."""
+    free = replace(A100, intra_bytes_per_s=1e30, domain_machines=group // 8)
+    exact = replace(P, dp_overlap=0.0, dp_latency_s=0.0, straggler=0.0)
+    layouts = replace(PLAIN, dp=8 * nodes, zero_stage=2, shard_group=group, accumulation_steps=1)
+    asked = case(layouts, free, parameters=exact)
+    groups = 8 * nodes // group
+    shard = Software().gradient_bytes * float(device_parameters(SHAPE, layouts)) / group
+    network = exact.dp_network_efficiency * 100e9 * (group // 8)
+    sent_s = 2 * (groups - 1) / groups * shard / network
+    assert float(step_times(asked).data_parallel_s) == pytest.approx(sent_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("rate", [8e9, 32e9])
+def test_what_is_offloaded_crosses_the_link_to_the_host(steps: int, rate: float) -> None:
+    """Weights twice a micro-batch; once a step gradients go down, are applied, weights come up."""
+    exact = replace(P, offload_overlap=0.0, straggler=0.0)
+    linked = replace(A100, host_bytes_per_s=rate)
+    layouts = replace(PLAIN, accumulation_steps=steps)
+    held = float(device_parameters(SHAPE, layouts))
+
+    def offloaded_s(**parts: int) -> float:
+        asked = case(replace(layouts, **parts), linked, parameters=exact)
+        return float(step_times(asked).offload_s)
+
+    assert offloaded_s() == 0.0
+    weight, gradient = float(Software().weight_bytes), float(Software().gradient_bytes)
+    fetched = steps * 2 * weight * held / rate
+    assert offloaded_s(offloads_parameters=1) == pytest.approx(fetched)
+    touched = gradient + float(Software().optimizer_state_bytes)
+    updated = (weight + gradient) * held / rate
+    updated += 8 * touched * held / exact.host_update_bytes_per_s
+    assert offloaded_s(offloads_optimizer=1) == pytest.approx(updated)
+    both = offloaded_s(offloads_parameters=1, offloads_optimizer=1)
+    assert both == pytest.approx(fetched + updated)
 
 
 def test_a_pipelines_stages_gather_once_a_step() -> None:

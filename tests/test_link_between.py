@@ -5,14 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from advisor import data
 from advisor.catalogue import Catalogue
+from advisor.estimate.case import scaling
 from advisor.estimate.estimate import estimate_on_gpu
 from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.predictor import Predictor
+from advisor.lab.data import COLLECTIVES
 from advisor.machines.cluster import one_group
 from advisor.machines.devices import accelerator_devices, part
-from advisor.machines.fleet import catalogue_fleet, lone_fleet, lone_machines
+from advisor.machines.fleet import LATENCY_S, catalogue_fleet, lone_fleet, lone_machines
 from advisor.machines.pcie import link_between
+from advisor.planners.links.collectives import hierarchical_all_reduce_s
 
 CATALOGUE = Catalogue.load(with_overrides=False)
 CARDS = ("T4", "A10G", "L4", "RTX-A6000", "RTX-3090", "A100-PCIe-80GB", "H100-SXM5-80GB")
@@ -93,3 +97,35 @@ def test_a_job_s_step_on_thousands_does_not_grow_with_their_number(tmp_path: Pat
         steps.append(found.step_time_s.value)
     assert steps[0] == pytest.approx(0.1, rel=0.01)
     assert steps[0] < steps[1] < steps[2] < 2 * steps[0]
+
+
+# One step of a ring with the simple protocol, as NCCL's own tuning counts it (``hwLatencies`` in
+# src/graph/tuning.cc, 2.18) [s]: over NVLink, over PCIe, over a network.
+NCCL_STEP_S = {"nvlink": 3.4e-6, "host": 5.7e-6, "rdma": 14.0e-6, "ethernet": 14.0e-6}
+
+
+@pytest.mark.parametrize("link", sorted(NCCL_STEP_S))
+def test_a_message_waits_about_as_long_as_nccl_counts_with(link: str) -> None:
+    assert 1 / 5 < LATENCY_S[link] / NCCL_STEP_S[link] < 5
+
+
+@pytest.mark.parametrize(("rate", "link"), [("25Gbps", "ethernet"), ("1600Gbps", "rdma")])
+def test_so_it_does_in_a_cluster_told_in_words(rate: str, link: str) -> None:
+    node = one_group(f"2x8xA100-SXM4-80GB:nvlink@{rate}", CATALOGUE).node
+    assert 1 / 5 < node.network.latency_s / NCCL_STEP_S[link] < 5
+    assert 1 / 5 < node.intra.latency_s / NCCL_STEP_S["nvlink"] < 5
+    assert node.intra.latency_s < node.network.latency_s
+
+
+@pytest.mark.parametrize(("card", "rate"), [("a100", 300e9), ("v100", 150e9)])
+def test_small_messages_take_what_was_measured_within_a_factor(card: str, rate: float) -> None:
+    """vTrain's all-reduces of 1 to 5 MB on eight cards of a machine: mostly latency."""
+    table = COLLECTIVES.read("all_reduce", data.measurements(None))
+    small = table[(table.accelerator == card) & (table.message_bytes <= 5 * 2**20)]
+    told = hierarchical_all_reduce_s(
+        small.message_bytes, 8, 1, rate, LATENCY_S["nvlink"], 1e9, 0.0, scaling().collectives
+    )
+    assert len(small) == 5
+    ratio = told / small.all_reduce_s.to_numpy()
+    assert ratio.min() > 1 / 4
+    assert ratio.max() < 4

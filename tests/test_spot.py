@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from advisor import data
 from advisor.planners import PlanningError
 from advisor.planners.spot.availability import BANDS, Spells, SpotJob, hazard_of_band, replay
 from advisor.planners.spot.history import SpotHistory, spot_completion, unsaved_billed_s
-from advisor.records.traces import packaged_spot_history
+from advisor.records.traces import packaged_spot_history, trace_rows
 
 HOUR = 3600.0
 
@@ -119,6 +120,20 @@ def test_packaged_history_keeps_the_recorded_availability() -> None:
     # The traces span dry zones and easy ones: 0.17 to 0.89.
     assert min(availability) < 0.25
     assert max(availability) > 0.85
+
+
+def test_packaged_spells_are_as_long_as_their_counts_in_the_recorded_days_allow() -> None:
+    """Hours up are ``availability`` of the days, spread over the spells that were counted."""
+    path = data.root("datasets") / "availability" / "spell_quantiles.csv"
+    of_gpus = [row for _, row in trace_rows(path) if row["is_gpu"] == "1"]
+    up, down = ([row for row in of_gpus if row["spell"] == kind] for kind in ("up", "down"))
+    for spells, risen, gone in zip(packaged_spot_history().spells, up, down, strict=True):
+        hours, share = float(risen["days"]) * 24, float(risen["availability"])
+        mean_up_h = hours * share / float(risen["count"])
+        mean_down_h = hours * (1 - share) / float(gone["count"])
+        assert spells.up_length_s.mean() / HOUR == pytest.approx(mean_up_h, rel=0.1)
+        whole_h = spells.end_s / HOUR / spells.up_length_s.size
+        assert whole_h == pytest.approx(mean_up_h + mean_down_h, rel=0.1)
 
 
 @pytest.mark.parametrize("bad", [{"work_s": -1.0}, {"nodes": 0}, {"restart_s": -5.0}])

@@ -119,6 +119,8 @@ def test_fallback_always_meets_a_deadline_that_can_be_met(
     assert np.all(run.finish_s <= deadline + 1e-6)
     # All work is paid once somewhere.
     assert np.all(run.spot_s + run.on_demand_s >= job.work_s - 1e-6)
+    # And nothing is rented after the end.
+    assert np.all(run.spot_s + run.on_demand_s <= run.finish_s + 1e-6)
 
 
 def test_with_time_to_spare_fallback_equals_the_plain_replay() -> None:

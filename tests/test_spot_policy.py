@@ -73,6 +73,21 @@ def test_no_plan_whatever_misses_the_deadline(
     assert np.all(rented >= whole - 1e-3)
 
 
+@given(job=any_job, spells=any_spells, slack=st.sampled_from([0.1, 1.0, 4000.0]))
+def test_on_demand_alone_a_job_takes_its_own_time_however_often_it_is_looked_at(
+    job: SpotJob, spells: Spells, slack: float
+) -> None:
+    """The last deadline lets it end before the second look."""
+    job = replace(job, warning_s=None)
+    run = replay_policy(
+        spells, job, [0.0, spells.end_s / 2], deadline_s=job.wall_s * (1.0 + slack),
+        choose=lambda to_go, rest, mode, is_up, age: np.full(mode.size, ON_DEMAND),
+    )  # fmt: skip
+    assert run.finish_s == pytest.approx(run.on_demand_s)
+    assert run.finish_s == pytest.approx(np.full(2, job.wall_s), rel=1e-6)
+    assert np.all(run.spot_s == 0.0)
+
+
 @given(spells=any_spells, hours=st.floats(0.5, 12.0), slack=st.floats(0.05, 1.5))
 @settings(max_examples=15)
 def test_the_planned_job_costs_no_less_than_one_that_knew_the_future(

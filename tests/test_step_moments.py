@@ -65,6 +65,25 @@ works = st.lists(moments, min_size=1, max_size=5).map(
 )
 
 
+def test_of_what_is_sharded_a_moment_holds_one_part_of_many() -> None:
+    """ZeRO 2 on d devices: weights whole, and 1/d of state, gradients and the optimizer's work."""
+    exact = replace(PARAMETERS, slack=1.0)
+    for d in (2, 3, 8, 64):
+        for b in (1, 4, 32):
+            fullest = max(1.2e6 * b, 4e6 / d + 1e6 + 0.1e6 * b, 4e6 / d + 4e6 / d)
+            tensors = exact.context_bytes + 4e6 + 8e6 / d + fullest + rounding_bytes(RECORDED)
+            asked: dict[str, object] = {
+                "dp": d, "zero_stage": 2, "accumulates": False, "is_cpu": False,
+                "parameters": exact,
+            }  # fmt: skip
+            assert needed(RECORDED, b, **asked) == pytest.approx(tensors)
+            # ZeRO 1 shards what the optimizer works on; gradients stay whole, with their buckets.
+            whole = max(1.2e6 * b, 4e6 + 1e6 + 0.1e6 * b, 4e6 + 4e6 / d)
+            assert needed(RECORDED, b, **(asked | {"zero_stage": 1})) == pytest.approx(
+                tensors - fullest + whole + exact.bucket_fraction * 4e6
+            )
+
+
 def test_a_step_takes_its_fullest_moment() -> None:
     for b in (1, 3, 4, 5, 64):
         tensors = 12e6 + max(1.2e6 * b, 5e6 + 0.1e6 * b)

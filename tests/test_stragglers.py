@@ -36,6 +36,7 @@ from advisor.planners.systems.stragglers import (
     per_doubling,
     rebalanced,
     representatives,
+    selection_s,
     sent_less,
     unlike_ranks,
 )
@@ -359,3 +360,16 @@ def test_both_laws_take_the_same_spread() -> None:
     assert found.scaling.straggler_sd_fraction == sd
     assert found.layout.parameters.straggler == pytest.approx(per_doubling(sd))
     assert shipped.with_spread(None) is shipped
+
+
+def test_choosing_samples_compares_every_pair_of_all_numbers() -> None:
+    """Where memory is free: a multiplication and an addition a number of each two samples."""
+    free: dict[str, float] = {"flop_per_s": 1e9, "memory_bytes_per_s": 1e30}
+    for samples, numbers in ((16, 1000), (128, 50_000)):
+        pairs_s = selection_s(samples, samples, 4.0 * numbers, **free)
+        once_s = samples**2 * numbers / 1e9  # of a symmetric table; else of every ordered pair
+        assert once_s <= pairs_s <= 2.002 * once_s
+        # Memory alone: the samples are moved thrice, and more with every pass over the distances.
+        slow = free | {"flop_per_s": 1e30, "memory_bytes_per_s": 1e9}
+        assert selection_s(samples, samples, 4.0 * numbers, **slow) >= 12 * samples * numbers / 1e9
+        assert selection_s(samples, samples / 2, 4.0 * numbers, **free) > pairs_s

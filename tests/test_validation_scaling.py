@@ -11,16 +11,6 @@ from advisor import data
 from advisor.errors import ModelError
 from advisor.lab import score
 
-needs_measurements = pytest.mark.skipif(
-    data.shared() is None, reason="no public measurements here"
-)
-
-
-def shared() -> Path:
-    found = data.shared()
-    assert found is not None
-    return found / "data"
-
 
 @pytest.mark.parametrize("protocol", ["scaling", "oom", "failures"])
 def test_missing_measurements_are_one_error(tmp_path: Path, protocol: str) -> None:
@@ -28,9 +18,8 @@ def test_missing_measurements_are_one_error(tmp_path: Path, protocol: str) -> No
         score.run(protocol, tmp_path)
 
 
-@needs_measurements
 def test_memory_is_predicted_better_than_by_the_formula() -> None:
-    result = score.run("oom", shared())
+    result = score.run("oom", data.measurements(None))
     assert result.overall.mape_fraction < 0.12  # all five tables; 0.077 without the two worst
     assert result.baselines["Megatron's formula"].mape_fraction > 0.4
     for rule, sign in (("at ", -1), (" GiB kept free", 1)):

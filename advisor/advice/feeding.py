@@ -267,7 +267,7 @@ advise_chores: Final = source("chores", _ends, _checkpoints, _waiting)
 
 
 # Of the wall time, spent repeating before the job goes on with fresh data: that of our own
-# experiment (docs/experiments.md); PerFect's was not published.
+# experiment (lab/notes/experiments.md); PerFect's was not published.
 REPEATING: Final = 0.7
 # Of the memory that is left, for samples that are kept.
 _OF_MEMORY: Final = 0.8

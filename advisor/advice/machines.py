@@ -91,8 +91,8 @@ def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterat
 # Of a rented machine's memory, what its system keeps to itself. [bytes]
 _SYSTEM: Final = 0.5 * GIB
 # A real kernel gives up other pages than the oldest, too: under a limit below what was touched, up
-# to so many times the pages came back (docs/experiments.md). The law is the least; the middle is
-# said.
+# to so many times the pages came back (lab/notes/experiments.md). The law is the least; the middle
+# is said.
 _MOST_WAITED: Final = 10.0
 
 

@@ -225,7 +225,7 @@ def beside(
 
 
 # One standard deviation of the logarithm of a round: our experiment's three configurations
-# (docs/experiments.md, SwitchFlow's rows: +6, +5 and 0 % of the sum, up to 15 % of one job).
+# (lab/notes/experiments.md, SwitchFlow's rows: +6, +5 and 0 % of the sum, up to 15 % of one job).
 _ROUND_LOG_SD: Final = 0.1
 _TURNS: Final = """\
 turn = open("/tmp/device0.turn", "w")  # the same file in both scripts; import fcntl

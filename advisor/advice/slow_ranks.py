@@ -15,7 +15,7 @@ from advisor.planners.core import PlanningError
 from advisor.planners.systems import Mended, UnlikeRanks
 
 LEAST_GAIN: Final = 0.05
-# Of the saved time: our experiment's two ranks (docs/experiments.md) saved 0.4 to 1.0 of it.
+# Of the saved time: our experiment's two ranks (lab/notes/experiments.md) saved 0.4 to 1.0 of it.
 _EFFECT_SD: Final = 0.3
 # What a changing batch has to gain over one that stays, to be worth the trouble.
 _MORE_GAIN: Final = 0.05

@@ -442,12 +442,18 @@ def _column(column: Any, offers: OfferColumns, unit: float = 1.0) -> list[float 
 
 def list_record(catalogue: Catalogue, offers: OfferColumns, found: int) -> dict[str, Any]:
     """Return the answer to ``list``: ``offers`` of the ``found`` ones."""
+    shown = set(catalogue.types.accelerator[offers.type_index].tolist())
     return {
         "schema_version": SCHEMA_VERSION,
         "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
         "found": found,
         "offers": offer_records(catalogue, offers),
+        "unchecked_accelerators": sorted(shown & set(_unchecked(catalogue))),
     }
+
+
+def _unchecked(catalogue: Catalogue) -> list[str]:
+    return sorted(one.name for one in catalogue.accelerators.values() if not one.is_checked)
 
 
 def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
@@ -455,13 +461,16 @@ def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
     specification = asdict(shown)
     specification.pop("index")
     accelerator = catalogue.accelerators.get(shown.accelerator)
+    device: dict[str, Any] | None = None
+    if accelerator is not None:
+        device = asdict(accelerator) | {"is_checked": accelerator.is_checked}
     pair = (shown.provider, shown.name)
     measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]
     return {
         "schema_version": SCHEMA_VERSION,
         "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
         "specification": specification,
-        "accelerator": None if accelerator is None else asdict(accelerator),
+        "accelerator": device,
         "nominal_pcie_bytes_per_s": accelerator and accelerator.pcie_bytes_per_s,
         "measured_links": measured,
         "prices": _price_records(catalogue, shown.index),
@@ -506,11 +515,7 @@ def info_record(catalogue: Catalogue) -> dict[str, Any]:
             for name in sorted(set(catalogue.types.provider.tolist()))
         ],
         "core_speed": dict(Counter(catalogue.types.core_speed_source.tolist())),
-        "accelerators_without_second_source": sorted(
-            one.name
-            for one in catalogue.accelerators.values()
-            if not one.source_2 or one.source_2.startswith("none")
-        ),
+        "unchecked_accelerators": _unchecked(catalogue),
     }
 
 

@@ -105,6 +105,18 @@ class Accelerator:
     link_devices: int | None = None
 
     @property
+    def is_checked(self) -> bool:
+        """Whether a number was compared with a public source, or is from one itself.
+
+        Rows typed from memory that nobody compared are not; nor is "the maker's datasheet, not
+        looked up" a comparison.
+        """
+        looked_up = [part for part in self.source_2.split(" | ") if "not looked up" not in part]
+        return "from memory" not in self.source_1 or any(
+            part and not part.startswith("none found") for part in looked_up
+        )
+
+    @property
     def pcie_bytes_per_s(self) -> float | None:
         """Nominal rate of its 16 PCIe lanes, one direction: a ceiling, not a measurement.
 

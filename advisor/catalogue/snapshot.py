@@ -122,7 +122,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
         )
     folders = (folder, bundled)
     accelerators = read_accelerators(
-        find(folders, files.ACCELERATORS_FILE) or folder / files.ACCELERATORS_FILE,
+        _with_unconfirmed(folders, files.ACCELERATORS_FILE, files.UNCONFIRMED_ACCELERATORS_FILE),
         find(folders, files.SHARE_ALIKE_ACCELERATORS_FILE),
     )
     parts = part_names(folder)
@@ -141,9 +141,17 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
         prices=prices,
         accelerators=accelerators,
         aliases=read_aliases(
-            find(folders, files.ALIASES_FILE) or folder / files.ALIASES_FILE, accelerators
+            _with_unconfirmed(folders, files.ALIASES_FILE, files.UNCONFIRMED_ALIASES_FILE),
+            accelerators,
         ),
     )
+
+
+def _with_unconfirmed(folders: Sequence[Path], name: str, unconfirmed: str) -> list[Path]:
+    """Return a file, and beside it the one of unconfirmed licence where it was not deleted."""
+    path = find(folders, name) or folders[0] / name
+    beside = path.with_name(unconfirmed)
+    return [path, beside] if beside.is_file() else [path]
 
 
 def find(folders: Sequence[Path], name: str) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -296,16 +296,18 @@ def _less_driver(total_gib: float) -> float:
 # Read the accelerators and their other names.
 
 
-def read_accelerators(path: Path, share_alike: Path | None) -> dict[str, Accelerator]:
+def read_accelerators(paths: Iterable[Path], share_alike: Path | None) -> dict[str, Accelerator]:
     """Read the accelerators; measured rates come from the share-alike file where there is one.
 
     Raises CatalogueError if a file cannot be read or a cell breaks its rule.
     """
-    table = read(path, files.ACCELERATORS)
     sustained = _sustained(share_alike)
-    rows = zip(*(list(values) for values in table.values()), strict=True)
-    made = (_accelerator(dict(zip(table, row, strict=True)), sustained) for row in rows)
-    return {one.name: one for one in made}
+    found = {}
+    for table in (read(path, files.ACCELERATORS) for path in paths):
+        for row in zip(*(list(values) for values in table.values()), strict=True):
+            one = _accelerator(dict(zip(table, row, strict=True)), sustained)
+            found[one.name] = one
+    return found
 
 
 def _sustained(path: Path | None) -> dict[str, tuple[float, float]]:
@@ -357,24 +359,25 @@ def _accelerator(
     )
 
 
-def read_aliases(path: Path, accelerators: Collection[str]) -> dict[str, str]:
+def read_aliases(paths: Iterable[Path], accelerators: Collection[str]) -> dict[str, str]:
     """Read other names, folded for comparison, as a mapping to canonical names.
 
     Raises CatalogueError if an alias is ambiguous or means an accelerator that does not exist.
     """
-    table = read(path, files.ALIASES)
     out: dict[str, str] = {}
-    pairs = zip(texts(table, "alias"), texts(table, "name"), strict=True)
-    for number, (alias, name) in enumerate(pairs, start=2):
-        if name not in accelerators:
-            raise CatalogueError(
-                f"{path.name}, row {number}, column 'name': no accelerator {name!r}",
-                hint="add it to accelerators.csv, or remove the alias",
-            )
-        if out.setdefault(key(alias), name) != name:
-            raise CatalogueError(
-                f"{path.name}, row {number}, column 'alias': {alias!r} already means "
-                f"{out[key(alias)]!r}",
-                hint="keep one of them",
-            )
+    for path in paths:
+        table = read(path, files.ALIASES)
+        pairs = zip(texts(table, "alias"), texts(table, "name"), strict=True)
+        for number, (alias, name) in enumerate(pairs, start=2):
+            if name not in accelerators:
+                raise CatalogueError(
+                    f"{path.name}, row {number}, column 'name': no accelerator {name!r}",
+                    hint="add it to accelerators.csv, or remove the alias",
+                )
+            if out.setdefault(key(alias), name) != name:
+                raise CatalogueError(
+                    f"{path.name}, row {number}, column 'alias': {alias!r} already means "
+                    f"{out[key(alias)]!r}",
+                    hint="keep one of them",
+                )
     return out

@@ -92,7 +92,7 @@ def scaling(folder: Path | None = None) -> ScalingParameters:
 
     Raises ModelError if the file is missing, not JSON, of another version, or lacks a constant.
     """
-    path = (folder or data.root("trained_models") / "scaling") / "parameters.json"
+    path = (folder or data.model("scaling")) / "parameters.json"
     values = _read(path, "advisor train scaling")
     collectives = values.pop("collectives", None)
     if not isinstance(collectives, dict):

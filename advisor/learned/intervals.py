@@ -8,7 +8,7 @@ difficulty  s(x)          what error is usual at x, relative to the median (1 wh
 The half-width at coverage c is s(x) q, q the w-weighted quantile of |e_i|/s(x_i) at c (n+1)/n:
 split-conformal prediction (Lei et al. 2018, theorem 2) with whole jobs as the unit that is left
 out and the jobs' distributions pooled (Dunn, Wasserman & Ramdas 2023, section 3.1). Pooling holds
-its coverage as the number of jobs grows; for a dozen jobs it is checked in ``docs/predictors.md``.
+its coverage as the number of jobs grows; for a dozen it is checked in ``lab/notes/predictors.md``.
 """
 
 from __future__ import annotations

@@ -113,11 +113,9 @@ def sheet_sources(name: str) -> Mapping[str, str]:
 
     Empty for a device that is not in the sheet (a processor).
     """
-    path = data.root("datasets") / "devices" / "accelerators.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in bounded.csv_tables(file):
-            if row["name"] == name:
-                return {key: row[key] for key in ("peak_source", "sustained_source", "as_of")}
+    for row in _sheet_rows(data.root("datasets") / "devices" / "accelerators.csv"):
+        if row["name"] == name:
+            return {key: row[key] for key in ("peak_source", "sustained_source", "as_of")}
     return {}
 
 
@@ -182,7 +180,8 @@ def _named_devices() -> list[tuple[str, Device]]:
     path = data.root("datasets") / "devices" / "suite_names.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            named = [(row["name"], sheet[row["device"]]) for row in bounded.csv_tables(file)]
+            rows = list(bounded.csv_tables(file))
+        named = [(row["name"], sheet[row["device"]]) for row in rows if row["device"] in sheet]
         return [*sheet.items(), *named]
     except (OSError, KeyError) as error:
         raise CatalogueError(
@@ -225,7 +224,7 @@ def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device |
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    file = path or data.root("trained_models") / PARAMETERS
+    file = path or data.model("device_model") / "parameters.json"
     try:
         record = bounded.read_json(file)
     except (OSError, ValueError) as error:
@@ -246,14 +245,23 @@ def _unreadable(path: Path | None, why: str) -> ModelError:
 @cache
 def _sheet(path: Path) -> dict[str, Device]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(bounded.csv_tables(file))
+        rows = _sheet_rows(path)
         first = _first_years(rows)
         return {row["name"]: _sheet_device(row, first.get(row["architecture"])) for row in rows}
     except (OSError, KeyError, ValueError) as error:
         raise CatalogueError(
             f"cannot read the device sheet {path}: {error}", hint="install the package again"
         ) from error
+
+
+def _sheet_rows(path: Path) -> list[dict[str, str]]:
+    """Return the sheet's rows, and those of unconfirmed licence beside it (NOTICE) if any."""
+    rows: list[dict[str, str]] = []
+    beside = path.with_name("accelerators.techpowerup.csv")
+    for one in (path, beside) if beside.is_file() else (path,):
+        with one.open(encoding="utf-8", newline="") as file:
+            rows += bounded.csv_tables(file)
+    return rows
 
 
 def _first_years(rows: list[dict[str, str]]) -> dict[str, float]:
@@ -724,7 +732,7 @@ def residual_parameters(path: Path | None = None) -> ResidualParameters:
 
 
 def _residual_parameters(path: Path | None) -> ResidualParameters:
-    file = path or data.root("trained_models") / "device_model" / FILE
+    file = path or data.model("device_model") / FILE
     try:
         return from_record(bounded.read_json(file))
     except (OSError, KeyError, TypeError, ValueError) as error:

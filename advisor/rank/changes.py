@@ -206,7 +206,7 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
 _ERROR: Final = ": median APE"
 _ROWS: Final = ": rows"
 # How a job is known -> the protocol that asks it so, and such jobs in words.
-_ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
+ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
     "described": ("described", "described jobs"),
     "laid out": ("layouts", "described transformers"),
     "fine-tuned": ("finetune", "described fine-tuning"),
@@ -220,15 +220,23 @@ _ASKED: Final[Mapping[str, tuple[str | None, str]]] = {
 }
 
 
+_BY_BAND: Final = ("layouts", "finetune")  # whose errors are told by the number of devices
+
+
 @cache
 def stored_errors(protocol: str) -> tuple[Mapping[str, Any], str]:
-    """Return the stored record of a protocol and its day; nothing where none is stored."""
-    path = data.root("datasets") / "accuracy" / f"{protocol}.json"
-    try:
-        record = bounded.read_json(path)
-        return record["record"], str(record["day"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}, ""
+    """Return the stored record of a protocol and its day; nothing where none is stored.
+
+    A protocol whose measurements do not ship has figures of a copy that was fetched.
+    """
+    folder = data.root("datasets") / "accuracy"
+    for path in (folder / f"{protocol}.json", folder / "fetched" / f"{protocol}.json"):
+        try:
+            record = bounded.read_json(path)
+            return record["record"], str(record["day"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return {}, ""
 
 
 # Numbers of devices that errors are told apart by: the largest of each band.
@@ -260,27 +268,24 @@ def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | 
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
     own = None if name is None else catalogue.accelerators.get(name)
     known = how_known(job, devices=_devices(one))
-    protocol, jobs = _ASKED[known]
+    protocol, jobs = ASKED[known]
     if own is None or protocol is None:
         return None
     if known in ("laid out", "fine-tuned"):
-        return _error_of_band(known, job, one, own)
+        return _error_of_band(known, job, one, own, catalogue)
     # The other protocols' rows are of one device.
     if _devices(one) > 1:
         return None
     record, day = stored_errors(protocol)
-    found = [
-        (error, rows)
-        for card, error, rows in _by_card(record)
-        if (seen := catalogue.accelerators.get(card)) and seen.architecture == own.architecture
-    ]
-    if not found:
+    found = errors_told(record, catalogue).get(own.architecture)
+    if found is None:
         return None
+    error, accelerators, rows = found
     return KnownError(
         family=f"{own.vendor} {own.architecture}",
-        median_ape_fraction=statistics.median(error for error, _ in found),
-        accelerators=len(found),
-        rows=sum(rows for _, rows in found),
+        median_ape_fraction=error,
+        accelerators=accelerators,
+        rows=rows,
         protocol=protocol,
         day=day,
         jobs=jobs,
@@ -288,9 +293,31 @@ def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | 
     )
 
 
-def _error_of_band(known: str, job: Job, one: Candidate, own: Accelerator) -> KnownError | None:
+def errors_told(
+    record: Mapping[str, Any], catalogue: Catalogue
+) -> dict[str, tuple[float, int, int]]:
+    """Return what is told of a protocol: its median error, accelerators and rows.
+
+    By chip family; by family and number of devices (enough rows) where the rows are of several.
+    """
+    if record.get("protocol") in _BY_BAND:
+        bands = _figures_by_name(record)
+        return {name: (error, 0, rows) for name, error, rows in bands if rows >= _LEAST_ROWS}
+    found: dict[str, list[tuple[float, int]]] = {}
+    for card, error, rows in _by_card(record):
+        if seen := catalogue.accelerators.get(card):
+            found.setdefault(seen.architecture, []).append((error, rows))
+    return {
+        name: (statistics.median(e for e, _ in own), len(own), sum(rows for _, rows in own))
+        for name, own in found.items()
+    }
+
+
+def _error_of_band(
+    known: str, job: Job, one: Candidate, own: Accelerator, catalogue: Catalogue
+) -> KnownError | None:
     """Return the error of transformers by the number of devices, or of whole campaigns."""
-    protocol, jobs = _ASKED[known]
+    protocol, jobs = ASKED[known]
     band, of = device_band(_devices(one)), "step"
     prefix = f"{own.architecture}, {band}"
     is_long = job.total_source != NO_LENGTH and one.training_time_h.value > _CAMPAIGN_H
@@ -302,8 +329,7 @@ def _error_of_band(known: str, job: Job, one: Candidate, own: Accelerator) -> Kn
         error, rows = found.get("median_ape_fraction"), int(found.get("rows", 0))
         band = "all sizes"
     else:
-        figures = record.get("figures", {})
-        error, rows = figures.get(prefix + _ERROR), int(figures.get(prefix + _ROWS, 0))
+        error, _, rows = errors_told(record, catalogue).get(prefix, (None, 0, 0))
     if error is None or rows < _LEAST_ROWS:
         return None
     return KnownError(
@@ -342,7 +368,7 @@ def unmeasured_words(job: Job, one: Candidate) -> str:
     where = "another machine without an accelerator" if name is None else name
     if name is not None and devices > 1:
         where = f"{devices:,.0f} x {name}"
-    known = _ASKED[how_known(job, devices=devices)][1]
+    known = ASKED[how_known(job, devices=devices)][1]
     return f"How far estimates of {known} are off on {where} is not measured: go by the interval."
 
 
@@ -354,7 +380,12 @@ def _by_card(record: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
             if device is not None:
                 yield device.name, float(one["median_ape_fraction"]), int(one["rows"])
         return
-    figures = record.get("figures", {})  # groups are models: accelerators stand here
+    yield from _figures_by_name(record)  # groups are models: accelerators stand here
+
+
+def _figures_by_name(record: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
+    """Yield what has an error and rows among a protocol's figures."""
+    figures = record.get("figures", {})
     for name in (one.removesuffix(_ERROR) for one in figures if one.endswith(_ERROR)):
         if name + _ROWS in figures:
             yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])

@@ -17,6 +17,7 @@ Record = Mapping[str, Any]
 # Columns of a terminal that hold the table of offers with a column a fact, and with all facts.
 _WIDE = 106
 _COMPLETE = 130
+_UNCHECKED = "its numbers were typed from memory and never checked"
 _TOP_PRICES = 12  # regions shown by ``show`` unless all are asked for
 
 
@@ -32,6 +33,8 @@ def offers(record: Record, console: Console) -> None:
     console.print(
         Text(f"{len(rows):,} of {record['found']:,} offers; newest price of {as_of}"), style="dim"
     )
+    for name in record["unchecked_accelerators"]:
+        console.print(Text(f"{name}: {_UNCHECKED}"), style="dim")
 
 
 def _wide_offers(rows: Sequence[Record], *, is_complete: bool) -> Table:
@@ -109,7 +112,11 @@ def _accelerator(one: Record, record: Record) -> Iterable[tuple[str, str]]:
     if device is None:
         return
     memory = gib(one["accelerator_memory_bytes"])
-    yield "accelerators", f"{one['accelerator_count']:g} x {one['accelerator']}, {memory} GiB each"
+    unchecked = "" if device["is_checked"] else f"; {_UNCHECKED}"
+    yield (
+        "accelerators",
+        f"{one['accelerator_count']:g} x {one['accelerator']}, {memory} GiB each{unchecked}",
+    )
     peaks = ", ".join(
         f"{name} {device[f'{name}_flop_per_s'] / 1e12:,.0f}"
         for name in ("fp32", "tf32", "bf16", "fp16", "fp8")
@@ -197,6 +204,8 @@ def _about(record: Record) -> Iterable[tuple[str, str]]:
     )
     speeds = ", ".join(f"{count:,} {name}" for name, count in record["core_speed"].items())
     yield "core speed", speeds
+    if record["unchecked_accelerators"]:
+        yield "unchecked", f"{', '.join(record['unchecked_accelerators'])}: typed from memory"
     if record["overrides"]:
         yield "overrides", record["overrides"]
 

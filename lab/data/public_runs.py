@@ -45,6 +45,10 @@ _SYSTEM: Final = (
     "avg_sys_load_one_min_percent", "used_memory_sys_MB",
 )  # fmt: skip
 _STEPS: Final = ("node_id", "_runtime", "step", "step_time_s", "global_epoch")
+HIVEMIND_COLUMNS: Final = {
+    "experiments.csv": _EXPERIMENT, "nodes.csv": _NODE, "system_series.parquet": _SYSTEM,
+    "train_steps.parquet": _STEPS,
+}  # fmt: skip
 # Prices that the authors' paper quotes for their runs, on demand [USD/h] (SOURCE.md)
 _PRICE_USD_PER_H: Final = {"gc-t4": 0.572, "lambda-a10": 0.60, "8xV100": 14.60}
 _GPUS: Final = {

@@ -306,7 +306,7 @@ SPOT: Final = Dataset(
 
 _HIVEMIND: Final = "cloud_runs/hivemind-multi-cloud"
 HIVEMIND: Final = Dataset(
-    name="hivemind", title="hivemind's multi-cloud recordings", licence="MIT; 18 MB", ships=False,
+    name="hivemind", title="hivemind's multi-cloud recordings", licence="MIT", ships=True,
     upstream=github("cirquit/hivemind-multi-cloud@654cc023d1ee5e049d8ed72ed66194e137fcc114"),
     files={
         name: StoredTable(file=f"hivemind/{name}", published=f"{_HIVEMIND}/{name}")

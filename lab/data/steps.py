@@ -110,6 +110,7 @@ COLLECTIVES: Final = Dataset(
 )  # fmt: skip
 LAMBDA: Final = Dataset(
     name="lambda", title="Lambda's GPU benchmark", licence="none stated", ships=False,
+    is_joined=True,
     upstream=github("lambdal/deeplearning-benchmark@aa5addb6"),
     tables={"throughputs": PublishedTable.of(
         "lambda/throughputs.csv", "measurements/lambda/lambda_history_union.csv",

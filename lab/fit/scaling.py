@@ -320,7 +320,7 @@ def fit_links(data: Path) -> tuple[CollectiveParameters, float]:
     table is missing or holds no usable row.
     """
     launch_s, intra_step_s, intra_efficiency = _fit_inside(data)
-    rings = _read_rings(data)
+    rings = read_rings(data)
     step_s, efficiency = rings.fit(np.ones(rings.size.size, bool))
     links = CollectiveParameters(
         launch_s=launch_s,
@@ -386,7 +386,7 @@ def _fit_inside(data: Path) -> tuple[float, float, float]:
     return launch, step, min(1.0, efficiency)
 
 
-def _read_rings(data: Path) -> Rings:
+def read_rings(data: Path) -> Rings:
     table = COLLECTIVES.read("between_nodes", data)
     table = table[table.nodes > 1]
     workers = table.nodes.to_numpy(float) * NODE_DEVICES

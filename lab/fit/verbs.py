@@ -18,6 +18,7 @@ from advisor import data
 from advisor.collectors import atomic
 from advisor.errors import UsageError
 from advisor.estimate import DIGITS
+from advisor.lab.data import LAMBDA, SIA
 from advisor.quantities import QUANTILES
 from advisor.records import reads
 from advisor.train import folder as model_folder
@@ -32,6 +33,8 @@ FITS: Final = {
     "campaigns": ("campaign", "advisor.lab.fit.campaigns"),
     "peers": ("peers", "advisor.lab.fit.peers"),
 }
+# Folder -> what does not ship and is fitted where it was fetched: into the user's own folder.
+_FETCHED: Final = {"device_model": LAMBDA, "scaling": SIA}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,9 @@ class FittedFolder:
 def fit(verb: str, given: Path | None, out: Path | None, day: str | None) -> None:
     """Fit what a verb fits on what ``--data`` names, and write it to its folder."""
     name, module = FITS[verb]
+    if out is None and given is None and name in _FETCHED:
+        is_more = _FETCHED[name].is_in(data.measurements())
+        out = data.own_models() / name if is_more else None
     stated, folder = model_folder.day_of(day), target(out, name)
     with reads.tables_read() as inputs:
         made: FittedFolder = importlib.import_module(module).fitted(given, stated)

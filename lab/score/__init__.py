@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from advisor.lab.score.harness import Protocol
     from advisor.lab.score.scores import Validation
 
-__all__ = ["ON_OUR_RUNS", "PROTOCOLS", "load", "run"]
+__all__ = ["ON_OUR_RUNS", "PROTOCOLS", "SHIPPED", "load", "run"]
 
 # Protocol, module:name, the question that it answers.
 _TABLE: Final = """
@@ -53,16 +53,25 @@ PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     name: (place, question)
     for name, place, question in (line.split(" ", 2) for line in _TABLE.strip().splitlines())
 }
+# Model folders as they ship, on the rows that ship: what the gate holds still, and no table shows.
+SHIPPED: Final[dict[str, str]] = {
+    "shipped/device_model": "shipped:DEVICE",
+    "shipped/layout_model": "shipped:LAYOUT",
+    "shipped/memory": "shipped:MEMORY",
+    "shipped/scaling": "shipped:SCALING",
+    "shipped/campaign": "shipped:WHOLE_RUNS",
+}
 # Protocols on the runs that come with the package.
 ON_OUR_RUNS: Final = ("own", "minutes", "thesis", "campaigns")
 
 
 def load(name: str) -> Protocol:
-    """Return a protocol.
+    """Return a protocol, or the check of a shipped folder.
 
     Raises KeyError if there is none of that name.
     """
-    module, _, attribute = PROTOCOLS[name][0].partition(":")
+    place = SHIPPED[name] if name in SHIPPED else PROTOCOLS[name][0]
+    module, _, attribute = place.partition(":")
     found: Protocol = getattr(importlib.import_module(f"advisor.lab.score.{module}"), attribute)
     return found
 

@@ -4,8 +4,9 @@
     python -m advisor.lab.score.accuracy store --reason TEXT [--day DAY] [--blind] [PROTOCOL ...]
     python -m advisor.lab.score.accuracy figures [--check]
 
-``check`` fails where a protocol errs by half a point more than is stored (``lab.score.gate``),
-and, with ``--since``, where stored figures became worse under the reason of the former ones.
+``check`` fails where a figure is worse than is stored (``lab.score.gate``), of protocols and of
+folders of constants as they ship (``shipped/FOLDER``), and, with ``--since``, where stored figures
+became worse under the reason of the former ones.
 ``figures`` writes the tables of ``docs/accuracy.md`` and ``docs/generated/accuracy.md``.
 """
 
@@ -15,6 +16,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -35,27 +37,40 @@ def main(argv: list[str] | None = None) -> int:
 
 def check(asked: argparse.Namespace) -> int:
     """Run protocols and compare them with what is stored."""
-    kept = stored.read_all()
+    main, more = stored.read_all() | stored.read_shipped(), stored.read_all(stored.fetched())
+    kept = more | main
     names = asked.protocols or [n for n in kept if kept[n].is_quick or not asked.quick]
-    missing = [n for n in score.PROTOCOLS if n not in kept]
+    missing = [n for n in (*score.PROTOCOLS, *score.SHIPPED) if n not in kept]
     failed = [f"{n}: no stored figures" for n in missing if n in names or not asked.protocols]
-    rows = 0
+    rows, reproduced, cpu_s = 0, 0, 0.0
     for now in gate.measure_all([n for n in names if n in kept], processes=asked.processes):
-        verdict = gate.judge(kept[now.protocol], now)
-        rows += verdict.rows
+        is_second = stored.place_of(now.protocol, now.inputs) == stored.fetched()
+        column = more if is_second or now.protocol not in main else main
+        if now.protocol not in column:
+            failed.append(f"{now.protocol}: no stored figures with what was fetched")
+            continue
+        verdict = gate.judge(column[now.protocol], now, is_fetched=column is more)
         said = "worse" if verdict.failures else (verdict.remark and "not compared") or "as stored"
-        print(f"{now.protocol:16}{said:14}{verdict.rows:6} rows {now.cpu_s:7.1f} s of CPU "
+        cpu_s += now.cpu_s
+        if now.protocol in score.PROTOCOLS:
+            rows += 0 if verdict.remark else verdict.rows
+            reproduced += verdict.rows if column is main and said == "as stored" else 0
+        print(f"{now.protocol:21}{said:14}{verdict.rows:6} rows {now.cpu_s:7.1f} s of CPU "
               f"{verdict.remark}", flush=True)  # fmt: skip
         failed += [f"{now.protocol}: {line}" for line in verdict.failures]
-    if not asked.protocols and not asked.quick and rows < gate.LEAST_ROWS:
-        failed.append(f"only {rows:,} rows were scored, {gate.LEAST_ROWS:,} are needed")
+    if not asked.protocols and rows < gate.LEAST_ROWS:
+        failed.append(f"only {rows:,} rows were compared, {gate.LEAST_ROWS:,} are needed")
     if asked.since:
         failed += unexplained_since(asked.since, kept)
-    print(f"{rows:,} rows", *failed, sep="\n")
+    wanted = sum(int(main[n].record["rows"]) for n in names if n in main and n in score.PROTOCOLS)
+    share = f"{100 * reproduced / wanted:.1f} %" if wanted else "none"
+    print(f"{rows:,} rows, {cpu_s:.0f} s of CPU",
+          f"of what ships {reproduced:,} of {wanted:,} as stored ({share})",
+          *failed, sep="\n")  # fmt: skip
     return 1 if failed else 0
 
 
-def unexplained_since(ref: str, kept: dict[str, stored.Stored]) -> list[str]:
+def unexplained_since(ref: str, kept: Mapping[str, stored.Stored]) -> list[str]:
     """Return stored figures that became worse since a commit and have no reason of their own."""
     found = []
     for name, now in kept.items():
@@ -73,27 +88,35 @@ def store(asked: argparse.Namespace) -> int:
     """Run protocols and store their figures."""
     day = date.fromisoformat(asked.day).isoformat()
     failed = []
-    names = asked.protocols or list(score.PROTOCOLS)
+    names = asked.protocols or [*score.PROTOCOLS, *score.SHIPPED]
     for now in gate.measure_all(names, processes=asked.processes, is_blind=asked.blind):
         if now.record is None:
             failed.append(f"{now.protocol}: {now.problem}")
             continue
         figures = stored.Stored(
             protocol=now.protocol, day=day, reason=asked.reason,
-            command=f"advisor validate {now.protocol}{' --blind' if asked.blind else ''} --json",
+            command=_command(now.protocol, asked),
             cpu_s=float(round(now.cpu_s)), inputs=now.inputs, record=now.record,
         )  # fmt: skip
-        print(f"{stored.write(figures)}: {now.cpu_s:.1f} s of CPU", flush=True)
+        place = stored.place_of(now.protocol, now.inputs)
+        print(f"{stored.write(figures, place)}: {now.cpu_s:.1f} s of CPU", flush=True)
     print(*failed, sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
 
 
+def _command(name: str, asked: argparse.Namespace) -> str:
+    if name in score.SHIPPED:
+        return f"python -m advisor.lab.score.accuracy check {name}"
+    return f"advisor validate {name}{' --blind' if asked.blind else ''} --json"
+
+
 def figures(asked: argparse.Namespace) -> int:
     """Write the tables, or say which of them are not what the stored figures give."""
-    kept = stored.read_all()
+    kept, more = stored.read_all(), stored.read_all(stored.fetched())
+    table = readme_table(kept, more)
     wanted = {
-        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), readme_table(kept)),
-        HARDWARE: hardware_table(kept),
+        PAGE: between_markers(PAGE.read_text(encoding="utf-8"), table),
+        HARDWARE: hardware_table(more | kept),
     }
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text("utf-8") != text]
     for page in stale:
@@ -112,10 +135,10 @@ def _arguments() -> argparse.ArgumentParser:
     for call in (check, store):
         verb = verbs.add_parser(call.__name__, help=call.__doc__)
         verb.set_defaults(call=call)
-        verb.add_argument("protocols", nargs="*", choices=[*score.PROTOCOLS, []])
+        verb.add_argument("protocols", nargs="*", choices=[*score.PROTOCOLS, *score.SHIPPED, []])
         verb.add_argument("--processes", type=int, default=2, help="at once (default: 2)")
         if call is check:
-            verb.add_argument("--quick", action="store_true", help="only those of few seconds")
+            verb.add_argument("--quick", action="store_true", help="without those of minutes")
             verb.add_argument("--since", metavar="REF", help="commit to compare the reasons with")
         else:
             today = datetime.now(UTC).date().isoformat()

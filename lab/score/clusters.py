@@ -230,6 +230,12 @@ def _medians(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 QUEUE: Final = Protocol(
     name="queue",
     description="completion times against Tiresias' simulator",
+    senses={
+        "runs": "more",
+        "runs_equal_job_by_job": "more",
+        "largest_error*": "lower",
+        "pollux_tiresias_mean_error*": 0.0,
+    },
     rows=read_queue,
     answer=_queue_answers,
     seen=(
@@ -326,6 +332,11 @@ def _choice_figures(rows: Questions, _answers: Answers) -> dict[str, float]:
 AVAILABILITY: Final = Protocol(
     name="availability",
     description="hours of jobs on nodes of a shared cluster, later half of the month",
+    senses={
+        "*: share of the way*": "higher",
+        "*best on days before: mean h": "lower",
+        "*mean h": "neutral",
+    },
     rows=read_availability,
     answer=lambda rows: Answers(value=rows.facts["said"]),
     seen=("the ways of choosing that are there to choose from", "the form of the forecast"),
@@ -680,6 +691,7 @@ def _llama3(table: Any) -> dict[str, float]:
 FAILURE: Final = Protocol(
     name="failures",
     description="standstills of saves, restarts and faults, in seconds",
+    senses={"*": "neutral"},
     rows=read_failures,
     answer=_failure_answers,
     seen=(

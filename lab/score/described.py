@@ -304,6 +304,7 @@ def _blind_described(rows: Questions) -> Blinded:
 DESCRIBED: Final = Protocol(
     name="described",
     description="steps of described jobs, each device left out",
+    senses={"worst device*": "neutral"},
     rows=read_described,
     answer=_described_answers,
     seen=SEEN,

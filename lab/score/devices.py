@@ -161,6 +161,7 @@ GPU: Final = Protocol(
     rows=read_gpu,
     answer=_device_left_out,
     seen=SEEN,
+    fitted_on=SEEN[1:],
     baselines=_RATIOS,
     figures=_gpu_figures,
     notes=(
@@ -206,6 +207,7 @@ GPU_MLPERF: Final = Protocol(
     rows=lambda data: _rows(cell_table(mlperf_cells(MLPERF.read("entries", data)))),
     answer=_device_left_out,
     seen=SEEN,
+    fitted_on=SEEN[1:],
     baselines=_RATIOS,
     figures=_usual_software,
     notes=(
@@ -284,6 +286,7 @@ JOB: Final = Protocol(
     rows=_read_jobs,
     answer=_by_runs_and_other_jobs,
     seen=(*SEEN, "five round constants of what other jobs say of a device"),
+    fitted_on=SEEN[1:],
     baselines={
         "nearest run": baselines.of_the_jobs_runs("nearest"),
         "mean of the runs": baselines.of_the_jobs_runs("mean"),

@@ -8,6 +8,7 @@ chosen. What else a protocol is known by is named in ``SHOWN`` and stands in lin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from advisor.lab.score.stored import Stored
@@ -211,18 +212,37 @@ def _at(record: Mapping[str, Any], place: tuple[str, ...]) -> float | None:
     return None if value is None else float(value)
 
 
-def readme_table(stored: Mapping[str, Stored]) -> str:
-    """Return the lines between the README's markers."""
+# Protocol -> what brings the measurements without which it cannot run.
+NEEDS: Final = {
+    "gpu": "advisor data fetch lambda --from COPY",
+    "scaling": "advisor data fetch sia",
+    "scaling-nominal": "advisor data fetch sia",
+    "spot": "advisor data fetch spot",
+    "spot-plan": "advisor data fetch spot",
+    "mixed": "advisor validate mixed --data COPY",
+}
+
+
+def readme_table(
+    stored: Mapping[str, Stored], fetched: Mapping[str, Stored] = MappingProxyType({})
+) -> str:
+    """Return the lines between the README's markers; ``fetched`` is the second column."""
     lines = [
         "| question (protocol of `advisor validate`) | rows | ours, %: mean / median / p90 | "
-        "in 90 % interval | nearest simpler rules, same rows, %: mean / median | form | day |",
-        "|---|---|---|---|---|---|---|",
+        "in 90 % interval | nearest simpler rules, same rows, %: mean / median | form | day | "
+        "with what `advisor data fetch` brings, %: mean / median / p90 (rows) |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    lines += [_line(stored[name], QUESTIONS[name]) for name in QUESTIONS if name in stored]
+    lines += [
+        _line(stored.get(name), fetched.get(name), name)
+        for name in QUESTIONS
+        if name in stored or name in fetched
+    ]
     rows = sum(one.record["rows"] for one in stored.values())
     lines += [
         "",
-        f"{len(stored)} protocols, {rows:,} rows. **Bold: a simpler rule errs less than we do.** "
+        f"{len(stored)} protocols, {rows:,} rows on what ships, constants too. "
+        "**Bold: a simpler rule errs less than we do.** "
         "Form: how what is scored got its form and hyper-parameters, with these rows in sight "
         "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*). "
         "†: scores a model that no verb asks, wholly or in part.",
@@ -231,18 +251,22 @@ def readme_table(stored: Mapping[str, Stored]) -> str:
         "",
     ]
     for name in QUESTIONS:
-        if name in stored and (told := list(shown_values(stored[name].record))):
+        one = stored.get(name) or fetched.get(name)
+        if one is not None and (told := list(shown_values(one.record))):
             values = "; ".join(f"{label} {_value(kind, value)}" for label, kind, value in told)
-            lines.append(f"- `{name}`: {values}")
+            more = "" if name in stored else " (with what was fetched)"
+            lines.append(f"- `{name}`{more}: {values}")
     return "\n".join(lines)
 
 
-def _line(one: Stored, question: str) -> str:
+def _line(own: Stored | None, more: Stored | None, name: str) -> str:
+    """Return a line of the table; without shipped figures it says what brings the data."""
+    one = own or more
+    assert one is not None
     record = one.record
     overall = record["overall"]
-    ours = " / ".join(
-        _percent(overall[k]) for k in ("mape_fraction", "median_ape_fraction", "p90_ape_fraction")
-    )
+    ours = _three(record)
+    second = "" if more is None else f"{_three(more.record)} ({more.record['rows']:,})"
     blind = record.get("blind")
     if blind and blind["changed"]:
         both = (blind["overall"][k] for k in _SHOWN_STATISTICS)
@@ -251,9 +275,17 @@ def _line(one: Stored, question: str) -> str:
     if one.protocol == "spot" and covers:
         covers += " (of 80 % intervals)"
     mark = " †" if "no verb asks" in record["scores"] else ""
-    cells = [f"{question} (`{one.protocol}`){mark}", f"{record['rows']:,}", ours, covers,
-             "; ".join(_rules(record)), FORMS[record["form"]], one.day]  # fmt: skip
+    rows = f"{record['rows']:,}"
+    if own is None:  # what stands beside it is of the second column, too
+        rows, ours = "", f"not here: `{NEEDS[name]}`"
+    cells = [f"{QUESTIONS[name]} (`{name}`){mark}", rows, ours, covers,
+             "; ".join(_rules(record)), FORMS[record["form"]], one.day, second]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _three(record: Mapping[str, Any]) -> str:
+    keys = ("mape_fraction", "median_ape_fraction", "p90_ape_fraction")
+    return " / ".join(_percent(record["overall"][key]) for key in keys)
 
 
 def _rules(record: Mapping[str, Any]) -> list[str]:

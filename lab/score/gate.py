@@ -1,13 +1,16 @@
-"""The accuracy gate: a protocol run again must not err by half a point more than is stored.
+"""The accuracy gate: what a protocol gives now must not be worse than what is stored.
 
-Looked at are the mean and the median error of all rows, how far the coverage of the intervals is
-from what they promise, and every figure that the README shows. More than ``POINT`` for the worse
-fails, and so do fewer rows: an error can be lowered by leaving rows out. Figures that were
-computed on other tables are not comparable, which is an error too: store them again.
+Looked at are the rows; mean, median, tail, coverage and width over all rows; the errors of every
+group; every figure that a protocol declares a sense of (``harness.Protocol.senses``: less, more or
+as near as can be to a number is better; one more or less of a count); and what ``recommend``
+tells of errors, which must be true both ways. ``POINT`` more for the worse fails, and so
+do fewer rows: an error can be lowered by leaving rows out. Figures that were computed on other
+tables are not comparable, which is an error too: store them again. What ships must be there.
 """
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,17 +19,24 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from advisor import data
+from advisor.catalogue import Catalogue
 from advisor.errors import AbsentDataError, AdvisorError
 from advisor.lab import score
-from advisor.lab.score.figures import shown_values
+from advisor.lab.data.dataset import packaged_alone
+from advisor.lab.score.figures import SHOWN
+from advisor.lab.score.scores import Sense
 from advisor.lab.score.stored import Stored
+from advisor.rank.changes import ASKED, errors_told
 from advisor.records import reads
 
-POINT: Final = 0.005  # half a percentage point
-LEAST_ROWS: Final = 5000  # that all protocols together score on what comes with the package
-# What intervals promise: 90 %, but where a protocol asks for others.
-PROMISED: Final = {"spot": 0.8}
-USUAL_PROMISE: Final = 0.9
+POINT: Final = 0.005  # half a percentage point; as a share of what is larger than 1
+# p90 and widths are of few rows or of long tails: besides ``POINT``, this share of themselves.
+TAIL: Final = 0.05
+# A group is few rows: an error there may grow by so much, and by this share of itself.
+GROUP, GROUP_SHARE = 0.02, 0.1
+STALE: Final = 0.05  # by which what is told of errors may be too large
+_WHOLE_RUNS: Final = "campaigns"  # whose overall error is told of whole jobs
+LEAST_ROWS: Final = 8000  # that all protocols together score on what comes with the package
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +65,16 @@ class Judgement:
 
 
 def measure(protocol: str, *, is_blind: bool = False) -> ProtocolRun:
-    """Run a protocol on the measurements that are here, and note what it read."""
+    """Run a protocol on the measurements that are here, and note what it read.
+
+    What ships as it ships (``score.SHIPPED``) is run on what ships.
+    """
+    folder = packaged_alone() if protocol in score.SHIPPED else data.measurements()
     before = resource.getrusage(resource.RUSAGE_SELF)
     record, problem, is_absent = None, "", False
     with reads.tables_read() as inputs:
         try:
-            found = score.run(protocol, data.measurements(), is_blind=is_blind)
+            found = score.run(protocol, folder, is_blind=is_blind)
             record = found.to_record()
         except AdvisorError as error:
             problem, is_absent = str(error), isinstance(error, AbsentDataError)
@@ -87,52 +101,117 @@ def measure_all(
             yield future.result()
 
 
-def judge(stored: Stored, now: ProtocolRun) -> Judgement:
-    """Compare a protocol run now with its stored figures."""
-    name = now.protocol
-    if now.record is None:
-        if now.is_absent:
-            return Judgement(protocol=name, remark=now.problem)
-        return Judgement(protocol=name, failures=(f"does not run any more: {now.problem}",))
-    rows = int(now.record["rows"])
-    absent = sorted(set(stored.inputs) - set(now.inputs))
+def judge(stored: Stored, now: ProtocolRun, *, is_fetched: bool = False) -> Judgement:
+    """Compare a protocol run now with its stored figures.
+
+    ``is_fetched``: the figures need what does not ship; only then may it be absent.
+    """
+    name, record = now.protocol, now.record
+    rows = 0 if record is None else int(record["rows"])
+    absent = ", ".join(sorted(set(stored.inputs) - set(now.inputs)))
+    if is_fetched and (now.is_absent or (record is not None and absent)):
+        told = now.problem if record is None else f"not here: {absent}"
+        return Judgement(protocol=name, rows=rows, remark=told)
+    if record is None:
+        why = "cannot be compared, though it ships" if now.is_absent else "does not run any more"
+        return Judgement(protocol=name, failures=(f"{why}: {now.problem}",))
     if absent:
-        return Judgement(protocol=name, rows=rows, remark=f"not here: {', '.join(absent)}")
+        told = f"cannot be compared, though it ships: {absent} is not read"
+        return Judgement(protocol=name, rows=rows, failures=(told,))
     others = [k for k, digest in now.inputs.items() if stored.inputs.get(k) != digest]
     if others:
         told = f"other rows in {', '.join(sorted(others))}: store the figures again, with a reason"
         return Judgement(protocol=name, rows=rows, failures=(told,))
-    return Judgement(protocol=name, rows=rows, failures=tuple(worsened(stored.record, now.record)))
+    lines = [*worsened(stored.record, record), *untrue(stored.record, record)]
+    return Judgement(protocol=name, rows=rows, failures=tuple(lines))
 
 
 def worsened(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a line for every figure that is worse than stored by more than ``POINT``."""
+    """Return a line for every figure that is worse than stored by more than it may be."""
     lines = []
     if now["rows"] < stored["rows"]:
         lines.append(f"rows: {now['rows']} are scored, {stored['rows']} were")
-    after = _figures(now)
-    for name, (before, distance) in _figures(stored).items():
+    after = _watched(now)
+    for name, before in _watched(stored).items():
         if name not in after:
-            lines.append(f"{name}: is gone, was {before:.4g}")
-        elif after[name][1] > distance + POINT + 1e-9:
-            lines.append(f"{name}: {after[name][0]:.4g}, stored {before:.4g}")
-    return lines
+            lines.append(f"{name}: is gone, was {before.value:.4g}")
+        elif before.loss(after[name].value) > before.may_lose + 1e-9:
+            lines.append(f"{name}: {after[name].value:.4g}, stored {before.value:.4g}")
+    return lines + [
+        f"{name}: no sense is declared" for name in now["figures"]
+        if score.load(now["protocol"]).sense(name) is None
+    ]  # fmt: skip
 
 
-def _figures(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return name -> (value, how far it is from perfect) of every figure that is watched."""
-    overall, protocol = record["overall"], record["protocol"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A figure, what is better of it, and by how much it may be worse."""
+
+    value: float
+    sense: Sense
+    may_lose: float = 0.0
+
+    def loss(self, now: float) -> float:
+        """Return by how much a value is worse."""
+        if not isinstance(self.sense, str):
+            return abs(now - self.sense) - abs(self.value - self.sense)
+        return now - self.value if self.sense in ("lower", "fewer") else self.value - now
+
+
+def _watched(record: Mapping[str, Any]) -> dict[str, Watched]:
+    """Return every figure of a record that is watched."""
+    protocol, overall = score.load(record["protocol"]), record["overall"]
+    covers = protocol.sense("coverage")
     found = {
-        name: (overall[key], overall[key])
-        for name, key in (("mean", "mape_fraction"), ("median", "median_ape_fraction"))
+        name: _one(overall[key], "lower" if sense is None else sense, share)
+        for name, key, sense, share in (
+            ("mean", "mape_fraction", None, 0.0),
+            ("median", "median_ape_fraction", None, 0.0),
+            ("p90", "p90_ape_fraction", None, TAIL),
+            ("coverage", "coverage", covers, 0.0),
+            ("width", "width", None, TAIL),
+        )
+        if overall.get(key) is not None
     }
-    promised = PROMISED.get(protocol, USUAL_PROMISE)
-    if overall.get("coverage") is not None:
-        found["coverage"] = (overall["coverage"], abs(overall["coverage"] - promised))
-    for name, kind, value in shown_values(record):
-        if kind != "count":
-            found[name] = (value, abs(value - promised) if kind == "coverage" else value)
+    for name, value in record["figures"].items():
+        sense = protocol.sense(name)
+        if sense not in (None, "neutral"):
+            found[name] = _one(float(value), sense, 0.0)
+    # What ships is held still; so is what a table shows.
+    shown = {place[1:] for _, place, _ in SHOWN.get(protocol.name, ()) if place[0] == "groups"}
+    for group in record["groups"]:
+        for word, key in (("mean", "mape_fraction"), ("median", "median_ape_fraction")):
+            strict = protocol.name in score.SHIPPED or (group["group"], key) in shown
+            loose = GROUP + GROUP_SHARE * group[key]
+            may = POINT * max(1.0, group[key]) if strict else loose
+            found[f"{group['group']}, {word}"] = Watched(
+                value=group[key], sense="lower", may_lose=may
+            )
     return found
+
+
+def _one(value: float, sense: Sense, share: float) -> Watched:
+    may = 0.0 if sense in ("fewer", "more") else POINT * max(1.0, abs(value)) + share * abs(value)
+    return Watched(value=value, sense=sense, may_lose=may)
+
+
+def untrue(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what ``recommend`` and ``predict`` tell of errors that is not so, either way."""
+    if now["protocol"] not in {protocol for protocol, _ in ASKED.values()} | {_WHOLE_RUNS}:
+        return []
+    before, after = (_told(record) for record in (stored, now))
+    return [
+        f"told of {name}: an error of {value:.4g}, it is {after.get(name, math.nan):.4g}"
+        for name, value in before.items()
+        if not -STALE <= after.get(name, math.nan) - value <= POINT + 1e-9
+    ]
+
+
+def _told(record: Mapping[str, Any]) -> dict[str, float]:
+    if record["protocol"] == _WHOLE_RUNS:
+        return {"whole jobs": float(record["overall"]["median_ape_fraction"])}
+    told = errors_told(record, Catalogue.load(with_overrides=False))
+    return {name: error for name, (error, _, _) in told.items()}
 
 
 def unexplained(before: Stored, now: Stored) -> list[str]:

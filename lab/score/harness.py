@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,17 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError, UsageError
 from advisor.lab.score.raw import RawColumns
-from advisor.lab.score.scores import THE_PRODUCT, Blind, Form, Group, Scores, Validation, score
+from advisor.lab.score.scores import (
+    THE_PRODUCT,
+    USUAL_SENSES,
+    Blind,
+    Form,
+    Group,
+    Scores,
+    Sense,
+    Validation,
+    score,
+)
 from advisor.quantities import REACH_90
 
 Floats = NDArray[np.float64]
@@ -124,15 +135,24 @@ class Protocol:
     scores: str | Callable[[Questions], str] = THE_PRODUCT
     # what had the scored rows in sight all the same: forms, priors, hyper-parameters
     seen: Sequence[str] = ()
+    # of that, what was fitted to scored rows, and ``blind`` does not fit again
+    fitted_on: Sequence[str] = ()
     # what the product is told here that no flag says; empty where it is asked by flags alone
     puts_in: str = ""
     baselines: Mapping[str, Rule] = field(default_factory=dict)  # simpler rules of ``baselines``
     by_group: bool = False  # whether baselines are scored a group, too
     figures: Figures | None = None
+    # figure (a pattern of ``fnmatch``; the first that fits) -> what is better of it
+    senses: Mapping[str, Sense] = field(default_factory=dict)
     notes: Sequence[str] = ()
     blind: Callable[[Questions], Blinded] | None = None
     # scores answers where errors and coverage are not plain means over rows
     scorer: Callable[[Questions, Answers, Bools], Scores] | None = None
+
+    def sense(self, figure: str) -> Sense | None:
+        """Return what is better of a figure, as declared here or of such figures everywhere."""
+        declared = (*self.senses.items(), *USUAL_SENSES.items())
+        return next((sense for name, sense in declared if fnmatchcase(figure, name)), None)
 
     def scored(self, rows: Questions, answers: Answers, among: Bools | None = None) -> Scores:
         """Score some of the rows."""
@@ -152,7 +172,10 @@ def run(protocol: Protocol, data: Path, *, is_blind: bool = False) -> Validation
     if not is_blind:
         return found
     if protocol.blind is None:
-        same = Blind(overall=found.overall, groups=found.groups, still_seen=found.seen)
+        same = Blind(
+            overall=found.overall, groups=found.groups, still_seen=found.seen,
+            kept=protocol.fitted_on,
+        )  # fmt: skip
         return replace(found, blind=same)
     again = protocol.blind(rows)
     return replace(

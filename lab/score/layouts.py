@@ -487,6 +487,17 @@ def regrets(rows: LayoutRows, predicted: Floats) -> list[float]:
 LAYOUT_STEPS: Final = Protocol(
     name="layouts",
     description="step time of published transformer runs, one source table left out",
+    senses={
+        "*constant efficiency*": "neutral",
+        "*Calculon as published*": "neutral",
+        "*, Calculon": "neutral",
+        "*, mean of tables, ours": "lower",
+        "*gain of*": "higher",
+        "*refused as not fitting*": "lower",
+        "*, ok: rows": "more",
+        "*, does not fit in memory: rows": "fewer",
+        "*, excluded by layout: rows": "neutral",
+    },
     rows=read_layouts,
     answer=_layout_answers,
     scores="the answer of `advisor plan` to what a user types: model, batch, precision, GPUs, "

@@ -96,7 +96,8 @@ def read_mixed(data: Path) -> Questions:
     if not runs:
         raise AbsentDataError(
             f"no run over unlike machines in {LAYOUTS.title}",
-            hint="Sailor's repository states no licence: advisor data fetch sailor --from",
+            hint="Sailor's repository states no licence: advisor validate mixed --data COPY, "
+            "laid out like shared/data",
         )
     return Questions(
         questions=[f"seconds of a step of {r.transformer.layers} layers: {r.question}"
@@ -268,6 +269,7 @@ def _amp_itself(rows: Questions, _answered: Bools) -> Floats:
 MIXED: Final = Protocol(
     name="mixed",
     description="steps over unlike machines, tp, pp and micro-batch told, the table left out",
+    senses={"*rank correlation*": "higher"},
     rows=read_mixed,
     answer=_mixed_answers,
     scores="the way of `advisor plan` that shares micro-batches evenly over stages of one width",

@@ -249,12 +249,19 @@ _RULES: Final[Mapping[str, Rule]] = {
 RECORDED: Final = Protocol(
     name="recorded",
     description="steps of scripts recorded on a processor, each GPU left out",
+    senses={
+        "*upper over lower end*": "lower",
+        "*the fastest for other families": "neutral",
+        "choices between GPUs": "more",
+        "rows in fp64": "more",
+    },
     rows=read_recorded,
     answer=_recorded_answers,
     seen=(
         "the equation, its classes of operators and the shapes of the process",
         "what a call takes on the suites' hosts, and how hosts differ: fitted to all of them",
     ),
+    fitted_on=("what a call takes on the suites' hosts, and how hosts differ",),
     puts_in="torch 1, whose calls take longer to start, which no flag says",
     baselines=_RULES,
     notes=(

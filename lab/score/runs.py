@@ -242,6 +242,7 @@ def _steady(asked: Problem, split: SplitScores) -> dict[str, float]:
 OWN: Final = Protocol(
     name="own",
     description="Time of our own runs, each program left out in turn.",
+    senses={"*_constant_regret": "neutral", "*_random_regret": "neutral"},
     rows=_read_seconds,
     answer=_own_answers,
     baselines=_CONFIGURATION,
@@ -301,6 +302,7 @@ def _share_seen(record: RunRecord) -> float:
 MINUTES: Final = Protocol(
     name="minutes",
     description="Time of jobs of about a minute, from a partial run of at most 5 %.",
+    senses={"*partial_run_share": "neutral"},
     rows=_read_minutes,
     answer=_minutes_answers,
     baselines=_CONFIGURATION,
@@ -418,6 +420,11 @@ def _estimated(
 THESIS: Final = Protocol(
     name="thesis",
     description="Time of a random fifth of our runs; R2 and RMSE of time and cost.",
+    senses={
+        "physics + correction_*_r2": "higher",
+        "physics + correction_*_rmse*": "lower",
+        "*": "neutral",
+    },
     rows=_read_thesis,
     answer=_thesis_answers,
     seen=(
@@ -543,6 +550,7 @@ def _ranking_answers(rows: Questions) -> Answers:
 RANKING: Final = Protocol(
     name="ranking",
     description="Cost of the choice over the best cost; MAPE is regret - 1.",
+    senses={"*, ours: cost over best*": "lower", "*": "neutral"},
     rows=read_ranking,
     answer=_ranking_answers,
     seen=(
@@ -627,7 +635,7 @@ def predict(rows: CampaignColumns, known: CampaignColumns) -> tuple[Floats, Floa
     return value, log_sd
 
 
-def _band(value: Floats, log_sd: Floats, **more: Any) -> Answers:
+def band(value: Floats, log_sd: Floats, **more: Any) -> Answers:
     low, high = np.exp(value - _Z * log_sd), np.exp(value + _Z * log_sd)
     return Answers(value=np.exp(value), low=low, high=high, **more)
 
@@ -635,7 +643,7 @@ def _band(value: Floats, log_sd: Floats, **more: Any) -> Answers:
 def _campaign_answers(rows: Questions) -> Answers:
     facts: Campaigns = rows.facts
     value, log_sd = predict(facts.rows, facts.known)
-    return _band(value, log_sd, figures=_campaign_figures(facts, value, log_sd))
+    return band(value, log_sd, figures=_campaign_figures(facts, value, log_sd))
 
 
 def _blind_campaigns(rows: Questions) -> Blinded:
@@ -649,7 +657,7 @@ def _blind_campaigns(rows: Questions) -> Blinded:
     blinded = {a.question.campaign.campaign: a for a in own}
     again = columns([blinded.get(a.question.campaign.campaign, a) for a in facts.found])
     return Blinded(
-        answers=_band(*predict(again, again)),
+        answers=band(*predict(again, again)),
         changed=(f"{OWN_TABLE[0]}'s steps by constants fitted without {OWN_TABLE[1]}",),
         still_seen=CAMPAIGN.seen[:2],
         kept=(
@@ -690,7 +698,7 @@ def _constant_mfu(facts: Campaigns, own: Bools) -> Floats | None:
 
 def _steps_alone(rows: Questions, _answered: Bools) -> Answers:
     told = rows.facts.rows
-    return _band(np.log(told.estimated_h), told.step_log_sd)
+    return band(np.log(told.estimated_h), told.step_log_sd)
 
 
 def _campaign_figures(facts: Campaigns, value: Floats, log_sd: Floats) -> dict[str, float]:
@@ -739,6 +747,13 @@ def _campaign_notes(
 CAMPAIGN: Final = Protocol(
     name="campaigns",
     description="device-hours of published training runs, each family left out",
+    senses={
+        "standard deviation of ln ratio": "lower",
+        "*ratio*": "neutral",
+        "law: *": "neutral",
+        "hours / hours*": "neutral",
+        "the same by the law": "neutral",
+    },
     rows=lambda data: read_published(CAMPAIGNS.path("runs", data)),
     answer=_campaign_answers,
     seen=(

@@ -47,7 +47,7 @@ from advisor.lab.score import baselines
 from advisor.lab.score.asked import predictor, step_on
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.raw import RawColumns
-from advisor.lab.score.scores import score
+from advisor.lab.score.scores import Sense, score
 from advisor.machines.cluster import one_group
 from advisor.machines.devices import suite_device
 from advisor.machines.fleet import own_fleet
@@ -375,9 +375,16 @@ def _regrets_of_number(rows: Questions, value: Floats) -> dict[str, float]:
     return {name: float(np.mean(of)) for name, of in lost.items()}
 
 
+# Of both protocols below: ours; other rules' are beside.
+_SENSES: Final[Mapping[str, Sense]] = {
+    "*: ours": "lower", "*: in sample*": "lower", "*interval covers*": 0.9,
+    "*, the most GPUs": "neutral", "*: perfect scaling": "neutral", "*: alpha-beta*": "neutral",
+    "*: Pollux*": "neutral",
+}  # fmt: skip
 SCALING: Final = Protocol(
     name="scaling",
     description="step time on more than 4 GPUs from the job's runs on at most 4",
+    senses=_SENSES,
     rows=read_scaling,
     answer=_scaling_answers,
     seen=(
@@ -474,6 +481,7 @@ def _nominal_figures(rows: Questions, answers: Answers) -> dict[str, float]:
 NOMINAL: Final = Protocol(
     name="scaling-nominal",
     description="step time on more than 4 GPUs from one GPU's and nominal links, cluster out",
+    senses=_SENSES,
     rows=read_nominal,
     answer=lambda rows: Answers.spread(*_planned(rows)),
     scores="the product's planner of data parallelism, told the step measured on one GPU",
@@ -690,6 +698,7 @@ def _cluster_answers(rows: Questions) -> Answers:
 CLUSTER: Final = Protocol(
     name="cluster",
     description="Samples/s of several nodes from single-node runs, each model left out.",
+    senses={"repeat_scatter_fraction": "neutral"},
     rows=read_cluster,
     answer=_cluster_answers,
     scores="what `advisor simulate peers` answers (predict.peers)",

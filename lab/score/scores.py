@@ -43,6 +43,17 @@ class Group:
 
 Form = Literal["chosen with these rows in sight", "nested", "none chosen"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
+# What is better of a figure: less, more, as near as can be to a number (what an interval promises,
+# a ratio of one); of a count, where one more or less tells; or it stands beside, and nothing is.
+Sense = Literal["lower", "higher", "fewer", "more", "neutral"] | float
+# Figures in the words of ``Scores.named``, and others that mean the same everywhere -> sense.
+USUAL_SENSES: Final[Mapping[str, Sense]] = {
+    "rows without an answer": "fewer", "*rows": "more",
+    "*MAPE": "lower", "*_mape_fraction": "lower",
+    "*median APE": "lower", "*median error": "lower", "*median_ape_fraction": "lower",
+    "*coverage*": 0.9, "*half-width*": "lower", "*width*": "lower", "*regret*": "lower",
+    "*bias": "neutral", "*median ratio": "neutral",
+}  # fmt: skip
 THE_PRODUCT: Final = "the product"
 STATISTICS: Final = ("mape_fraction", "median_ape_fraction", "p90_ape_fraction")
 

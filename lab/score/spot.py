@@ -336,6 +336,13 @@ def _cost_errors(halves: Sequence[Half], parameters: ForecastParameters) -> dict
 FINISH: Final = Protocol(
     name="spot",
     description="finish time of a 10 h job, 80 % intervals",
+    senses={
+        "traces*": "more",
+        "*coverage*": 0.8,
+        "undecided_fraction": "neutral",
+        "fallback_cost*": "lower",
+        "median_ape*": "lower",
+    },
     rows=read_spot,
     answer=_spot_answers,
     seen=(
@@ -514,6 +521,13 @@ def _plan_answers(rows: Questions) -> Answers:
 PLAN: Final = Protocol(
     name="spot-plan",
     description="Bill of a 10 h job by a deadline over the least possible one.",
+    senses={
+        "replays": "more",
+        "deadlines missed*": "fewer",
+        "saved on notice: bill*": "lower",
+        "ours*": "lower",
+        "*mean bill*": "neutral",
+    },
     rows=read_plan,
     answer=_plan_answers,
     seen=(

@@ -1,8 +1,9 @@
 """The stored figures: what every protocol gave on the measurements, on which day, and why.
 
 ``datasets/accuracy/PROTOCOL.json`` holds the record of ``advisor validate PROTOCOL --json`` with
-where it comes from. The README's table, the table on the documentation's first page and the gate
-(``gate``) read these files; nobody else writes figures.
+where it comes from, on what ships; ``fetched/PROTOCOL.json``, with what ``advisor data fetch``
+brings and constants fitted on that too; ``shipped/FOLDER``, constants as they ship. The tables of
+the documentation, the gate (``gate``) and ``recommend`` read these files; nobody else writes them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any, Final
 from advisor import data
 from advisor.collectors import atomic, bounded
 from advisor.errors import ModelError, UsageError
+from advisor.lab.data import BY_NAME
 
 SCHEMA_VERSION: Final = 1
 DECIMALS: Final = 6
-# Protocols that took no more CPU than this when they were stored are checked on every change.
-QUICK_S: Final = 25.0
+# Protocols of more than 100 s of CPU on a quiet machine: not checked on every change. They are
+# named, for by seconds of a busy machine a protocol would drop out of the check unseen.
+SLOW: Final = ("described", "gpu", "job", "minutes", "own", "scaling", "thesis")
 _HINT: Final = "store it again: python -m advisor.lab.score.accuracy store PROTOCOL --reason TEXT"
 
 
@@ -43,11 +46,26 @@ class Stored:
     @property
     def is_quick(self) -> bool:
         """Whether it is checked on every change."""
-        return self.cpu_s <= QUICK_S
+        return self.protocol not in SLOW
 
 
 def folder() -> Path:
     return data.root("datasets") / "accuracy"
+
+
+def fetched() -> Path:
+    """Return the folder of the second column: figures that need data or constants of one's own."""
+    return folder() / "fetched"
+
+
+def place_of(protocol: str, inputs: Mapping[str, str]) -> Path:
+    """Return the folder of the figures that a run is of, by the tables that it read."""
+    sets = [BY_NAME[s] for s in {name.partition("/")[0] for name in inputs} if s in BY_NAME]
+    has_own = any(data.model(m).parent == data.own_models() for m in ("device_model", "scaling"))
+    has_second = path(protocol, fetched()).exists()
+    if not all(one.ships for one in sets) or (has_second and has_own):
+        return fetched()
+    return fetched() if has_second and not path(protocol).exists() else folder()
 
 
 def path(protocol: str, within: Path | None = None) -> Path:
@@ -86,6 +104,11 @@ def parsed(record: Any) -> Stored:
 def read_all(within: Path | None = None) -> dict[str, Stored]:
     found = sorted((within or folder()).glob("*.json"))
     return {file.stem: read(file.stem, within) for file in found}
+
+
+def read_shipped() -> dict[str, Stored]:
+    """Read what is stored of the shipped folders (``score.SHIPPED``)."""
+    return {f"shipped/{name}": one for name, one in read_all(folder() / "shipped").items()}
 
 
 def text(stored: Stored) -> str:

@@ -157,6 +157,7 @@ def _of(name: str, scores: Scores) -> dict[str, float]:
 FINETUNE: Final = Protocol(
     name="finetune",
     description="steps of fine-tuning runs on Hugging Face's trainer, the model left out",
+    senses={"*refused*": "fewer", "runs left out": "fewer"},
     rows=read_finetune,
     answer=_finetune_answers,
     seen=("the form of the eager stack's terms, and what its defaults are taken to be", _PRIORS),
@@ -232,6 +233,7 @@ def _blackwell_answers(rows: Questions) -> Answers:
 BLACKWELL: Final = Protocol(
     name="blackwell",
     description="Megatron steps on eight B200s, the table left out, and their memory",
+    senses={"memory, largest error": "lower", "rows with latent*": "neutral"},
     rows=read_blackwell,
     answer=_blackwell_answers,
     seen=(
@@ -486,6 +488,13 @@ def _oom_answers(rows: Questions) -> Answers:
     )
 
 
+def memory_answers(rows: Questions, told: MemoryConstants) -> Answers:
+    """Return what some constants say of every row, and of the failures; no intervals."""
+    known: MemoryRows = rows.facts
+    answers = Answers(value=_read_bytes(known, known.rows, told))
+    return replace(answers, figures=_curve(rows, answers, needed_bytes(known.rows, told)))
+
+
 def _with_failures(known: MemoryRows) -> list[str]:
     """Return the tables that say which runs failed: only there is a success a success."""
     return [
@@ -573,6 +582,17 @@ def _nested_rule(known: MemoryRows, predicted: Floats) -> tuple[str, float]:
 OOM: Final = Protocol(
     name="oom",
     description="memory of transformer runs, one source table left out; failures as a curve",
+    senses={
+        "the product's rule: failures found": "more",
+        "the product's rule: false alarms": "lower",
+        "*failures found": "neutral",
+        "*false alarms": "neutral",
+        "failures": "more",
+        "successful runs": "more",
+        "readings of these tables": "more",
+        "by flags alone*": "neutral",
+        "ZeRO-3*": "neutral",
+    },
     rows=read_oom,
     answer=_oom_answers,
     puts_in=PUTS_IN,

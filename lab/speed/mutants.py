@@ -1,161 +1,290 @@
-"""How many small faults the tests notice, in two trees of this repository with the same faults.
+"""How many small faults the tests notice: a sample of changed operators, comparisons and numbers.
 
-    python -m advisor.lab.speed.mutants BEFORE AFTER [--mutants 24] [--seed 1]
+    python -m advisor.lab.speed.mutants [--mutants 12] [--seed WEEK] [--from N] [--at-least 0.5]
 
-A function that stands in both trees with the same body is drawn, and one operator, comparison or
-number in it is changed; the test files that name the function, or its module, are run until one
-fails. Only planners, memory, ranking and recorder are drawn from. Tests that find nothing in
-either tree are told by the mutant's place.
+What decides (planners, ranking, ways of training, completion, the recorder) is copied to a
+temporary folder; one place of the copy is changed, and the tests that come nearest to it
+(``related_tests``) run until one fails. A test that fails on the unchanged copy too is no
+evidence. The order of the places is drawn by the week; where in it a run begins, by the number of
+commits, so that a week's submissions look at different places. What survived is printed with
+file, line, before and after; ``--append`` keeps every answer, a JSON line each.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
+import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from advisor.lab import frame
+from advisor.lab.speed.related_tests import Related, functions
 
-FOLDERS = ("planners", "collectors", "advisor/ranking", "advisor/rank", "advisor/ways")
-LEFT_OUT = ("inject", "workloads", "minicloud")
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+CHANGED: Final = (
+    "planners", "advisor/rank", "advisor/estimate/ways", "advisor/estimate/completion.py",
+    "advisor/estimate/spot.py", "collectors",
+)  # fmt: skip
+LEFT_OUT: Final = ("inject",)
+PRODUCT: Final = ("planners", "collectors", *(
+    f"advisor/{room}" for room in (
+        "ask", "jobs", "machines", "catalogue", "records", "learned", "estimate", "rank", "advice",
+        "simulate", "answer", "words", "show", "report", "ui", "export", "gate", "train", "cli",
+    )
+))  # fmt: skip
+SWAPS: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult,
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
-MOST_FILES = 5
-TIMEOUT_S = 240
+OTHER_CALLS: Final = {
+    "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "ceil": "floor",
+    "floor": "ceil", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin",
+}  # fmt: skip
+EQUIVALENT: Final = Path(__file__).with_name("equivalent_mutants.txt")
+FEWEST: Final = 10  # settled mutants that a score can fail by: fewer say nothing
+LIMIT_S: Final = 90.0  # for the tests of one mutant
+TESTED: Final = ("datasets", "lab", "examples", "docs", "tests", "advisor", "planners",
+                 "collectors", "trained_models", "pyproject.toml", "README.md", "CHANGELOG.md",
+                 "predictor.py", "mkdocs.yml", "Makefile", ".ci")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Place:
-    """A function in a tree."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One change of one expression; ``start`` and ``end`` count characters of the file."""
 
-    path: Path
-    name: str
-    body: str  # its syntax, without the docstring
+    file: str
+    line: int
+    owner: str  # the class of a method, or nothing
+    function: str
+    start: int
+    end: int
+    before: str
+    after: str
 
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}: {self.before} -> {self.after}"
 
-def plain(node: ast.FunctionDef) -> str:
-    """Return a function's syntax without its docstring and annotations."""
-    node = copy.deepcopy(node)
-    if ast.get_docstring(node) is not None:
-        node.body = node.body[1:] or [ast.Pass()]
-    return ast.dump(ast.Module(body=node.body, type_ignores=[])) + ast.dump(node.args)
-
-
-def functions(tree: Path) -> dict[tuple[str, str], Place]:
-    """Return the functions of a tree by name and syntax; those that stand twice are left out."""
-    found: dict[tuple[str, str], list[Place]] = {}
-    for folder in FOLDERS:
-        for path in sorted((tree / folder).rglob("*.py")):
-            if any(part in LEFT_OUT for part in path.parts):
-                continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
-                    place = Place(path, node.name, plain(node))
-                    found.setdefault((node.name, place.body), []).append(place)
-    return {key: places[0] for key, places in found.items() if len(places) == 1}
+    @property
+    def name(self) -> str:
+        """What stays when lines move."""
+        return f"{self.file} {self.function}: {self.before} -> {self.after}"
 
 
-def spots(node: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
-    """Yield what can be changed in a function: its node and the name of its field."""
-    start = 1 if ast.get_docstring(node) is not None else 0
-    for part in node.body[start:]:
-        for one in ast.walk(part):
-            if isinstance(one, ast.BinOp | ast.BoolOp) and type(one.op) in SWAPS:
-                yield one, "op"
-            elif isinstance(one, ast.Compare) and type(one.ops[0]) in SWAPS:
-                yield one, "ops"
-            elif isinstance(one, ast.Constant) and type(one.value) in (int, float):
-                yield one, "value"
+def changed(node: ast.AST) -> ast.AST | None:
+    """Return an expression with one fault; None for what is left alone."""
+    other = copy.copy(node)
+    match other:
+        case ast.BinOp() if _is_text(other):
+            return None
+        case ast.BinOp() | ast.BoolOp() | ast.AugAssign() if type(other.op) in SWAPS:
+            other.op = SWAPS[type(other.op)]()  # type: ignore[assignment]
+        case ast.Compare() if type(other.ops[0]) in SWAPS:
+            other.ops = [SWAPS[type(other.ops[0])](), *other.ops[1:]]  # type: ignore[list-item]
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            other.value = number * 2 if number else 1
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            return other.operand
+        case ast.Call(func=ast.Name(id=name)) if name in OTHER_CALLS:
+            other.func = ast.Name(OTHER_CALLS[name])
+        case ast.Call(func=ast.Attribute(attr=name) as method) if name in OTHER_CALLS:
+            other.func = ast.Attribute(method.value, OTHER_CALLS[name])
+        case _:
+            return None
+    return other
 
 
-def mutated(place: Place, number: int) -> str | None:
-    """Return the file's text with one change in the function; None where nothing can change."""
-    tree = ast.parse(place.path.read_text(encoding="utf-8"))
-    node = next(
-        one for one in ast.walk(tree)
-        if isinstance(one, ast.FunctionDef) and one.name == place.name and plain(one) == place.body
-    )  # fmt: skip
-    changeable = list(spots(node))
-    if not changeable:
-        return None
-    one, field = changeable[number % len(changeable)]
-    if field == "op":
-        one.op = SWAPS[type(one.op)]()  # type: ignore[attr-defined]
-    elif field == "ops":
-        one.ops[0] = SWAPS[type(one.ops[0])]()  # type: ignore[attr-defined]
-    else:
-        one.value += 1  # type: ignore[attr-defined]
-    return ast.unparse(tree)
+def _is_text(node: ast.BinOp) -> bool:
+    sides = (node.left, node.right)
+    return any(
+        isinstance(one, ast.JoinedStr)
+        or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        for one in sides
+    )
 
 
-def tests_of(tree: Path, place: Place) -> list[str]:
-    """Return the test files that name the function, else its module, those that do most first."""
-    texts = {p: p.read_text(encoding="utf-8") for p in sorted((tree / "tests").glob("test_*.py"))}
-    module = place.path.stem
-    for word in (place.name, f".{module} import", module):
-        naming = sorted((-text.count(word), p.name) for p, text in texts.items() if word in text)
-        if naming and not (word == place.name and word.startswith("_")):
-            return [f"tests/{name}" for _, name in naming[:MOST_FILES]]
-    return []
-
-
-def is_noticed(tree: Path, place: Place, number: int) -> bool | None:
-    """Return whether a test fails on the changed function; None where it cannot be changed."""
-    text, files = mutated(place, number), tests_of(tree, place)
-    if text is None or not files:
-        return None
-    kept = place.path.read_text(encoding="utf-8")
-    place.path.write_text(text, encoding="utf-8")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p",
-             "no:randomly", "-m", "not slow and not frameworks and not browser", *files],
-            cwd=tree, env=os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        place.path.write_text(kept, encoding="utf-8")
-    return done.returncode != 0
-
-
-def main() -> None:
-    """Draw, change, test in both trees, print the two scores."""
-    trees = {"nargs": 2, "type": Path, "metavar": "TREE"}
-    asked = frame.options(__doc__, {"trees": trees, "--mutants": 24, "--seed": 1})
-    before, after = (functions(tree.resolve()) for tree in asked.trees)
-    both = sorted(before.keys() & after.keys())
-    draw = random.Random(asked.seed)
-    draw.shuffle(both)
-    print(f"{len(both)} functions stand in both trees", flush=True)
-    noticed = [0, 0]
-    drawn = 0
-    for key in both:
-        number = draw.randrange(1000)
-        seen = [
-            is_noticed(tree.resolve(), places[key], number)
-            for tree, places in zip(asked.trees, (before, after), strict=True)
-        ]
-        if None in seen:
+def looked_at(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is computed under a node: no annotations, no words of errors and answers."""
+    yield node
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list"):
             continue
-        drawn += 1
-        for at, one in enumerate(seen):
-            noticed[at] += bool(one)
-        print(f"{after[key].path.name}: {key[0]}: {seen[0]} {seen[1]}", flush=True)
-        if drawn == asked.mutants:
-            break
-    print(f"noticed before {noticed[0]} of {drawn}, after {noticed[1]} of {drawn}")
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, ast.AST) and not isinstance(one, ast.Raise | ast.JoinedStr):
+                yield from looked_at(one)
+
+
+def mutants_of(text: str, file: str) -> Iterator[Mutant]:
+    """Yield every change of a file's functions, in the order of their places."""
+    tree = ast.parse(text)
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    raw = text.encode()
+    for owner, node in functions(tree):
+        for one in looked_at(node):
+            other = changed(one)
+            if other is None:
+                continue
+            at = starts[one.lineno - 1] + one.col_offset  # type: ignore[attr-defined]
+            to = starts[one.end_lineno - 1] + one.end_col_offset  # type: ignore[attr-defined]
+            after = ast.unparse(other)
+            if not isinstance(one, ast.Constant | ast.AugAssign):
+                after = f"({after})"
+            yield Mutant(
+                file=file, line=one.lineno, owner=owner,  # type: ignore[attr-defined]
+                function=node.name, start=at, end=to,
+                before=" ".join(raw[at:to].decode().split()), after=after,
+            )  # fmt: skip
+
+
+def population(tree: Path) -> list[Mutant]:
+    """Return every mutant of what decides, but for those listed as no change at all."""
+    left = equivalent()
+    found: list[Mutant] = []
+    for place in CHANGED:
+        paths = [tree / place] if place.endswith(".py") else sorted((tree / place).rglob("*.py"))
+        for path in paths:
+            name = path.relative_to(tree)
+            if not set(LEFT_OUT) & set(name.parts):
+                found += mutants_of(path.read_text(encoding="utf-8"), name.as_posix())
+    return [one for one in found if one.name not in left]
+
+
+def equivalent() -> set[str]:
+    """Return the mutants that change no answer: a line each, the reason behind ``#``."""
+    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
+    return {line.partition("  #")[0].strip() for line in lines if not line.startswith("#")}
+
+
+def drawn(mutants: Sequence[Mutant], seed: int, start: int, count: int) -> list[Mutant]:
+    """Return ``count`` mutants of the seed's order, from a place in it."""
+    order = list(mutants)
+    random.Random(seed).shuffle(order)
+    return [order[(start + at) % len(order)] for at in range(min(count, len(order)))]
+
+
+class Bench:
+    """A copy of the tree in which one place at a time is wrong."""
+
+    def __init__(self, tree: Path, place: Path) -> None:
+        self.place = place
+        for name in TESTED:
+            if (tree / name).is_dir():
+                skip = shutil.ignore_patterns("__pycache__", "*.egg-info", ".hypothesis")
+                shutil.copytree(tree / name, place / name, symlinks=True, ignore=skip)
+            elif (tree / name).is_file():
+                shutil.copy2(tree / name, place / name)
+        self.related = Related(place, PRODUCT)
+        self.sound: dict[str, bool] = {}
+
+    def judge(self, mutant: Mutant) -> tuple[str, str]:
+        """Return ``killed``, ``survived`` or ``unsettled``, and by which test or why."""
+        path = self.place / mutant.file
+        tests = self.related.of(path, mutant.function, mutant.owner)
+        if not tests:
+            return "survived", "no test comes near"
+        kept = path.read_bytes()
+        path.write_bytes(kept[: mutant.start] + mutant.after.encode() + kept[mutant.end :])
+        try:
+            done, said = self._run(tests)
+        finally:
+            path.write_bytes(kept)
+        if done == 0:
+            return "survived", f"{len(tests)} tests"
+        failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+)", said, re.MULTILINE)
+        if failed is None:
+            return ("killed", "nothing could be imported") if done > 1 else ("unsettled", "time")
+        name = failed[1].partition("[")[0]
+        if name not in self.sound:
+            self.sound[name] = self._run([name])[0] == 0
+        return ("killed", name) if self.sound[name] else ("unsettled", f"{name} fails without")
+
+    def _run(self, tests: Sequence[str]) -> tuple[int, str]:
+        """Run tests until one fails; -1 where time ran out."""
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--tb=no", "-p", "no:randomly",
+            "-p", "no:cacheprovider", "--only-rerun", "nothing is tried again", "--timeout", "60",
+            "-m", "not slow and not frameworks and not browser and not exports", *tests,
+        ]  # fmt: skip
+        given = os.environ | {"PYTHONPATH": str(self.place), "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(
+            command, cwd=self.place, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+        ) as running:  # fmt: skip
+            try:
+                said, _ = running.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, 9)
+                running.communicate()
+                return -1, ""
+        return running.returncode, said
+
+
+def week(now: datetime) -> int:
+    """Return the seed of a week: 202648 in the week of 24 November 2026."""
+    year, number, _ = now.isocalendar()
+    return year * 100 + number
+
+
+def commits() -> int:
+    """Return how many commits there are; 0 outside a repository."""
+    asked = ["git", "-C", str(frame.ROOT), "rev-list", "--count", "HEAD"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw, change, test, print what survived and the score; 1 below ``--at-least``."""
+    asked = frame.options(__doc__, {
+        "--mutants": (12, "how many places are changed"),
+        "--seed": (week(datetime.now(UTC)), "of the order of places; this week's unless given"),
+        "--from": (-1, "where in that order to begin; by the number of commits unless given"),
+        "--seconds": (600.0, "no mutant is begun after so many seconds"),
+        "--at-least": (0.0, "the share killed under which the command fails"),
+        "--append": Path,
+    }, argv)  # fmt: skip
+    began, answers = time.monotonic(), []
+    with tempfile.TemporaryDirectory(prefix="advisor-mutants-") as place:
+        bench = Bench(frame.ROOT, Path(place))
+        mutants = population(bench.place)
+        start = vars(asked)["from"]
+        start = commits() * asked.mutants if start < 0 else start
+        print(f"{len(mutants)} places; seed {asked.seed}, from {start}", flush=True)
+        for one in drawn(mutants, asked.seed, start, asked.mutants):
+            if time.monotonic() - began > asked.seconds:
+                break
+            at = time.monotonic()
+            verdict, by = bench.judge(one)
+            answers.append(verdict)
+            print(f"{verdict:9} {one}  [{by}; {time.monotonic() - at:.0f} s]", flush=True)
+            if asked.append:
+                with asked.append.open("a", encoding="utf-8") as kept:
+                    kept.write(json.dumps(asdict(one) | {"verdict": verdict, "by": by}) + "\n")
+    return score(answers, asked.at_least)
+
+
+def score(answers: Sequence[str], least: float) -> int:
+    """Print how many of the settled mutants were killed; return 1 where too few were."""
+    killed, survived = answers.count("killed"), answers.count("survived")
+    share = killed / max(killed + survived, 1)
+    print(f"killed {killed} of {killed + survived} ({100 * share:.0f} %); "
+          f"not settled {answers.count('unsettled')}")  # fmt: skip
+    return int(killed + survived >= FEWEST and share < least)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

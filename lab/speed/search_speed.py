@@ -2,7 +2,7 @@
 
     python -m advisor.lab.speed.search_speed
 
-Figures of 21 November 2026 on one core of two shared ones stand in docs/planners.md.
+Figures of 21 November 2026 on one core of two shared ones stand in lab/notes/planners.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ from advisor import data
 from advisor.cli.options import Plot, PlotCommand, check_drawable, show_plot, waiting
 from advisor.errors import UsageError
 from advisor.lab import score
+from advisor.lab.score import stored
 from advisor.lab.score.scores import Scores, Validation
+from advisor.records import reads
 
 command_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
@@ -76,7 +78,10 @@ def command(
 
             result = score_table(Path(protocol), measured)
         else:
-            result = score.run(protocol, measured, is_blind=is_blind)
+            with reads.tables_read() as inputs:
+                result = score.run(protocol, measured, is_blind=is_blind)
+    if not is_table and stored.place_of(protocol, inputs) == stored.fetched():
+        typer.echo("with measurements or constants that do not ship: the second column", err=True)
     _print(result, plot, as_json)
 
 
@@ -171,8 +176,8 @@ def _blind_lines(result: Validation) -> list[str]:
         ("mean", "mape_fraction"), ("p50", "median_ape_fraction"), ("p90", "p90_ape_fraction"),
     ):  # fmt: skip
         lines.append(_pair(f"ALL {word}", result.overall, blind.overall, name))
-    if not blind.changed:
-        lines.append("blind: nothing to fit again, the group is left out of every fit as shipped")
+    if not blind.changed and not blind.kept:
+        lines.append("blind: nothing fitted on the scored group, as shipped")
     for word, texts in (
         ("blind", blind.changed),
         ("blind, but seen", blind.still_seen if blind.still_seen != result.seen else ()),

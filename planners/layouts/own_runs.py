@@ -39,7 +39,7 @@ from advisor.planners.core import Floats, LayoutParameters, Layouts
 from advisor.planners.layouts.problem import LayoutProblem
 
 # The grid: standard deviations in log; of the constants as multiples of their spread. Chosen, like
-# the belief in nothing being off, on the layout tables ("after three rows": docs/planners.md).
+# the belief in nothing being off, on the layout tables (lab/notes/planners.md: after three rows).
 _DEVICE_SD: Final = (0.0, 0.05, 0.1, 0.2)
 _SPREADS: Final = (0.0, 1.0, 2.0)
 _RUN_SD: Final = (0.02, 0.04, 0.08, 0.16)

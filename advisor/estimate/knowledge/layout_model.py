@@ -223,7 +223,7 @@ def _table_errors(records: Iterable[Mapping[str, Any]]) -> tuple[TableErrors, ..
 #   (``advisor validate described``).
 #
 # On published layouts left out by table, all on measured cards, the first errs less than half as
-# much (``docs/planners.md`` says how much, ``advisor validate layouts`` scores both).
+# much (``lab/notes/planners.md`` says how much, ``advisor validate layouts`` scores both).
 
 
 # Precision of the products -> index into ``planners.core.arrays.PRECISIONS``.

@@ -1,0 +1,172 @@
+"""Which tests look at a function: by the names that they use, and that those whom they call use.
+
+Nothing is run and nothing is kept: a map of coverage would be better at the edges and old after
+every commit. A name is followed backwards, from a function to those that use it, a few steps; a
+test counts for a name by how few tests use it, and less by every step between.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+# What looks at source, pages or packages alone would tell any change, or none.
+BLIND: Final = {
+    "test_architecture.py", "test_habits.py", "test_packaging.py", "test_suite.py",
+    "test_voice.py", "test_docs_examples.py",
+    "test_docs_quickstart.py", "test_docs_reference.py", "test_docs_pictures.py", "test_atomic.py",
+    "test_zoo.py", "test_accuracy.py", "test_mutants.py", "test_report_browser.py",
+    "test_ui_browser.py",
+}  # fmt: skip
+NOT_HERE: Final = {"slow", "frameworks", "browser", "exports", "needs_root"}
+STEPS: Final = 4
+FADING: Final = 0.35  # of a test's weight, by every step between it and the function
+# Of a name's weight: a test whose file imports the function's module or a name of it, one that
+# imports from its room, and one that only uses the same name.
+NEAR: Final = (1.0, 0.4, 0.03)
+MOST: Final = 30
+LEAST: Final = 0.02
+# Hooks run in the processes of recorded scripts: no name leads from a test to them.
+OF_RECORDING: Final = ("test_collectors", "test_rehearsal", "test_recorded", "test_main_path")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return what is named, called or reached into under a node."""
+    found = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name):
+            found.add(one.id)
+        elif isinstance(one, ast.Attribute):
+            found.add(one.attr)
+        elif isinstance(one, ast.arg):
+            found.add(one.arg)  # pytest passes fixtures by the names of arguments
+    return found
+
+
+def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:
+    """Yield a module's functions and methods, each with the name of its class, or none."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function):
+            yield within, node
+        elif isinstance(node, ast.ClassDef):
+            yield from functions(node, node.name)
+
+
+class Related:
+    """The tests of a tree, ranked by how near they come to a function."""
+
+    def __init__(self, tree: Path, folders: Iterable[str]) -> None:
+        """``folders``: what the product consists of, below ``tree``."""
+        self.tree = tree
+        self.users: defaultdict[str, set[str]] = defaultdict(set)
+        self.private: defaultdict[str, set[str]] = defaultdict(set)  # by module and name
+        self.public: dict[Path, set[str]] = {}
+        for folder in folders:
+            for path in sorted((tree / folder).rglob("*.py")):
+                self._read(path, ast.parse(path.read_text(encoding="utf-8")))
+        self.tests: dict[str, set[str]] = {}
+        self.imports: dict[str, list[tuple[str, set[str]]]] = {}
+        shared = self._helpers(tree / "tests" / "conftest.py", {})
+        for path in sorted((tree / "tests").glob("test_*.py")):
+            if path.name not in BLIND:
+                self._read_tests(path, shared)
+        self.used_by: defaultdict[str, set[str]] = defaultdict(set)
+        for test, names in self.tests.items():
+            for name in names:
+                self.used_by[name].add(test)
+
+    def _read(self, path: Path, tree: ast.Module) -> None:
+        self.public[path] = {path.stem} | {
+            node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
+        }
+        for owner, node in functions(tree):
+            user = owner if owner and (node.name.startswith("__")) else node.name
+            for name in names_in(node) - {user}:
+                if name.startswith("_"):
+                    self.private[f"{path} {name}"].add(user)
+                else:
+                    self.users[name].add(user)
+
+    @staticmethod
+    def _helpers(path: Path, known: dict[str, set[str]]) -> dict[str, set[str]]:
+        """Return what every function and constant of a file names, its own helpers followed."""
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        direct = dict(known)
+        for node in tree.body:
+            if isinstance(node, Function | ast.ClassDef):
+                direct[node.name] = names_in(node)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        direct[target.id] = names_in(node.value)
+        for _ in range(STEPS):
+            direct = {
+                name: used.union(*(direct[one] for one in used & direct.keys()))
+                for name, used in direct.items()
+            }
+        return direct
+
+    def _read_tests(self, path: Path, shared: dict[str, set[str]]) -> None:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(f"mark.{one}" in ast.unparse(node) for one in NOT_HERE for node in tree.body
+               if isinstance(node, ast.Assign)):  # fmt: skip
+            return
+        names = self._helpers(path, shared)
+        self.imports[path.name] = [
+            (node.module or "", {one.name for one in node.names})
+            for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        ]  # fmt: skip
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                marks = {names.attr for one in node.decorator_list for names in ast.walk(one)
+                         if isinstance(names, ast.Attribute)}  # fmt: skip
+                if not marks & NOT_HERE:
+                    self.tests[f"tests/{path.name}::{node.name}"] = names[node.name]
+
+    def of(self, path: Path, function: str, owner: str = "") -> list[str]:
+        """Return the tests of a function, the nearest first; none where no test comes near."""
+        level = {owner if owner and function.startswith("__") else function} | (
+            {owner} if owner else set()
+        )
+        seen: set[str] = set()
+        scores: defaultdict[str, float] = defaultdict(float)
+        for step in range(STEPS):
+            level -= seen
+            for name in level:
+                self._score(scores, name, path, FADING**step / math.sqrt(len(level)))
+            seen |= level
+            level = set().union(
+                *(self.private[f"{path} {name}"] if name.startswith("_") else self.users[name]
+                  for name in level)
+            )  # fmt: skip
+        for test in self.tests:  # where no name is told, the module's own file of tests
+            scores[test] += 0.2 * self._nearness(test, path)
+        ranked = sorted(scores, key=lambda test: (-scores[test], test))
+        return [test for test in ranked[:MOST] if scores[test] > LEAST]
+
+    def _score(
+        self, scores: defaultdict[str, float], name: str, path: Path, weight: float
+    ) -> None:
+        tests = self.used_by[name]
+        rare = math.log((1 + len(self.tests)) / (1 + len(tests)))
+        for test in tests:
+            scores[test] += weight * rare * self._nearness(test, path)
+
+    def _nearness(self, test: str, path: Path) -> float:
+        file = test.partition("::")[0].removeprefix("tests/")
+        room = ".".join(path.parts[-3:-1]).removeprefix(f"{self.tree.name}.")
+        near = NEAR[2]
+        for module, names in self.imports[file]:
+            if room in module:
+                if module.endswith(f".{path.stem}") or names & self.public[path]:
+                    return NEAR[0]
+                near = NEAR[1]
+        if near < NEAR[1] and "collectors" in path.parts and file.startswith(OF_RECORDING):
+            return NEAR[1] * (2.0 if path.stem.rstrip("s") in test else 1.0)
+        return near
