@@ -50,6 +50,22 @@ def test_every_package_is_listed() -> None:
     assert mapped | {"advisor.datasets", "advisor.trained_models"} == set(settings["packages"])
 
 
+@pytest.mark.parametrize("folder", ["datasets", "trained_models"])
+def test_every_tracked_data_file_is_in_the_wheel(folder: str) -> None:
+    """A clone reads them where they lie; an installed product has only what a pattern names."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = tool["package-data"][f"advisor.{folder}"]
+    packed = {p for pattern in patterns for p in (ROOT / folder).glob(pattern)}
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", folder], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("no git checkout: nothing says which files are ours")
+    tracked = {ROOT / name for name in listed.stdout.split("\0") if name}
+    assert len(tracked) > 30
+    assert not sorted(str(p.relative_to(ROOT)) for p in tracked - packed if p.exists())
+
+
 def test_facade_defines_nothing_of_its_own() -> None:
     code = (
         "import advisor, predictor\n"
