@@ -316,3 +316,17 @@ def test_the_quickest_protocol_runs_as_it_is_stored() -> None:
     assert verdict.failures == ()
     if not verdict.remark:
         assert verdict.rows == KEPT["failures"].record["rows"]
+
+
+def test_every_line_says_what_is_left_of_the_rows_in_the_fit() -> None:
+    table = figures.readme_table(KEPT, FETCHED)
+    for name in scored.PROTOCOLS:
+        row = next(line for line in table.splitlines() if f"(`{name}`)" in line)
+        told, declared = row.split(" | ")[4], scored.load(name).fitted_on
+        record = (KEPT.get(name) or FETCHED[name]).record
+        if record.get("blind", {}).get("changed"):
+            again = record["blind"]["overall"]["mape_fraction"]
+            assert told.startswith(f"{100 * again:.1f} / "), name
+        else:
+            assert told == (f"in sample: {'; '.join(declared)}" if declared
+                            else "nothing fitted on it"), name  # fmt: skip

@@ -12,7 +12,7 @@ of these rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -62,6 +62,7 @@ WIDTHS: Final = (
     "the widths of intervals: read off left-out errors of other devices, whose fits had the "
     "scored one; a fit for every pair of devices would take hours"
 )
+_START: Final = "where every fit starts: a fit that has every row"
 _PRIORS: Final = "every fit starts from the priors; as shipped from a fit that has every row"
 SEEN: Final = (
     "the equation and its classes of operators: chosen with these rows in sight",
@@ -335,11 +336,11 @@ def read_layers(path: Path, data: Path | None = None) -> Questions:
     return _rows(scored, [*known_steps(data), *scored] if data and has_suite else scored)
 
 
-def _layer_answers(rows: Questions) -> Answers:
+def _layer_answers(rows: Questions, *, is_blind: bool = False) -> Answers:
     """Answer with the GPU and the model left out; the figures also with the GPU alone."""
     scored, known = rows.facts.steps, rows.facts.known
     told = columns(known)
-    model, start = _fit_of_all(told)
+    model, start = (StepModel(told), None) if is_blind else _fit_of_all(told)
     seen, unseen, log_sd = np.full((3, len(scored)), np.nan)
     device = np.array([step.device.name for step in scored])
     names = np.array([step.model for step in scored])
@@ -373,12 +374,21 @@ def _layer_answers(rows: Questions) -> Answers:
     return replace(answers, figures=figures)
 
 
+def _blind(answers: Callable[..., Answers]) -> Callable[[Questions], Blinded]:
+    """Return the answers of fits that start from the priors, not from a fit that has every row."""
+    return lambda rows: Blinded(
+        answers=answers(rows, is_blind=True), changed=(_PRIORS,), still_seen=SEEN, kept=(WIDTHS,)
+    )
+
+
 LAYER: Final = Protocol(
     name="layers",
     description="a layer's forward and backward, GPU type and model left out",
     rows=read_layers,
     answer=_layer_answers,
     seen=(_EQUATION, "whether a model's attention is asked as fused"),
+    fitted_on=(_START, WIDTHS),
+    blind=_blind(_layer_answers),
     baselines={
         **baselines.DESCRIBED,
         "mean of the other GPUs": baselines.same_row_elsewhere("nothing"),
@@ -582,10 +592,10 @@ def _job(step: MeasuredStep) -> tuple[str, int, float]:
     return step.model, step.work.micro_batch, sum(o.flop for o in step.operators)
 
 
-def _instance_answers(rows: Questions) -> Answers:
+def _instance_answers(rows: Questions, *, is_blind: bool = False) -> Answers:
     steps, anchors, known = rows.facts.steps, rows.facts.anchors, rows.facts.known
     told = columns(known)
-    model, start = _fit_of_all(told)
+    model, start = (StepModel(told), None) if is_blind else _fit_of_all(told)
     found = np.full((3, len(steps)), np.nan)
     for name in {s.device.name for s in steps}:
         out = told.chip == chip_of(name)
@@ -627,6 +637,8 @@ INSTANCE: Final = Protocol(
     rows=read_instance,
     answer=_instance_answers,
     seen=(_EQUATION,),
+    fitted_on=(_START, WIDTHS),
+    blind=_blind(_instance_answers),
     baselines={
         "anchor x ratio of peak FLOP/s": _anchor_by("fp32_flop_per_s"),
         "anchor x ratio of bandwidth": _anchor_by("memory_bytes_per_s"),

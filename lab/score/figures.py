@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from advisor.lab import score
 from advisor.lab.score.stored import Stored
 from advisor.machines.devices import suite_device
 
@@ -229,9 +230,10 @@ def readme_table(
     """Return the lines between the README's markers; ``fetched`` is the second column."""
     lines = [
         "| question (protocol of `advisor validate`) | rows | ours, %: mean / median / p90 | "
-        "in 90 % interval | nearest simpler rules, same rows, %: mean / median | form | day | "
+        "in 90 % interval | blind, %: mean / median | "
+        "nearest simpler rules, same rows, %: mean / median | form | day | "
         "with what `advisor data fetch` brings, %: mean / median / p90 (rows) |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         _line(stored.get(name), fetched.get(name), name)
@@ -243,6 +245,8 @@ def readme_table(
         "",
         f"{len(stored)} protocols, {rows:,} rows on what ships, constants too. "
         "**Bold: a simpler rule errs less than we do.** "
+        "Blind: what is fitted on the scored group otherwise, fitted without it; *in sample*: "
+        "what these rows had a part in, and is not fitted again. "
         "Form: how what is scored got its form and hyper-parameters, with these rows in sight "
         "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*). "
         "†: scores a model that no verb asks, wholly or in part.",
@@ -267,10 +271,6 @@ def _line(own: Stored | None, more: Stored | None, name: str) -> str:
     overall = record["overall"]
     ours = _three(record)
     second = "" if more is None else f"{_three(more.record)} ({more.record['rows']:,})"
-    blind = record.get("blind")
-    if blind and blind["changed"]:
-        both = (blind["overall"][k] for k in _SHOWN_STATISTICS)
-        ours += f"; blind {' / '.join(_percent(v) for v in both)}"
     covers = "" if overall["coverage"] is None else f"{100 * overall['coverage']:.0f} %"
     if one.protocol == "spot" and covers:
         covers += " (of 80 % intervals)"
@@ -278,9 +278,21 @@ def _line(own: Stored | None, more: Stored | None, name: str) -> str:
     rows = f"{record['rows']:,}"
     if own is None:  # what stands beside it is of the second column, too
         rows, ours = "", f"not here: `{NEEDS[name]}`"
-    cells = [f"{QUESTIONS[name]} (`{name}`){mark}", rows, ours, covers,
+    cells = [f"{QUESTIONS[name]} (`{name}`){mark}", rows, ours, covers, _blind(record),
              "; ".join(_rules(record)), FORMS[record["form"]], one.day, second]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _blind(record: Mapping[str, Any]) -> str:
+    """Return the scores without what was fitted on the rows, or what of it is left in them.
+
+    What was never declared as fitted to scored rows is fitted without the scored group.
+    """
+    blind = record.get("blind")
+    if blind and blind["changed"]:
+        return " / ".join(_percent(blind["overall"][k]) for k in _SHOWN_STATISTICS)
+    fitted = score.load(record["protocol"]).fitted_on
+    return f"in sample: {'; '.join(fitted)}" if fitted else "nothing fitted on it"
 
 
 def _three(record: Mapping[str, Any]) -> str:

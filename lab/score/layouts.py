@@ -508,6 +508,7 @@ LAYOUT_STEPS: Final = Protocol(
         "which software, overlap and schedule a table's rows had (advisor.lab.fit.layout_rows)",
         "the noise of a row and the offset of a table in the fit",
     ),
+    fitted_on=("centres and widths of the priors: of a model tuned on rows of these tables",),
     baselines={
         "constant hardware-FLOP efficiency": _constant_efficiency,
         "operators' law in the same layout": _operators_law,

@@ -427,6 +427,7 @@ THESIS: Final = Protocol(
     },
     rows=_read_thesis,
     answer=_thesis_answers,
+    fitted_on=("siblings of every scored run: the split is random",),
     seen=(
         "a random split: siblings of every scored run are fitted",
         "sizes of our own estimators: chosen on these runs",

@@ -392,6 +392,7 @@ SCALING: Final = Protocol(
         "these rows",
         "the prior means of what grows with scale",
     ),
+    fitted_on=("the links' constants, where these clusters were fetched before the fit",),
     baselines=_WITH_POLLUX,
     figures=_scaling_figures,
     notes=("figures: mean over applications of the MAPE of step time, as a fraction",),

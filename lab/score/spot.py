@@ -350,6 +350,7 @@ FINISH: Final = Protocol(
         "drift, share of other zones and scale of the levels: chosen on first halves, of the "
         "scored trace too",
     ),
+    fitted_on=("drift, share of other zones and scale of the levels: the scored trace too",),
     baselines={
         "who knows the spells to come": _by_trace(_known),
         "memoryless, same means": _by_trace(_memoryless),
