@@ -310,6 +310,7 @@ DESCRIBED: Final = Protocol(
     answer=_described_answers,
     seen=SEEN,
     baselines=baselines.DESCRIBED,
+    fitted_on=(_START, WIDTHS),
     blind=_blind_described,
     notes=(
         "layers are without optimizer and loss, NeuSight's rows without optimizer",
@@ -520,6 +521,7 @@ NEUSIGHT_STEPS: Final = Protocol(
     answer=_neusight_answers,
     seen=SEEN,
     baselines=baselines.DESCRIBED,
+    fitted_on=(_START, WIDTHS),
     blind=_blind_neusight,
     notes=(
         "dense transformers on one device; the switch transformers (two towers) and the rows "
