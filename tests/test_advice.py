@@ -192,12 +192,13 @@ def test_a_saving_that_no_replay_could_tell_from_none_is_not_printed() -> None:
     now = {"configuration": [{"pricing": "own"}], "cost_usd": {"value": 0, "high": 0}}
     time = {"value": 1.0, "low": 0.9, "high": 1.1}
     now["training_time_h"] = time
+    piece = json.loads(json.dumps(found.to_record()))
     record = {
         "run": "r", "is_whole": True, "meets_constraints": True, "now": now,
-        "advice": [json.loads(json.dumps(found.to_record()))],
+        "advice": [piece],
     }  # fmt: skip
     (row,) = [line for line in advice_text(record) if line.startswith(" 1 ")]
     assert row.split()[-2:] == ["-", "$2.00"]
     assert "times as fast" not in " ".join(advice_text(record))
-    record["advice"][0]["time_factor"] = 0.9
+    piece["time_factor"] = 0.9
     assert "1.11 times as fast" in " ".join(advice_text(record))
