@@ -116,7 +116,7 @@ def figures(asked: argparse.Namespace) -> int:
     table = readme_table(kept, more)
     wanted = {
         PAGE: between_markers(PAGE.read_text(encoding="utf-8"), table),
-        HARDWARE: hardware_table(more | kept),
+        HARDWARE: hardware_table(kept, more),
     }
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text("utf-8") != text]
     for page in stale:

@@ -339,8 +339,15 @@ def _value(kind: Kind, value: float) -> str:
     return f"{value:.2f}" if kind == "ratio" else f"{_percent(value)} %"
 
 
-def hardware_table(stored: Mapping[str, Stored]) -> str:
-    """Return the page of errors by accelerator: median error and rows of each protocol."""
+def hardware_table(
+    stored: Mapping[str, Stored], fetched: Mapping[str, Stored] = MappingProxyType({})
+) -> str:
+    """Return the page of errors by accelerator: median error and rows of each protocol.
+
+    A protocol that only ``fetched`` has (what `advisor data fetch` brings) is labelled so.
+    """
+    second = {name for name in fetched if name not in stored}
+    stored = {**fetched, **stored}
     columns = {name: title for name, title in BY_HARDWARE.items() if name in stored}
     cells: dict[str, dict[str, str]] = {}
     for name in columns:
@@ -350,7 +357,10 @@ def hardware_table(stored: Mapping[str, Stored]) -> str:
             told = f"{_percent(group['median_ape_fraction'])} ({group['rows']})"
             before = cells.setdefault(label, {}).get(name)
             cells[label][name] = told if before is None else f"{before}, {told}"
-    heads = [f"{title} (`{name}`)" for name, title in columns.items()]
+    heads = [
+        f"{title} (`{name}`{', with fetched data' if name in second else ''})"
+        for name, title in columns.items()
+    ]
     lines = [
         "<!-- written by `make figures`: do not edit -->",
         "",
