@@ -344,7 +344,9 @@ def hours_text(hours: float) -> str:
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    return next((unit, size) for unit, size, least in _TIMES if seconds / size >= least)
+    # What three digits would print as 1,000 ms is a second.
+    about = seconds / 0.9995
+    return next((unit, size) for unit, size, least in _TIMES if about / size >= least)
 
 
 def size_text(size: float) -> str:

@@ -1,6 +1,7 @@
 """Laws of advice: priced by the one estimate, silent where nothing shows that it applies."""
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Measured, Program
 from advisor.jobs.load import job_from_spec
+from advisor.words.verdicts import advice_text
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
@@ -178,3 +180,25 @@ def test_every_cure_of_a_job_is_on_the_page() -> None:
         assert named
         for name in named:
             assert f"`{name}`" in page, f"{source.__name__}: {name}"
+
+
+def test_a_saving_that_no_replay_could_tell_from_none_is_not_printed() -> None:
+    """Spot was said to save 8.54 ms of 2.5 minutes, "1.00 times as fast"."""
+    hours = Estimate(value=1e-5, low=-1e-5, high=2e-5)
+    found = advice(
+        time_saved_h=hours, time_factor=0.9999, cost_saved_usd=Estimate(value=2, low=1, high=3),
+        cost_factor=0.5,
+    )  # fmt: skip
+    now = {"configuration": [{"pricing": "own"}], "cost_usd": {"value": 0, "high": 0}}
+    time = {"value": 1.0, "low": 0.9, "high": 1.1}
+    now["training_time_h"] = time
+    piece = json.loads(json.dumps(found.to_record()))
+    record = {
+        "run": "r", "is_whole": True, "meets_constraints": True, "now": now,
+        "advice": [piece],
+    }  # fmt: skip
+    (row,) = [line for line in advice_text(record) if line.startswith(" 1 ")]
+    assert row.split()[-2:] == ["-", "$2.00"]
+    assert "times as fast" not in " ".join(advice_text(record))
+    piece["time_factor"] = 0.9
+    assert "1.11 times as fast" in " ".join(advice_text(record))

@@ -88,6 +88,7 @@ SHORT: Final[Mapping[str, str]] = MappingProxyType({
     "echo": "--rounds 1 --seeds 1 --seconds 0.5 --budget-s 0.5",
     "experts": "--steps 30 --tokens 256 --rounds 1",
 })  # fmt: skip
+CHECK_S: Final = 1500.0  # a protocol that trains its models takes over eight minutes beside others
 QUICK: Final = frozenset({"failures", "queue", "colocation"})  # protocols of a few seconds
 
 
@@ -109,7 +110,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True,
-        timeout=600, check=False, preexec_fn=begin,
+        timeout=CHECK_S, check=False, preexec_fn=begin,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200",
              "ADVISOR_RUNS": str(folder / "runs")},
     )  # fmt: skip
@@ -175,6 +176,7 @@ def checks() -> Iterator[Any]:
         yield pytest.param(check, id=name, marks=[pytest.mark.slow] if is_slow else [])
 
 
+@pytest.mark.timeout(CHECK_S + 60.0)
 @pytest.mark.parametrize("check", list(checks()))
 def test_its_check_runs(check: str, tmp_path: Path) -> None:
     if check.startswith("tests/"):  # run by itself, beside this one

@@ -168,3 +168,10 @@ def test_a_longer_duration_is_never_printed_in_a_smaller_unit(seconds: float) ->
     order = ["us", "ms", "s", "min", "h", "d"]
     shorter, longer = (q.seconds_text(s).split(" ")[1] for s in (seconds, 2 * seconds))
     assert order.index(shorter) <= order.index(longer)
+
+
+def test_a_duration_that_rounds_up_to_the_next_unit_is_printed_in_it() -> None:
+    """A second less a tenth of a millisecond was printed as 1,000 ms."""
+    assert q.seconds_text(0.9996) == "1.00 s"
+    assert q.seconds_text(0.9994) == "999 ms"
+    assert q.seconds_text(119.97) == "2.00 min"

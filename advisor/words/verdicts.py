@@ -63,6 +63,8 @@ Record = Mapping[str, Any]
 _NUMBER: Final = 3
 _SAVED: Final = 12
 _NAME: Final = 16
+# A change of time or cost below this is rounding or the draw of a replay: "1.00 times as fast".
+_NOTHING: Final = 0.005
 _EVIDENCE: Final = {
     "measured": "measured",
     "table": "from a published table",
@@ -146,7 +148,8 @@ def _item(place: int, one: Record, width: int) -> list[str]:
     """Return a piece of advice: what to change and what it saves, then its evidence."""
     room = width - _NUMBER - 2 * _SAVED
     first, *rest = textwrap.wrap(one["change"], room - 1, break_on_hyphens=False) or [""]
-    time, cost = _saved(one["time_saved_h"], hours_text), _saved(one["cost_saved_usd"], usd_text)
+    time = _saved(one["time_saved_h"], one["time_factor"], hours_text)
+    cost = _saved(one["cost_saved_usd"], one["cost_factor"], usd_text)
     lines = [f"{place:>{_NUMBER - 1}} {first:{room}}{time:>{_SAVED}}{cost:>{_SAVED}}"]
     lines += [f"{'':{_NUMBER}}{more}" for more in rest]
     about = "; ".join(_about(one))
@@ -158,7 +161,7 @@ def _item(place: int, one: Record, width: int) -> list[str]:
 
 def _about(one: Record) -> Iterator[str]:
     yield _EVIDENCE[one["evidence"]]
-    if one["time_saved_h"] is not None and one["time_factor"] < 1.0:
+    if one["time_saved_h"] is not None and one["time_factor"] <= 1.0 - _NOTHING:
         yield f"{1.0 / max(one['time_factor'], 1e-3):.2f} times as fast"
     if not one["model_kept"]:
         yield "check what is learned"
@@ -173,8 +176,8 @@ def _first_line(text: str) -> str:
     return next((line[1:].strip() for line in lines[2:] if line.startswith("+")), lines[0])
 
 
-def _saved(saved: Record | None, said: Callable[[float], str]) -> str:
-    if saved is None or saved["value"] == 0:
+def _saved(saved: Record | None, factor: float, said: Callable[[float], str]) -> str:
+    if saved is None or abs(1.0 - factor) < _NOTHING:
         return "-"
     return said(saved["value"]) if saved["value"] > 0 else f"-{said(-saved['value'])}"
 
