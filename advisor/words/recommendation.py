@@ -93,7 +93,8 @@ def alternatives_words(one: Record, most: int = 2) -> str:
     """
     others = one["alternatives"]
     own = one["configuration"][0]
-    regions, machines = [], []
+    regions: list[Record] = []
+    machines: list[Record] = []
     for other in others:
         part = other["configuration"][0]
         is_region = all(part[name] == own[name] for name in ("instance_type", "provider"))
@@ -240,9 +241,11 @@ def text(
     shared = wrapped(_shared(record, shown), width)
     rows, foot = _rows(record, shown, width), _wrapped_foot(record, shown, width, _CHANGES)
     if most is not None:
-        # What the sentences point to is in the table: what would change it gives way.
-        for changes in range(_CHANGES, -1, -1):
-            foot = _wrapped_foot(record, shown, width, changes)
+        # What the sentences point to is in the table: what would change it gives way, then what
+        # is particular of each row.
+        for changes in (*range(_CHANGES, -1, -1), None):
+            foot = _wrapped_foot(record, shown, width, changes or 0)
+            rows = _rows(record, shown, width, is_short=changes is None)
             said = [*record["summary"], *foot]
             room = most - len(head) - len(shared) - len(foot) - 3
             if sum(map(len, _fitting(record, shown, rows, 0, said))) <= room:
@@ -330,15 +333,27 @@ def _titles(rows: list[Record], width: int) -> str:
     return f"{title}{f'time ({share})':>{_TIME}}{f'cost ({share})':>{_COST}}"
 
 
-def _rows(record: Record, rows: list[Record], width: int) -> list[list[str]]:
-    """Return the lines of every row, and of this machine behind them."""
+def _rows(
+    record: Record, rows: list[Record], width: int, *, is_short: bool = False
+) -> list[list[str]]:
+    """Return the lines of every row, and of this machine behind them.
+
+    ``is_short``: what a row is picked as is all that is said of it besides its machines.
+    """
     labels: dict[int | str, list[str]] = {}
     for name, place in record["picks"].items():
         if not (name == "fastest" and place == record["picks"]["best_value"]):
             labels.setdefault(place, []).append(pieces.PICKS[name])
     is_alike = len({one["bottleneck"] for one in rows}) <= 1
     found = [
-        _row(one, str(one["rank"]), labels.get(one["rank"], []), width, names_wait=not is_alike)
+        _row(
+            one,
+            str(one["rank"]),
+            labels.get(one["rank"], []),
+            width,
+            names_wait=not is_alike,
+            is_short=is_short,
+        )
         for one in rows
     ]
     if (here := record["here"]) is not None:
@@ -346,7 +361,10 @@ def _rows(record: Record, rows: list[Record], width: int) -> list[list[str]]:
     return found
 
 
-def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: bool) -> list[str]:
+def _row(
+    one: Record, name: str, labels: list[str], width: int, *, names_wait: bool,
+    is_short: bool = False,
+) -> list[str]:  # fmt: skip
     """Return two lines or three: machines, what is in them and where, what is particular."""
     room = width - _RANK - _TIME - _COST
     time, time_range = pieces.hours_words(one["training_time_h"])
@@ -354,7 +372,8 @@ def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: b
     cost, cost_range = ("free", "") if is_free else pieces.usd_words(one["cost_usd"])
     mark = " *" if one["extrapolating"] else ""
     parts = one["configuration"]
-    left = [" + ".join(map(pieces.machine, parts)) + mark, *(_inside(part, one) for part in parts)]
+    inside = (_inside(part, one, is_short=is_short) for part in parts)
+    left = [" + ".join(map(pieces.machine, parts)) + mark, *inside]
     shared = pieces.degrees(one["layout"])
     if len(parts) == 1 and one["way"] not in _TOLD_BY_DEGREES:
         shared = f"{shared}, {one['way']}"
@@ -369,7 +388,7 @@ def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: b
         numbers = f"{right[0]:>{_TIME}}{right[1]:>{_COST}}"
         lines.append(f"{name if not number else '':>{_RANK - 1}} {first:{room}}{numbers}")
         lines += [f"{'':{_RANK}}{more}" for more in rest]
-    line = _particular(particular, one, width - _RANK)
+    line = ", ".join(labels) if is_short else _particular(particular, one, width - _RANK)
     lines += [f"{'':{_RANK}}{line}"] if line else []
     return [line.rstrip() for line in lines]
 
@@ -398,13 +417,13 @@ def _particular(said_first: list[str], one: Record, room: int) -> str:
     return textwrap.shorten("; ".join(said_first), room, placeholder=" ...")
 
 
-def _inside(part: Record, one: Record) -> str:
+def _inside(part: Record, one: Record, *, is_short: bool = False) -> str:
     """Return what is in a machine and where it is, in one line."""
     if part["pricing"] == "own":
         return f"{part['instance_type']}, {pieces.contents_words(part)}"
     pricing = _COMPLETIONS.get(one["completion"], part["pricing"])
     price = "" if pricing == "on-demand" else f", {pricing}"
-    price += f", {part['terms']}" if part["terms"] else ""
+    price += f", {part['terms']}" if part["terms"] and not is_short else ""
     return f"{pieces.contents_words(part)}, {part['provider']} {part['region']}{price}"
 
 

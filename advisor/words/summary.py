@@ -17,7 +17,7 @@ Record = Mapping[str, Any]
 Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
-    "unmeasured", "extrapolating", "deadline_needs", "deadline_cheapest", "deadline_missed",
+    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -187,7 +187,8 @@ def _error_of(error: Record) -> str:
         return f"on {family} GPUs{jobs}"
     if error["of"] == "whole job":
         return "of whole training runs"
-    return f"on {str(error['devices']).removesuffix(' devices')} {family} GPUs"
+    band = str(error["devices"]).removesuffix(" devices")
+    return f"on one {family} GPU" if band == "1 device" else f"on {band} {family} GPUs"
 
 
 def _deadline(record: Record, certainty: float) -> Iterator[Claim]:
@@ -208,14 +209,6 @@ def _deadline(record: Record, certainty: float) -> Iterator[Claim]:
         )
         yield Claim(kind="deadline_needs", row=within, than=choice, probability=certainty,
                     text=text)  # fmt: skip
-    elif within != "here":
-        row = by_rank[within]
-        text = (
-            f"The cheapest that meets the deadline with {percent_text(certainty)} certainty is "
-            f"{_surest(row)}: {hours_text(_time(row))}, {usd_words(row['cost_usd'])[0]}."
-        )
-        yield Claim(kind="deadline_cheapest", row=within, than=choice, probability=certainty,
-                    text=text)  # fmt: skip
 
 
 def _surest(one: Record | None) -> str:
@@ -226,10 +219,7 @@ def _surest(one: Record | None) -> str:
     if one["completion"] != "spot-by-deadline" or late is None:
         return f"#{one['rank']}"
     chance = f"less than {percent_text(0.01)}" if late < 0.01 else percent_text(late)
-    return (
-        f"#{one['rank']}, which uses spot, on-demand or no machines as `advisor simulate spot` "
-        f"plans it and is late in {chance} of cases"
-    )
+    return f"#{one['rank']} as `advisor simulate spot` plans it (late in {chance} of cases)"
 
 
 # ------------------------------------------------------------------------------------------
