@@ -312,9 +312,9 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (r"Nothing that can be rented within the limits is faster\.", _none_faster),
     (rf"This machine would take (?P<time>{_TIME})(?: \((?P<speed>{_SLOWER})\))?\.", _here),
     (r"Typical error (?:of whole training runs|on (?:(?P<low>\d+) to (?P<high>\d+) )?"
-     r"(?:more than \d+ )?(?:one )?[A-Z][\w.]*(?: [\w.]+)*? GPUs?(?: for [^:]+)?): (?P<share>\d+) % "
-     r"\(held-out test\)\.", _error),
-    (r"We have no test results for .+? on (?:(?P<devices>[\d,]+) x )?.+?\. Expect the true value "
+     r"(?:more than \d+ )?(?:one )?[A-Z][\w.]*(?: [\w.]+)*? GPUs?(?: for [^:]+)?): "
+     r"(?P<share>\d+) % \(held-out test\)\.", _error),
+    (r"We have no test results on (?:(?P<devices>[\d,]+) x )?.+? for .+?\. Expect the true value "
      r"inside the range, not at the estimate\.", _untested),
     (r"We have no measurements of (?:this GPU family|such machines), so the range is wide\.",
      _wide),
