@@ -122,6 +122,10 @@ class Answer(Recorded):
     is_learned: bool = False  # a model that was learned from runs has corrected its step
     # nobody states the network between the machines; a low value is assumed
     is_network_assumed: bool = False
+    # effort_h, request_h: a person's work to rent and set up the machines, and the wait for what a
+    # new account has to ask its provider for; both 0 where nothing is rented or ranked [h]
+    effort_h: float = 0.0
+    request_h: float = 0.0
     # machines that the model cannot tell apart from these, nearest first
     alternatives: tuple[Alternative, ...] = ()
     # the numbers that the estimate rests on, and where each is from, where asked for

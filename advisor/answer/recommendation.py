@@ -102,6 +102,8 @@ class Recommendation(Recorded):
     rejected: Mapping[str, int]  # candidates by the first reason that ruled them out
     # what to choose, by the name of what is wanted (``rank.front``): a rank of the front
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
+    # what picks count of a person's time, in hours (``rank.renting``)
+    judged_by: Mapping[str, float] = field(default_factory=dict)
     summary: tuple[str, ...] = ()  # the choice in words, most important first
     shared_reasons: tuple[str, ...] = ()  # what holds for every candidate of the front
     changes: tuple[ProposedChange, ...] = ()  # what would change the best value that is rented

@@ -13,7 +13,8 @@ from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
 from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
-from advisor.rank.ranking_rows import TROUBLE_H, pareto_front
+from advisor.rank.ranking_rows import pareto_front
+from advisor.rank.renting import Renting
 from advisor.rank.rows import ranked_rows
 from advisor.words import summary_of
 
@@ -72,7 +73,11 @@ def recommend(
             for rows in (front, nearest)
         )  # fmt: skip
     at_hand = here if here is not None and keeps(here, request) else None
-    chosen = picks(front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence)
+    renting = Renting.of(request)
+    chosen = picks(
+        front, at_hand, renting=renting, deadline_h=request.deadline_h,
+        confidence=request.confidence,
+    )  # fmt: skip
     rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
     error = None if rented is None else known_error(job, rented, predictor.catalogue)
     unknown = unmeasured_words(job, rented) if rented is not None and error is None else ""
@@ -90,6 +95,7 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
+        judged_by=renting.to_record(),
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected, recording)
@@ -104,7 +110,7 @@ def recommend(
         found.to_record(),
         certainty=request.confidence or CONFIDENCE,
         worth=LEAST_SPEED_UP,
-        trouble_h=TROUBLE_H,
+        trouble_h=request.effort_h,
         here=None if at_hand is None else at_hand.to_record(),
         unmeasured=unknown,
     )
