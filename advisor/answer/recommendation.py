@@ -104,6 +104,8 @@ class Recommendation(Recorded):
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
     # what picks count of a person's time, in hours (``rank.renting``)
     judged_by: Mapping[str, float] = field(default_factory=dict)
+    # accelerators that were asked for and no provider has: the nearest that one has, by name
+    unoffered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     summary: tuple[str, ...] = ()  # the choice in words, most important first
     shared_reasons: tuple[str, ...] = ()  # what holds for every candidate of the front
     changes: tuple[ProposedChange, ...] = ()  # what would change the best value that is rented

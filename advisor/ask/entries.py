@@ -305,7 +305,7 @@ _CONSTRAINTS: Final = _entries("constraints", {
              "than the others by this much; 0% shows every row that nothing beats (default: "
              "10%)."),
     "effort": ("effort_h", WAIT, "Work it takes you to rent one machine and set it up "
-               "(default: 30m). Each further machine counts eight times as much; 0 counts no work "
+               "(default: 30m). Each further machine counts six times as much; 0 counts no work "
                "and no quotas of new accounts."),
     "here_price": ("here_usd_per_h", POWER_PRICE, "What an hour of this machine costs you, "
                    "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),

@@ -498,7 +498,7 @@ def model_flop_per_step(job: Job) -> float | None:
 
 
 def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilisation | None:
-    """Return the model flop utilisation of a step.
+    """Return the model flop utilisation of a step; None where no peak above its rate is known.
 
     ``step_s`` [s]; ``devices``: that the step runs on, idle ones included.
 
@@ -511,7 +511,8 @@ def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilis
         return None
     precision = runs_as(device, job.work.precision)
     peak = peak_flop_per_s(device, precision)
-    if peak is None:
+    # What is faster than its peak has another one: that of a processor is a guess from its name.
+    if peak is None or flop > step_s * devices * peak:
         return None
     return Utilisation(
         fraction=flop / (step_s * devices * peak), peak_flop_per_s=peak, precision=precision

@@ -4,7 +4,7 @@ here         meaning, unit
 t, c         predicted time [h] and cost [USD] of a row, boot, image and downloads included
 m            machines of the row
 e            a person's work to rent one machine and set it up: ``--effort``, 30 minutes [h]
-E            work for m machines: e (1 + 8 (m - 1)) [h]
+E            work for m machines: e (1 + 6 (m - 1)) [h]
 q            wait until a new account is granted what it has to ask for; 0 within its limits [h]
 u            hours of the calendar for an hour of work: 168 in a week over 40 of work
 P            patience: the wait below which nobody minds more or less; never above the deadline [h]
@@ -24,9 +24,9 @@ fastest           2      up to four times the cost, to somebody in a hurry (no P
 within_deadline   0      nothing more, among the rows that keep the deadline with the confidence
 ================  =====  =========================================================================
 
-Of a job that scales well c is the same on any m, t is W / m, and T is least at m = sqrt(W / (8 u
-e)): another machine is rented where it ends the job sooner by the 16.8 hours that its setting up
-is worth. ``docs/picks.md`` tells where 8 and P come from, and what they were tried on.
+Of a job that scales well c is the same on any m, t is W / m, and T is least at m = sqrt(W / (6 u
+e)): another machine is rented where it ends the job sooner by the half day (12.6 hours) that its
+setting up is worth. ``docs/picks.md`` tells where 6 and P come from, and what they were tried on.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Integers = NDArray[np.int64]
 
 WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 # A further machine takes a network, a launcher and shared data: as many times the work of one.
-# Chosen on twenty published recipes (docs/picks.md): half a day beside half an hour.
-FURTHER: Final = 8.0
+# Chosen on twenty published recipes (docs/picks.md): three hours beside half an hour.
+FURTHER: Final = 6.0
 # Hours of the calendar for an hour of work: a week has 168, 40 of them of work.
 CALENDAR: Final = 168 / 40
 # Half a working day: started before the break, done after it. Chosen on the same recipes. [h]
@@ -70,7 +70,7 @@ class Renting:
         """Return a person's work to rent machines and set them up [h].
 
         >>> Renting(effort_h=0.5).work_h([1, 2, 3]).tolist()
-        [0.5, 4.5, 8.5]
+        [0.5, 3.5, 6.5]
         """
         further = np.maximum(np.asarray(machines, float) - 1.0, 0.0)
         return np.asarray(self.effort_h * (1.0 + FURTHER * further))
@@ -87,7 +87,7 @@ class Renting:
         waited = np.asarray(time_h, float) + np.asarray(request_h, float)
         if pick == "fastest":
             return np.asarray(waited + work)
-        return np.maximum(self.patience_h, waited + CALENDAR * work)
+        return np.asarray(np.maximum(self.patience_h, waited + CALENDAR * work))
 
     def worth(
         self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,
@@ -95,7 +95,7 @@ class Renting:
     ) -> Floats:  # fmt: skip
         """Return T^w c of rows: the least is picked."""
         judged = self.judged_h(pick, time_h, machines, request_h)
-        return np.asarray(judged ** WEIGHTS[pick] * np.asarray(cost_usd, float))
+        return np.asarray(np.power(judged, WEIGHTS[pick]) * np.asarray(cost_usd, float))
 
     def best(
         self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,

@@ -440,14 +440,14 @@ class Ranked:
                 coverage=request.coverage,
                 rank=rank,
             )
-            return replace(mixed, **self._person(row))
+            return self._with_person(mixed, row)
         found = self.predictor.candidate(
             self.job, self.columns, rows.completion_of(row), self.offers, self.side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]),
             completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
             steady=rows.steady,
         )  # fmt: skip
-        found = replace(found, **self._person(row))
+        found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
             cost = direct_cost(
                 self.predictor.catalogue, self.job, self.columns.select(rows.column[[row]]),
@@ -462,10 +462,10 @@ class Ranked:
         )  # fmt: skip
         return replace(found, alternatives=others)
 
-    def _person(self, row: int) -> dict[str, float]:
-        """Return the fields of a candidate about what renting it costs a person [h]."""
-        work = self.renting.work_h(self.beliefs.machines[row])
-        return {"effort_h": float(work), "request_h": float(self.beliefs.request_h[row])}
+    def _with_person(self, one: Candidate, row: int) -> Candidate:
+        """Return a candidate with what renting it costs a person."""
+        work_h = float(self.renting.work_h(self.beliefs.machines[row]))
+        return replace(one, effort_h=work_h, request_h=float(self.beliefs.request_h[row]))
 
     def probes(self) -> tuple[ProbeAdvice, ...]:
         """Return the short runs that are worth their price, where they are asked for."""

@@ -40,10 +40,10 @@ def summary_of(
     front, picks, error = record["front"], record["picks"], record["known_error"]
     by_rank = {one["rank"]: one for one in front}
     choice = picks.get("best_value")
+    said = [_unoffered(name, nearest) for name, nearest in record.get("unoffered", {}).items()]
     if choice is None:
-        return ()
+        return tuple(said)
     chosen = by_rank.get(choice)
-    said = []
     if chosen is None:
         assert here is not None
         said += _stay(here, front, worth * trouble_h)
@@ -78,6 +78,14 @@ def summary_of(
         late = f"{chosen['late_probability']:.0%}"
         said.append(f"It misses the deadline with a chance of {late}.")
     return tuple(said)
+
+
+def _unoffered(name: str, nearest: Sequence[str]) -> str:
+    """Say that no provider has an accelerator, and which it could be instead."""
+    said = f"No provider in the catalogue offers {name}."
+    if not nearest:
+        return said
+    return f"{said} The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
 
 
 def _error_of_band(error: Record) -> str:
