@@ -71,6 +71,7 @@ class Answer(Recorded):
         "is_learned": "learned",
         "is_network_assumed": "network_assumed",
     }
+    written: ClassVar[tuple[str, ...]] = ("usd_per_million",)
 
     # job, name: the job's name, and what the way is called among others on the same machines
     job: str = ""
@@ -139,6 +140,20 @@ class Answer(Recorded):
     def machines(self) -> dict[str, int]:
         """How many machines it uses, by what they are called."""
         return {offer.instance_type: count for offer, count in self.configuration.parts}
+
+    @property
+    def usd_per_million(self) -> Mapping[str, float] | None:
+        """What a million samples cost, and a million tokens of text; None without a price.
+
+        Of steps alone: booting, saving and what else a whole job takes is not in it.
+        """
+        price = self.configuration.price_usd_per_h
+        if not price > 0:
+            return None
+        per_s = {"samples": self.throughput_samples_per_s.value}
+        if self.units is not None and self.units.tokens_per_s is not None:
+            per_s["tokens"] = self.units.tokens_per_s
+        return {name: 1e6 / rate / 3600.0 * price for name, rate in per_s.items()}
 
     def __repr__(self) -> str:
         """Say in one line what is run on, for how long and how much."""

@@ -48,6 +48,22 @@ if TYPE_CHECKING:
 NO_LENGTH: Final = "no length was given: one step"
 
 
+def check_length(job: Job) -> None:
+    """Refuse a job whose length nobody said: its time and cost are not known.
+
+    Raises UsageError; the hint says how to give the length.
+    """
+    if job.total_source != NO_LENGTH:
+        return
+    is_text = job.work is not None and tokens_per_sample(job) is not None
+    example = "--tokens 5B" if is_text else "--total-samples 2M"
+    raise UsageError(
+        f"how long {job.name} is trained is not known",
+        hint=f"give {example} or --total-steps; without, advisor predict and advisor plan answer "
+        "for a step",
+    )
+
+
 def read_model(
     path: Path, *, sequence: int | None = None, image: int | None = None
 ) -> DescribedModel:

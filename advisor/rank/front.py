@@ -35,7 +35,7 @@ from advisor.learned import SHARED
 from advisor.quantities import REACH_90
 from advisor.rank.prune import MixedRows
 from advisor.rank.ranking_rows import TROUBLE_H, Rows, spread_out
-from advisor.rank.renting import WEIGHTS, Renting
+from advisor.rank.renting import USUALLY, WEIGHTS, Renting
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -102,11 +102,12 @@ def distinct(
 
 def picks(
     front: Sequence[Candidate], here: Candidate | None, *,
-    renting: Renting, deadline_h: float | None = None, confidence: float | None = None,
+    renting: Renting = USUALLY, deadline_h: float | None = None, confidence: float | None = None,
 ) -> dict[str, Pick]:  # fmt: skip
     """Return what to choose, by the name of what is wanted: a rank of ``front``, or ``"here"``.
 
-    ``here``: this machine, where it keeps the constraints.
+    ``here``: this machine, where it keeps the constraints; ``renting``: that of a question
+    without ``--effort`` by default.
     """
     found: dict[str, Pick] = {}
     kept = [] if deadline_h is None else _keeping(front, here, deadline_h, confidence)

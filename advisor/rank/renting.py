@@ -119,6 +119,10 @@ class Renting:
         }
 
 
+# Somebody who says nothing of it.
+USUALLY: Final = Renting.of(Constraints())
+
+
 def asking_h(request: Constraints, at_once: Floats, count: Integers) -> Floats:
     """Return the wait for what a new account has to ask for [h].
 

@@ -164,6 +164,8 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         told = pieces.direct_cost_text(record) if key == "cost_usd" else ""
         if told:
             lines += wrapped(_row("  learned", told), width, indent=" " * _INDENT)
+    if record["training_time_h"] is None:
+        lines += _rate(record, width)
     if record["completion"] != "on-demand":
         lines.append(_row("completion", _completion(record)))
     if record["extrapolating"]:
@@ -177,6 +179,14 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         said = f"{fact['what']}: {fact['value']}" + (f" ({fact['note']})" if fact["note"] else "")
         lines += wrapped(said, width, first=f"  {fact['source']:11}", indent=" " * 13)
     return "\n".join(lines)
+
+
+def _rate(record: Record, width: int) -> list[str]:
+    """Say what a million tokens or samples cost where nobody said how long the job is."""
+    prices = record.get("usd_per_million") or {}
+    lines = [_row(f"USD/M {name}", _money(usd)) for name, usd in prices.items()]
+    asked = "The length of the job was not given: add --tokens or --total-steps for its time"
+    return [*lines, *wrapped(f"{asked}{' and cost' if prices else ''}.", width)]
 
 
 def _effects(effects: Mapping[str, Mapping[str, float]], width: int) -> list[str]:

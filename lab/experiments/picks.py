@@ -43,21 +43,19 @@ import numpy as np
 from advisor import api, data, recommend
 from advisor.answer import Candidate, Recommendation
 from advisor.ask import Question
-from advisor.ask.requests import EFFORT_H
 from advisor.catalogue import Catalogue, OfferFilter, parse_gpus
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.lab import frame
 from advisor.lab.experiments import zoo
 from advisor.rank import recommend as rank
-from advisor.rank.renting import Renting
+from advisor.rank.renting import USUALLY
 from advisor.words.recommendation import SCREEN_LINES, text
 
 SCRIPTS: Final = 20
 COLUMNS: Final = 80
 TENTH: Final = 0.1
 TEN_MINUTES_H: Final = 1 / 6
-RENTING: Final = Renting(effort_h=EFFORT_H)  # as it is without --effort
 ERROR_SD: Final = 0.2
 DRAWS: Final = 400
 EARNEST_STEPS: Final = 1_000_000
@@ -175,7 +173,7 @@ def _waited(one: Candidate, time_h: float) -> float:
     """Return the wait that picks judge by [h]; that for this machine takes no work."""
     parts = one.configuration.parts
     machines = sum(0 if offer.pricing == "own" else count for offer, count in parts)
-    return float(RENTING.judged_h("best_value", time_h, machines, one.request_h))
+    return float(USUALLY.judged_h("best_value", time_h, machines, one.request_h))
 
 
 def _regrets(

@@ -11,7 +11,7 @@ from advisor.answer import Candidate, Fact
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
-from advisor.jobs import Job, setup_words
+from advisor.jobs import NO_LENGTH, Job, setup_words
 from advisor.machines import model_day, sheet_sources
 from advisor.planners.core import GIB, Device, Work
 from advisor.planners.layouts import SearchSpace
@@ -41,10 +41,11 @@ class StepFacts:
         each = f"steps of {self.job.global_batch} samples"
         if program is not None and program.unit:
             each = f"{program.unit}s of {program.kind}"
-        yield Fact(
-            what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
-            note=self.job.total_source,
-        )  # fmt: skip
+        if self.job.total_source != NO_LENGTH:
+            yield Fact(
+                what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
+                note=self.job.total_source,
+            )  # fmt: skip
         if self.device is not None and self.job.work is not None:
             yield from self._looked_up(self.device, self.job.work)
             yield from self._computed(self.job.work)
