@@ -193,6 +193,11 @@ MUTANTS ?= 12
 mutants: $(VENV)/.testing
 	$(RUN)/python -m advisor.lab.speed.mutants --mutants $(MUTANTS) --seconds 110 --at-least 0.25
 
+# A nightly run: ten million inputs take hours. pip install atheris, and it looks for new lines.
+INPUTS ?= 500000
+fuzz: $(VENV)/.testing
+	$(RUN)/python -m advisor.lab.speed.fuzz --inputs $(INPUTS) --corpus build/fuzz
+
 models: $(VENV)/.installed
 	$(RUN)/advisor train check
 
@@ -215,6 +220,7 @@ models: $(VENV)/.installed
 ## accuracy: run every protocol; fail where a figure is worse than is stored
 ## accuracy-quick: the same without the protocols of minutes
 ## mutants: small faults, and which of them no test notices: make mutants [MUTANTS=200]
+## fuzz: hostile input for every reader: make fuzz [INPUTS=500000]
 ## figures: write the documentation's tables from the stored figures
 ## models: fit the shipped models again and say which come out different
 ## lock: take the newest versions of everything into .ci/lock.txt
@@ -225,4 +231,4 @@ models: $(VENV)/.installed
 help:
 	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
 
-.PHONY: lock sbom audit help size docs docs-serve release accuracy accuracy-quick figures mutants models
+.PHONY: lock sbom audit help size docs docs-serve release accuracy accuracy-quick figures mutants fuzz models
