@@ -1,7 +1,7 @@
 """Runs that ``advisor collect`` made: full runs under limits, joined with their partial runs.
 
 ``runs.jsonl.gz`` as packed, or the collector's journal ``runs.jsonl`` (schema ``minicloud/1``, see
-``docs/dataset.md``). Of a run's attempts the least disturbed counts. The partial run of a job on
+``datasets/runs/README.md``). Of a run's attempts the least disturbed counts. The partial run of a job on
 the anchor, the nearest in time where there are several, is the anchor of each of its full runs:
 its mean step times all steps of one worker;
 where the job was also tried as 1 master + 2 workers, those series and that step go with it. A
