@@ -236,7 +236,7 @@ def availability(
     ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
-    """Choose nodes of a shared cluster by their recorded free shares.
+    """Choose nodes of a shared cluster by their free shares.
 
     All workers wait for the slowest node. Several ways of choosing, one of them learned from the
     record, are tried on parts of the record that were left out; the one whose jobs were fastest

@@ -36,7 +36,7 @@ def command(
     plan: Annotated[
         str,
         typer.Option(
-            help="seconds (many small jobs), or minutes (jobs of a minute or more on one core, of "
+            help="Plan: seconds (many small jobs), or minutes (jobs of a minute or more on one core, of "
             "which a partial run sees at most 5 %)."
         ),
     ] = "seconds",
