@@ -36,8 +36,8 @@ def command(
     plan: Annotated[
         str,
         typer.Option(
-            help="Plan: seconds (many small jobs), or minutes (jobs of a minute or more on one core, of "
-            "which a partial run sees at most 5 %)."
+            help="Plan: seconds (many small jobs), or minutes (jobs of a minute or more on one "
+            "core, of which a partial run sees at most 5 %)."
         ),
     ] = "seconds",
     cap_s: Annotated[
