@@ -304,8 +304,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "gain": ("least_gain_fraction", SHARE, "Show a row only if it is faster or cheaper "
              "than the others by this much; 0% shows every row that nothing beats (default: "
              "10%)."),
-    "here_price": ("here_usd_per_h", POWER_PRICE, "Cost of this machine per hour, in USD: "
-                   "0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
+    "here_price": ("here_usd_per_h", POWER_PRICE, "What an hour of this machine costs you, "
+                   "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
     "top": ("top", whole(), "Maximum number of candidates to show (default: 10).",
             ("--top", "-n")),
     "probes": ("with_probes", FLAG, "Suggest the short real run that would help most "
