@@ -135,6 +135,7 @@ $(VENV)/.documenting: $(VENV)/.installed
 docs: $(VENV)/.documenting
 	$(RUN)/python docs/tools/cli_reference.py
 	$(RUN)/python docs/tools/house.py
+	$(RUN)/python docs/tools/launch_rules.py
 	$(RUN)/python docs/tools/figures.py --check
 	$(RUN)/python docs/tools/words.py --check
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict

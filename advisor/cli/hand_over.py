@@ -54,7 +54,7 @@ def gate(
     sbatch_arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- SBATCH-ARGS]...",
+            metavar="[-- SBATCH-ARGS...]",
             help="With --sbatch: the arguments of sbatch.",
             show_default=False,
         ),
@@ -95,11 +95,11 @@ def gate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Judge machines before they are submitted: whether they hold the job and keep its limits.
+    """Judge a submission: whether the job fits its machines and keeps its limits.
 
-    Exit code 0 means that the submission passes, 3 that it is refused; what would do is shown.
-    A SkyPilot task says which job it is in its envs (ADVISOR_RUN: NAME), a batch script in a line
-    `#ADVISOR run=NAME`.
+    Exit code 0 means that the submission passes. Exit code 3 means that it is refused, and shows
+    what would pass. A SkyPilot task names its job in its envs (ADVISOR_RUN: NAME), a batch script
+    in a line `#ADVISOR run=NAME`.
     """
     wanted = [on is not None, skypilot is not None, sbatch, slurm_options is not None]
     if sum(wanted) != 1:
