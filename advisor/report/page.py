@@ -15,8 +15,8 @@ For ``advisor ui``: ``page(data, live=..., panel=..., scripts=..., styles=...)``
 In the browser, ``window.advisorReport`` has
 
 - ``data``: what is shown now; ``live``;
-- ``draw(data)``: show another answer in place of it (same form: ``page_data``); ``complete(data)``:
-  add what would change it to the answer that is shown;
+- ``draw(data)``: show another answer in place of it (same form: ``page_data``);
+- ``complete(data)``: add what would change it to the answer that is shown;
 - ``select(key)``: show a candidate: ``"1"``, ``"here"``; ``selected``: its key;
 - ``element(tag, attributes, ...children)``: makes a node; texts stay texts;
 - ``candidateCard(key)``: a node with a candidate's machines, time and cost.

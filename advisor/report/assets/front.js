@@ -222,7 +222,7 @@ function point(plot, row, colour, form) {
     isChosen && svg("circle", { class: "ring", cx: x, cy: y, r: 12 }),
     shape(form, x, y, 6, { fill: colour }),
     svg("circle", { class: "band", cx: x, cy: y, r: 13 }), // large enough for a finger
-    svg("text", { x: x + 9, y: y - 8 }, row.rank ? `#${row.rank}` : "here"));
+    svg("text", x > plot.box.right - 36 ? { x: x - 9, y: y - 8, "text-anchor": "end" } : { x: x + 9, y: y - 8 }, row.rank ? `#${row.rank}` : "here"));
 }
 
 function whisker(low, high, at, isUpright) {

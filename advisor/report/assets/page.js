@@ -37,10 +37,11 @@ function drawReport(data) {
   document.dispatchEvent(new CustomEvent("advisor:drawn"));
 }
 
-// The same answer with what would change it: all else stays as it is read.
+// The same answer with what would change it and where numbers are from: all else stays as it is.
 function complete(data) {
   report.data = data;
   report.isWaiting = false;
+  drawCandidate();
   drawChanges();
 }
 

@@ -143,10 +143,12 @@
 
   function remember() {
     const asked = question.values();
-    const state = { ...(JSON.stringify(asked) !== started && { q: asked }),
+    // A team's address holds the whole question, so that whoever it is sent to sees the same answer.
+    const query = live.is_shared && now.asked.query ? `?${now.asked.query}` : "";
+    const state = { ...(!live.is_shared && JSON.stringify(asked) !== started && { q: asked }),
       ...(pin && { p: pin.asked.answers }), ...(compare.chosen() && { c: compare.chosen() }) };
     const text = Object.keys(state).length ? `#${encodeURIComponent(JSON.stringify(state))}` : "";
-    history.replaceState(null, "", location.pathname + text);
+    history.replaceState(null, "", location.pathname + query + text);
   }
 
   function remembered() {
@@ -204,7 +206,7 @@
 
   function start() {
     const state = remembered() || {};
-    history.replaceState(null, "", location.pathname + location.hash); // without the token
+    if (!live.is_shared) history.replaceState(null, "", location.pathname + location.hash); // without the token
     document.documentElement.dataset.app = "true";
     build();
     question.show(live.asked.answers);
