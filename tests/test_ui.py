@@ -26,7 +26,7 @@ from advisor.cli.options import CONSTRAINTS, LAYOUT, SETUP
 from advisor.cli.program import app, load_verb
 from advisor.errors import UsageError
 from advisor.ui import controls, live_report
-from advisor.ui.desk import BusyError, Desk, SupersededError, in_thread
+from advisor.ui.desk import Desk, SupersededError, in_thread
 from advisor.ui.live_report import LiveReport
 
 

@@ -7,7 +7,8 @@ then, so these limits hold for everybody:
 =====================  ======================================================================
 headers                ``HEADERS_S`` from the connection, or from the last reply
 a request and reply    ``EXCHANGE_S`` in all: the queue, the answer and the reading of it
-idle connections       ``MOST_IDLE``; for one more, the one that has been idle longest is closed
+idle connections       ``MOST_IDLE``; for one more, those idle longest are closed, of those that
+                       have been idle for ``GRACE_S``
 =====================  ======================================================================
 
 A body's limit is ``replies.BODY_S``.
@@ -26,6 +27,8 @@ EXCHANGE_S: Final = 300.0  # as long as the longest queue and a slow line take [
 # Above this many connections without a request the longest idle is closed. A page keeps at most
 # six open to one server, so it is what some eighty pages can hold.
 MOST_IDLE: Final = 512
+# Whoever has just connected is about to ask: very many at once are no reason to close any. [s]
+GRACE_S: Final = 1.0
 _TOO_SLOW: Final = (
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
@@ -34,8 +37,10 @@ _TOO_SLOW: Final = (
 class PatientProtocol(H11Protocol):
     """A connection with limits to how long it waits; ``protocol`` makes those of one server."""
 
-    idle: ClassVar[OrderedDict[PatientProtocol, None]]  # of the server, the longest idle first
+    # of the server, since when, the longest idle first
+    idle: ClassVar[OrderedDict[PatientProtocol, float]]
     headers_s: ClassVar[float]
+    grace_s: ClassVar[float]
     most_idle: ClassVar[int]
 
     def __init__(self, *given: Any, **options: Any) -> None:
@@ -81,9 +86,15 @@ class PatientProtocol(H11Protocol):
             return
         self._limit = self.loop.call_later(self.headers_s if is_idle else EXCHANGE_S, self._end)
         if is_idle:
-            self.idle[self] = None
-            if len(self.idle) > self.most_idle:
-                next(iter(self.idle)).abandon()
+            self.idle[self] = self.loop.time()
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self.idle) > self.most_idle:
+            longest, since = next(iter(self.idle.items()))
+            if self.loop.time() - since < self.grace_s:
+                return
+            longest.abandon()
 
     def _end(self) -> None:
         if self._is_idle and self._has_begun:
@@ -98,7 +109,10 @@ class PatientProtocol(H11Protocol):
         self.transport.abort()
 
 
-def protocol(*, headers_s: float = HEADERS_S, most_idle: int = MOST_IDLE) -> type[PatientProtocol]:
+def protocol(
+    *, headers_s: float = HEADERS_S, grace_s: float = GRACE_S, most_idle: int = MOST_IDLE
+) -> type[PatientProtocol]:
     """Return the class of one server's connections."""
-    own = {"idle": OrderedDict(), "headers_s": headers_s, "most_idle": most_idle}
+    own = {"idle": OrderedDict(), "headers_s": headers_s, "grace_s": grace_s,
+           "most_idle": most_idle}  # fmt: skip
     return type("Connection", (PatientProtocol,), own)

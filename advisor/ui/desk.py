@@ -27,9 +27,10 @@ T = TypeVar("T")
 # Answers kept, of some 30 to 200 kB each, and slots that are told apart.
 _KEPT: Final = 256
 _SLOTS: Final = 1024
-# Questions that may wait for their turn. With two processes and 5 s a question the last of them
-# is answered within a minute and a half, which is as long as proxies commonly wait.
+# Questions that may wait for their turn, where they are expected to be answered in time.
 MOST_WAITING: Final = 32
+# Proxies commonly give up after a minute (nginx's proxy_read_timeout). [s]
+LONGEST_WAIT_S: Final = 45.0
 _FIRST_GUESS_S: Final = 5.0  # what an answer takes, until one was given [s]
 
 
@@ -85,6 +86,7 @@ class Desk:
         self._kept: OrderedDict[tuple[str, bool], bytes] = OrderedDict()
         self._works: dict[tuple[str, bool], _Work] = {}
         self._usual_s = _FIRST_GUESS_S
+        self._others = 0  # that wait for a turn of theirs
 
     async def ask(self, slot: str, question: Question, *, is_whole: bool) -> bytes:
         """Return the answer as JSON.
@@ -116,35 +118,60 @@ class Desk:
         key = json.dumps(question.to_record(), sort_keys=True)
         _put(self._kept, (key, is_whole), found, _KEPT)
 
-    async def turn(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns, once it is its turn, run in a thread.
+    async def turn(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``call`` returns, once it is its turn.
 
         Raises BusyError if too many wait; Exception: what ``call`` raises.
         """
         self._check_room()
-        async with self._turns:
-            return await in_thread(call)
+        self._others += 1
+        try:
+            await self._wait()
+        finally:
+            self._others -= 1
+        try:
+            return await call()
+        finally:
+            self._turns.release()
 
     def _check_room(self) -> None:
-        waiting = sum(
-            1 for one in self._works.values() if not one.is_begun and self._is_wanted(one)
-        )
-        if waiting >= self._most_waiting:
-            rounds = (waiting + self._at_once) / self._at_once
-            raise BusyError(max(math.ceil(rounds * self._usual_s), 1))
+        waiting = self._waiting()
+        in_time = max(int(self._at_once * LONGEST_WAIT_S / self._usual_s), 1)
+        if waiting >= min(self._most_waiting, in_time):
+            raise BusyError(self._expected_s(waiting))
+
+    def _waiting(self) -> int:
+        works = self._works.values()
+        return self._others + sum(1 for one in works if not one.is_begun and self._is_wanted(one))
+
+    def _expected_s(self, waiting: int) -> int:
+        """Return when who comes now and finds so many waiting would be answered, in seconds."""
+        rounds = math.ceil((waiting + 1) / self._at_once)
+        return max(math.ceil(rounds * self._usual_s), 1)
 
     def _is_wanted(self, work: _Work) -> bool:
         return any(not slot or self._newest.get(slot) is ticket for slot, ticket in work.asked)
 
+    async def _wait(self) -> None:
+        """Wait for a turn, which the caller gives back."""
+        try:
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise BusyError(self._expected_s(self._waiting())) from None
+
     async def _work(self, key: tuple[str, bool], question: Question, work: _Work) -> bytes:
         try:
-            async with self._turns:
+            await self._wait()
+            try:
                 if not self._is_wanted(work):
                     raise SupersededError("a newer question came first")
                 work.is_begun = True
                 begun = time.monotonic()
                 found = await self._answer(question, key[1])
                 self._usual_s += 0.2 * (time.monotonic() - begun - self._usual_s)
+            finally:
+                self._turns.release()
             _put(self._kept, key, found, _KEPT)
             return found
         finally:

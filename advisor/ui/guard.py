@@ -162,8 +162,8 @@ class Guard:
         if not origins:
             return self._keys.is_shared or method in ("GET", "HEAD")
         # What proxies do to Host differs: they keep it, or name this server's address.
-        own = {f"http://{headers['host']}", self._keys.origin} - {""}
-        return len(origins) == 1 and origins[0] in own
+        here = "" if self._is_proxy_host(headers) else f"http://{headers['host']}"
+        return len(origins) == 1 and origins[0] in {here, self._keys.origin} - {""}
 
     def _has_token(self, request: Request) -> bool:
         """Whether the first page is asked for, with the token."""

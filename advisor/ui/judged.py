@@ -50,8 +50,10 @@ def judged(
     if kinds == ["on"]:
         return judge(lambda _: _machines(question, text, body), question, predictor=predictor)
 
+    known = _partitions(body)
+
     def read(catalogue: Catalogue) -> Submission:
-        found = read_task(text, catalogue) if kinds == ["skypilot"] else _script(text, body)
+        found = read_task(text, catalogue) if kinds == ["skypilot"] else _script(text, known)
         admitted(dict(found.said))
         return found
 
@@ -81,11 +83,14 @@ def _machines(question: Question, on: str, body: Mapping[str, Any]) -> Submissio
     return Submission(asked=(asked,))
 
 
-def _script(text: str, body: Mapping[str, Any]) -> Submission:
+def _partitions(body: Mapping[str, Any]) -> dict[str, str]:
     given = body.get("partitions", {})
     if not isinstance(given, dict) or not all(isinstance(one, str) for one in given.values()):
         raise UsageError(
             "partitions: this is no object of texts", hint='{"gpu": "8xA100-80GB:nvlink@200Gbps"}'
         )
-    known = parse_partitions([f"{name}={machine}" for name, machine in given.items()])
-    return replace(read_submission(directives(text), {}, known), said=from_script(text))
+    return parse_partitions([f"{name}={machine}" for name, machine in given.items()])
+
+
+def _script(text: str, partitions: Mapping[str, str]) -> Submission:
+    return replace(read_submission(directives(text), {}, partitions), said=from_script(text))

@@ -26,7 +26,7 @@ from advisor.ui.guard import Guard, Keys
 from advisor.ui.live_report import LiveReport
 from advisor.ui.openapi import document
 from advisor.ui.replies import Refusal, read_object, refusal, refused, unreadable
-from advisor.ui.workers import Workers
+from advisor.ui.workers import InThread, Workers
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LONGEST_SLOT: Final = 64
@@ -67,21 +67,10 @@ class _Handlers:
 
     def __init__(self, live: LiveReport, workers: Workers | None, most_waiting: int) -> None:
         self._live = live
-        self._workers = workers
+        self._computer = computer = workers or InThread(live)
         self._pages: OrderedDict[bytes, str] = OrderedDict()
-
-        async def in_this_process(question: Question, is_whole: bool) -> bytes:
-            return await in_thread(lambda: live.reply(question, is_whole))
-
-        self._desk = (
-            Desk(in_this_process, most_waiting=most_waiting)
-            if workers is None
-            else Desk(workers.reply, at_once=workers.count, most_waiting=most_waiting)
-        )
-        first = (
-            live.reply(live.question, False) if workers is None else workers.first(live.question)
-        )
-        self._desk.keep(live.question, first, is_whole=False)
+        self._desk = Desk(computer.reply, at_once=computer.count, most_waiting=most_waiting)
+        self._desk.keep(live.question, computer.first(live.question), is_whole=False)
 
     async def page(self, request: Request) -> Response:
         """Show the page, with the answer to the question of its address.
@@ -115,12 +104,7 @@ class _Handlers:
         body = await read_object(request)
         question = await self._changed(body.get("question"))
         found = await self._desk.ask(f"{_slot(body)} export", question, is_whole=False)
-        if self._workers is not None:
-            return _json(await self._workers.export(question, found, body))
-        record = json.loads(found)["data"]["answer"]
-        return JSONResponse(
-            await self._desk.turn(lambda: self._live.export(question, record, body))
-        )
+        return _json(await self._desk.turn(lambda: self._computer.export(question, found, body)))
 
     async def recommend(self, request: Request) -> Response:
         """Answer a question as `advisor recommend --json` does.
@@ -148,9 +132,7 @@ class _Handlers:
         """
         body = await _body(request, "on", "count")
         question = await self._changed(body["question"])
-        if self._workers is not None:
-            return _json(await self._workers.judge(question, body))
-        return JSONResponse(await self._desk.turn(lambda: self._live.judge(question, body)))
+        return _json(await self._desk.turn(lambda: self._computer.judge(question, body)))
 
     async def runs(self, _: Request) -> Response:
         """List the runs of the store.

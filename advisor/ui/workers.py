@@ -1,7 +1,8 @@
-"""Processes that answer questions beside each other, each with a catalogue and models of its own.
+"""Who answers questions: a thread, or processes beside each other.
 
-An answer is Python and numpy and holds the interpreter's lock: threads would only take turns. The
-pool is joblib's (loky): it starts fresh processes, and a new pool where one was killed.
+Each process has a catalogue and models of its own: an answer is Python and numpy and holds the
+interpreter's lock, so that threads would only take turns. The pool is joblib's (loky): it starts
+fresh processes, and a new pool where one was killed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,41 @@ from typing import Any, Final
 
 from advisor.ask import Question
 from advisor.errors import AdvisorError, UsageError
+from advisor.ui.desk import in_thread
 from advisor.ui.live_report import LiveReport
 from advisor.ui.replies import Refusal, RefusedError, refusal
 
 # No question of the catalogue takes as long; one that does is given up. [s]
 LONGEST_S: Final = 120.0
 _live: LiveReport | None = None  # of a worker
+
+
+class InThread:
+    """Answers as ``LiveReport`` gives them, in a thread of this process, one at a time."""
+
+    count = 1
+
+    def __init__(self, live: LiveReport) -> None:
+        self._live = live
+
+    def first(self, question: Question) -> bytes:
+        """Return the answer with which the server starts.
+
+        Raises AdvisorError, PlanningError as ``LiveReport.reply``.
+        """
+        return self._live.reply(question, False)
+
+    async def reply(self, question: Question, is_whole: bool) -> bytes:
+        """Return the answer as JSON; raises what ``LiveReport.reply`` does."""
+        return await in_thread(lambda: self._live.reply(question, is_whole))
+
+    async def export(self, question: Question, reply: bytes, body: dict[str, Any]) -> bytes:
+        """Return what ``LiveReport.export`` gives, as JSON; raises what that does."""
+        return await in_thread(lambda: _export(self._live, question.to_record(), reply, body))
+
+    async def judge(self, question: Question, body: dict[str, Any]) -> bytes:
+        """Return what ``LiveReport.judge`` gives, as JSON; raises what that does."""
+        return await in_thread(lambda: _judge(self._live, question.to_record(), body))
 
 
 class Workers:
