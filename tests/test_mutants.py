@@ -83,8 +83,10 @@ def test_a_warm_process_sees_a_change_wherever_it_stands_and_nothing_of_the_last
 ) -> None:
     """Bodies, nested functions, methods, defaults, calls kept at import; the file comes back."""
     code = (
-        "import functools\n\n\ndef f(a, b=2):\n    inner = lambda: a * b\n    return inner() + 3\n\n\n"
-        "class C:\n    @functools.cache\n    def m(self):\n        return 7\n\n\nKEPT = C()\nKEPT.m()\n"
+        "import functools\n\n\n"
+        "def f(a, b=2):\n    inner = lambda: a * b\n    return inner() + 3\n\n\n"
+        "class C:\n    @functools.cache\n    def m(self):\n        return 7\n\n\n"
+        "KEPT = C()\nKEPT.m()\n"
     )
     (tmp_path / "thing.py").write_text(code)
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
@@ -109,5 +111,5 @@ def test_a_warm_process_sees_a_change_wherever_it_stands_and_nothing_of_the_last
         input="".join(json.dumps(one) + "\n" for one in asked), capture_output=True, text=True,
     )  # fmt: skip
     codes = [json.loads(line)[0] for line in done.stdout.splitlines()[1:]]
-    assert codes == [1, 1, 0, 1, 0] + [0, 0, 1, 0, 0] + [1, 1, 0, 1, 0]
+    assert codes == [*(1, 1, 0, 1, 0), *(0, 0, 1, 0, 0), *(1, 1, 0, 1, 0)]
     assert (tmp_path / "thing.py").read_text() == code

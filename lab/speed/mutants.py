@@ -233,6 +233,7 @@ def _warm(tree: Path) -> subprocess.Popen[str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
     }
+    given.pop("PYTHONDONTWRITEBYTECODE", None)  # every fork would compile its tests again
     started = subprocess.Popen(
         [sys.executable, "-m", "advisor.lab.speed.warm_tests"], cwd=tree, env=given,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -81,6 +81,7 @@ class Warm:
     def __init__(self, tree: Path) -> None:
         self.tree = tree.resolve()
         self.said = self.tree / "said.txt"
+        self.at_s = int(time.time())
         with contextlib.redirect_stdout(io.StringIO()):
             pytest.main(["--collect-only", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"])
         self._forget("tests/")
@@ -101,12 +102,14 @@ class Warm:
         changed = kept[: order["start"]] + order["after"].encode() + kept[order["end"] :]
         if changed != kept:
             path.write_bytes(changed)
+            # Compiled files are told by a second and a size: no order may find another's.
+            self.at_s += 1
+            os.utime(path, (self.at_s, self.at_s))
         try:
             return self._forked(path, kept, changed, order["tests"], order["limit_s"])
         finally:
             if changed != kept:
                 path.write_bytes(kept)
-                # Compiled files are told by a second and a size: neither run may find the other's.
                 os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def _forked(
