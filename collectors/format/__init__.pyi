@@ -13,6 +13,7 @@ from .event_facts import Told as Told
 from .event_facts import gradient_norms as gradient_norms
 from .event_facts import limits_of as limits_of
 from .event_facts import on_accelerators as on_accelerators
+from .event_facts import on_processors as on_processors
 from .event_facts import rehearsed_of as rehearsed_of
 from .event_facts import routing_of as routing_of
 from .event_facts import saves_of as saves_of

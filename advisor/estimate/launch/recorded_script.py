@@ -73,7 +73,8 @@ _LAUNCHERS = frozenset({
 class Script:
     """A recorded script: its command line, the units of its model, and what it computes in.
 
-    ``told`` is what it was told of devices, and what spreads its model.
+    ``told`` is what it was told of devices, and what spreads its model. ``parts`` is empty where
+    the names of the model's modules are not known.
     """
 
     command: tuple[str, ...]
@@ -255,6 +256,8 @@ def _mesh(layout: Layout) -> str:
 
 
 def _recomputed(parts: Sequence[Unit], *, is_stage: bool = False) -> str:
+    if not parts:
+        return "# recompute every layer: model.gradient_checkpointing_enable(), or as yours says\n"
     blocks = [u for u in parts if u.is_block] or parts
     names = listed([module_name(u.name) for u in blocks])
     found = f"[model.get_submodule(name) for name in {names}]"
@@ -283,6 +286,9 @@ def _fully_sharded(parts: Sequence[Unit], layout: Layout) -> str:
         f"for name in {listed(names)}:",
         f"    fully_shard(model.get_submodule(name){options})",
     ]
+    if not parts:
+        names = ["layer"]
+        lines = [f"for layer in layers:  # the model's own\n    fully_shard(layer{options})"]
     return f"from torch.distributed.fsdp import {', '.join(imports)}\n\n" + "\n".join(
         [*(lines if names else []), f"fully_shard(model{options})\n"]
     )
