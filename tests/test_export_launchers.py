@@ -144,10 +144,8 @@ def test_the_scripts_arguments_arrive_through_every_launcher(
 
 def _without_a_cluster(program: str) -> str:
     """Stand-ins for Slurm's commands, and the arguments of a script's first machine."""
-    return (
-        f"export -f {program}\nset -- first 0\n"
-        'cp() { :; }\nsrun() { shift; "$@"; }\nscontrol() { echo first; }\nSLURM_JOB_NODELIST=x\n'
-    )
+    nothing = "cp() { :; }\npython() { :; }\nscontrol() { echo first; }\nSLURM_JOB_NODELIST=x\n"
+    return f'export -f {program}\nset -- first 0\n{nothing}srun() {{ shift; "$@"; }}\n'
 
 
 def test_accelerates_file_says_the_layout(

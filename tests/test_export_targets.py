@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -267,10 +268,19 @@ def test_a_launcher_of_the_recording_gives_way_to_the_layouts(record: dict[str, 
     assert "MASTER_ADDR=10.0.0.1" in made.shell("10.0.0.1")
 
 
-def test_a_hidden_argument_is_said_to_be_missing(record: dict[str, Any]) -> None:
-    pick = read_pick(row_on(record, "aws"))
-    made = launch_of(pick, None, recording_of(["python", "train.py", "--token", "REDACTED"]))
-    assert any("REDACTED" in note for note in made.notes)
+def test_what_the_recording_does_not_keep_comes_from_a_variable(record: dict[str, Any]) -> None:
+    """It reaches the script as it is set, and without it nothing starts."""
+    hashed = ["hidden:0123456789", "hidden:abcdefabcd"]
+    one = row_on(record, "aws")
+    one["front"][0]["layout"]["dp"] = 1
+    recorded = ["python", "train.py", "--path", hashed[0], f"--id={hashed[1]}", hashed[0]]
+    made = export_to(one, "skypilot", recording=recording_of(recorded))
+    assert any("ARG_PATH, ARG_ID" in note for note in made.notes)
+    text = shell_of(made)
+    given = "ARG_PATH='a b'\nARG_ID='$x'\n"
+    assert started_with("python", given + text) == ["train.py", "--path", "a b", "--id=$x", "a b"]
+    with pytest.raises(subprocess.CalledProcessError):
+        started_with("python", text)
 
 
 def test_written_files_lie_beside_one_another(record: dict[str, Any], tmp_path: Any) -> None:

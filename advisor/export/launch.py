@@ -8,6 +8,7 @@ machines get a copy of. A script that is only named gets no arguments but its ow
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors.errors import shell_line
-from advisor.collectors.format import Recording, on_accelerators, on_processors
-from advisor.collectors.hooks.redaction import HIDDEN
+from advisor.collectors.format import HASHED, Recording, on_accelerators, on_processors
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import SPACE, Predictor, commands, script_words, torchrun
 from advisor.export.pick import HERE, Pick
@@ -181,6 +181,7 @@ def launch_of(
         notes = (*notes, "the layout's own arguments are left out: name the job to have them")
     if is_described and not is_trainer:
         notes = (*notes, _described_note(pick))
+    text = _with_variables(text, words)
     return Launch(
         text=text, words=tuple(words), folder=folder, files=files, nodes=pick.nodes,
         per_node=per_node, is_placeholder=is_placeholder, is_trainer=is_trainer, notes=notes,
@@ -213,7 +214,10 @@ def _laid_out(
             f"row {pick.rank} has no command: {'; '.join(reasons)}",
             hint="export another row, or fix the layout: --tp 1 --pp 1",
         )
-    return found[0].text, dict(found[0].files)
+    text = found[0].text
+    if not is_own:  # the Trainer's command is said of any script
+        text = text.replace(f" {PLACEHOLDER} ", f" {shell_line(words)} ", 1)
+    return text, dict(found[0].files)
 
 
 def _framework(recording: Recording | None, text: str) -> str:
@@ -261,12 +265,42 @@ def _script(
     if not words:
         return (PLACEHOLDER,), folder, ()
     notes = []
-    if any(HIDDEN in word for word in words):
-        notes.append(f"an argument was hidden when it was recorded: replace {HIDDEN}")
+    variables = _variables(words)
+    if variables:
+        names = ", ".join(variables.values())
+        notes.append(
+            f"the recording does not keep every value: set {names} where the job runs, or give "
+            "--set script='NAME.py --its arguments'"
+        )
     words[0], folder = _relative(words[0], recording.folder)
     if folder != recording.folder:
         notes.append(f"the script was started in {recording.folder}, outside its own folder")
     return tuple(words), folder, tuple(notes)
+
+
+def _variables(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a shell that stand for values of which the recording has a hash.
+
+    >>> _variables(["train.py", "--data-dir", "hidden:0123456789", "--id=hidden:abcdefabcd"])
+    {'hidden:0123456789': 'ARG_DATA_DIR', 'hidden:abcdefabcd': 'ARG_ID'}
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for number, word in enumerate(words):
+        name = word if word.startswith("-") else name
+        option = word.partition("=")[0] if "=" in word else name
+        said = re.sub(r"\W+", "_", option.strip("-")).upper() or str(number)
+        for one in HASHED.findall(word):
+            taken = f"ARG_{said}" in found.values() and one not in found
+            found.setdefault(one, f"ARG_{said}_{number}" if taken else f"ARG_{said}")
+    return found
+
+
+def _with_variables(text: str, words: Sequence[str]) -> str:
+    """Return a command that takes from variables what the recording has only a hash of."""
+    for value, variable in _variables(words).items():
+        text = text.replace(value, f'"${{{variable}:?not recorded}}"')
+    return text
 
 
 def _relative(script: str, folder: str) -> tuple[str, str]:

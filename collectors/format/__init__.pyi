@@ -1,3 +1,7 @@
+from .command import HASHED as HASHED
+from .command import key_for_reading as key_for_reading
+from .command import store_key as store_key
+from .command import stored_command as stored_command
 from .contention import Corrected as Corrected
 from .contention import Curve as Curve
 from .contention import Stretch as Stretch

@@ -470,7 +470,7 @@ def _replaced(words: tuple[str, ...], others: tuple[str, ...]) -> Found:
 def _by_source(fact: dict[str, Any]) -> list[Found]:
     fixed = fact.get("fixed", [])
     if fixed:
-        places = ", ".join(f"{one['where']} ({one['text']})" for one in fixed[:3])
+        places = ", ".join(one["where"] for one in fixed[:3])
         return [("the script fixes the CPU", f'"cuda" in place of "cpu" at {places}', ())]
     if fact.get("files") and not fact.get("mentions"):
         change = 'move the model and every batch to the accelerator: .to("cuda")'
