@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from advisor.collectors.errors import shown
 from advisor.export.pick import Pick, Rented, rented
-from advisor.quantities import digits, hours_text, usd_text
+from advisor.quantities import digits, hours_text, percent_text, usd_text
 from advisor.words import cost_text, layout_words, time_text
 
 # What the catalogue says where a provider has one price for all its regions.
@@ -44,7 +44,7 @@ def answer_lines(pick: Pick) -> Iterator[str]:
     yield f"layout: {layout_words(pick.layout.to_record())}"
     yield f"price: {usd_text(pick.configuration.price_usd_per_h)} an hour"
     record = pick.to_record()
-    yield f"training time, {pick.training_time_h.coverage:.0%} interval: {time_text(record)}"
+    yield f"training time, {percent_text(pick.training_time_h.coverage)} interval: {time_text(record)}"
     yield f"cost: {cost_text(record)}"
     yield f"memory: {number(pick.memory_gib)} GiB on the fullest device"
     for other in pick.alternatives:
