@@ -44,7 +44,8 @@ def answer_lines(pick: Pick) -> Iterator[str]:
     yield f"layout: {layout_words(pick.layout.to_record())}"
     yield f"price: {usd_text(pick.configuration.price_usd_per_h)} an hour"
     record = pick.to_record()
-    yield f"training time, {percent_text(pick.training_time_h.coverage)} interval: {time_text(record)}"
+    coverage = percent_text(pick.training_time_h.coverage)
+    yield f"training time, {coverage} interval: {time_text(record)}"
     yield f"cost: {cost_text(record)}"
     yield f"memory: {number(pick.memory_gib)} GiB on the fullest device"
     for other in pick.alternatives:

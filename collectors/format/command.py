@@ -26,8 +26,9 @@ _OPTION: Final = re.compile(r"--?[A-Za-z][\w.-]{0,60}")
 _ASSIGNED: Final = re.compile(
     r"(?P<name>[-+~]{0,2}[A-Za-z_][\w./-]{0,60})=(?P<value>.*)", re.DOTALL
 )
-_SCRIPT: Final = re.compile(r"[\w./ +-]+\.(py|sh|ipynb)")
-_PROGRAM: Final = re.compile(r"[\w./ +-]+")
+# Names of files, odd ones too, and no addresses.
+_PROGRAM: Final = re.compile(r"[^:@?#=&%]+")
+_SCRIPT: Final = re.compile(r"[^:@?#=&%]+\.(py|sh|ipynb)")
 _MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _NAME_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NUMBER: Final = re.compile(
