@@ -121,11 +121,11 @@ def row_of(record: dict[str, Any], case: Case, target: str) -> dict[str, Any]:
         part |= {"instance_type": PROCESSORS[owner], "accelerator": None}
         part["accelerators_per_instance"] = 0.0
         row["front"][0]["alternatives"] = []
-    plain = {
+    plain: dict[str, Any] = {
         "zero_stage": 0, "shard_group": None, "micro_batch": 1, "accumulation_steps": 2,
         "recompute": "none", "offload": [],
     }  # fmt: skip
-    row["front"][0]["layout"] |= plain | case.layout
+    row["front"][0]["layout"] |= plain | dict(case.layout)
     row["front"][0]["layout"]["dp"] = devices // case.layout.get("tp", 1)
     return row
 

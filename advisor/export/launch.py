@@ -8,7 +8,6 @@ machines get a copy of. A script that is only named gets no arguments but its ow
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors.errors import shell_line
-from advisor.collectors.format import HASHED, Recording, on_accelerators, on_processors
+from advisor.collectors.format import Recording, on_accelerators, on_processors
 from advisor.errors import AdvisorError, UsageError
-from advisor.estimate import SPACE, Predictor, commands, script_words, torchrun
+from advisor.estimate import (
+    SPACE,
+    Predictor,
+    commands,
+    script_words,
+    torchrun,
+    variables_of,
+    with_variables,
+)
 from advisor.export.pick import HERE, Pick
 from advisor.jobs import Job
 from advisor.planners.core import Work
@@ -181,7 +188,7 @@ def launch_of(
         notes = (*notes, "the layout's own arguments are left out: name the job to have them")
     if is_described and not is_trainer:
         notes = (*notes, _described_note(pick))
-    text = _with_variables(text, words)
+    text = with_variables(text, words)
     return Launch(
         text=text, words=tuple(words), folder=folder, files=files, nodes=pick.nodes,
         per_node=per_node, is_placeholder=is_placeholder, is_trainer=is_trainer, notes=notes,
@@ -265,7 +272,7 @@ def _script(
     if not words:
         return (PLACEHOLDER,), folder, ()
     notes = []
-    variables = _variables(words)
+    variables = variables_of(words)
     if variables:
         names = ", ".join(variables.values())
         notes.append(
@@ -276,31 +283,6 @@ def _script(
     if folder != recording.folder:
         notes.append(f"the script was started in {recording.folder}, outside its own folder")
     return tuple(words), folder, tuple(notes)
-
-
-def _variables(words: Sequence[str]) -> dict[str, str]:
-    """Return the variables of a shell that stand for values of which the recording has a hash.
-
-    >>> _variables(["train.py", "--data-dir", "hidden:0123456789", "--id=hidden:abcdefabcd"])
-    {'hidden:0123456789': 'ARG_DATA_DIR', 'hidden:abcdefabcd': 'ARG_ID'}
-    """
-    found: dict[str, str] = {}
-    name = ""
-    for number, word in enumerate(words):
-        name = word if word.startswith("-") else name
-        option = word.partition("=")[0] if "=" in word else name
-        said = re.sub(r"\W+", "_", option.strip("-")).upper() or str(number)
-        for one in HASHED.findall(word):
-            taken = f"ARG_{said}" in found.values() and one not in found
-            found.setdefault(one, f"ARG_{said}_{number}" if taken else f"ARG_{said}")
-    return found
-
-
-def _with_variables(text: str, words: Sequence[str]) -> str:
-    """Return a command that takes from variables what the recording has only a hash of."""
-    for value, variable in _variables(words).items():
-        text = text.replace(value, f'"${{{variable}:?not recorded}}"')
-    return text
 
 
 def _relative(script: str, folder: str) -> tuple[str, str]:

@@ -1,4 +1,3 @@
-from .command import HASHED as HASHED
 from .command import key_for_reading as key_for_reading
 from .command import store_key as store_key
 from .command import stored_command as stored_command

@@ -18,7 +18,7 @@ from typing import Literal
 from advisor.answer import Command
 from advisor.collectors.errors import shell_line
 from advisor.collectors.format import Told
-from advisor.estimate.launch.launcher import torchrun
+from advisor.estimate.launch.launcher import torchrun, with_variables
 from advisor.estimate.launch.modules import listed, module_name, tensor_parallel_plan
 from advisor.estimate.launch.trainer import deepspeed_config, fsdp_config
 from advisor.planners.core import Layout, Precision
@@ -86,10 +86,13 @@ class Script:
 def script_of(command: Sequence[str]) -> str:
     """Return the recorded script with its arguments, without the interpreter.
 
+    A value that the recording has only a hash of comes from a variable.
+
     >>> script_of(["/usr/bin/python3.11", "train.py", "--epochs", "4"])
     'train.py --epochs 4'
     """
-    return shell_line(script_words(command)) or "train.py"
+    words = script_words(command)
+    return with_variables(shell_line(words), words) or "train.py"
 
 
 def script_words(command: Sequence[str]) -> list[str]:

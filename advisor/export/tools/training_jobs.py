@@ -351,7 +351,7 @@ VERTEX_TARGET: Final = Target(
             example="us-docker.pkg.dev/YOUR-PROJECT/training/image:latest",
             help="image that holds your script",
         ),
-        "folder": Blank(example="/workspace", help="folder of your script in the image"),
+        "folder": FOLDER,
     },
     providers=frozenset({"gcp"}),
 )
