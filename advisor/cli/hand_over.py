@@ -426,18 +426,55 @@ def ui(
     is_opened: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = True,
+    is_served: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Serve a team behind its own proxy, which signs people in: no token, questions "
+            "as addresses, answers as JSON, several at once.",
+        ),
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --serve: the address that the proxy gives the server, as "
+            "https://advisor.example.org.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="With --serve: processes that answer questions (default: one a core).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show the recommendation as a page in the browser, with controls for every constraint.
 
     The page is served on this machine's loopback address only, to whoever has the address that is
-    printed. Ctrl-C ends it.
+    printed; with --serve, to whoever the proxy in front of it lets through. Ctrl-C ends it.
     """
     from advisor.cli import simulate
-    from advisor.ui import Server, listening_socket
+    from advisor.ui import Keys, Server, listening_socket
 
     asked = with_run(question, recorded)
+    if not is_served and (url is not None or workers is not None):
+        name = "--workers" if url is None else "--url"
+        raise UsageError(f"{name} goes with --serve", hint="add --serve, or leave it out")
+    if is_served and asked.cluster.trace is not None:
+        raise UsageError(
+            "--cluster-trace does not apply to --serve", hint="ask `advisor recommend` with it"
+        )
+    keys = Keys.shared(url or "") if is_served else Keys()
+    processes = (workers or os.cpu_count() or 1) if is_served else 0
     with listening_socket(port) as listener:
         with waiting("reading the job and the catalogue"):
-            server = Server(asked, listener, beside=simulate.comparison)
+            server = Server(
+                asked, listener, beside=None if is_served else simulate.comparison, keys=keys,
+                processes=processes,
+            )  # fmt: skip
         typer.echo(server.address)
-        server.run(is_opened=is_opened)
+        server.run(is_opened=is_opened and not is_served)

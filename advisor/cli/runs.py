@@ -28,7 +28,7 @@ from advisor.cli.options import (
 )
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
-from advisor.quantities import seconds_text
+from advisor.quantities import percent_text, seconds_text
 from advisor.records import FORMATS
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _table(found: Sequence[Comparison]) -> list[str]:
                 f"{one.actual.count} x {one.actual.instance_type}",
                 f"{value} ({bounds})",
                 hours_text(one.time_h),
-                f"{one.error_fraction:+.0%}",
+                percent_text(one.error_fraction, signed=True),
                 "" if one.is_inside else "outside",
             )
         )
@@ -116,7 +116,7 @@ def _verdict(summary: Drift) -> list[str]:
     inside = summary.looked_at - summary.outside
     lines = [
         f"the last {summary.looked_at}: {inside} inside their interval, "
-        f"median error {summary.median_error:+.0%}"
+        f"median error {percent_text(summary.median_error, signed=True)}"
     ]
     return lines + warning(summary)
 
@@ -279,7 +279,7 @@ def _layout_text(found: StepComparison) -> str:
             f"{found.name} on {found.machines}: dp {layout.dp} x tp {layout.tp} x pp {layout.pp} "
             f"x cp {layout.cp}, micro-batch {layout.micro_batch}, recompute {layout.recompute}",
             f"step   predicted {digits(known.value)} s ({digits(known.low)}-{digits(known.high)}"
-            f"), took {digits(found.step_s)} s: {abs(error):.0%} "
+            f"), took {digits(found.step_s)} s: {percent_text(abs(error))} "
             f"{'over' if error > 0 else 'under'}, "
             f"{'inside' if found.is_inside else 'outside'} the interval",
             f"noted: the next estimates start from {runs}",
@@ -295,7 +295,7 @@ def _text(found: Comparison) -> str:
     lines = [
         f"{actual.count} x {actual.instance_type} ({actual.provider})",
         f"time   predicted {time} ({time_range}), took {hours_text(found.time_h)}: "
-        f"{abs(error):.0%} {'over' if error > 0 else 'under'}, "
+        f"{percent_text(abs(error))} {'over' if error > 0 else 'under'}, "
         f"{'inside' if found.is_inside else 'outside'} the interval",
     ]
     if actual.cost_usd is not None and found.predicted_usd is not None:
@@ -303,7 +303,7 @@ def _text(found: Comparison) -> str:
         off = found.predicted_usd.value / actual.cost_usd - 1.0
         lines.append(
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
-            f"{abs(off):.0%} {'over' if off > 0 else 'under'}"
+            f"{percent_text(abs(off))} {'over' if off > 0 else 'under'}"
         )
     lines.append(
         f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of this "
