@@ -368,6 +368,9 @@ _CLUSTER: Final = _entries("cluster", {
     "cluster": ("machines", TEXT, "Machines you have: '2x a2-highgpu-8g + 4x "
                 "g2-standard-48', '8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps', or a .json or .toml "
                 "file."),
+    "within": ("within_h", HOURS, "Time for which the machines of --cluster train: how many "
+               "tokens, samples and steps are finished in it; without a job, of models of "
+               "several sizes.", ("--for",)),
     "cluster_trace": ("trace", TEXT, "Compare with your shared cluster: its sacct, kubectl "
                       "or CSV export."),
     "cluster_policy": ("policy", TEXT, "Order in which your cluster starts jobs: fifo, "

@@ -290,6 +290,8 @@ class ClusterRequest:
     """Machines that are given: those of ``plan``, or the user's own shared cluster."""
 
     machines: str | None = None  # as ``machines.cluster`` reads them
+    # how long they train: asks what can be trained in that time [h]
+    within_h: float | None = None
     # what the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs
     trace: str | None = None
     policy: str = "fifo"

@@ -10,7 +10,7 @@ A new machine in place of another starts the program and brings in the data agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -259,6 +259,37 @@ def _finish_h(
     below = np.hypot(work_s * (1 - 1 / spread), start_s * (1 - 1 / start_spread))
     above = np.hypot(work_s * (spread - 1), start_s * (start_spread - 1))
     return np.stack([value - below, value, value + above], axis=1) / HOUR_S
+
+
+# Halvings of the bracket in which a number of steps is looked for: to one part in 10^12.
+_HALVINGS: Final = 45
+
+
+def of_length(job: Job, steps: float) -> Job:
+    """Return the job with as many steps, its epochs in proportion."""
+    return replace(job, total_steps=steps, epochs=job.epochs * steps / job.total_steps)
+
+
+def steps_within(job: Job, columns: TimeColumns, hours: float, coverage: float) -> Estimate:
+    """Return how many steps the only row's machines finish in ``hours``: the inverse of a finish.
+
+    The fewest are those of its longest finish; 0 where the machines are not ready by then.
+    """
+
+    def finish_h(steps: float, bound: int) -> float:
+        return float(on_demand(of_length(job, steps), columns, coverage).finish_h[0, bound])
+
+    def most(bound: int) -> float:
+        few, many = 0.0, 2.0 * hours * HOUR_S / float(columns.step_s[0])
+        while finish_h(many, bound) < hours:  # a low finish may be shorter than the steps alone
+            few, many = many, 2.0 * many
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (few + many)
+            few, many = (middle, many) if finish_h(middle, bound) <= hours else (few, middle)
+        return few if few > 1e-9 * many else 0.0
+
+    low, value, high = most(2), most(1), most(0)
+    return Estimate(value=value, low=min(low, value), high=max(high, value), coverage=coverage)
 
 
 def as_recorded_h(job: Job, columns: TimeColumns, coverage: float) -> Estimate:
