@@ -267,6 +267,9 @@ _JOB: Final = _entries("job", {
              "(default: what the loader was seen to read)."),
     "data_rate": ("data_bytes_per_s", RATE, "Fastest rate at which one machine can read "
                   "from where the data lies: 100MB/s."),
+    "checkpoint_rate": ("checkpoint_bytes_per_s", RATE, "Rate at which one machine writes a "
+                        "checkpoint: 5GB/s to local disks (default: a volume with throughput for "
+                        "a save a minute, 125 to 1,000 MiB/s)."),
     "results": ("result_bytes", BYTES, "Results to download at the end: 20GB (default: one "
                 "checkpoint)."),
     "boot": ("boot_h", WAIT, "Time a rented machine takes to boot and to pull its image: "

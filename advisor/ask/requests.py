@@ -58,6 +58,8 @@ class JobSpec:
     data_bytes: float | None = None
     # most that one machine gets from where the data lies [bytes/s]
     data_bytes_per_s: float | None = None
+    # at which one machine writes a checkpoint [bytes/s]
+    checkpoint_bytes_per_s: float | None = None
     result_bytes: float | None = None
     # what the ends of epochs take, as a share of the training steps
     validation_fraction: float | None = None

@@ -24,7 +24,7 @@ from advisor.catalogue import SHORTEST_BILL_H, Catalogue, OfferColumns, OtherPri
 from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.estimate.time_columns import TimeColumns
-from advisor.jobs import RUN_LOG_SD, VOLUME_BYTES_PER_S, Job
+from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.planners.core import GIB, HOUR_S
 from advisor.planners.goodput import CampaignLaw, expected_completion
 from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
@@ -414,11 +414,12 @@ def parts_h(
 
 
 def checkpoint_s(job: Job) -> float:
-    """Return the standstill of one save to a plain volume [s].
+    """Return the standstill of one save by one machine [s].
 
     Where one was seen it is no shorter than there: packing the state takes its time too.
     """
-    return max(job.state_bytes / VOLUME_BYTES_PER_S, job.checkpoint_s or 0.0)
+    alone_s = job.state_bytes / write_bytes_per_s(job.transfers, job.state_bytes)
+    return max(alone_s, job.checkpoint_s or 0.0)
 
 
 def save_of_rows_s(job: Job, columns: TimeColumns) -> Floats:
@@ -431,8 +432,9 @@ def save_of_rows_s(job: Job, columns: TimeColumns) -> Floats:
     ranks = np.where(columns.zero_stage > 0, columns.dp * parts.cp, 1)
     shards = np.asarray(parts.tp, float) * parts.pp * ranks
     writers = np.clip(np.ceil(columns.count * shards / columns.workers), 1, columns.count)
-    alone_s = job.state_bytes / VOLUME_BYTES_PER_S
-    return np.maximum(alone_s / writers, job.checkpoint_s or 0.0)
+    sizes, place = np.unique(job.state_bytes / writers, return_inverse=True)
+    alone_s = [size / write_bytes_per_s(job.transfers, size) for size in sizes.tolist()]
+    return np.maximum(np.asarray(alone_s)[place.ravel()], job.checkpoint_s or 0.0)
 
 
 def restart_s(columns: TimeColumns) -> Floats:
