@@ -25,7 +25,7 @@ from advisor.estimate import (
     job_of,
     machine_at_hand,
 )
-from advisor.jobs import Job, load_job, program_so_far
+from advisor.jobs import Job, check_length, load_job, program_so_far
 from advisor.quantities import QUANTILES, parse_rate
 from advisor.rank import recommend as rank
 
@@ -271,7 +271,10 @@ def ranked(
 
     ``recording`` is what was seen of it, ``with_changes`` asks what would change the answer;
     ``in_full`` is that of ``ranking.recommend``.
+
+    Raises UsageError if nobody said how long the job is.
     """
+    check_length(job)
     constraints = replace(question.constraints, space=layout_space(question.layout))
     here = machine_at_hand(
         predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage,
@@ -291,8 +294,8 @@ def report_data(
 
     ``made``: when; ISO 8601; ``beside``: asked with the job, the answer and the predictor for what
     is held against the answer: the record ``own_cluster`` of a comparison, or None;
-    ``with_changes``: also what would change the answer, and the advice, each of which asks more
-    questions; True by default.
+    ``with_changes``: also what would change the answer, the advice and where each number is from,
+    all of which ask more questions; True by default.
 
     Raises UsageError as of ``answer``.
 
@@ -304,7 +307,7 @@ def report_data(
     from advisor.report import page_data
 
     known, found, recording = _asked(question, job, predictor)
-    given = ranked(found, question, predictor=known, recording=recording, in_full=True,
+    given = ranked(found, question, predictor=known, recording=recording, in_full=with_changes,
                    with_changes=with_changes)  # fmt: skip
     said = None
     if with_changes and (given.here is not None or given.front or given.nearest):

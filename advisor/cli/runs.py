@@ -189,16 +189,16 @@ def actual(
     ] = None,
     count: Annotated[int, typer.Option(help="Machines that it ran on.")] = 1,
     provider: Annotated[
-        str | None, typer.Option(help="Provider, where two of them use the same name.")
+        str | None, typer.Option(help="Provider, if several use this name.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Record what a real run took; later estimates learn from it.
 
-    A transformer that was never profiled is named by --model (or --layers, --hidden, --heads),
-    what it ran on by --cluster, its layout by --tp, --pp, ...; its steps calibrate `plan` and
+    Name a transformer that was never profiled by --model (or --layers, --hidden, --heads), its
+    machines by --cluster, and its layout by --tp, --pp, ...; its steps then calibrate `plan` and
     `recommend` for every transformer. With a recorded RUN, --cluster and --batch, three runs on
-    several numbers of machines show how the job scales there.
+    different numbers of machines show how the job scales there.
     """
     found: Comparison | StepComparison
     if run is None:
@@ -406,7 +406,7 @@ def import_runs(
     machine: Annotated[
         str | None,
         typer.Option(
-            help="Machines that the runs ran on, where the tracker does not know: g5.xlarge or "
+            help="Machines that the runs ran on, if the tracker does not know: g5.xlarge or "
             "'2 x aws:g5.xlarge'."
         ),
     ] = None,
@@ -503,7 +503,7 @@ def _short(word: str) -> str:
 def show(run: Name, plot: Plot = None, as_json: AsJson = False) -> None:
     """Show what a run recorded.
 
-    Exit code 3 means that it is not known well enough to answer from.
+    Exit code 3 means that the recording is not good enough to answer from.
     """
     from advisor.collectors.derive import (
         find_run,
@@ -537,8 +537,7 @@ def recover(
         str | None, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")
     ] = None,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Close every such run, and delete those that hold nothing."),
+        bool, typer.Option("--all", help="Close every such run, and delete empty ones.")
     ] = False,
 ) -> None:
     """Close a run whose profiler was killed, so that it can be used."""

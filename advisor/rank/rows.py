@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from advisor import estimate
 from advisor.answer import Candidate, ProbeAdvice
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns
+from advisor.catalogue import OfferColumns, rented_at_once
 from advisor.estimate import (
     STATUSES,
     Completion,
@@ -40,6 +40,7 @@ from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
 from advisor.rank.ranking_rows import Further, Rows, bar_of, pareto_front, price_rows
+from advisor.rank.renting import WEIGHTS, Renting, asking_h
 from advisor.records import packaged_spot_history
 
 Floats = NDArray[np.float64]
@@ -363,16 +364,21 @@ class Ranked:
         self.job, self.request, self.predictor = job, request, predictor
         self.offers, self.side, self.columns = offers, side, columns
         self.rows, self.mixed, self.feasible = rows, mixed, feasible
-        self.beliefs = beliefs = Beliefs.of(rows, columns, mixed)
+        self.renting = Renting.of(request)
+        at_once = rented_at_once(predictor.catalogue.types, offers)
+        request_h = asking_h(request, at_once[rows.offer], columns.count[rows.column])
+        self.beliefs = beliefs = Beliefs.of(rows, columns, mixed, request_h)
         on_front = pareto_front(beliefs.time_h[feasible], beliefs.cost_usd[feasible])
         undominated = feasible[on_front]
         kept = worth_a_line(beliefs, undominated, request.least_gain_fraction)
         sure = self._within_deadline(undominated)
-        # A plan by the deadline counts, whatever may be over sooner for less without one.
-        front = np.union1d(undominated, sure)
+        picked = self._picked(sure)
+        # A plan by the deadline counts, whatever may be over sooner for less without one; so does
+        # what a person would rather rent than more machines for less.
+        front = np.union1d(undominated, np.concatenate([sure, picked]))
         self.front = front[np.argsort(beliefs.time_h[front], kind="stable")]
-        self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure]))]
-        self.shown = shown_of(beliefs, self.kept, request.top, also=sure)
+        self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure, picked]))]
+        self.shown = shown_of(beliefs, self.kept, request.top, first=picked)
         is_empty = self.front.size == 0
         self.nearest = _nearest(request, rows, offers, columns) if is_empty else self.front[:0]
 
@@ -390,6 +396,31 @@ class Ranked:
         able = able[~rows.is_late(deadline_h, confidence, self.request.coverage)[able]]
         return able[np.argsort(rows.cost_usd[able], kind="stable")][:1]
 
+    def _picked(self, sure: Integers) -> Integers:
+        """Return the rows that picks name, the best value first."""
+        feasible = self.feasible
+        if feasible.size == 0:
+            return feasible
+        able = self._keeping(feasible)
+        rows = {"best_value": able if able.size else feasible}
+        found = [
+            self.beliefs.best(name, rows.get(name, feasible), self.renting) for name in WEIGHTS
+        ]
+        return np.array(list(dict.fromkeys([*found, *sure.tolist()])), dtype=np.int64)
+
+    def _keeping(self, places: Integers) -> Integers:
+        """Return the rows that keep the deadline with the confidence; all where there is none.
+
+        Clusters of several types keep it as expected: nothing else is known of them here.
+        """
+        deadline_h, rows = self.request.deadline_h, self.rows
+        if deadline_h is None:
+            return places
+        confidence = self.request.confidence or CONFIDENCE
+        late = rows.is_late(deadline_h, confidence, self.request.coverage)
+        is_mixed = places >= len(rows.offer)
+        return places[is_mixed | ~late[np.where(is_mixed, 0, places)]]
+
     def candidates(self, places: Integers) -> tuple[Candidate, ...]:
         """Return some rows as objects, ranked in their order."""
         if not places.size:
@@ -402,7 +433,7 @@ class Ranked:
     def _candidate(self, row: int, rank: int) -> Candidate:
         rows, request = self.rows, self.request
         if self.mixed is not None and row >= len(rows.offer):
-            return self.mixed.rows[row - len(rows.offer)].candidate(
+            mixed = self.mixed.rows[row - len(rows.offer)].candidate(
                 self.job,
                 self.predictor,
                 self.offers,
@@ -410,12 +441,14 @@ class Ranked:
                 coverage=request.coverage,
                 rank=rank,
             )
+            return self._with_person(mixed, row)
         found = self.predictor.candidate(
             self.job, self.columns, rows.completion_of(row), self.offers, self.side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]),
             completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
             steady=rows.steady,
         )  # fmt: skip
+        found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
             cost = direct_cost(
                 self.predictor.catalogue, self.job, self.columns.select(rows.column[[row]]),
@@ -429,6 +462,11 @@ class Ranked:
             self.predictor, self.offers,
         )  # fmt: skip
         return replace(found, alternatives=others)
+
+    def _with_person(self, one: Candidate, row: int) -> Candidate:
+        """Return a candidate with what renting it costs a person."""
+        work_h = float(self.renting.work_h(self.beliefs.machines[row]))
+        return replace(one, effort_h=work_h, request_h=float(self.beliefs.request_h[row]))
 
     def probes(self) -> tuple[ProbeAdvice, ...]:
         """Return the short runs that are worth their price, where they are asked for."""

@@ -211,6 +211,8 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
     one, than = reader.row(found["row"]), reader.picked
     if _time(one) >= _time(than) or not _is_ratio(found["speed"], _time(than) / _time(one)):
         yield f"{_time(than) / _time(one):.4g} times as fast"
+    if found["machines"] and int(found["machines"]) != _machines(one):
+        yield f"{_machines(one)} machines"
     money = found["money"]
     if money.startswith("costs $"):
         if not _is(money.removeprefix("costs "), _cost(one)):
@@ -220,6 +222,16 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
             yield f"{_cost(one) / _cost(than):.4g} times the cost"
     elif _cost(one) < _cost(than) or not _is_ratio(money, _cost(one) / _cost(than)):
         yield f"{_cost(one) / _cost(than):.4g} times the cost"
+
+
+def _unoffered(reader: Reader, found: re.Match[str]) -> Problems:
+    nearest = reader.record["unoffered"].get(found["name"])
+    if reader.record["front"] or nearest is None or found["nearest"] not in (None, *nearest[:1]):
+        yield "somebody offers it"
+
+
+def _machines(one: Record) -> int:
+    return sum(int(part["count"]) for part in one["configuration"])
 
 
 def _cheaper(reader: Reader, found: re.Match[str]) -> Problems:
@@ -307,7 +319,7 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"Stay on this machine: (?P<time>{_TIME}) \([^)]+\), (?P<cost>free|{_USD})\.", _stay),
     (rf"Too short to rent anything: it takes (?P<time>{_TIME}) on this machine\.", _short),
     (rf"(?P<row>#\d+) is (?P<speed>{_FASTER}) and (?P<money>costs {_USD}|is {_CHEAPER}|{_DEARER})"
-     r"\.", _faster),
+     r"(?:, on (?P<machines>\d+) machines)?\.", _faster),
     (rf"(?P<row>#\d+) is (?P<money>{_CHEAPER}) and (?P<speed>{_SLOWER})\.", _cheaper),
     (r"Nothing that can be rented within the limits is faster\.", _none_faster),
     (rf"This machine would take (?P<time>{_TIME})(?: \((?P<speed>{_SLOWER})\))?\.", _here),
@@ -319,6 +331,8 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (r"We have no measurements of (?:this GPU family|such machines), so the range is wide\.",
      _wide),
     (rf"To meet the deadline with (?P<certainty>\d+) % certainty, take {_WITHIN}\.", _needs),
+    (r"No provider in the catalogue offers (?P<name>.+?)\.(?: The nearest that is offered is "
+     r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
     (r"It misses the deadline with a probability of (?P<share>\d+) %\.", _misses),
 )  # fmt: skip
 
