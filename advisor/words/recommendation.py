@@ -358,10 +358,7 @@ def _rows(
 
     ``is_short``: what a row is picked as is all that is said of it besides its machines.
     """
-    labels: dict[int | str, list[str]] = {}
-    for name, place in record["picks"].items():
-        if not (name == "fastest" and place == record["picks"]["best_value"]):
-            labels.setdefault(place, []).append(pieces.PICKS[name])
+    labels = pieces.pick_labels(record)
     is_alike = len({one["bottleneck"] for one in rows}) <= 1
     widths = _widths(record, rows)
     found = [
