@@ -95,6 +95,8 @@ class Answer(Recorded):
     # training_time_h, cost_usd: of the whole job; None where its length, or a price, is not known
     training_time_h: Estimate | None = None
     cost_usd: Estimate | None = None
+    # optimizer steps that are finished in the time that was asked for; None where none was
+    steps_within: Estimate | None = None
     # the cost of the steps alone as a model predicts it from runs, with no time in between; None
     # where it has not seen such jobs and machines
     cost_direct_usd: Estimate | None = None

@@ -270,6 +270,9 @@ _JOB: Final = _entries("job", {
     "download": ("download_bytes", BYTES, "Weights to download to every machine before training: "
                  "16GB (default: 2 bytes a parameter where only adapters or some layers are "
                  "trained, 0 otherwise)."),
+    "checkpoint_rate": ("checkpoint_bytes_per_s", RATE, "Rate at which one machine writes a "
+                        "checkpoint: 5GB/s to local disks (default: a volume with throughput for "
+                        "a save a minute, 125 to 1,000 MiB/s)."),
     "results": ("result_bytes", BYTES, "Results to download at the end: 20GB (default: one "
                 "checkpoint)."),
     "boot": ("boot_h", WAIT, "Time a rented machine takes to boot and to pull its image: "
@@ -284,7 +287,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
                  "1h30m or 2d."),
     "cloud": ("providers", NAMES, "Providers to consider, comma-separated: aws,gcp."),
     "region": ("region", TEXT, "Regions to consider, as a glob: 'us-*'."),
-    "gpus": ("gpus", GPUS, "Accelerators of a machine: A100:8, L4, A100:40GB..80GB:1..8."),
+    "gpus": ("gpus", GPUS, "Accelerators of a machine, and how many: A100:8, L4, "
+             "A100:4,H100:8 (either), A100:40GB..80GB:1..8."),
     "max_nodes": ("max_nodes", whole(), "Maximum number of machines rented together "
                   "(default: 8)."),
     "max_price": ("max_price_usd_per_h", USD, "Maximum price of one machine, in USD per "
@@ -374,6 +378,9 @@ _CLUSTER: Final = _entries("cluster", {
     "cluster": ("machines", TEXT, "Machines you have: '2x a2-highgpu-8g + 4x "
                 "g2-standard-48', '8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps', or a .json or .toml "
                 "file."),
+    "within": ("within_h", HOURS, "Time for which the machines of --cluster train: how many "
+               "tokens, samples and steps are finished in it; without a job, of models of "
+               "several sizes.", ("--for",)),
     "cluster_trace": ("trace", TEXT, "Compare with your shared cluster: its sacct, kubectl "
                       "or CSV export."),
     "cluster_policy": ("policy", TEXT, "Order in which your cluster starts jobs: fifo, "

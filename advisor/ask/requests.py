@@ -61,6 +61,8 @@ class JobSpec:
     data_bytes: float | None = None
     # most that one machine gets from where the data lies [bytes/s]
     data_bytes_per_s: float | None = None
+    # at which one machine writes a checkpoint [bytes/s]
+    checkpoint_bytes_per_s: float | None = None
     result_bytes: float | None = None
     # what the ends of epochs take, as a share of the training steps
     validation_fraction: float | None = None
@@ -297,6 +299,8 @@ class ClusterRequest:
     """Machines that are given: those of ``plan``, or the user's own shared cluster."""
 
     machines: str | None = None  # as ``machines.cluster`` reads them
+    # how long they train: asks what can be trained in that time [h]
+    within_h: float | None = None
     # what the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs
     trace: str | None = None
     policy: str = "fifo"

@@ -13,6 +13,7 @@ from .job import Job as Job
 from .job import Measured as Measured
 from .job import Program as Program
 from .job import data_in_s as data_in_s
+from .job import write_bytes_per_s as write_bytes_per_s
 from .journal import FILE_NAME as FILE_NAME
 from .journal import Entry as Entry
 from .journal import file_in as file_in

@@ -192,13 +192,7 @@ def job_from_spec(
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     found = replace(found, actuals=(*found.actuals, *actuals))
     found = _starting_from(found, spec)
-    return _surrounded(
-        _booting(with_layout_runs(found), spec.boot_h),
-        spec.data_bytes,
-        spec.data_bytes_per_s,
-        spec.result_bytes,
-        spec.validation_fraction,
-    )
+    return _surrounded(_booting(with_layout_runs(found), spec.boot_h), spec)
 
 
 def _booting(job: Job, boot_h: float | None = None) -> Job:
@@ -372,25 +366,22 @@ def _in_precision(job: Job, precision: str | None, *, is_autocast: bool = True) 
     return replace(job, work=in_precision(job.work, asked, is_autocast=is_autocast))
 
 
-def _surrounded(
-    job: Job,
-    data_bytes: float | None,
-    data_bytes_per_s: float | None,
-    result_bytes: float | None,
-    validation_fraction: float | None,
-) -> Job:
+def _surrounded(job: Job, spec: JobSpec) -> Job:
+    """Return the job with what is moved before, during and after it, and its validation."""
     moved = job.transfers
-    if data_bytes is not None:
-        moved = replace(moved, data_bytes=data_bytes, data_source="given: --data")
-    if data_bytes_per_s is not None:
-        if data_bytes_per_s <= 0:
-            raise UsageError("--data-rate: nothing arrives at 0 bytes/s", hint="use 100MB/s")
-        moved = replace(moved, data_bytes_per_s=data_bytes_per_s)
-    if result_bytes is not None:
-        moved = replace(moved, result_bytes=result_bytes)
-    if validation_fraction is not None:
+    if spec.data_bytes is not None:
+        moved = replace(moved, data_bytes=spec.data_bytes, data_source="given: --data")
+    for flag, name in (("--data-rate", "data_bytes_per_s"),
+                       ("--checkpoint-rate", "checkpoint_bytes_per_s")):  # fmt: skip
+        rate = getattr(spec, name)
+        if rate is not None and rate <= 0:
+            raise UsageError(f"{flag}: nothing moves at 0 bytes/s", hint="use 100MB/s")
+        moved = moved if rate is None else replace(moved, **{name: rate})
+    if spec.result_bytes is not None:
+        moved = replace(moved, result_bytes=spec.result_bytes)
+    if spec.validation_fraction is not None:
         epochs = job.epochs or 1.0
-        steps = validation_fraction * job.total_steps / epochs
+        steps = spec.validation_fraction * job.total_steps / epochs
         job = replace(
             job, epochs=epochs, epoch_end_steps=steps, epoch_end_log_sd=0.0, unseen_log_sd=0.0
         )

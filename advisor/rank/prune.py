@@ -493,10 +493,21 @@ class _Search:
         nearest = self.type_index[order[first][:_AT_ONCE]]
         near = rows[np.isin(self.type_index[rows], nearest)]
         if near.size:
-            self._evaluate(near)
+            self._evaluate(near, is_bounded=False)
 
-    def _evaluate(self, rows: Integers) -> None:
-        found = best_columns(self.case, self.type_index[rows], self.count[rows])
+    def _most_s(self, rows: Integers) -> Floats:
+        """Return the steps from which on what is known beats each row [s]."""
+        time_h, cost = self.known
+        if not time_h.size:
+            return np.full(len(rows), np.inf)
+        price = self.price[rows] * self.count[rows]
+        # A row is beaten once it takes longer than a known one, and costs more.
+        late_h = np.maximum(time_h, cost / np.maximum(price, 1e-12)[:, None]).min(axis=1)
+        return np.asarray(late_h * HOUR_S / self.asked.job.paid_steps)
+
+    def _evaluate(self, rows: Integers, *, is_bounded: bool = True) -> None:
+        most_s = self._most_s(rows) if is_bounded else None
+        found = best_columns(self.case, self.type_index[rows], self.count[rows], most_s)
         self._bound_slower_links(rows, found)
         found = self.predictor.corrected(self.asked.job, found)
         if (found.is_learned is None) != (self.columns.is_learned is None):

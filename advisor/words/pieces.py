@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from advisor.quantities import digits, hours_interval, percent_text, seconds_interval, usd_interval
+from advisor.quantities import (
+    count_text,
+    digits,
+    hours_interval,
+    percent_text,
+    seconds_interval,
+    usd_interval,
+)
 
 Record = Mapping[str, Any]
 
@@ -50,6 +57,12 @@ def seconds_words(record: Record) -> tuple[str, str]:
 def usd_words(record: Record) -> tuple[str, str]:
     """Return money and its bounds: ``("$0.10", "0.067-0.15")``."""
     return usd_interval(Bounds.of(record))
+
+
+def count_words(record: Record) -> tuple[str, str]:
+    """Return a large count and its bounds: ``("37.9B", "17.5B-85.3B")``."""
+    low, high = count_text(record["low"]), count_text(record["high"])
+    return count_text(record["value"]), f"{low}-{high}"
 
 
 def interval_text(pair: tuple[str, str]) -> str:

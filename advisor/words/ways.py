@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.quantities import digits, hours_text, percent_text, seconds_text
+from advisor.quantities import count_text, digits, hours_text, percent_text, seconds_text
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
@@ -28,11 +28,7 @@ def show(record: Record, *, width: int | None = None) -> str:
     """
     columns = width or shutil.get_terminal_size().columns
     best, *others = record["plans"]
-    groups = " + ".join(
-        f"{g['machines']} x {g['label']} ({g['accelerators_per_machine']} x {g['accelerator']})"
-        for g in record["cluster"]["groups"]
-    )
-    lines = [f"{groups}, batch {record['global_batch']}, {record['subject']}"]
+    lines = [f"{_machines(record)}, batch {record['global_batch']}, {record['subject']}"]
     if record["considered"]:
         lines.append(f"{record['considered']:,} layouts considered, {record['fitting']:,} fit")
     lines += ["", f"{best['name']}: {_speed(best)}", *_details(best)]
@@ -59,6 +55,87 @@ def show(record: Record, *, width: int | None = None) -> str:
     model = record["model"]
     notes = [*best["notes"], *model.get("notes", ()), *model.get("assumptions", ())]
     return "\n".join(lines + [x for n in notes for x in _indented(f"note: {n}", columns)])
+
+
+# ------------------------------------------------------------------------------------------
+# What machines train in a time.
+
+
+def within_text(record: Record, *, width: int | None = None) -> str:
+    """Return the record of ``advisor plan --for ... --json`` as a table, and what it rests on."""
+    columns = width or shutil.get_terminal_size().columns
+    rows = record["rows"]
+    lines = [f"{_machines(record)} for {hours_text(record['within_h'])}:", ""]
+    is_one = len(rows) == 1 and not record["left_out"]
+    said = _one_trained(rows[0]) if is_one else [*_size_lines(record), *_size_notes(record)]
+    lines += [part for line in said for part in _indented(line, columns)]
+    return "\n".join(lines)
+
+
+def _size_lines(record: Record) -> list[str]:
+    """Return a table with one row a size."""
+    rows = record["rows"]
+    cells = [_size_head(rows[0]), *map(_size_cells, rows)]
+    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for at, row in enumerate(cells):
+        line = "  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True))
+        is_best = at and rows[at - 1]["name"] == record["compute_optimal"]
+        lines.append(f"{line}{' *' if is_best else ''}".rstrip())
+    return [*lines, ""]
+
+
+def _size_notes(record: Record) -> list[str]:
+    notes = []
+    if record["compute_optimal"] is not None:
+        ratio = f"{record['optimal_tokens_per_parameter']:g} tokens per parameter"
+        notes.append(f"* nearest to the compute-optimal {ratio}")
+    notes += [f"{name} does not train here: {why}" for name, why in record["left_out"].items()]
+    return [*notes, *record["sources"]]
+
+
+def _machines(record: Record) -> str:
+    return " + ".join(
+        f"{g['machines']} x {g['label']} ({g['accelerators_per_machine']} x {g['accelerator']})"
+        for g in record["cluster"]["groups"]
+    )
+
+
+def _is_tuned(row: Record) -> bool:
+    return bool(row["trainable_parameters"] < row["parameters"])
+
+
+def _size_head(row: Record) -> tuple[str, ...]:
+    tokens = f"tokens ({percent_text(row['steps']['coverage'])})"
+    more = f"{count_text(_TUNING_TOKENS)} tokens take" if _is_tuned(row) else "per parameter"
+    return "model", tokens, more, "steps", "step time", "layout"
+
+
+def _size_cells(row: Record) -> tuple[str, ...]:
+    step_s, tokens = row["plan"]["step_time_s"]["value"], row["tokens"]
+    more = digits(row["tokens_per_parameter"])
+    if _is_tuned(row):
+        steps = _TUNING_TOKENS * row["steps"]["value"] / tokens["value"]
+        more = seconds_text(step_s * steps)
+    return (
+        row["name"], pieces.interval_text(pieces.count_words(tokens)), more,
+        digits(row["steps"]["value"]), seconds_text(step_s), pieces.degrees(row["plan"]["layout"]),
+    )  # fmt: skip
+
+
+# Three passes over 52,000 instructions (Taori et al. 2023, Alpaca) are some ten million tokens.
+_TUNING_TOKENS: Final = 1e7
+
+
+def _one_trained(row: Record) -> list[str]:
+    """Return what else is to be said of the only job: samples, epochs, and how it is trained."""
+    said = [
+        f"{name}: {pieces.interval_text(pieces.count_words(row[name]))}"
+        for name in ("steps", "samples", "tokens", "epochs")
+        if row[name] is not None
+    ]
+    best = row["plan"]
+    return [*said, f"{best['name']}: {_speed(best)}", *_details(best)]
 
 
 def _indented(line: str, columns: int) -> list[str]:

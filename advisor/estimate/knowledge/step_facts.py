@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from advisor.answer import Candidate, Fact
+from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
@@ -21,7 +22,7 @@ from advisor.planners.step import (
     runs_as,
     sustained_flop_per_s,
 )
-from advisor.quantities import digits, percent_text
+from advisor.quantities import digits, percent_text, seconds_text, size_text
 
 
 class StepFacts:
@@ -50,11 +51,27 @@ class StepFacts:
             yield from self._looked_up(self.device, self.job.work)
             yield from self._computed(self.job.work)
             yield from self._learned(self.device, self.job.work)
+        if self.job.state_bytes:
+            yield self._checkpoint()
         if self.price_usd_per_h is not None:
             yield Fact(
                 what="price", value=f"{self.price_usd_per_h:.4g} USD/h", source="looked up",
                 note=f"lowest on-demand price of any region, {self.predictor.catalogue.as_of}",
             )  # fmt: skip
+
+    def _checkpoint(self) -> Fact:
+        """Return what one save takes: its size, the machines' standstill, and at which rate."""
+        said = self.job.facts()["checkpoint"]
+        source, _, note = said["rate_source"].partition(": ")
+        return Fact(
+            what="checkpoint", source="given" if source == "given" else "assumed",
+            value=f"{size_text(said['bytes'])}, {seconds_text(self._save_s())} at "
+            f"{said['bytes_per_s'] / 1e9:.3g} GB/s a machine",
+            note=f"{note}; --checkpoint-rate sets it" if source == "assumed" else note,
+        )  # fmt: skip
+
+    def _save_s(self) -> float:
+        return float(save_of_rows_s(self.job, self.columns)[0])
 
     def _measured(self) -> Iterator[Fact]:
         measured = self.job.measured
