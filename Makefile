@@ -168,6 +168,11 @@ MUTANTS ?= 12
 mutants: $(VENV)/.testing
 	$(RUN)/python -m advisor.lab.speed.mutants --mutants $(MUTANTS) --seconds 110 --at-least 0.25
 
+# Some files of tests three times, in random order beside load: of another day, others.
+FLAKES ?= 12
+flakes: $(VENV)/.testing
+	$(RUN)/python -m advisor.lab.speed.flakes --files $(FLAKES)
+
 models: $(VENV)/.installed
 	$(RUN)/advisor train check
 
@@ -190,6 +195,7 @@ models: $(VENV)/.installed
 ## accuracy: run every protocol; fail where a figure is worse than is stored
 ## accuracy-quick: the same without the protocols of minutes
 ## mutants: small faults, and which of them no test notices: make mutants [MUTANTS=200]
+## flakes: some files of tests three times beside load; what was not the same: make flakes [FLAKES=12]
 ## figures: write the documentation's tables from the stored figures
 ## models: fit the shipped models again and say which come out different
 ## release: rehearse a release: make release VERSION=0.2.0 [WRITE=--write]
@@ -197,4 +203,4 @@ models: $(VENV)/.installed
 help:
 	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
 
-.PHONY: help size docs docs-serve release accuracy accuracy-quick figures mutants models
+.PHONY: help size docs docs-serve release accuracy accuracy-quick figures mutants flakes models
