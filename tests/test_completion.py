@@ -14,6 +14,8 @@ from advisor.catalogue import Catalogue
 from advisor.estimate.completion import (
     CHECKPOINTS_KEPT,
     Completion,
+    as_recorded_h,
+    checkpoint_s,
     on_demand,
     on_spot,
     restart_s,
@@ -23,7 +25,7 @@ from advisor.estimate.completion import (
     widened,
 )
 from advisor.estimate.time_columns import WAITS, TimeColumns, integer_layouts
-from advisor.jobs import VOLUME_BYTES_PER_S
+from advisor.jobs import RUN_LOG_SD, VOLUME_BYTES_PER_S
 from advisor.jobs.job import Job, Transfers
 from advisor.planners.core import GIB
 from advisor.planners.goodput import MACHINE_DAY_H, CampaignLaw, expected_completion
@@ -122,9 +124,45 @@ def test_parts_add_up_to_the_time_and_the_bill(way: str, job: Job) -> None:
         ends = done.estimates(row, 2.0, 0.9, once_usd=5.0)[1]
         low, _, high = (done.billed_h[row] * 2 + 5).tolist()
         assert (ends.low, ends.high) == pytest.approx((low, high))
+        hours, paid = done.parts_h["steps"][row], done.breakdown(row, 30.0, 0.0, 0.0)
+        # Where machines or their price change on the way, every hour costs the mean.
+        mean = done.billed_h[row, 1] / done.finish_h[row, 1] if "-with-" in way or (
+            way.startswith("elastic")
+        ) else 1.0  # fmt: skip
+        assert paid["steps"].cost_usd == pytest.approx(30.0 * hours * mean)
     unknown = done.breakdown(0, 30.0, float("nan"), float("nan"))
     assert unknown["storage"].cost_usd is None
     assert unknown["results_out"].cost_usd is None
+
+
+def test_an_interval_holds_its_value_where_the_mean_lies_beyond_a_percentile(job: Job) -> None:
+    done = done_by("on-demand", job)
+    for ends in ([1.0, 9.0, 5.0], [4.0, 3.0, 5.0]):
+        skewed = np.array([ends] * 3)
+        done = replace(done, finish_h=skewed, billed_h=skewed)
+        for found, price in zip(done.estimates(1, 2.0, 0.9), (1.0, 2.0), strict=True):
+            assert found.value == price * ends[1]
+            assert (found.low, found.high) == (price * min(ends), price * max(ends))
+
+
+def test_on_its_own_machine_a_job_takes_its_start_and_its_steps_and_no_two_runs_agree(
+    job: Job,
+) -> None:
+    known = rows(log_sd=np.array([0.001, 0.2, 0.2]))
+    found = as_recorded_h(job, known, 0.9)
+    steps_s = STEP_S[0] * job.paid_steps
+    assert found.value == pytest.approx((steps_s + 60 + 600) / 3600)
+    reach = QUANTILES[0.9]
+    run = np.exp(reach * np.hypot(RUN_LOG_SD, job.paid_steps_log_sd))
+    above = np.hypot(steps_s * (run - 1), 60 * (np.exp(reach * 0.4) - 1))
+    assert found.high - found.value == pytest.approx(above / 3600)
+
+
+def test_a_save_takes_what_its_bytes_take_and_no_less_than_was_seen(job: Job) -> None:
+    alone_s = job.state_bytes / VOLUME_BYTES_PER_S
+    assert checkpoint_s(job) == pytest.approx(alone_s)
+    assert checkpoint_s(replace(job, checkpoint_s=alone_s / 2)) == pytest.approx(alone_s)
+    assert checkpoint_s(replace(job, checkpoint_s=3 * alone_s)) == pytest.approx(3 * alone_s)
 
 
 def test_spot_is_the_replays_times_the_whole_runs_factor_and_no_less_than_the_work(
@@ -227,5 +265,7 @@ def test_a_machine_stores_its_data_and_two_checkpoints_by_the_month(job: Job) ->
     assert np.nanmax(np.abs(costs.storage_usd_per_h - stored)) == pytest.approx(0.0, abs=1e-12)
     out = 3 * prices.egress_usd_per_gib[place]
     assert np.nanmax(np.abs(costs.egress_usd - out)) == pytest.approx(0.0, abs=1e-12)
+    rented = replace(costs, shortest_bill_h=np.array([0.1, 1.0]), bill_step_h=np.array([0.5, 0.0]))
+    assert rented.billing(0, 1) == (1.0, 0.5)  # together they cost what the stricter one asks
     nothing = replace(job, transfers=Transfers(result_bytes=0.0))
     assert not prices.costs(nothing, offers).egress_usd.any()  # even where no price is known

@@ -20,8 +20,11 @@ from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.time import step_times
+from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
 from advisor.planners.links.collectives import reduce_scatter_s
 from advisor.planners.memory.transformers import in_flight, layer_activation_bytes
+from advisor.planners.step import head_s
+from advisor.planners.step import launch_s as launch_s_of
 from advisor.planners.step.transformer import layer_times, products_s
 
 SHAPE = Shapes(
@@ -266,6 +269,31 @@ def test_parts_add_up_and_stragglers_multiply_them_by_the_nodes() -> None:
         for part in (*parts, "step_s"):
             late = float(getattr(even, part)) * (1 + 0.07 * np.log2(nodes))
             assert float(getattr(slow, part)) == pytest.approx(late)
+
+
+@pytest.mark.parametrize("launch_s", [0.0, 10.0])
+def test_a_step_is_layers_of_the_fullest_stage_links_inside_them_and_a_bubble(
+    launch_s: float,
+) -> None:
+    """Of five stages the fullest has five layers of 24; starting kernels hides what is shorter."""
+    quiet = replace(EXACT, pp_latency_s=0.0, pp_efficiency=1e30, launch_light_s=launch_s)
+    shapes = replace(SHAPE, experts=8, experts_per_token=2)
+    layouts = Layouts(
+        dp=4, tp=2, pp=5, cp=2, ep=4, micro_batch=2, accumulation_steps=10, shard_group=4,
+        virtual_stages=2, recompute=2,
+    )  # fmt: skip
+    asked = case(layouts, shapes=shapes, parameters=quiet)
+    links = [
+        float(one(asked)) for one in (tensor_parallel_s, context_parallel_s, expert_parallel_s)
+    ]
+    assert min(links) > 0
+    layer, inside, head = layer_times(asked), sum(links), float(head_s(asked))
+    busy = float(layer.forward_s + layer.backward_s + layer.recompute_s)
+    busy = max(busy, float(launch_s_of(asked)) - inside)
+    found = step_times(asked)
+    assert float(found.compute_s) == pytest.approx(10 * (5 * busy + head))
+    assert float(found.inside_layer_s) == pytest.approx(10 * 5 * inside)
+    assert float(found.pipeline_s) == pytest.approx(4 / 2 * 5 * (busy + inside))
 
 
 def test_a_slower_device_is_slower_in_all_that_it_computes() -> None:
