@@ -44,6 +44,7 @@
     const asked = question.values();
     if (abort) abort.abort();
     abort = new AbortController();
+    document.documentElement.dataset.settled = "false";
     working(true);
     try {
       for (const whole of [false, true]) {
@@ -57,7 +58,10 @@
     } catch (error) {
       if (mine === number && error.name !== "AbortError") refuse(error);
     } finally {
-      if (mine === number) working(false);
+      if (mine === number) {
+        working(false);
+        document.documentElement.dataset.settled = "true";
+      }
     }
   }
 
@@ -65,6 +69,7 @@
     clearTimeout(timer);
     timer = setTimeout(ask, WAIT_MS);
     document.documentElement.dataset.answered = "false";
+    document.documentElement.dataset.settled = "false";
   }
 
   // --- what is said of it
@@ -107,7 +112,6 @@
     const count = found.data.answer.front.length;
     say(found.exit_code ? "Nothing satisfies the constraints; the nearest misses are shown."
       : `${count} ${count === 1 ? "candidate" : "candidates"}.`);
-    document.documentElement.dataset.whole = String(found.is_whole);
   }
 
   // What would change the answer is there too: the rest stays as it is read.
@@ -115,7 +119,6 @@
     now = found;
     window.advisorReport.complete(found.data);
     compare.draw(now, pin);
-    document.documentElement.dataset.whole = "true";
   }
 
   // Whoever looks at a candidate goes on looking at it while it is listed.
