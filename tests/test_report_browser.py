@@ -78,9 +78,10 @@ def test_it_draws_without_an_error_and_asks_for_nothing(
                 if not fold.evaluate("(node) => node.parentNode.open"):
                     fold.click()
             seen.page.wait_for_function(
-                "() => [...document.querySelectorAll('.plot')].every((n) => n.querySelector('svg'))"
+                "() => [...document.querySelectorAll('.plot')].every("
+                "(one) => one.querySelector('svg'))"
             )
-            assert seen.page.locator("#front-plot svg").count() == 1
+            assert seen.page.locator("#front-plot svg[role=img]").count() == 1
             assert seen.errors == []
 
 
@@ -147,6 +148,7 @@ def test_the_whole_page_can_be_walked_by_keyboard(
     started: Any, described: tuple[Path, dict[str, Any]]
 ) -> None:
     with opened(started, described[0]) as seen:
+        seen.page.evaluate("document.querySelector('[data-fold=filters]').open = true")
         reached = []
         for _ in range(60):
             seen.page.keyboard.press("Tab")
@@ -320,7 +322,7 @@ def test_another_answer_can_be_drawn_in_its_place(
         wait_until_drawn(seen.page)
         assert _texts(seen.page, "#choice .overline") == [recorded[1]["answer"]["run"]]
         seen.page.locator("[data-fold=run] > summary").click()
-        seen.page.locator("#steps-plot path.line").first.wait_for()
+        seen.page.locator("#steps-plot .marks path.line").first.wait_for()
         assert seen.page.locator("#schedule-plot").count() == 0
         assert seen.errors == []
 
@@ -337,9 +339,9 @@ def test_a_gpu_and_another_rank_are_drawn_where_they_were_recorded(
     for path, are_there in ((recorded[0], False), (_written(folder, "gpu", data), True)):
         with opened(started, path) as seen:
             seen.page.locator("[data-fold=run] > summary").click()
-            seen.page.locator("#steps-plot path.line").first.wait_for()
+            seen.page.locator("#steps-plot .marks path.line").first.wait_for()
             for name in ("gpu-plot", "gpu-memory-plot", "gpu-power-plot"):
-                assert (seen.page.locator(f"#{name} path.line").count() > 0) is are_there
+                assert (seen.page.locator(f"#{name} .marks path.line").count() > 0) is are_there
             assert ("No GPU was read" in seen.page.locator("#run").inner_text()) is not are_there
             ranks = seen.page.locator("#steps-plot .legendtext", has_text="rank")
             assert ranks.count() == (2 if are_there else 0)

@@ -58,11 +58,14 @@
     } catch (error) {
       if (mine === number && error.name !== "AbortError") refuse(error);
     } finally {
-      if (mine === number) {
-        working(false);
-        document.documentElement.dataset.settled = "true";
-      }
+      if (mine === number) settle();
     }
+  }
+
+  // Nothing more is to come until something is changed.
+  function settle() {
+    working(false);
+    document.documentElement.dataset.settled = "true";
   }
 
   function later() {
@@ -219,7 +222,8 @@
     if (state.q) ask();
     else {
       show({ ...live, data: window.advisorReport.data }, true);
-      if (!live.is_whole) ask();
+      if (live.is_whole) settle();
+      else ask();
     }
     if (state.p) pinAnswer(state.p);
   }
