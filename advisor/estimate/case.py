@@ -850,7 +850,8 @@ class StepCase:
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
             (
                 "recorded_step_uncertain",
-                ~fleet.is_accelerated[type_index] & is_step_uncertain(self.job),
+                # Others than the machine of the recording are answered as described jobs are.
+                fleet.is_recorded & is_step_uncertain(self.job) & np.ones(len(count), bool),
             ),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]

@@ -30,7 +30,7 @@ REJECTED: Final = {
     "accelerator_not_supported": "have accelerators this script cannot use unchanged",
     "runs_on_one_machine": "are several machines for a program that runs on one",
     "recorded_step_uncertain": (
-        "are processors, and the recorded step is not known well enough for them: profile longer"
+        "are the machine of the recording, whose step is not known well enough: profile longer"
     ),
     "over_quota": "are over your quota",
     "over_hourly": "cost more per hour than you allow (--max-hourly)",
