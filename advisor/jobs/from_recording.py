@@ -93,8 +93,9 @@ def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
     if recording.status != "finished":
         raise RunError(
             f"run {recording.run_id} has no training steps and was not seen to its end",
-            hint="let it finish (advisor profile --continue), or mark steps with advisor.step(); "
-            "advisor advise answers from what was seen",
+            hint="without steps it is answered for processors, never for a GPU: let it finish "
+            "(advisor profile --continue), or mark its steps with advisor.step(); advisor advise "
+            "answers from what was seen",
         )
     return program_so_far(recording)
 
