@@ -36,7 +36,7 @@ class ProfileCommand(TyperCommand):
     def _is_begun_by(self, before: list[str], ctx: Any) -> bool:
         """Whether nothing but whole options of ours stands before ``-m``."""
         try:
-            return not self.make_parser(ctx).parse_args(list(before))[1]
+            return not self.make_parser(ctx).parse_args(list(before))[0].get("script")
         except Exception:  # half an option: the whole command line says so
             return False
 

@@ -112,7 +112,7 @@ class Monitor:
     def expects_trace(self) -> bool:
         """Whether a step of torch's is to be traced and none has been yet."""
         trainer = self.trainer
-        if trainer is None or self.is_rehearsed or trainer.clock not in _TRACED:
+        if trainer is None or trainer.clock not in _TRACED:
             return False
         return not any("deep_step" in one.facts for one in self.processes)
 

@@ -386,7 +386,7 @@ def ask_for_gpu(script: Foreign, folder: Path, *, limit_s: float, burners: int =
     place = folder / "there"
     shutil.copytree(FOREIGN, place)
     with frame.burning(burners):
-        profiled = advisor(place, "profile", "--quiet", "--for", f"{limit_s:g}s", *script.call)
+        profiled = advisor(place, "profile", "--for", f"{limit_s:g}s", *script.call)
     asked = ("predict", "--gpu", GPU, "--json")
     predicted = advisor(place, *asked)
     is_asked = "--total-steps" in predicted.stderr
