@@ -23,7 +23,7 @@ class Script:
     def __init__(self, **facts: Any) -> None:
         self.count = facts.pop("count", 0)
         self.first_ns = facts.pop("first_ns", 0)
-        self.expects_steps = self.has_obeyed = False
+        self.expects_steps = self.has_obeyed = self.expects_trace = False
         self.trainer: Any = SimpleNamespace()
         self.verdict: Verdict | None = None
         self.__dict__.update(facts)
@@ -58,6 +58,21 @@ def test_the_limit_counts_from_the_first_step(clock: list[float]) -> None:
     assert limits(script).left_s(590.0) == 40.0
     clock[0] += 41.0
     assert limits(script).reason(631.0) == "60 s are over"
+
+
+def test_a_traced_step_is_waited_for_beyond_the_limit_but_not_for_ever(clock: list[float]) -> None:
+    """What it shows answers for any GPU; steps that were asked for exactly are counted exactly."""
+    script = Script(first_ns=int(clock[0] * 1e9), count=2, expects_trace=True)
+    clock[0] += 61.0
+    assert limits(script).reason(70.0) == ""
+    assert limits(script).until(70.0) == "until a step is traced, 299 s at most"
+    assert limits(script, limit_steps=2).reason(70.0) == "2 steps"
+    assert limits(script, limit_steps=9).reason(70.0) == "60 s are over"
+    script.expects_trace = False  # it has been
+    assert limits(script).reason(70.0) == "60 s are over"
+    script.expects_trace = True
+    clock[0] += 300.0
+    assert limits(script).reason(370.0) == "60 s are over"
 
 
 def test_a_program_without_steps_has_its_limit_from_the_start() -> None:

@@ -96,8 +96,8 @@ def _cure(ended: Ended, seen: Recording) -> str:
     at = ended.where.rpartition(":")[0] or "the script"
     return {
         "own package": f"say where it is: PYTHONPATH=. advisor profile {script}",
-        "file": f"put {what or 'the file'} there, or name another place; a relative path counts "
-        f"from {seen.folder or 'the working folder'}",
+        "file": f"put {what or 'the file'} there, or give the script another path"
+        + ("" if os.path.isabs(what) else f" (relative ones count from {seen.folder})"),
         "network": f"get its data from {what or 'there'} first, where there is a network, then "
         "profile again",
         "offline": "download the data first, or let it connect: advisor profile --network "
