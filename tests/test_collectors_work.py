@@ -73,12 +73,14 @@ ENDLESS = {
     "count": ("for i in itertools.count():\n    step()", "for itertools.count(), train.py:"),
     "a number for no end": ("for i in range(10**9):\n    step()", "for range(10**9), train.py:"),
     "the largest number": (
-        "import sys\nfor i in range(sys.maxsize):\n    step()", "for range(sys.maxsize), train.py:",
+        "import sys\nfor i in range(sys.maxsize):\n    step()",
+        "for range(sys.maxsize), train.py:",
     ),
     "a long job": ("for i in range(10**7):\n    step()", ""),
     "what a loss decides": ("loss = 1.0\nwhile loss > 0.1:\n    step()\n    loss *= 0.999", ""),
     "a loop that is left": (
-        "loss = 1.0\nwhile True:\n    step()\n    loss *= 0.999\n    if loss < 0.1:\n        break", "",
+        "loss = 1.0\nwhile True:\n    step()\n    loss *= 0.999\n    if loss < 0.1:\n        break",
+        "",
     ),
 }  # fmt: skip
 

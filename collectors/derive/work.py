@@ -500,7 +500,9 @@ def endless_loop(events: Events) -> str:
     for candidate in found[-1].get("candidates", []) if found else []:
         for loop in candidate.get("loops", [])[-1:]:
             is_for = bool(loop.get("target"))
-            is_open = loop["turns"] is None and loop["bound"] is None and not loop.get("may_end")
+            is_open = (
+                loop["turns"] is None and loop.get("bound") is None and not loop.get("may_end")
+            )
             if is_open and (loop.get("is_endless") if is_for else loop["text"] in _ALWAYS):
                 return f"{'for' if is_for else 'while'} {loop['text']}, {loop['where']}"
     return ""
