@@ -291,8 +291,8 @@ def report_data(
 
     ``made``: when; ISO 8601; ``beside``: asked with the job, the answer and the predictor for what
     is held against the answer: the record ``own_cluster`` of a comparison, or None;
-    ``with_changes``: also what would change the answer, and the advice, each of which asks more
-    questions; True by default.
+    ``with_changes``: also what would change the answer, the advice and where each number is from,
+    all of which ask more questions; True by default.
 
     Raises UsageError as of ``answer``.
 
@@ -304,7 +304,7 @@ def report_data(
     from advisor.report import page_data
 
     known, found, recording = _asked(question, job, predictor)
-    given = ranked(found, question, predictor=known, recording=recording, in_full=True,
+    given = ranked(found, question, predictor=known, recording=recording, in_full=with_changes,
                    with_changes=with_changes)  # fmt: skip
     said = None
     if with_changes and (given.here is not None or given.front or given.nearest):

@@ -79,7 +79,7 @@ ENDLESS = {
     "a long job": ("for i in range(10**7):\n    step()", ""),
     "what a loss decides": ("loss = 1.0\nwhile loss > 0.1:\n    step()\n    loss *= 0.999", ""),
     "a loop that is left": (
-        "loss = 1.0\nwhile True:\n    step()\n    loss *= 0.999\n    if loss < 0.1:\n        break",
+        "loss = 1.0\nwhile True:\n    step()\n    loss *= 0.99\n    if loss < 0.1:\n        break",
         "",
     ),
 }  # fmt: skip

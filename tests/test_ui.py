@@ -26,7 +26,7 @@ from advisor.cli.options import CONSTRAINTS, LAYOUT, SETUP
 from advisor.cli.program import app, load_verb
 from advisor.errors import UsageError
 from advisor.ui import controls, live_report
-from advisor.ui.desk import Desk, SupersededError
+from advisor.ui.desk import Desk, SupersededError, in_thread
 from advisor.ui.live_report import LiveReport
 
 
@@ -61,7 +61,9 @@ def test_the_first_part_of_an_answer_is_the_whole_one_without_changes(ui: Opened
     whole = ui.post({"question": FEW, "whole": True}).json()
     first, all_of_it = part["data"]["answer"], whole["data"]["answer"]
     assert all_of_it["changes"]
-    assert first == {**all_of_it, "changes": []}
+    # What takes longer: what would change the answer, and where each number is from.
+    assert not any(one["sources"] for one in first["front"])
+    assert without_facts(first) == without_facts({**all_of_it, "changes": []})
     assert (part["is_whole"], whole["is_whole"]) == (False, True)
 
 
@@ -113,8 +115,11 @@ def test_a_question_that_was_replaced_is_dropped() -> None:
         assert is_let.wait(60)
         return {"nodes": question.constraints.max_nodes}
 
+    async def reply(question: Question, is_whole: bool) -> bytes:
+        return json.dumps(await in_thread(lambda: answer(question, is_whole))).encode()
+
     async def ask_all() -> list[Any]:
-        desk = Desk(answer)
+        desk = Desk(reply)
         asked = [("other", 1), ("here", 2), ("here", 3), ("here", 4)]
         tasks = []
         for slot, nodes in asked:
@@ -127,7 +132,7 @@ def test_a_question_that_was_replaced_is_dropped() -> None:
         return [*found, again]
 
     first, *dropped, last, again = asyncio.run(ask_all())
-    assert (first, last) == ({"nodes": 1}, {"nodes": 4})
+    assert (json.loads(first), json.loads(last)) == ({"nodes": 1}, {"nodes": 4})
     assert all(isinstance(one, SupersededError) for one in dropped)
     assert len(dropped) == 2
     # An answer that was given is kept.

@@ -101,7 +101,7 @@ def test_a_foreign_host_is_refused(ui: Opened, host: str) -> None:
 @pytest.mark.parametrize(
     "origin",
     ["http://example.com", "null", "http://127.0.0.1:9", "", "https://127.0.0.1:8123",
-     "http://localhost:8123"],
+     "http://localhost:8123", "http://[", "http://[::1"],
 )  # fmt: skip
 def test_another_origin_is_refused(ui: Opened, origin: str) -> None:
     reply = ui.post({"question": FEW}, headers={"origin": origin})

@@ -61,7 +61,7 @@ def advise(
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Another run, to share the device with: what each keeps of its rate, and pays.",
+            help="Another run to share the device with; shows the speed and the bill of each.",
             show_default=False,
         ),
     ] = None,
@@ -69,16 +69,16 @@ def advise(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --beside: jobs measured beside each other on such a device; CSV with "
-            "first,second,first_rate,second_rate (names of runs, rates over those alone).",
+            help="With --beside: CSV of jobs measured together on such a device, with the columns "
+            "first,second,first_rate,second_rate (names of runs, and rates over those alone).",
         ),
     ] = None,
     serving: Annotated[
         bool,
         typer.Option(
             "--serving",
-            help="In place of training: how many experts of a mixture stay on the device that "
-            "serves it.",
+            help="Answer for serving instead of training: how many experts of a mixture must stay "
+            "on the device.",
         ),
     ] = False,
     latency: Annotated[
@@ -86,7 +86,7 @@ def advise(
         quantity(
             SECONDS_WITH_UNIT,
             "--latency",
-            help="With --serving: longest time of a token, e.g. 0.05s (default: twice that with "
+            help="With --serving: maximum time per token, e.g. 0.05s (default: twice that with "
             "every expert on the device).",
         ),
     ] = None,
@@ -103,8 +103,8 @@ def advise(
         quantity(
             RATE,
             "--link",
-            help="With --serving: what experts come over, e.g. 25GB/s (default: the card's PCIe; "
-            "on a processor its disk).",
+            help="With --serving: bandwidth over which experts are loaded, e.g. 25GB/s (default: "
+            "the card's PCIe; on a processor its disk).",
         ),
     ] = None,
     borrow: Annotated[
@@ -112,8 +112,8 @@ def advise(
         quantity(
             RATE,
             "--borrow",
-            help="What other machines' memory is reached over, e.g. 3GB/s: what a smaller machine "
-            "that borrows some would take (with a recording of --working-set).",
+            help="Bandwidth to other machines' memory, e.g. 3GB/s: shows what a smaller machine "
+            "that borrows memory would take (needs a recording with --working-set).",
         ),
     ] = None,
     requests: Annotated[
@@ -130,10 +130,10 @@ def advise(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Say what to change in a job, and what each change saves of the whole job.
+    """Suggest changes to a job, with the time and cost that each saves.
 
-    Only what the recording shows to apply is listed, strongest first. Exit code 3 means that
-    nothing satisfies the constraints as the job is now.
+    Lists only changes that the recording shows to apply, strongest first. Exit code 3 means that
+    no machine satisfies the constraints for the unchanged job.
     """
     from advisor import api
     from advisor.advice import Serving, read_pairs
@@ -302,8 +302,7 @@ def predict(
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain",
-            help="With --on: which features moved the learned time and the learned cost.",
+            "--explain", help="With --on: show which features changed the learned time and cost."
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,

@@ -54,7 +54,7 @@ def gate(
     sbatch_arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- SBATCH-ARGS]...",
+            metavar="[-- SBATCH-ARGS...]",
             help="With --sbatch: the arguments of sbatch.",
             show_default=False,
         ),
@@ -95,11 +95,11 @@ def gate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Judge machines before they are submitted: whether they hold the job and keep its limits.
+    """Judge a submission: whether the job fits its machines and keeps its limits.
 
-    Exit code 0 means that the submission passes, 3 that it is refused; what would do is shown.
-    A SkyPilot task says which job it is in its envs (ADVISOR_RUN: NAME), a batch script in a line
-    `#ADVISOR run=NAME`.
+    Exit code 0 means that the submission passes. Exit code 3 means that it is refused, and shows
+    what would pass. A SkyPilot task names its job in its envs (ADVISOR_RUN: NAME), a batch script
+    in a line `#ADVISOR run=NAME`.
     """
     wanted = [on is not None, skypilot is not None, sbatch, slurm_options is not None]
     if sum(wanted) != 1:
@@ -426,18 +426,55 @@ def ui(
     is_opened: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = True,
+    is_served: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Serve a team behind its own proxy, which signs people in: no token, questions "
+            "as addresses, answers as JSON, several at once.",
+        ),
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --serve: the address that the proxy gives the server, as "
+            "https://advisor.example.org.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="With --serve: processes that answer questions (default: one a core).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show the recommendation as a page in the browser, with controls for every constraint.
 
     The page is served on this machine's loopback address only, to whoever has the address that is
-    printed. Ctrl-C ends it.
+    printed; with --serve, to whoever the proxy in front of it lets through. Ctrl-C ends it.
     """
     from advisor.cli import simulate
-    from advisor.ui import Server, listening_socket
+    from advisor.ui import Keys, Server, listening_socket
 
     asked = with_run(question, recorded)
+    if not is_served and (url is not None or workers is not None):
+        name = "--workers" if url is None else "--url"
+        raise UsageError(f"{name} goes with --serve", hint="add --serve, or leave it out")
+    if is_served and asked.cluster.trace is not None:
+        raise UsageError(
+            "--cluster-trace does not apply to --serve", hint="ask `advisor recommend` with it"
+        )
+    keys = Keys.shared(url or "") if is_served else Keys()
+    processes = (workers or os.cpu_count() or 1) if is_served else 0
     with listening_socket(port) as listener:
         with waiting("reading the job and the catalogue"):
-            server = Server(asked, listener, beside=simulate.comparison)
+            server = Server(
+                asked, listener, beside=None if is_served else simulate.comparison, keys=keys,
+                processes=processes,
+            )  # fmt: skip
         typer.echo(server.address)
-        server.run(is_opened=is_opened)
+        server.run(is_opened=is_opened and not is_served)

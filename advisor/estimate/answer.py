@@ -27,7 +27,7 @@ from advisor.planners.core import GIB, Device
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.spot import BANDS
 from advisor.planners.step import vcpus_needed
-from advisor.quantities import hours_interval, seconds_text, usd_interval
+from advisor.quantities import hours_interval, percent_text, seconds_text, usd_interval
 from advisor.words import units_words
 
 _TIMES: Final = (
@@ -212,7 +212,7 @@ def waits(shares: Mapping[str, float]) -> str:
     """Say what the step waits for, largest first, small shares left out."""
     parts = sorted(shares.items(), key=lambda item: -item[1])
     return "step: " + ", ".join(
-        f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
+        f"{name} {percent_text(share)}" for name, share in parts if share >= _WORTH_SAYING
     )
 
 
@@ -255,7 +255,10 @@ def _feeding(
     fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
     needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
     if job.feed.workers == 0:
-        return (f"{shares['input']:.0%} of the step loads data in the loop: use loader workers",)
+        return (
+            f"{percent_text(shares['input'])} of the step loads data in the loop: use loader "
+            "workers",
+        )
     return (
         f"input-bound: {math.ceil(needed):,} vCPUs would feed it (a machine has {offer.vcpus}); "
         "use more loader workers",
@@ -274,14 +277,16 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     if way == "spot-with-fallback":
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
         return (
-            f"spot with fallback: on spot machines {spot / (spot + on_demand):.0%} of the time, "
+            f"spot with fallback: on spot machines {percent_text(spot / (spot + on_demand))} "
+            "of the time, "
             f"on demand while there are none; {finish}, with {every}",
         )
     if way == "spot-by-deadline":
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
         return (
-            f"by the deadline: on spot machines {spot / (spot + on_demand):.0%} of the rented "
-            f"time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
+            f"by the deadline: on spot machines {percent_text(spot / (spot + on_demand))} of "
+            "the rented "
+            "time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
             f"says so; {finish}, with {every}",
         )
     if way == "elastic-spot":
@@ -291,8 +296,8 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
             f"{mean:.1f} on average; {finish}, waiting included, with {every}",
         )
     if completion.is_negligible[row]:
-        return (f"checkpoints and failures: below {NEGLIGIBLE_FRACTION:.0%}",)
-    return (f"failures and a checkpoint every {interval} add {overhead:.0%}",)
+        return (f"checkpoints and failures: below {percent_text(NEGLIGIBLE_FRACTION)}",)
+    return (f"failures and a checkpoint every {interval} add {percent_text(overhead)}",)
 
 
 def _late(completion: Completion, row: int) -> float | None:
@@ -306,7 +311,8 @@ def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     if not added >= NEGLIGIBLE_FRACTION:
         return ()
     return (
-        f"whole run: +{added:.0%} (evaluation, stalls, stops by hand; fitted on published "
+        f"whole run: +{percent_text(added)} (evaluation, stalls, stops by hand; fitted on "
+        "published "
         "training runs)",
     )
 
@@ -330,8 +336,16 @@ def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> t
     """Name what is neither steps nor interruptions where it takes a share worth a word."""
     times = {name: parts[key].time_h / time_h for key, name in _TIMES}
     costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
-    said = [f"{name} {share:.0%} of the time" for name, share in times.items() if share >= 0.01]
-    said += [f"{name} {share:.0%} of the cost" for name, share in costs.items() if share >= 0.01]
+    said = [
+        f"{name} {percent_text(share)} of the time"
+        for name, share in times.items()
+        if share >= 0.01
+    ]
+    said += [
+        f"{name} {percent_text(share)} of the cost"
+        for name, share in costs.items()
+        if share >= 0.01
+    ]
     return ("beside the steps: " + ", ".join(said),) if said else ()
 
 

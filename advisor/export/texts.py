@@ -9,6 +9,7 @@ from typing import Any, Final
 from advisor.answer import Estimate
 from advisor.collectors.errors import shown
 from advisor.export.pick import Pick, Rented, rented
+from advisor.quantities import percent_text
 
 # What the catalogue says where a provider has one price for all its regions.
 ANYWHERE: Final = frozenset({"all-regions", "global"})
@@ -33,7 +34,7 @@ def estimate_text(one: Estimate, unit: str) -> str:
     """Return a value with its interval, digit for digit that of the JSON."""
     return (
         f"{number(one.value)} {unit} ({number(one.low)} to {number(one.high)}, "
-        f"{one.coverage:.0%} interval)"
+        f"{percent_text(one.coverage)} interval)"
     )
 
 

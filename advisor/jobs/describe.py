@@ -40,6 +40,7 @@ from advisor.planners.step import (
     update,
     work_units,
 )
+from advisor.quantities import percent_text
 
 if TYPE_CHECKING:
     from advisor.planners.step import DescribedModel
@@ -459,7 +460,7 @@ def setup_words(work: Work) -> str:
             f"adapters of rank {setup.adapter_rank} on {_TARGETS[setup.adapter_targets]}, {base}"
         )
     if setup.frozen_fraction > 0:
-        said.append(f"{setup.frozen_fraction:.0%} of the parameters frozen")
+        said.append(f"{percent_text(setup.frozen_fraction)} of the parameters frozen")
     if not setup.overlaps:
         said.append("gradients reduced after the backward pass")
     return ", ".join(said)

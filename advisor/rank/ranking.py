@@ -15,7 +15,7 @@ from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasure
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.ranking_rows import TROUBLE_H, pareto_front
 from advisor.rank.rows import ranked_rows
-from advisor.words import summary_of
+from advisor.words import claims_of
 
 __all__ = ["Request", "pareto_front", "recommend"]
 
@@ -100,7 +100,7 @@ def recommend(
         probes=ranked.probes(),
         notes=ranked.notes(front, nearest),
     )
-    said = summary_of(
+    claims = claims_of(
         found.to_record(),
         certainty=request.confidence or CONFIDENCE,
         worth=LEAST_SPEED_UP,
@@ -108,7 +108,7 @@ def recommend(
         here=None if at_hand is None else at_hand.to_record(),
         unmeasured=unknown,
     )
-    return replace(found, summary=said)
+    return replace(found, claims=claims, summary=tuple(one.text for one in claims))
 
 
 def _changes(

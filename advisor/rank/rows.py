@@ -35,6 +35,7 @@ from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners import spot as planner_spot
 from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
+from advisor.quantities import percent_text
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
@@ -518,7 +519,9 @@ def _placed(one: Candidate, request: Constraints, fastest: int, cheapest: int) -
     if late is None and request.deadline_h is not None:
         late = one.training_time_h.above(request.deadline_h)
     if late is not None and one.training_time_h.high > (request.deadline_h or math.inf):
-        risks.append(f"may take up to {one.training_time_h.high:,.1f} h, late in {late:.0%}")
+        risks.append(
+            f"may take up to {one.training_time_h.high:,.1f} h, late in {percent_text(late)}"
+        )
     return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)
 
 

@@ -1,8 +1,8 @@
 """The page of ``advisor report`` and ``advisor ui``: one HTML file that loads nothing.
 
-It holds the data as JSON, Plotly's script (packed), our styles and our script, which draws all of
-it in the browser; texts are set as texts and never as HTML. The content security policy admits the
-scripts by their hashes and no request at all.
+It holds the data as JSON, our styles and our script, which draws all of it in the browser, charts
+as SVG; texts are set as texts and never as HTML. The content security policy admits the script by
+its hash and no request at all.
 
 For ``advisor ui``: ``page(data, live=..., panel=..., scripts=..., styles=...)``.
 
@@ -15,7 +15,8 @@ For ``advisor ui``: ``page(data, live=..., panel=..., scripts=..., styles=...)``
 In the browser, ``window.advisorReport`` has
 
 - ``data``: what is shown now; ``live``;
-- ``draw(data)``: show another answer in place of it (same form: ``page_data.page_data``);
+- ``draw(data)``: show another answer in place of it (same form: ``page_data``);
+- ``complete(data)``: add what would change it to the answer that is shown;
 - ``select(key)``: show a candidate: ``"1"``, ``"here"``; ``selected``: its key;
 - ``element(tag, attributes, ...children)``: makes a node; texts stay texts;
 - ``candidateCard(key)``: a node with a candidate's machines, time and cost.
@@ -27,7 +28,6 @@ and ``document`` gets the events ``advisor:drawn`` and ``advisor:selected`` (``d
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import itertools
 import json
@@ -46,7 +46,6 @@ from advisor.answer import Recommendation, from_record
 from advisor.collectors import atomic, bounded
 from advisor.collectors.derive import summary_lines
 from advisor.collectors.format import Recording
-from advisor.errors import AdvisorError
 from advisor.planners.core import Layout
 from advisor.planners.layouts import bubble_fraction, timeline
 from advisor.quantities import digits, hours_text, usd_text
@@ -74,7 +73,7 @@ from advisor.words import (
 # Written into every page, so that the verb knows its own.
 GENERATOR: Final = "advisor report"
 _STYLES: Final = ("page.css",)
-_SCRIPTS: Final = ("elements.js", "plots.js", "front.js", "candidate.js", "run.js", "page.js")
+_SCRIPTS: Final = ("elements.js", "charts.js", "front.js", "candidate.js", "run.js", "page.js")
 
 
 def answer_page(
@@ -85,16 +84,11 @@ def answer_page(
     scripts: Sequence[str] = (),
     styles: Sequence[str] = (),
 ) -> str:
-    """Return the page as HTML; see the module for what the parts are.
-
-    Raises AdvisorError if Plotly's script is not where Plotly keeps it.
-    """
-    bundle, packed = plotly()
-    parts = [*(asset(name) for name in _SCRIPTS), *scripts]
-    texts = [_script("\n".join(parts))]
+    """Return the page as HTML; see the module for what the parts are."""
+    script = _script("\n".join([*(asset(name) for name in _SCRIPTS), *scripts]))
     title = f"{data['answer']['run']}: what to rent"
     filled = {
-        "csp": _policy([*texts, bundle], is_live=live is not None),
+        "csp": _policy(script, is_live=live is not None),
         "title": escape(title),
         "generator": GENERATOR,
         "css": "\n".join([*(asset(name) for name in _STYLES), *styles]),
@@ -102,8 +96,7 @@ def answer_page(
         "panel": f'<aside id="panel" aria-label="Question">{panel}</aside>' if panel else "",
         "data": embedded(data),
         "live": embedded(live),
-        "plotly": packed,
-        "script": texts[0],
+        "script": script,
     }
     pieces = asset("page.html").split("%%")
     # Odd pieces are names: what is filled in is never looked at again.
@@ -129,24 +122,6 @@ def asset(name: str) -> str:
     return place.read_text(encoding="utf-8")
 
 
-@cache
-def plotly() -> tuple[str, str]:
-    """Return Plotly's script, and the same packed: gzip, then base64.
-
-    Raises AdvisorError if it is not where Plotly keeps it.
-    """
-    place = resources.files("plotly") / "package_data" / "plotly.min.js"
-    try:
-        text = place.read_bytes()
-    except OSError as error:
-        raise AdvisorError(
-            f"cannot read Plotly's script: {error}", hint="pip install --force-reinstall plotly"
-        ) from error
-    # Without the time of day, so that the same data make the same page.
-    packed = base64.b64encode(gzip.compress(text, 9, mtime=0)).decode()
-    return text.decode(), packed
-
-
 def _script(text: str) -> str:
     """Return a script of ours; a text in it must not end the element."""
     if "</script" in text.lower() or "<!--" in text:
@@ -154,17 +129,14 @@ def _script(text: str) -> str:
     return text
 
 
-def _policy(scripts: Sequence[str], *, is_live: bool) -> str:
-    """Return the content security policy: these scripts, and no request but to our own server."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-        for text in scripts
-    )
+def _policy(script: str, *, is_live: bool) -> str:
+    """Return the content security policy: this script, and no request but to our own server."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = "'self'" if is_live else "'none'"
     return "; ".join(
         (
             "default-src 'none'",
-            f"script-src {hashes}",
+            f"script-src 'sha256-{digest}'",
             "style-src 'unsafe-inline'",
             "img-src data: blob:",
             f"connect-src {own}",

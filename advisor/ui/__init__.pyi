@@ -1,2 +1,3 @@
+from .guard import Keys as Keys
 from .serve import Server as Server
 from .serve import listening_socket as listening_socket

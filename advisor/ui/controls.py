@@ -1,15 +1,17 @@
-"""Controls of the page, and the question that a posted change becomes.
+"""Controls of the page, and the question that a posted change or an address becomes.
 
-What names a job, a file or a folder is said on the command line alone: nothing that a browser
-posts reaches a path.
+What names a file or a folder is said on the command line alone: nothing that a browser sends
+reaches a path. A team's server (``advisor ui --serve``) also takes a job: one that is described,
+or a run of its store by its whole name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
-from advisor.ask import ENTRIES, Question, command_line, project_file
+from advisor.ask import ENTRIES, Question, command_line, merged, project_file
 from advisor.errors import UsageError
 from advisor.quantities import share_text
 
@@ -47,14 +49,33 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     }),
 )  # fmt: skip
 NAMES: Final = tuple(name for _, labels in GROUPS for name in labels)
+# What a team's server also asks: the job. The first names say which job is meant.
+JOB_GROUP: Final[tuple[str, Mapping[str, str]]] = ("Job", {
+    "run": "Recorded run", "layers": "Layers", "hidden": "Hidden width", "heads": "Heads",
+    "cnn": "Convolutional network", "kv_heads": "Key and value heads", "ffn": "Feed-forward width",
+    "gated": "Gated feed-forward", "vocabulary": "Vocabulary", "experts": "Experts",
+    "experts_per_token": "Experts per token", "sequence": "Tokens of a sample",
+    "tokens": "Tokens in all", "epochs": "Epochs", "total_steps": "Steps",
+    "total_samples": "Samples in all", "data": "Data to bring in",
+    "data_rate": "Rate of the data", "results": "Results to take out",
+    "validation": "Share of validation", "boot": "Boot time",
+})  # fmt: skip
+_JOB_NAMES: Final = tuple(JOB_GROUP[1])
+_SAYS_WHICH: Final = frozenset(("run", "layers", "hidden", "heads", "cnn"))
+TEAM_NAMES: Final = (*_JOB_NAMES, *NAMES)
+_SWITCHES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 # Shown as sliders: quantities over which a user looks for the point where the answer changes.
 _SLIDERS: Final = ("budget", "deadline", "max_nodes")
 # Longest text of a control, in characters.
 _LONGEST: Final = 500
 
 
-def controls(providers: tuple[str, ...]) -> list[dict[str, Any]]:
+def controls(
+    providers: tuple[str, ...], *, runs: tuple[str, ...] | None = None
+) -> list[dict[str, Any]]:
     """Return the groups of controls, as the page draws them.
+
+    ``runs``: names of the recorded runs that a team's page offers; None where the job is fixed.
 
     Returns
     -------
@@ -63,16 +84,18 @@ def controls(providers: tuple[str, ...]) -> list[dict[str, Any]]:
         ``switch``, ``choice``, ``names`` or ``text``), ``unit``, ``choices``, ``default`` (None
         where nothing is assumed) and ``open``: what holds where it is left out, in a word.
     """
+    groups = GROUPS if runs is None else (*GROUPS[:1], JOB_GROUP, *GROUPS[1:])
+    listed = {"cloud": list(providers), "run": list(runs or ())}
     return [
-        {"title": title, "controls": [_control(*one, providers) for one in labels.items()]}
-        for title, labels in GROUPS
+        {"title": title, "controls": [_control(*one, listed) for one in labels.items()]}
+        for title, labels in groups
     ]
 
 
-def _control(name: str, label: str, providers: tuple[str, ...]) -> dict[str, Any]:
+def _control(name: str, label: str, listed: Mapping[str, list[str]]) -> dict[str, Any]:
     entry = ENTRIES[name]
     unit = entry.kind.metavar
-    choices = list(providers) if name == "cloud" else unit.split("|") if "|" in unit else []
+    choices = listed.get(name, unit.split("|") if "|" in unit else [])
     kind = (
         "slider" if name in _SLIDERS
         else "names" if name == "cloud"
@@ -105,17 +128,18 @@ def _open(name: str) -> str:
     return "where needed" if name == "mixed" else open_parts.get(entry.part, "as found")
 
 
-def changeable(question: Question) -> dict[str, Any]:
+def changeable(question: Question, names: Collection[str] = NAMES) -> dict[str, Any]:
     """Return what a question says of the things that the page can change, by name."""
     record = question.to_record()
-    return {name: record[name] for name in NAMES if name in record}
+    return {name: record[name] for name in names if name in record}
 
 
-def changed(base: Question, posted: Any) -> Question:
+def changed(base: Question, posted: Any, names: Collection[str] = NAMES) -> Question:
     """Return the command line's question with everything the page can change as it says.
 
-    ``posted``: from JSON: names of ``NAMES`` and their values; what is absent or None is left
-    open, whatever ``base`` says of it.
+    ``posted``: from JSON: some of ``names`` and their values; what is absent or None is left
+    open, whatever ``base`` says of it. Where another job is posted, nothing of the command line's
+    job is left; where none is, all of it.
 
     Raises UsageError if a name does not apply, or a value cannot be read.
     """
@@ -126,9 +150,51 @@ def changed(base: Question, posted: Any) -> Question:
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, str):
                 _check_text(one, name)
-    said = Question.read(posted, names=NAMES)
-    fixed = {k: v for k, v in base.to_record().items() if k not in NAMES}
-    return Question.read(fixed | {k: v for k, v in said.to_record().items() if k in NAMES})
+    said = changeable(Question.read(posted, names=names), names)
+    is_other_job = not _SAYS_WHICH.isdisjoint(said)
+    kept = {
+        name: value
+        for name, value in base.to_record().items()
+        if name in ENTRIES
+        and (name not in names or name in _JOB_NAMES)
+        and not (is_other_job and ENTRIES[name].part == "job")
+    }
+    return Question.read(merged(kept, said))
+
+
+def read_query(items: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the names and values of an address's query.
+
+    Raises UsageError if a name stands in it twice, or a switch is neither yes nor no.
+
+    Examples
+    --------
+    >>> read_query([("budget", "50"), ("spot", "yes"), ("cloud", "")])
+    {'budget': '50', 'spot': True}
+    """
+    found: dict[str, Any] = {}
+    for name, text in items:
+        if name in found:
+            raise UsageError(f"{name[:40]} is given twice", hint="leave one of them out")
+        if not text.strip():
+            continue
+        is_switch = name in ENTRIES and not ENTRIES[name].kind.metavar
+        if is_switch and text.lower() not in _SWITCHES:
+            raise UsageError(
+                f"{name}: cannot read {text[:40]!r} as yes or no", hint="write yes or no"
+            )
+        found[name] = _SWITCHES[text.lower()] if is_switch else text
+    return found
+
+
+def query(record: Mapping[str, Any]) -> str:
+    """Return names and values as an address's query, which ``read_query`` reads."""
+    texts = {
+        name: ("yes" if value else "no") if isinstance(value, bool)
+        else ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in record.items()
+    }  # fmt: skip
+    return urlencode(texts)
 
 
 def _check_text(text: str, name: str) -> None:
@@ -139,17 +205,18 @@ def _check_text(text: str, name: str) -> None:
         )
 
 
-def forms(base: Question, question: Question) -> dict[str, Any]:
+def forms(base: Question, question: Question, names: Collection[str] = NAMES) -> dict[str, Any]:
     """Return a question in the forms that a page shows and a user keeps.
 
     Returns
     -------
     dict
-        ``answers`` (what the page can change), ``command`` and ``toml``. The command says "no" to
-        a switch that the settings in force when the page was started say "yes" to.
+        ``answers`` (what the page can change), ``command``, ``toml`` and ``query`` (of a team's
+        address). The command says "no" to a switch that the settings in force when the page was
+        started say "yes" to.
     """
-    answers = changeable(question)
-    before = changeable(base)
+    answers = changeable(question, names)
+    before = changeable(base, names)
     undone = {
         name: _default(name)
         for name in before
@@ -160,4 +227,5 @@ def forms(base: Question, question: Question) -> dict[str, Any]:
         "answers": answers,
         "command": command_line(record | undone),
         "toml": project_file(record),
+        "query": query(answers),
     }

@@ -1,8 +1,9 @@
-"""One question after another, each answered as ``advisor recommend`` answers it.
+"""A desk for questions: a bounded queue, answers kept by question, and who computes them.
 
-An answer takes seconds of computing: it runs in a thread of its own, so that the server goes on;
-one at a time, since two would only slow each other down. A question that was replaced by a newer
-one of the same slot before its turn came is dropped.
+An answer takes seconds of computing. It runs beside the server, in a thread or in processes of its
+own. Whoever asks what is being answered already waits for the same answer; a question that a newer
+one of its slot replaced before its turn is dropped; where too many wait, the next is told when to
+come again.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from advisor.ask import Question
@@ -20,13 +24,41 @@ from advisor.errors import AdvisorError
 
 T = TypeVar("T")
 
-# Answers kept for a user who goes back and forth, and slots that are told apart.
-_KEPT: Final = 64
-_SLOTS: Final = 256
+# Answers kept, of some 30 to 200 kB each, and slots that are told apart.
+_KEPT: Final = 256
+_SLOTS: Final = 1024
+# Questions that may wait for their turn, where they are expected to be answered in time.
+MOST_WAITING: Final = 32
+# Proxies commonly give up after a minute (nginx's proxy_read_timeout). [s]
+LONGEST_WAIT_S: Final = 45.0
+_FIRST_GUESS_S: Final = 5.0  # what an answer takes, until one was given [s]
 
 
 class SupersededError(AdvisorError):
     """A newer question of the same slot came before this one's turn."""
+
+
+class BusyError(AdvisorError):
+    """Too many questions wait already.
+
+    ``retry_after_s``: when it is worth asking again, whole seconds.
+    """
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(
+            "too many questions are waiting", hint=f"ask again in {retry_after_s} seconds"
+        )
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Work:
+    """An answer that is being computed, or waits for its turn."""
+
+    # slot, ticket: of everybody who wants it
+    asked: list[tuple[str, object]] = field(default_factory=list)
+    done: asyncio.Task[bytes] | None = None
+    is_begun: bool = False
 
 
 class Desk:
@@ -35,45 +67,115 @@ class Desk:
     Parameters
     ----------
     answer : callable
-        From a question, and whether everything is wanted that takes longer, to what JSON can
-        hold. Called in a thread, never twice at a time.
+        From a question, and whether everything is wanted that takes longer, to the answer as JSON.
+    at_once : int
+        How many answers are computed beside each other.
+    most_waiting : int
+        How many questions may wait for their turn.
     """
 
-    def __init__(self, answer: Callable[[Question, bool], dict[str, Any]]) -> None:
+    def __init__(
+        self, answer: Callable[[Question, bool], Awaitable[bytes]], *, at_once: int = 1,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:  # fmt: skip
         self._answer = answer
-        self._turn = asyncio.Lock()
+        self._at_once = at_once
+        self._most_waiting = most_waiting
+        self._turns = asyncio.Semaphore(at_once)
         self._newest: OrderedDict[str, object] = OrderedDict()
-        self._kept: OrderedDict[tuple[str, bool], dict[str, Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, bool], bytes] = OrderedDict()
+        self._works: dict[tuple[str, bool], _Work] = {}
+        self._usual_s = _FIRST_GUESS_S
+        self._others = 0  # that wait for a turn of theirs
 
-    async def ask(self, slot: str, question: Question, *, is_whole: bool) -> dict[str, Any]:
-        """Return the answer.
+    async def ask(self, slot: str, question: Question, *, is_whole: bool) -> bytes:
+        """Return the answer as JSON.
 
-        ``slot``: where the answer is shown; a newer question of it replaces this one;
-        ``is_whole``: whether everything is wanted that takes longer.
+        ``slot``: where the answer is shown; a newer question of it replaces this one, unless it is
+        empty; ``is_whole``: whether everything is wanted that takes longer.
 
-        Raises SupersededError if a newer question came first.
+        Raises SupersededError if a newer question came first, BusyError if too many wait.
         """
         ticket = object()
-        _put(self._newest, slot, ticket, _SLOTS)
+        if slot:
+            _put(self._newest, slot, ticket, _SLOTS)
         key = json.dumps(question.to_record(), sort_keys=True)
         for one in (True,) if is_whole else (True, False):
             if (key, one) in self._kept:
                 self._kept.move_to_end((key, one))
                 return self._kept[key, one]
-        async with self._turn:
-            if self._newest.get(slot) is not ticket:
-                raise SupersededError("a newer question came first")
-            found = await in_thread(lambda: self._answer(question, is_whole))
+        work = self._works.get((key, is_whole))
+        if work is None:
+            self._check_room()
+            work = self._works[key, is_whole] = _Work()
+            work.done = asyncio.create_task(self._work((key, is_whole), question, work))
+        work.asked.append((slot, ticket))
+        assert work.done is not None
+        return await asyncio.shield(work.done)
+
+    def keep(self, question: Question, found: bytes, *, is_whole: bool) -> None:
+        """Keep an answer that was computed elsewhere."""
+        key = json.dumps(question.to_record(), sort_keys=True)
         _put(self._kept, (key, is_whole), found, _KEPT)
-        return found
 
-    async def turn(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns, once whatever is being answered is.
+    async def turn(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``call`` returns, once it is its turn.
 
-        Raises Exception: what ``call`` raises.
+        Raises BusyError if too many wait; Exception: what ``call`` raises.
         """
-        async with self._turn:
-            return await in_thread(call)
+        self._check_room()
+        self._others += 1
+        try:
+            await self._wait()
+        finally:
+            self._others -= 1
+        try:
+            return await call()
+        finally:
+            self._turns.release()
+
+    def _check_room(self) -> None:
+        waiting = self._waiting()
+        in_time = max(int(self._at_once * LONGEST_WAIT_S / self._usual_s), 1)
+        if waiting >= min(self._most_waiting, in_time):
+            raise BusyError(self._expected_s(waiting))
+
+    def _waiting(self) -> int:
+        works = self._works.values()
+        return self._others + sum(1 for one in works if not one.is_begun and self._is_wanted(one))
+
+    def _expected_s(self, waiting: int) -> int:
+        """Return when who comes now and finds so many waiting would be answered, in seconds."""
+        rounds = math.ceil((waiting + 1) / self._at_once)
+        return max(math.ceil(rounds * self._usual_s), 1)
+
+    def _is_wanted(self, work: _Work) -> bool:
+        return any(not slot or self._newest.get(slot) is ticket for slot, ticket in work.asked)
+
+    async def _wait(self) -> None:
+        """Wait for a turn, which the caller gives back."""
+        try:
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise BusyError(self._expected_s(self._waiting())) from None
+
+    async def _work(self, key: tuple[str, bool], question: Question, work: _Work) -> bytes:
+        try:
+            await self._wait()
+            try:
+                if not self._is_wanted(work):
+                    raise SupersededError("a newer question came first")
+                work.is_begun = True
+                begun = time.monotonic()
+                found = await self._answer(question, key[1])
+                self._usual_s += 0.2 * (time.monotonic() - begun - self._usual_s)
+            finally:
+                self._turns.release()
+            _put(self._kept, key, found, _KEPT)
+            return found
+        finally:
+            del self._works[key]
 
 
 def _put(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

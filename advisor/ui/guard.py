@@ -1,4 +1,4 @@
-"""Who may ask the server: whoever has the address that the command printed, from its own page.
+"""Who may ask the server: whoever has the printed address, or whom a team's proxy lets through.
 
 A server on loopback is reached by every program of the machine and by every page that a browser of
 this machine shows. What keeps them out, in this order:
@@ -12,6 +12,10 @@ Origin          where a browser names one, it must be the page's own; a POST mus
 token           compared in constant time; the first page takes it from the address and leaves a
                 cookie (HttpOnly, SameSite=Strict) in its place
 ==============  ============================================================================
+
+Behind a team's proxy (``advisor ui --serve``) signing in is the proxy's: there is no token, the
+Host and Origin may be those of its address, a program's POST needs no Origin, and what another
+site's page asks for is refused, except where a person follows a link.
 """
 
 from __future__ import annotations
@@ -21,13 +25,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from advisor.errors import UsageError
 from advisor.ui.replies import Refusal, refused
 
 HOSTS: Final = ("127.0.0.1", "localhost")
@@ -55,10 +60,42 @@ class Keys:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     # value of the cookie that replaces the token
     cookie: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    # the address of the team's proxy, which lets in whoever has signed in there; "" without one
+    proxy: str = ""
+    is_shared: bool = False  # no token: whoever reaches the server may ask
+
+    @classmethod
+    def shared(cls, proxy: str = "") -> Keys:
+        """Return those of a server behind a proxy.
+
+        Raises UsageError if the proxy's address cannot be read.
+
+        Examples
+        --------
+        >>> Keys.shared("https://tools.example.org/advisor").prefix
+        '/advisor/'
+        """
+        path = ""
+        if proxy:
+            parts = _split(proxy)
+            if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
+                raise UsageError(
+                    f"cannot read {proxy!r} as the proxy's address",
+                    hint="give it as people open it: --url https://advisor.example.org",
+                )
+            path = parts.path.strip("/")
+        return cls(prefix=f"/{path}/" if path else "/", proxy=proxy, is_shared=True)
 
     def address(self, port: int) -> str:
         """Return the address to open."""
-        return f"http://{HOSTS[0]}:{port}{self.prefix}?token={self.token}"
+        here = f"http://{HOSTS[0]}:{port}{self.prefix}"
+        return here if self.is_shared else f"{here}?token={self.token}"
+
+    @property
+    def origin(self) -> str:
+        """The proxy's origin; "" without one."""
+        parts = urlsplit(self.proxy)
+        return f"{parts.scheme}://{parts.netloc}" if self.proxy else ""
 
 
 class Guard:
@@ -102,19 +139,36 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         """Return what is said to who may not ask, None to who may."""
-        headers = request.headers
-        if not _is_loopback(headers):
+        headers, keys = request.headers, self._keys
+        if not (_is_loopback(headers) or self._is_proxy_host(headers)):
             return refused(request, Refusal(400, "this server is reached at 127.0.0.1", _OPEN))
-        if not request.scope["path"].startswith(self._keys.prefix):
+        if not request.scope["path"].startswith(keys.prefix):
             return refused(request, Refusal(404, "there is no such page", _OPEN))
-        if not _is_own_origin(headers, request.method):
+        if not self._is_own_origin(headers, request.method) or (
+            keys.is_shared and _is_of_another_site(headers)
+        ):
             return refused(request, Refusal(403, "other pages may not ask this server", _OPEN))
-        if not (self._has_token(request) or self._has_cookie(request)):
+        if not (keys.is_shared or self._has_token(request) or self._has_cookie(request)):
             return refused(request, Refusal(403, "the address lacks its token", _OPEN))
         return None
 
+    def _is_proxy_host(self, headers: Headers) -> bool:
+        proxy = self._keys.proxy
+        return bool(proxy) and headers.getlist("host") == [urlsplit(proxy).netloc]
+
+    def _is_own_origin(self, headers: Headers, method: str) -> bool:
+        """Whether no other page asks; a browser names the origin of every POST."""
+        origins = headers.getlist("origin")
+        if not origins:
+            return self._keys.is_shared or method in ("GET", "HEAD")
+        # What proxies do to Host differs: they keep it, or name this server's address.
+        here = "" if self._is_proxy_host(headers) else f"http://{headers['host']}"
+        return len(origins) == 1 and origins[0] in {here, self._keys.origin} - {""}
+
     def _has_token(self, request: Request) -> bool:
         """Whether the first page is asked for, with the token."""
+        if self._keys.is_shared:
+            return False
         if request.method != "GET" or request.scope["path"] != self._keys.prefix:
             return False
         return _equal(request.query_params.get("token", ""), self._keys.token)
@@ -138,10 +192,14 @@ def _is_loopback(headers: Headers) -> bool:
     return name in HOSTS and (not port or (port.isascii() and port.isdigit()))
 
 
-def _is_own_origin(headers: Headers, method: str) -> bool:
-    """Whether no other page asks; a browser names the origin of every POST."""
-    origins = headers.getlist("origin")
-    if not origins:
-        return method in ("GET", "HEAD")
-    parts = urlsplit(origins[0]) if len(origins) == 1 else urlsplit("")
-    return parts.scheme == "http" and origins[0] == f"http://{headers['host']}"
+def _is_of_another_site(headers: Headers) -> bool:
+    """Whether a browser says that another site's page asks, rather than a person with a link."""
+    site, mode = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-mode", "")
+    return site == "cross-site" and mode != "navigate"
+
+
+def _split(address: str) -> SplitResult | None:
+    try:
+        return urlsplit(address)
+    except ValueError:  # as of "http://["
+        return None

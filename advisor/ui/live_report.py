@@ -6,6 +6,7 @@ the catalogue and the models kept between two answers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from advisor import api
 from advisor.answer import Recommendation
 from advisor.ask import Question, command_words, layout_space
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import latest_run
+from advisor.collectors.derive import latest_run, list_runs
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 from advisor.estimate import SPACE, Predictor
@@ -26,11 +27,13 @@ from advisor.jobs import Job
 from advisor.report import answer_page
 from advisor.simulate import ClusterComparison
 from advisor.ui import controls
+from advisor.ui.judged import judged
 
 Beside = Callable[[Question, Job, Recommendation, Predictor], ClusterComparison | None]
 
 _SCRIPTS: Final = ("controls.js", "compare.js", "hand_over.js", "ui.js")
 _STYLES: Final = ("ui.css",)
+_MOST_RUNS: Final = 200  # that the page lists; others are asked for by their name in the address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,36 +67,66 @@ class LiveReport:
     """A question that was asked, and the answers to its changes.
 
     ``beside``: from question, job, answer and predictor to the comparison with the user's own
-    cluster; None where the question names none.
+    cluster; None where the question names none; ``is_shared``: whether the job can be changed too.
 
-    Raises AdvisorError if the catalogue or the job cannot be read.
-
-    Attributes
-    ----------
-    first : dict
-        The answer to the question, without what takes longer.
+    Raises AdvisorError if the catalogue cannot be read, or there is no run.
     """
 
-    def __init__(self, question: Question, *, beside: Beside | None = None) -> None:
+    def __init__(
+        self, question: Question, *, beside: Beside | None = None, is_shared: bool = False
+    ) -> None:
         self._beside = beside
-        self.question = question = with_name(question)
+        self._is_shared = is_shared
+        self._names = controls.TEAM_NAMES if is_shared else controls.NAMES
+        self.question = with_name(question)
         self.predictor = Predictor(
             Catalogue.load(question.catalogue, overrides=question.overrides)
         )
-        self.first = self.answer(question, False)
 
-    def page(self) -> str:
-        """Return the page, with the answer to the command line's question and all controls."""
-        first = self.first
+    def changed(self, posted: Any) -> Question:
+        """Return the question with everything that a browser can change as it says.
+
+        Raises UsageError as ``controls.changed``, or if a run is not in the store.
+        """
+        question = controls.changed(self.question, posted, self._names)
+        run = question.job.run
+        if run not in (None, self.question.job.run) and run not in self.runs():
+            raise UsageError(
+                f"run: there is no run {str(run)[:80]!r} in the store",
+                hint="give its whole name: /api/runs lists them",
+            )
+        return question
+
+    def runs(self) -> tuple[str, ...]:
+        """Return the names of the runs in the store, the latest first; a URL's are brought here.
+
+        Raises RecordingError if the store cannot be read.
+        """
+        return tuple(run.name for run in reversed(list_runs()))
+
+    def page(self, reply: bytes) -> str:
+        """Return the page, with an answer that ``reply`` gave and all controls."""
+        found = json.loads(reply)
         names = sorted(set(self.predictor.catalogue.types.provider.tolist()))
-        live = {**first, "groups": controls.controls(tuple(names)), "targets": _targets()}
+        runs = self.runs()[:_MOST_RUNS] if self._is_shared else None
+        live = {**found, "groups": controls.controls(tuple(names), runs=runs),
+                "targets": _targets(), "is_shared": self._is_shared}  # fmt: skip
         return answer_page(
-            first["data"],
+            found["data"],
             live={name: value for name, value in live.items() if name != "data"},
             panel=_asset("panel.html"),
             scripts=[_asset(name) for name in _SCRIPTS],
             styles=[_asset(name) for name in _STYLES],
         )
+
+    def reply(self, question: Question, is_whole: bool) -> bytes:
+        """Return the answer to a question as JSON.
+
+        Raises AdvisorError, PlanningError as ``advisor recommend``.
+        """
+        return json.dumps(
+            self.answer(question, is_whole), separators=(",", ":"), allow_nan=False
+        ).encode()
 
     def answer(self, question: Question, is_whole: bool) -> dict[str, Any]:
         """Return the answer to a question, as JSON can hold it.
@@ -115,16 +148,30 @@ class LiveReport:
         )
         is_met = bool(data["answer"]["picks"]) or (own is not None and own.meets_constraints)
         return {
-            "asked": controls.forms(self.question, question),
+            "asked": controls.forms(self.question, question, self._names),
             "is_whole": is_whole,
             "exit_code": 0 if is_met else 3,
             "data": data,
         }
 
+    def judge(self, question: Question, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what ``advisor gate`` says of a submission, as its record.
+
+        ``body``: ``on`` and ``count``, or the text of a SkyPilot task (``skypilot``) or a batch
+        script (``script``, with ``partitions``: what a machine of each is).
+
+        Raises AdvisorError as ``advisor gate``.
+        """
+        found = judged(body, question, self.predictor, self.changed)
+        record: dict[str, Any] = {**found.to_record(), "passes": found.passes}
+        return record
+
     def export(
-        self, question: Question, record: Mapping[str, Any], asked: ExportRequest
+        self, question: Question, record: Mapping[str, Any], body: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return a candidate in the words of a tool that runs it.
+
+        ``record``: of the answer; ``body``: see ``ExportRequest.read``.
 
         Raises AdvisorError as ``advisor export``.
 
@@ -133,6 +180,7 @@ class LiveReport:
         dict
             ``command``, which does the same, and the record of ``export.Exported``.
         """
+        asked = ExportRequest.read(body)
         made = export_to(
             record, asked.to, rank=asked.rank, values=asked.values, predictor=self.predictor,
             job=api.job_of(

@@ -1,4 +1,4 @@
-"""Serve the web application on loopback until Ctrl-C."""
+"""The web application's server: on loopback, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ import uvicorn
 
 from advisor.ask import Question
 from advisor.errors import AdvisorError
+from advisor.ui.connections import protocol
 from advisor.ui.guard import HOSTS, Keys
 from advisor.ui.live_report import Beside, LiveReport
 from advisor.ui.server import application
+from advisor.ui.workers import Workers
 
 # Answers that are still being computed are not waited for. [s]
 _PATIENCE_S: Final = 1
-_MOST_CONNECTIONS: Final = 64
+# Idle connections, those that ask, and the files of the program.
+_FILES: Final = 4096
 
 
 @contextlib.contextmanager
@@ -55,11 +58,19 @@ class Server:
     """
 
     def __init__(
-        self, question: Question, listener: socket.socket, *, beside: Beside | None = None
-    ) -> None:
-        keys = Keys()
+        self, question: Question, listener: socket.socket, *, beside: Beside | None = None,
+        keys: Keys | None = None, processes: int = 0,
+    ) -> None:  # fmt: skip
+        """Read the job and answer the question once.
+
+        ``keys``: who may ask; whoever has the printed address by default; ``processes``: how many
+        answer questions beside this one; 0 answers in this process, one question at a time.
+        """
+        keys = keys or Keys()
+        live = LiveReport(question, beside=beside, is_shared=keys.is_shared)
         self._listener = listener
-        self._app = application(LiveReport(question, beside=beside), keys)
+        self._workers = Workers(live.question, processes) if processes else None
+        self._app = application(live, keys, workers=self._workers)
         self.address = keys.address(listener.getsockname()[1])
 
     def run(self, *, is_opened: bool) -> None:
@@ -69,10 +80,28 @@ class Server:
         """
         if is_opened:
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
+        _allow_files()
         config = uvicorn.Config(
-            self._app, http="h11", ws="none", lifespan="off", log_config=None,
+            self._app, http=protocol(), ws="none", lifespan="off", log_config=None,
             log_level="critical", access_log=False, server_header=False, proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=_PATIENCE_S,
+            timeout_graceful_shutdown=_PATIENCE_S,
         )  # fmt: skip
-        with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[self._listener])
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                uvicorn.Server(config).run(sockets=[self._listener])
+        finally:
+            if self._workers is not None:
+                self._workers.close()
+
+
+def _allow_files() -> None:
+    """Let this process have as many connections as it limits itself to, where it may."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from advisor.quantities import digits, hours_interval, seconds_interval, usd_interval
+from advisor.quantities import digits, hours_interval, percent_text, seconds_interval, usd_interval
 
 Record = Mapping[str, Any]
+
+_WITH_UNIT: Final = re.compile(r"(\d) (%|(?:us|ms|s|min|h|d|GiB|GB|MB|x)(?!\w))")
 
 # What is picked, by its name in ``Recommendation.picks``.
 PICKS: Final[Mapping[str, str]] = {
     "best_value": "best value",
     "cheapest": "cheapest",
     "fastest": "fastest worth its money",
-    "within_deadline": "cheapest that keeps the deadline",
+    "within_deadline": "cheapest within the deadline",
 }
 
 
@@ -132,6 +135,68 @@ def offer_words(parts: Sequence[Record]) -> str:
     return " + ".join(said)
 
 
+# What people call a provider, by the code that ``--cloud`` takes.
+_PROVIDERS: Final[Mapping[str, str]] = {
+    "aws": "AWS", "azure": "Azure", "crusoe": "Crusoe", "denvr": "Denvr", "gcp": "Google Cloud",
+    "hyperstack": "Hyperstack", "lambda": "Lambda", "massedcompute": "Massed Compute",
+    "nebius": "Nebius", "oci": "Oracle Cloud", "paperspace": "Paperspace", "runpod": "RunPod",
+    "scaleway": "Scaleway", "verda": "Verda",
+}  # fmt: skip
+_CARD: Final = re.compile(r"([A-Z]+\d+[A-Z]?)(?:-(SXM\d?|PCIe|NVL))?-(\d+)GB")
+# Chips that are sold with several sizes of memory: the size belongs to what they are called.
+_SIZES: Final = frozenset({("A100", "40"), ("A100", "80"), ("V100", "16"), ("V100", "32"),
+                           ("H100", "96")})  # fmt: skip
+
+
+def provider_name(code: str) -> str:
+    """Return what people call a provider.
+
+    >>> provider_name("aws"), provider_name("mine")
+    ('AWS', 'mine')
+    """
+    return _PROVIDERS.get(code, code)
+
+
+def card_name(accelerator: str) -> str:
+    """Return what people call an accelerator: the form and size that go without saying left out.
+
+    >>> [card_name(one) for one in ("B200-SXM-180GB", "A100-PCIe-40GB", "RTX-A4000", "T4")]
+    ['B200', 'A100 40GB PCIe', 'RTX A4000', 'T4']
+    """
+    found = _CARD.fullmatch(accelerator)
+    if found is None:
+        return accelerator.replace("-", " ")
+    chip, form, size = found.groups()
+    said = [chip, *([f"{size}GB"] if (chip, size) in _SIZES else [])]
+    return " ".join(said + ([form] if form in ("PCIe", "NVL") else []))
+
+
+def rented_words(parts: Sequence[Record]) -> str:
+    """Return what is rented as people call it, the provider's own name for it in brackets.
+
+    >>> rented_words([{"provider": "nebius", "instance_type": "8gpu", "region": "us-central1",
+    ...                "pricing": "on-demand", "accelerator": "B200-SXM-180GB", "terms": "",
+    ...                "accelerators_per_instance": 8.0, "count": 2}])
+    '16 x B200 at Nebius, us-central1 (2 x 8gpu)'
+    """
+    return " + ".join(map(_rented, parts))
+
+
+def _rented(part: Record) -> str:
+    own = f"{part['count']} x {part['instance_type']}"
+    region = "" if part["region"] == "all-regions" else f", {part['region']}"
+    place = f"at {provider_name(part['provider'])}{region}"
+    paid = ", ".join(
+        ["spot"] * (part["pricing"] == "spot") + ([part["terms"]] if part["terms"] else [])
+    )
+    if part["accelerator"] is None:
+        each = " each" if part["count"] > 1 else ""
+        return f"{own} {place} ({contents_words(part)}{each}{paid and f', {paid}'})"
+    devices = f"{part['count'] * part['accelerators_per_instance']:g}"
+    inside = f"{own}{paid and f', {paid}'}"
+    return f"{devices} x {card_name(part['accelerator'])} {place} ({inside})"
+
+
 def picked_as_words(record: Record, rank: int | str) -> str:
     """Return what a rank of an answer's record is picked as, ``"here"`` included."""
     picks = record.get("picks", {})
@@ -208,15 +273,22 @@ def units_words(units: Record | None) -> tuple[str, ...]:
     if units["tokens_per_s"] is not None:
         said.append(f"{digits(units['tokens_per_s'])} tokens/s")
     if units["utilisation"] is not None:
-        said.append(f"MFU {units['utilisation']['fraction']:.0%}")
+        said.append(f"MFU {percent_text(units['utilisation']['fraction'])}")
     if units["accelerator_hours"] is not None:
         said.append(f"{digits(units['accelerator_hours'])} accelerator-hours")
     return (", ".join(said),) if said else ()
 
 
 def wrapped(text: str, width: int, *, indent: str = "", first: str = "") -> list[str]:
-    """Return lines of at most ``width``, names and numbers in one piece; later ones indented."""
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False,
+    """Return lines of at most ``width``; names, and numbers with units, in one piece.
+
+    >>> wrapped("it takes 13.2 min at least", 14)
+    ['it takes', '13.2 min at', 'least']
+    """
+    # A space that no line breaks at, between a number and its unit.
+    glued = _WITH_UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text)
+    lines = textwrap.wrap(
+        glued, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from advisor.errors import UsageError
 from advisor.planners.core import GIB
-from advisor.quantities import hours_text, usd_text
+from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.words import pieces
 from advisor.words.pieces import cost_text, time_text, wrapped
 from advisor.words.recommendation import SCREEN_LINES
@@ -196,7 +196,7 @@ def _bounded(saved: Record, *, is_time: bool) -> str:
     clipped = {**saved, "low": max(saved["low"], 0.0)}
     value, bounds = pieces.hours_words(clipped) if is_time else pieces.usd_words(clipped)
     may_lose = "; it may also cost" if saved["low"] < 0 else ""
-    return f"{value} ({bounds}, {saved['coverage']:.0%}{may_lose})"
+    return f"{value} ({bounds}, {percent_text(saved['coverage'])}{may_lose})"
 
 
 # ------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def cache_table(details: Mapping[str, Any]) -> list[str]:
     for cached, row in sorted(by_size.items()):
         best = min(one["token_s"] for policy, one in row.items() if policy != "oracle")
         cells = [f"{cached}", f"{row['lru']['memory_bytes'] / GIB:.3g}"]
-        cells += [f"{row[policy]['hit_rate']:.1%}" for policy in shown]
+        cells += [f"{percent_text(row[policy]['hit_rate'], 1)}" for policy in shown]
         cells.append(f"{1e3 * best:.3g}")
         lines.append("".join(f"{cell:>{_WIDTH}}" for cell in cells))
     note = "oracle knows every later token: no cache loads less."

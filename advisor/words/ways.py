@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.quantities import digits, hours_text, seconds_text
+from advisor.quantities import digits, hours_text, percent_text, seconds_text
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
@@ -79,9 +79,8 @@ def _command(text: str, columns: int) -> list[str]:
 def _speed(one: Record) -> str:
     step, around = pieces.seconds_words(one["step_time_s"])
     rate = one["throughput_samples_per_s"]["value"]
-    text = (
-        f"{step} a step ({around}, {one['step_time_s']['coverage']:.0%}), {digits(rate)} samples/s"
-    )
+    share = percent_text(one["step_time_s"]["coverage"])
+    text = f"{step} a step ({around}, {share}), {digits(rate)} samples/s"
     if one["training_time_h"] is not None:
         text += f"; whole job {pieces.time_text(one)}"
     if one["cost_usd"] is not None:
@@ -114,7 +113,7 @@ def _details(one: Record) -> list[str]:
         lines.append(f"  bottleneck: {_value(bottleneck)}")
     ordered = sorted(one["shares"].items(), key=lambda item: -item[1])
     said = ", ".join(
-        f"{name.removesuffix('_s').replace('_', ' ')} {share:.0%}"
+        f"{name.removesuffix('_s').replace('_', ' ')} {percent_text(share)}"
         for name, share in ordered
         if share >= _WORTH_SAYING
     )
@@ -137,16 +136,15 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     """Return the record of ``advisor predict --json`` for a terminal of ``width`` columns."""
     width, step = max(width, 40), record["step_time_s"]
     scale, unit = (1e3, "ms") if step["value"] < 1 else (1.0, "s")
-    bounds = (
-        f"{step['coverage']:.0%}: {digits(scale * step['low'])}-{digits(scale * step['high'])}"
-    )
+    share = percent_text(step["coverage"])
+    bounds = f"{share}: {digits(scale * step['low'])}-{digits(scale * step['high'])}"
     runs_as = f", products in {record['runs_as']}" if record["runs_as"] else ""
     lines = [f"{record['job']} on {target_words(record['configuration'])}{runs_as}"]
     lines.append(_row("step", f"{digits(scale * step['value'])} {unit}  ({bounds})"))
     for name, share in sorted(record["shares"].items(), key=lambda item: -item[1]):
         if share >= _SHARE_SHOWN:
             part = digits(share * step["value"] * scale)
-            lines.append(_row(f"  {name}", f"{part} {unit}  {share:.0%}"))
+            lines.append(_row(f"  {name}", f"{part} {unit}  {percent_text(share)}"))
     lines.append(_row("samples/s", digits(record["throughput_samples_per_s"]["value"])))
     lines += _units(record["units"])
     there = record["device_memory_gib"]
@@ -215,7 +213,7 @@ def _units(units: Record | None) -> list[str]:
         lines.append(_row("tokens/s", digits(units["tokens_per_s"])))
     if (used := units["utilisation"]) is not None:
         of = f"of {digits(used['peak_flop_per_s'] / 1e12)} Tflop/s a device in {used['precision']}"
-        lines.append(_row("MFU", f"{used['fraction']:.0%} {of}"))
+        lines.append(_row("MFU", f"{percent_text(used['fraction'])} {of}"))
     if units["accelerator_hours"] is not None:
         lines.append(_row("GPU-hours", digits(units["accelerator_hours"])))
     return lines

@@ -22,7 +22,7 @@ from advisor.planners.step import (
     runs_as,
     sustained_flop_per_s,
 )
-from advisor.quantities import digits
+from advisor.quantities import digits, percent_text
 
 
 class StepFacts:
@@ -157,7 +157,8 @@ class StepFacts:
         )  # fmt: skip
         if int(self.columns.dp[0]) > 1:
             yield Fact(
-                what="communication", value=f"{self.columns.shares['network'][0]:.0%} of the step",
+                what="communication",
+                value=f"{percent_text(self.columns.shares['network'][0])} of the step",
                 source="learned", note="nominal links, advisor train scaling",
             )  # fmt: skip
         if self.columns.is_network_assumed[0]:

@@ -3,23 +3,24 @@
 function drawCandidate() {
   const key = report.selected;
   const row = key && rowOf(key);
-  if (!row) return fill("candidate");
+  if (!row) { fill("candidate"); return; }
   const words = wordsOf(key);
   const name = row.rank ? `#${row.rank}` : "here";
   fill("candidate",
     title("candidate", `${name}: ${words.machines}`),
     element("p", { class: "quiet" }, `${words.inside}, ${words.where}`,
       words.picked_as && element("span", { class: "badge aside" }, words.picked_as)),
-    definitions([
+    fold("numbers", "Its numbers", !isNarrow(), definitions([
       ["time", withBounds(words.time)], ["cost", withBounds(words.cost)],
       ["a step", withBounds(words.step)], ["throughput", words.throughput],
       ["memory of a device", words.memory], ["price", priceText(row)], ...unitPairs(row.units),
       ["missing the deadline", row.late_probability === null ? "" : `${percent(row.late_probability)} chance`],
-    ]),
-    element("div", { class: "columns" }, partsTable(row, words), sharesTable(row, words)),
-    layoutPart(words.layout),
+    ])),
+    fold("parts", "Where time and cost go", false,
+      element("div", { class: "columns" }, partsTable(row, words), sharesTable(row, words))),
+    fold("layout", `Layout: ${words.layout.words}`, false, layoutPart(words.layout)),
     reasons(row), alternatives(words), facts(row));
-  return drawSchedule(words.layout.schedule);
+  if (words.layout.schedule) drawSchedule(words.layout.schedule);
 }
 
 function withBounds([value, bounds]) { return bounds ? `${value} (${range(bounds)})` : value; }
@@ -51,7 +52,7 @@ function partsTable(row, words) {
   const rows = Object.entries(row.breakdown).filter(([, part]) => (
     share(part.time_h, time) > WORTH_SAYING || share(part.cost_usd, cost) > WORTH_SAYING));
   if (!rows.length) return null;
-  return element("div", {}, element("h3", {}, "Where time and cost go"),
+  return element("div", {}, element("h3", {}, "The whole job"),
     table("Where time and cost go", [
       { name: "Part", cell: ([name]) => words.parts[name].label },
       { name: "Time", numeric: true, cell: ([name, part]) => [words.parts[name].time || "–", bar(share(part.time_h, time))] },
@@ -78,7 +79,6 @@ function layoutPart(layout) {
   const rest = layout.instances_in_all - layout.instances.length;
   const schedule = layout.schedule;
   return [
-    element("h3", {}, "Layout"),
     element("p", {}, `${layout.words}; ${layout.devices} ${layout.devices === 1 ? "device" : "devices"}.`,
       layout.devices > 1 && ` A box is a device: ${meaning(layout)}.`),
     element("ul", { class: "instances" }, pieces),
@@ -89,7 +89,7 @@ function layoutPart(layout) {
         + `${schedule.drawn < schedule.micro_batches ? `, of which ${schedule.drawn} are drawn` : ""}. `
         + `Even stages wait ${percent(schedule.bubble_fraction)} of the ideal time; a backward pass is drawn twice as long as a forward one.`),
       frame("schedule-plot", `Passes of ${schedule.drawn} micro-batches over ${schedule.stages} pipeline stages`,
-            Math.min(90 + 28 * schedule.stages, 520)),
+            scheduleHeight(schedule)),
     ],
   ];
 }
@@ -110,51 +110,57 @@ function deviceCell([stage, replica, context, tensor], layout) {
   return element("span", { class: `cell tone-${stage % 6}` }, label);
 }
 
+function scheduleHeight(schedule) { return Math.min(70 + 28 * schedule.stages, 520); }
+
+const PASSES = [["forward", "#005f96"], ["backward", "#b34700"]];
+
 function drawSchedule(schedule) {
-  if (!schedule) return Promise.resolve();
-  const bars = (isBackward) => {
-    const passes = schedule.passes.filter((pass) => pass[3] === isBackward);
-    return {
-      type: "bar", orientation: "h", name: isBackward ? "backward" : "forward",
-      y: passes.map(([stage]) => `stage ${stage}`), base: passes.map((pass) => pass[1]),
-      x: passes.map((pass) => pass[2] - pass[1]), text: passes.map((pass) => String(pass[4])),
-      textposition: "inside", insidetextanchor: "middle", constraintext: "none", cliponaxis: true,
-      hovertext: passes.map((pass) => `${isBackward ? "backward" : "forward"} of micro-batch ${pass[4]}`
-        + `${schedule.chunks > 1 ? `, chunk ${pass[5]}` : ""} on stage ${pass[0]}`), hoverinfo: "text",
-      insidetextfont: { color: "#ffffff", size: 11 },
-      marker: { color: isBackward ? "#b34700" : "#005f96", line: { color: "#ffffff", width: 1 } },
-    };
-  };
-  return draw("schedule-plot", [bars(false), bars(true)], {
-    barmode: "overlay", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
-    margin: { l: 64, r: 12, t: 30, b: 40 },
-    xaxis: { ...AXIS, title: { text: "time, in forward passes of a stage" } },
-    yaxis: { ...AXIS, autorange: "reversed", showgrid: false, ticks: "" },
+  const last = Math.max(...schedule.passes.map((pass) => pass[2]));
+  const stages = Array.from({ length: schedule.stages }, (_, stage) => [stage + 0.5, `stage ${stage}`]);
+  const label = `Passes of ${schedule.drawn} micro-batches over ${schedule.stages} pipeline stages`;
+  draw("schedule-plot", (width) => {
+    const height = scheduleHeight(schedule);
+    const plot = plane(width, height,
+      { bounds: [0, last], ticks: evenTicks, title: "time, in forward passes of a stage" },
+      { bounds: [schedule.stages, 0], ticks: () => stages, title: "" });
+    const marks = schedule.passes.map((pass) => passMark(plot, schedule, pass));
+    return [legend(PASSES.map(([name, colour]) => [name, svg("rect", { width: 14, height: 14, fill: colour })])),
+            picture(width, height, label, plot.axes, svg("g", { class: "passes" }, marks))];
   });
+}
+
+function passMark({ x, y }, schedule, [stage, begin, end, isBackward, batch, chunk]) {
+  const [name, colour] = PASSES[Number(isBackward)];
+  const [top, bottom] = [y(stage + 0.12), y(stage + 0.88)];
+  const isWide = x(end) - x(begin) > 7 * String(batch).length + 4;
+  return svg("g", {},
+    svg("title", {}, `${name} pass of micro-batch ${batch}${schedule.chunks > 1 ? `, chunk ${chunk},` : ""} on stage ${stage}`),
+    svg("rect", { class: "pass", x: x(begin), y: top, width: x(end) - x(begin), height: bottom - top, fill: colour }),
+    isWide && svg("text", { x: (x(begin) + x(end)) / 2, y: (top + bottom) / 2 + 4, "text-anchor": "middle" }, String(batch)));
 }
 
 function reasons(row) {
   if (!row.reasons.length) return null;
-  return [element("h3", {}, "Why it is on the list, and what it assumes"),
-          element("ul", { class: "plain" }, [...new Set(row.reasons)].map((said) => element("li", {}, flagged(prose(said)))))];
+  return fold("reasons", "Why it is on the list, and what it assumes", false,
+    element("ul", { class: "plain" }, [...new Set(row.reasons)].map((said) => element("li", {}, flagged(prose(said))))));
 }
 
 function alternatives(words) {
   if (!words.alternatives.length) return null;
-  return [element("h3", {}, "What the model cannot tell apart from it"), table("Alternatives", [
+  return fold("alternatives", "What the model cannot tell apart from it", false, table("Alternatives", [
     { name: "Machines", cell: (one) => [element("span", { class: "value" }, one.machines),
                                         element("span", { class: "bounds" }, one.where)] },
     { name: "Time", numeric: true, cell: (one) => one.time },
     { name: "Cost", numeric: true, cell: (one) => one.cost },
-  ], words.alternatives)];
+  ], words.alternatives));
 }
 
 function facts(row) {
   if (!row.sources || !row.sources.length) return null;
-  return [element("h3", {}, "Where its numbers are from"), table("Where its numbers are from", [
+  return fold("facts", "Where its numbers are from", false, table("Where its numbers are from", [
     { name: "Source", cell: (one) => element("span", { class: `source source-${one.source.replace(" ", "-")}` }, one.source) },
     { name: "Number", cell: (one) => [one.what, element("span", { class: "narrow-only value" }, one.value),
                                       element("span", { class: "bounds" }, flagged(one.note))] },
     { name: "Value", wide: true, cell: (one) => one.value },
-  ], row.sources)];
+  ], row.sources));
 }

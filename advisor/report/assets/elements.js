@@ -2,7 +2,14 @@
 // Nodes and words. Texts are only ever set as text nodes or attributes, never as HTML.
 
 function element(tag, attributes, ...children) {
-  const node = document.createElement(tag);
+  return filled(document.createElement(tag), attributes, children);
+}
+
+function svg(tag, attributes, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -31,6 +38,24 @@ function fill(id, ...children) {
 function title(section, text, level = "h2") {
   return element(level, { id: `${section}-title` }, text);
 }
+
+// What is read only by whoever opens it; it stays open while other answers are drawn.
+const opened = new Map();
+
+function fold(name, label, isOpen, ...children) {
+  const node = element("details", { class: "fold", "data-fold": name }, element("summary", {}, label), children);
+  node.open = opened.has(name) ? opened.get(name) : isOpen;
+  node.firstChild.addEventListener("click", () => opened.set(name, !node.open));
+  return node;
+}
+
+// A section of the page that is a fold: its heading is what opens it.
+function section(id, heading, isOpen, ...children) {
+  const content = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  return fill(id, content.length > 0 && fold(id, title(id, heading), isOpen, content));
+}
+
+function isNarrow() { return window.innerWidth < 720; }
 
 // "3.60-24.3" is typed; a range is printed with an en dash. Names such as SXM2-16GB stay.
 function range(bounds) {
@@ -71,9 +96,15 @@ function bar(fraction, kind = "") {
   return element("span", { class: "bar-track", "aria-hidden": "true" }, filled);
 }
 
-// columns: [{name, cell(row), sort(row)?, numeric?, narrow?}]; narrow ones stay on small screens.
-function table(caption, columns, rows, { key, selected, pick, label } = {}) {
+// columns: [{name, cell(row), sort(row)?, numeric?, wide?}]; wide ones are left out on small screens.
+// Rows after the first `most` are shown to whoever asks for them.
+function table(caption, columns, rows, { key, selected, pick, label, most = Infinity } = {}) {
   let order = { column: null, down: false };
+  const isLong = () => rows.length > most + 1 && !opened.get(caption);
+  const rest = element("button", { type: "button", class: "rest", onclick: () => {
+    opened.set(caption, true);
+    drawRows();
+  } }, `Show all ${rows.length}`);
   const body = element("tbody");
   const head = element("tr", {}, columns.map((column, place) => headCell(column, place)));
   const node = element("table", {}, element("caption", { class: "hidden-text" }, caption),
@@ -100,7 +131,9 @@ function table(caption, columns, rows, { key, selected, pick, label } = {}) {
         return way * (typeof x === "string" ? x.localeCompare(y) : x - y);
       });
     }
-    body.replaceChildren(...shown.map((row) => {
+    rest.hidden = !isLong();
+    const listed = shown.filter((row, place) => !isLong() || place < most || (pick && key(row) === selected()));
+    body.replaceChildren(...listed.map((row) => {
       const cells = columns.map((column) => element("td", {
         class: `${column.numeric ? "numeric" : ""} ${column.wide ? "wide-only" : ""}`,
       }, column.cell(row)));
@@ -118,7 +151,7 @@ function table(caption, columns, rows, { key, selected, pick, label } = {}) {
   }
 
   drawRows();
-  return element("div", { class: "table-frame" }, node);
+  return element("div", { class: "table-frame" }, node, rest);
 }
 
 function markSelected(within, key) {

@@ -49,6 +49,7 @@ function drawChoice() {
     element("p", { class: "overline" }, answer.run),
     element("h1", { id: "choice-title" }, prose(said)),
     more.length > 0 && element("p", { class: "lead" }, prose(more.join(" "))),
+    report.live && element("div", { id: "handover", role: "group", "aria-label": "Take it along" }),
     element("p", { class: "quiet" }, flagged(words.job)),
     picks.size > 0 && element("div", { class: "picks" }, [...picks].map(([key, names]) => pickCard(key, names))),
     !shownRows().length && element("p", { class: "empty" }, "No candidate is left to show; what ruled them out stands below."));
@@ -71,18 +72,24 @@ function candidateCard(key) {
       element("span", {}, interval(words.time)), element("span", {}, interval(words.cost))));
 }
 
+const FRONT_LABEL = "Training time against cost of every candidate; the table below has the same numbers.";
+let zoom = null; // bounds of time [h] and of cost [USD] that were drawn over the chart
+
+function frontHeight() { return isNarrow() ? 270 : 350; }
+
 function drawFront() {
   const rows = shownRows();
+  zoom = null;
   if (!rows.length) return fill("front");
   const { answer } = report.data;
   const coverage = percent(rows[0].cost_usd.coverage);
   return fill("front",
     title("front", answer.front.length ? "Time against cost" : "The nearest misses"),
     element("p", { class: "quiet" }, `Each point is a set of machines; bars are ${coverage} intervals. `
-      + "Drag to zoom, double-click to zoom out, choose a point or a row to see it in full."),
+      + (isNarrow() ? "Choose a point or a row to see it in full."
+        : "Drag to zoom, double-click to zoom out, choose a point or a row to see it in full.")),
     filters(),
-    frame("front-plot", "Training time against cost of every candidate; the table below has the same numbers.",
-          window.innerWidth < 500 ? 540 : 440),
+    frame("front-plot", FRONT_LABEL, frontHeight()),
     element("div", { id: "front-table" }));
 }
 
@@ -99,8 +106,8 @@ function filters() {
         },
       }), value)));
   }).filter(Boolean);
-  return groups.length ? element("div", { class: "filters" }, groups,
-    element("p", { class: "quiet", id: "filter-count", role: "status" })) : null;
+  return groups.length ? fold("filters", "Filter", isFiltering(), element("div", { class: "filters" }, groups,
+    element("p", { class: "quiet", id: "filter-count", role: "status" }))) : null;
 }
 
 // What could be rented in place of a row: [row, alternative, its words].
@@ -122,19 +129,19 @@ function drawRows() {
       + "that was asked for; for the best of some providers or accelerators alone, ask for these." : "";
   }
   const place = document.getElementById("front-table");
-  if (!place) return Promise.resolve();
+  if (!place) return;
   const words = (row) => wordsOf(keyOf(row));
   place.replaceChildren(listed.length ? table("Candidates", [
     { name: "#", cell: (row) => row.rank || "here", sort: (row) => row.rank || Infinity },
     { name: "Machines", sort: (row) => words(row).machines, cell: (row) => [
       element("span", { class: "value" }, words(row).machines, row.extrapolating ? " *" : ""),
-      element("span", { class: "bounds" }, `${words(row).inside}, ${words(row).where}`),
+      element("span", { class: "bounds inside" }, `${words(row).inside}, ${words(row).where}`),
       words(row).picked_as && element("span", { class: "badge" }, words(row).picked_as)] },
     { name: "Time", numeric: true, sort: (row) => row.training_time_h.value, cell: (row) => interval(words(row).time) },
     { name: "Cost", numeric: true, sort: (row) => row.cost_usd.value, cell: (row) => interval(words(row).cost) },
     { name: "Layout", wide: true, sort: (row) => words(row).layout.degrees, cell: (row) => words(row).layout.degrees },
     { name: "Mostly", wide: true, sort: (row) => row.bottleneck, cell: (row) => row.bottleneck },
-  ], listed, { key: keyOf, selected: () => report.selected, pick: (key) => select(key),
+  ], listed, { most: isNarrow() ? 3 : 6, key: keyOf, selected: () => report.selected, pick: (key) => select(key),
                label: (row) => `Show ${words(row).machines}` })
     : element("p", { class: "empty" }, "No candidate passes the filters."));
   const instead = isFiltering() ? others().filter(([, one]) => isWanted(one)) : [];
@@ -151,36 +158,42 @@ function drawRows() {
     place.append(element("p", { class: "quiet" },
       "* outside what the device model was fitted on: the interval is wider"));
   }
-  return drawFrontPlot(rows);
+  drawFrontPlot(rows);
 }
 
 function drawFrontPlot(rows) {
-  if (!document.getElementById("front-plot")) return Promise.resolve(); // nothing can be rented
   const points = here() ? [...rows, here()] : rows;
   const groups = new Map();
   for (const row of points) {
     const name = wordsOf(keyOf(row)).picked_as || (row.rank === 0 ? "this machine" : unpicked());
     groups.set(name, [...(groups.get(name) || []), row]);
   }
-  const named = [...groups].sort(([a], [b]) => (a === unpicked()) - (b === unpicked()));
-  const traces = named.map(([name, members], place) => pointsTrace(name, members,
-    name === unpicked() ? PLAIN : COLOURS[place % COLOURS.length],
-    name === unpicked() ? "circle" : SHAPES[place % SHAPES.length]));
+  const named = [...groups].sort(([a], [b]) => (a === unpicked()) - (b === unpicked()))
+    .map(([name, members], place) => ({ name, members, ...lookOf(name, place) }));
   const instead = others().filter(([, one]) => isWanted(one));
-  if (instead.length) {
-    traces.unshift({ name: "in place of a row", mode: "markers", customdata: instead.map(([row]) => keyOf(row)),
-      x: instead.map(([, one]) => one.training_time_h), y: instead.map(([, one]) => one.cost_usd || freeAt()),
-      marker: { symbol: "circle-open", size: 7, color: PLAIN }, hoverinfo: "text",
-      hovertext: instead.map(([row, , said]) => [`<b>${plain(said.machines)}</b>`, plain(said.where),
-        `time ${said.time}`, `cost ${said.cost}`, `in place of #${row.rank}`].join("<br>")) });
-  }
-  const chosen = points.filter((row) => keyOf(row) === report.selected);
-  traces.push({ x: chosen.map((row) => row.training_time_h.value), y: chosen.map(costOf),
-                mode: "markers", name: "selected", hoverinfo: "skip", showlegend: false,
-                marker: { symbol: "circle-open", size: 22, color: PLAIN, line: { width: 2 } } });
-  return draw("front-plot", traces, { ...frontAxes(points), showlegend: true,
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 60, r: 12, t: 40, b: 48 } })
-    .then((node) => { if (node) listen(node); });
+  const marks = named.map(({ name, colour, form }) => [name, shape(form, 7, 7, 5, { fill: colour })]);
+  if (instead.length) marks.push(["in place of a row", shape("circle", 7, 7, 4, { fill: "none", stroke: PLAIN })]);
+  draw("front-plot", (width, node) => {
+    const plot = plane(width, frontHeight(), ...frontAxes(points));
+    const parts = [svg("rect", { class: "band", ...boxOf(plot) }),
+      ...instead.map(([row, one, said]) => insteadMark(plot, row, one, said)),
+      ...named.flatMap(({ members, colour, form }) => members.map((row) => point(plot, row, colour, form)))];
+    const image = picture(width, frontHeight(), FRONT_LABEL,
+      svg("clipPath", { id: "front-area" }, svg("rect", boxOf(plot))), plot.axes,
+      svg("g", { class: "marks", "clip-path": "url(#front-area)" }, parts));
+    zoomable(image, plot, () => redraw(node));
+    return [legend(marks) || "", image, zoom ? element("button", { type: "button", class: "zoom-out",
+      onclick: () => { zoom = null; redraw(node); } }, "Zoom out") : ""];
+  });
+}
+
+function lookOf(name, place) {
+  if (name === unpicked()) return { colour: PLAIN, form: "circle" };
+  return { colour: COLOURS[place % COLOURS.length], form: SHAPES[place % SHAPES.length] };
+}
+
+function boxOf({ box }) {
+  return { x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top };
 }
 
 function unpicked() { return report.data.answer.front.length ? "other candidates" : "nearest misses"; }
@@ -197,70 +210,94 @@ function freeAt() {
 
 function isAnyFree() { return everyRow().some((row) => row.cost_usd.value === 0); }
 
-function pointsTrace(name, rows, colour, symbol) {
-  const reach = (part, bound) => rows.map((row) => Math.abs(row[part][bound] - row[part].value));
-  const bars = (part) => ({ type: "data", symmetric: false, array: reach(part, "high"),
-                            arrayminus: reach(part, "low"), thickness: 1.2, width: 4, color: colour });
-  return {
-    name, mode: "markers+text", customdata: rows.map(keyOf),
-    x: rows.map((row) => row.training_time_h.value), y: rows.map(costOf),
-    error_x: bars("training_time_h"), error_y: bars("cost_usd"),
-    text: rows.map((row) => (row.rank ? `#${row.rank}` : "here")), textposition: "top right",
-    marker: { color: colour, symbol, size: 11 },
-    hovertext: rows.map((row) => hoverText(wordsOf(keyOf(row)))), hoverinfo: "text",
-  };
+// A candidate: its intervals as bars, its shape, its name, and all of it in words on hover.
+function point(plot, row, colour, form) {
+  const [x, y] = [plot.x(row.training_time_h.value), plot.y(costOf(row))];
+  const [time, cost] = [row.training_time_h, row.cost_usd];
+  const isChosen = keyOf(row) === report.selected;
+  return svg("g", { class: "point", "data-point": keyOf(row), onclick: () => select(keyOf(row), true) },
+    svg("title", {}, titleOf(wordsOf(keyOf(row)))),
+    svg("path", { class: "bars", stroke: colour, d: whisker(plot.x(time.low), plot.x(time.high), y, false)
+      + (cost.value ? whisker(plot.y(cost.low), plot.y(cost.high), x, true) : "") }),
+    isChosen && svg("circle", { class: "ring", cx: x, cy: y, r: 12 }),
+    shape(form, x, y, 6, { fill: colour }),
+    svg("circle", { class: "band", cx: x, cy: y, r: 13 }), // large enough for a finger
+    svg("text", x > plot.box.right - 36 ? { x: x - 9, y: y - 8, "text-anchor": "end" } : { x: x + 9, y: y - 8 }, row.rank ? `#${row.rank}` : "here"));
 }
 
-// Plotly reads some tags in texts: names are written without what would make one.
-function plain(text) { return String(text).replace(/</g, "‹").replace(/>/g, "›").replace(/&/g, "+"); }
-
-function hoverText(words) {
-  return [`<b>${plain(words.machines)}</b>`, plain(words.inside), plain(words.where),
-          `time ${words.time[0]} (${range(words.time[1])})`,
-          `cost ${words.cost[0]}${words.cost[1] ? ` (${range(words.cost[1])})` : ""}`,
-          plain(words.layout.words)].join("<br>");
+function whisker(low, high, at, isUpright) {
+  return isUpright ? `M${at} ${low}V${high}M${at - 3} ${low}h6M${at - 3} ${high}h6`
+    : `M${low} ${at}H${high}M${low} ${at - 3}v6M${high} ${at - 3}v6`;
 }
 
-function frontAxes(rows, zoom = null) {
+function insteadMark(plot, row, one, said) {
+  return svg("g", { class: "point", "data-instead": keyOf(row), onclick: () => select(keyOf(row), true) },
+    svg("title", {}, [said.machines, said.where, `time ${said.time}`, `cost ${said.cost}`, `in place of #${row.rank}`].join("\n")),
+    shape("circle", plot.x(one.training_time_h), plot.y(one.cost_usd || freeAt()), 4, { fill: "none", stroke: PLAIN }));
+}
+
+function titleOf(words) {
+  return [words.machines, words.inside, words.where, `time ${withBounds(words.time)}`,
+          `cost ${withBounds(words.cost)}`, words.layout.words].join("\n");
+}
+
+function frontAxes(rows) {
   const spans = ["training_time_h", "cost_usd"].map((part) => {
     const values = rows.flatMap((row) => [row[part].low, row[part].high,
       part === "cost_usd" ? costOf(row) : row[part].value]).filter((value) => value > 0);
     const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0.1, 10];
-    const margin = Math.max(0.08 * Math.log10(high / low), 0.05);
-    return [Math.log10(low) - margin, Math.log10(high) + margin];
+    const margin = Math.max((high / low) ** 0.08, 1.12);
+    return [low / margin, high * margin];
   });
-  const width = document.getElementById("front-plot").clientWidth || 700;
-  const [x, y] = zoom || spans;
-  return {
-    xaxis: { ...AXIS, type: "log", title: { text: "training time" }, range: x,
-             ...timeTicks(10 ** x[0], 10 ** x[1], width / 70) },
-    yaxis: { ...AXIS, type: "log", title: { text: "cost" }, range: y,
-             ...costTicks(10 ** y[0], 10 ** y[1]) },
+  const [time, cost] = zoom || spans;
+  return [{ isLog: true, bounds: time, ticks: timeTicks, title: "training time" },
+          { isLog: true, bounds: cost, ticks: costTicks, title: "cost" }];
+}
+
+function costTicks(low, high, most) {
+  if (!isAnyFree()) return moneyTicks(low, high, most);
+  const paid = moneyTicks(Math.max(low, 1.3 * freeAt()), high, most - 1);
+  return low <= freeAt() ? [[freeAt(), "free"], ...paid] : paid;
+}
+
+// Whoever draws a rectangle over the chart looks at what lies in it; a double click goes back.
+const LEAST_PX = 8; // a shorter drag is a click
+
+function zoomable(image, plot, again) {
+  let from = null;
+  const mark = svg("rect", { class: "zoom-box", visibility: "hidden" });
+  image.append(mark);
+  const at = (event) => {
+    const frame = image.getBoundingClientRect();
+    const grown = image.viewBox.baseVal.width / frame.width;
+    const inside = (value, low, high) => Math.min(Math.max(value, low), high);
+    return [inside((event.clientX - frame.x) * grown, plot.box.left, plot.box.right),
+            inside((event.clientY - frame.y) * grown, plot.box.top, plot.box.bottom)];
   };
-}
-
-function costTicks(low, high) {
-  if (!isAnyFree()) return moneyTicks(low, high, 9);
-  const paid = moneyTicks(Math.max(low, 1.3 * freeAt()), high, 8);
-  return { ...paid, tickvals: [freeAt(), ...paid.tickvals], ticktext: ["free", ...paid.ticktext] };
-}
-
-function listen(node) {
-  if (node.dataset.listening) return;
-  node.dataset.listening = "true";
-  node.on("plotly_click", (event) => {
-    const key = event.points[0] && event.points[0].customdata;
-    if (key && wordsOf(key)) select(key, true);
+  const corners = (event) => {
+    const to = at(event);
+    return [0, 1].map((axis) => [from[axis], to[axis]].sort((a, b) => a - b));
+  };
+  image.addEventListener("pointerdown", (event) => {
+    if (event.button === 0 && event.pointerType === "mouse") from = at(event);
   });
-  node.on("plotly_relayout", (change) => {
-    if (!Object.keys(change).some((name) => name.startsWith("xaxis.") || name.startsWith("yaxis."))) return;
-    if ("xaxis.tickvals" in change) return;
-    const { xaxis, yaxis } = node.layout;
-    const width = node.clientWidth || 700;
-    const at = (axis) => axis.range.map((bound) => 10 ** bound);
-    const [x, y] = [timeTicks(...at(xaxis), width / 70), costTicks(...at(yaxis))];
-    const ticks = (name, found) => Object.fromEntries(
-      Object.entries(found).map(([field, value]) => [`${name}.${field}`, value]));
-    window.Plotly.relayout(node, { ...ticks("xaxis", x), ...ticks("yaxis", y) });
+  image.addEventListener("pointermove", (event) => {
+    if (!from) return;
+    event.preventDefault();
+    const [[left, right], [top, bottom]] = corners(event);
+    for (const [name, value] of Object.entries({ visibility: "visible", x: left, y: top,
+                                                 width: right - left, height: bottom - top })) mark.setAttribute(name, value);
   });
+  const end = (event) => {
+    if (!from) return;
+    const [[left, right], [top, bottom]] = corners(event);
+    from = null;
+    mark.setAttribute("visibility", "hidden");
+    if (right - left < LEAST_PX || bottom - top < LEAST_PX) return;
+    zoom = [[plot.atX(left), plot.atX(right)], [plot.atY(bottom), plot.atY(top)]];
+    again();
+  };
+  image.addEventListener("pointerup", end);
+  image.addEventListener("pointerleave", end);
+  image.addEventListener("dblclick", () => { zoom = null; again(); });
 }

@@ -4,7 +4,8 @@ const report = {
   data: JSON.parse(document.getElementById("data").textContent),
   live: JSON.parse(document.getElementById("live").textContent),
   selected: null,
-  draw: drawReport, select, element, candidateCard,
+  isWaiting: false, // for what would change the answer
+  draw: drawReport, complete, select, element, candidateCard,
 };
 window.advisorReport = report;
 
@@ -15,41 +16,38 @@ function firstKey() {
   return rows.length ? keyOf(rows[0]) : null;
 }
 
-let turn = 0;
-
-async function drawReport(data) {
-  const mine = (turn += 1);
+function drawReport(data) {
   const isNew = Boolean(data);
   if (isNew) report.data = data;
   if (isNew || !report.selected) report.selected = firstKey();
   document.documentElement.dataset.ready = "false";
-  plotly().catch(() => null);  // unpacked beside this thread; who draws says what went wrong
   drawChoice();
   drawFront();
+  drawRows();
+  markPicks();
+  painted("front-plot");
+  drawCandidate();
   drawChanges();
   drawCluster();
+  drawRun();
   drawSources();
   drawFoot();
-  markPicks();
-  const drawn = [drawRows(), drawCandidate(), drawRun()];
-  performance.mark("advisor:words");
-  try {
-    await Promise.all(drawn);
-  } catch (error) {
-    chartsFailed(error);
-  }
-  if (mine !== turn) return;  // a later answer is being drawn
-  performance.mark("advisor:ready");
+  painted("ready");
   document.documentElement.dataset.ready = "true";
   document.dispatchEvent(new CustomEvent("advisor:drawn"));
 }
 
-function chartsFailed(error) {
-  for (const node of document.querySelectorAll(".plot:not(.js-plotly-plot)")) {
-    node.style.height = "auto";
-    node.replaceChildren(element("p", { class: "empty" },
-      `This chart could not be drawn (${error.message || error}); a current browser is needed. The tables hold the same numbers.`));
-  }
+// The same answer with what would change it and where numbers are from: all else stays as it is.
+function complete(data) {
+  report.data = data;
+  report.isWaiting = false;
+  drawCandidate();
+  drawChanges();
+}
+
+// Note when the screen has what was drawn: after the next frame.
+function painted(name) {
+  requestAnimationFrame(() => setTimeout(() => performance.mark(`advisor:${name}`)));
 }
 
 function select(key, scrolls = false) {
@@ -86,15 +84,13 @@ document.getElementById("theme").addEventListener("click", (event) => {
 });
 document.getElementById("print").addEventListener("click", () => window.print());
 // What to paste is printed too; model cards are opened by whoever wants them on paper.
-let opened = [];
+let unfolded = [];
 window.addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll(".advice details:not([open])")];
-  for (const node of opened) node.open = true;
-  fitPaper(true);
+  unfolded = [...document.querySelectorAll("main .fold:not([open]), .advice details:not([open])")];
+  for (const node of unfolded) node.open = true;
 });
 window.addEventListener("afterprint", () => {
-  for (const node of opened) node.open = false;
-  fitPaper(false);
+  for (const node of unfolded) node.open = false;
 });
 
 drawReport();

@@ -3,20 +3,24 @@
 function drawChanges() {
   const { answer, advice, words } = report.data;
   const parts = [];
+  if (report.isWaiting) {
+    return section("changes", "What would change it", true,
+      element("p", { class: "empty", role: "status" }, "The job is being priced with each change …"));
+  }
   if (answer.changes.length) {
     parts.push(table("What would change the choice", [
       { name: "Change", cell: ([one, said]) => [one.do, said.pick && element("span", { class: "bounds" }, `then rent ${said.pick}`)] },
       { name: "Time", numeric: true, cell: ([, said]) => interval(said.time) },
       { name: "Cost", numeric: true, cell: ([, said]) => interval(said.cost) },
-    ], answer.changes.map((one, place) => [one, words.changes[place]])));
+    ], answer.changes.map((one, place) => [one, words.changes[place]]), { most: 3 }));
   }
   if (advice && advice.advice.length) {
-    parts.push(element("h3", {}, "Advice on the job"),
-      element("ol", { class: "advice" }, advice.advice.map((one, place) => adviceItem(one, words.advice[place]))));
+    parts.push(fold("advice", `Advice on the job (${advice.advice.length})`, false,
+      element("ol", { class: "advice" }, advice.advice.map((one, place) => adviceItem(one, words.advice[place])))));
   } else if (advice) {
     parts.push(element("p", { class: "empty" }, "Nothing of what is known of the job says that a change of it would pay."));
   }
-  return fill("changes", parts.length ? title("changes", "What would change it") : null, parts);
+  return section("changes", "What would change it", !isNarrow(), parts);
 }
 
 const EVIDENCE = { measured: "measured", table: "from a published table", formula: "computed" };
@@ -35,7 +39,7 @@ function adviceItem(one, said) {
 function drawCluster() {
   const own = report.data.words.own_cluster;
   if (!own) return fill("cluster");
-  return fill("cluster", title("cluster", "Your own cluster"), element("p", { class: "quiet" }, own.line),
+  return section("cluster", "Your own cluster", false, element("p", { class: "quiet" }, own.line),
     table("Your own cluster", [
       { name: "Devices", cell: (way) => way.devices },
       { name: "Computing", numeric: true, cell: (way) => interval(way.computing) },
@@ -53,13 +57,13 @@ function drawCluster() {
 function drawRun() {
   const { run } = report.data;
   if (!run) {
-    fill("run", title("run", "The run"),
+    section("run", "The run", false,
       element("p", { class: "empty" }, "No run was recorded: the job was described, and nothing of it was measured. "
         + "Record one with: advisor profile train.py"));
-    return Promise.resolve();
+    return;
   }
   const plots = runPlots(run);
-  fill("run", title("run", "The run"),
+  section("run", "The run", false,
     element("p", { class: "quiet" }, [run.run, run.started_at, run.host.cpu_model, ...run.host.gpus].filter(Boolean).join(", ")),
     run.command && element("pre", {}, element("code", {}, run.command)),
     element("div", { class: "small-plots" }, plots.map((one) => element("figure", {},
@@ -69,11 +73,14 @@ function drawRun() {
     run.readings.t_s.length > 0 && element("p", { class: "quiet" }, notSeen(run.readings)),
     element("details", {}, element("summary", {}, "What was learned from it"),
       element("ul", { class: "plain" }, run.lines.map((line) => element("li", {}, line)))));
-  return Promise.all(plots.map((one) => draw(one.id, one.traces, {
-    xaxis: { ...AXIS, title: { text: one.x } }, yaxis: { ...AXIS, title: { text: one.y }, rangemode: "tozero" },
-    showlegend: one.traces.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
-    margin: { l: 52, r: 10, t: one.traces.length > 1 ? 26 : 6, b: 42 }, hovermode: "x unified",
-  }, { displayModeBar: false })));
+  for (const one of plots) draw(one.id, lines(one.label, ...axesOf(one), one.series));
+}
+
+function axesOf({ series, x, y }) {
+  const every = (name) => series.flatMap((one) => one[name]).filter((value) => value !== null);
+  const [times, values] = [every("x"), every("y")];
+  return [{ bounds: [Math.min(...times), Math.max(...times)], ticks: evenTicks, title: x },
+          { bounds: [0, 1.05 * Math.max(...values) || 1], ticks: evenTicks, title: y }];
 }
 
 function isSeen(values) { return Boolean(values) && values.some((value) => value !== null); }
@@ -89,13 +96,12 @@ function isAny(values) { return Boolean(values) && values.some((value) => value 
 function runPlots(run) {
   const { t_s: t, ...seen } = run.readings;
   const found = [];
-  const line = (name, y, place = 0) => ({ type: "scatter", mode: "lines", name, x: t, y,
-    line: { width: 1.6, color: COLOURS[place], dash: place ? "dot" : "solid" } });
+  const line = (name, y, place) => ({ name, x: t, y, colour: COLOURS[place], dash: DASHES[place] });
   const overTime = (id, name, y, series) => {
     const shown = series.filter(([, values]) => isSeen(values));
     if (!t.length || !shown.length) return;
     found.push({ id, name, y, x: "seconds since the start", label: `${name} over time`,
-                 traces: shown.map(([of, values, scale], place) => line(of, values.map((v) => (v === null ? null : v / scale)), place)) });
+                 series: shown.map(([of, values, scale], place) => line(of, values.map((v) => (v === null ? null : v / scale)), place)) });
   };
   if (run.ranks.length) found.push(stepsPlot(run));
   overTime("cpu-plot", "Processor", "cores busy", [["cores", seen.cpu_cores, 1]]);
@@ -109,18 +115,17 @@ function runPlots(run) {
 }
 
 function stepsPlot(run) {
-  const traces = run.ranks.map((rank, place) => ({
-    type: "scatter", mode: "lines", name: run.ranks.length > 1 ? `rank ${rank.rank}` : "steps", line: { width: 1.4, color: COLOURS[place % COLOURS.length] },
+  const series = run.ranks.map((rank, place) => ({
+    name: run.ranks.length > 1 ? `rank ${rank.rank}` : "steps", colour: COLOURS[place % COLOURS.length],
     x: rank.mean_s.map((_, at) => 1 + at * rank.steps_per_point), y: rank.mean_s.map((s) => 1000 * s),
   }));
   if (run.step_time) {
     const settled = 1000 * run.step_time.corrected_s;
     const last = Math.max(...run.ranks.map((rank) => rank.steps));
-    traces.push({ type: "scatter", mode: "lines", name: "settled", x: [1, last], y: [settled, settled],
-                  line: { dash: "dash", width: 1.6, color: COLOURS[1] } });
+    series.push({ name: "settled", x: [1, last], y: [settled, settled], colour: COLOURS[1], dash: DASHES[2] });
   }
   const each = Math.max(...run.ranks.map((rank) => rank.steps_per_point));
-  return { id: "steps-plot", name: each > 1 ? `Steps (mean of ${each})` : "Steps", x: "step", y: "ms", traces,
+  return { id: "steps-plot", name: each > 1 ? `Steps (mean of ${each})` : "Steps", x: "step", y: "ms", series,
            label: "Time of the recorded steps in order" };
 }
 
@@ -129,7 +134,7 @@ function drawSources() {
   const rejected = Object.entries(answer.rejected).sort(([, a], [, b]) => b - a);
   const error = answer.known_error;
   const notes = [...answer.shared_reasons.map((one) => `For every candidate: ${one}`), ...(answer.job.assumptions || []), ...answer.notes];
-  fill("sources", title("sources", "Where it is from"),
+  section("sources", "Where it is from", false,
     definitions([
       ["prices of", answer.catalogue.as_of], ["offers", answer.catalogue.offers.toLocaleString("en-US")],
       ["candidates", answer.considered.toLocaleString("en-US")], ["predictor", `${answer.predictor.name} ${answer.predictor.version}`],

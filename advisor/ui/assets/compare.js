@@ -131,14 +131,10 @@
   }
 
   function render() {
-    const place = document.getElementById("compare");
     const shown = columns();
-    const parts = [
-      element("h2", { id: "compare-title" }, "Side by side"), differences(),
-      choices("pin", shown), choices("now", shown), shown.length ? table(shown) : null,
-    ];
-    place.replaceChildren(...parts.filter(Boolean));
-    place.hidden = !all().length;
+    const isOpen = Boolean(replies.pin || chosen);
+    section("compare", "Side by side", isOpen, ...(all().length ? [differences(),
+      choices("pin", shown), choices("now", shown), shown.length ? table(shown) : null] : []));
   }
 
   window.advisorCompare = {

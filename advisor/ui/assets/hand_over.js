@@ -8,21 +8,27 @@
   let target = live.targets.length ? live.targets[0].name : "";
   const given = {};
 
-  function copied(title, text, id) {
-    const button = element("button", { type: "button", "data-copy": id,
-      "aria-label": `Copy: ${title}` }, "Copy");
+  function copyButton(label, title, text, id) {
+    const button = element("button", { type: "button", "data-copy": id, "aria-label": `Copy: ${title}` }, label);
     button.addEventListener("click", async () => {
       try {
-        await navigator.clipboard.writeText(text);
+        await navigator.clipboard.writeText(text());
         button.textContent = "Copied";
       } catch {
         button.textContent = "Not copied: select the text";
       }
     });
+    return button;
+  }
+
+  function shownText(title, text, id) {
+    return element("pre", { tabindex: "0", role: "region", "aria-label": title },
+      element("code", { id }, text));
+  }
+
+  function copied(title, text, id) {
     return element("div", { class: "taken" },
-      element("h3", {}, title, button),
-      element("pre", { tabindex: "0", role: "region", "aria-label": title },
-        element("code", { id }, text)));
+      element("h3", {}, title, copyButton("Copy", title, () => text, id)), shownText(title, text, id));
   }
 
   function download(name, text) {
@@ -77,23 +83,24 @@
   }
 
   function exporter() {
-    if (!live.targets.length) return [];
+    if (!live.targets.length) return [null, null];
     const place = element("div", { id: "exported", "aria-live": "polite" });
-    const fields = element("div", { class: "blanks" }, ...blanks());
+    const fields = element("div", { class: "blanks" });
+    const fit = () => {
+      fields.replaceChildren(...blanks());
+      place.replaceChildren();
+    };
     const choice = element("select", { id: "target", "aria-label": "Tool to export to" },
       ...live.targets.map((one) => element("option", { value: one.name, selected: one.name === target },
         one.name)));
     choice.addEventListener("change", () => {
       target = choice.value;
-      fields.replaceChildren(...blanks());
-      place.replaceChildren();
+      fit();
     });
-    const button = element("button", { type: "button", id: "export" }, named());
+    const button = element("button", { type: "button", id: "export", class: "main" }, named());
     button.addEventListener("click", () => run(button, place));
-    return [
-      element("h3", {}, "As the files of a tool that runs it"),
-      element("div", { class: "panel-tools" }, choice, button), fields, place,
-    ];
+    fit();
+    return [element("span", { class: "export" }, button, " for ", choice), [fields, place]];
   }
 
   const named = () => `Export ${rank() === null ? "the best value" : `#${rank()}`}`;
@@ -107,12 +114,18 @@
 
   window.advisorHandOver = {
     draw(found) {
+      const { command, toml } = found.asked;
+      const [tools, result] = exporter();
+      const texts = [["Copy the command", "The question as a command", command, "command"],
+                     ["Copy advisor.toml", "The question as a project file, advisor.toml", toml, "toml"]];
+      const copies = [...texts.map(([label, title, text, id]) => copyButton(label, title, () => text, id)),
+        copyButton("Copy the link", "A link to this question", () => location.href, "link")];
       document.getElementById("handover").replaceChildren(
-        element("h2", { id: "handover-title" }, "Take it along"),
-        copied("The same question on the command line", found.asked.command, "command"),
-        copied("As a project file, advisor.toml", found.asked.toml, "toml"),
-        ...exporter(),
-      );
+        element("div", { class: "panel-tools" }, tools, isNarrow() ? null : copies),
+        ...(result ? result.flat() : []),
+        fold("question", "The question as a command and as a file", false,
+          isNarrow() ? element("div", { class: "panel-tools" }, copies) : null,
+          texts.map(([, title, text, id]) => [element("h3", {}, title), shownText(title, text, id)])));
     },
     onExport(call) { ask = call; },
   };

@@ -49,7 +49,9 @@
       for (const whole of [false, true]) {
         const found = await answer("now", asked, whole, abort.signal);
         if (mine !== number) return;
-        show(found);
+        if (whole) complete(found);
+        else show(found);
+        working(false);
         if (found.is_whole) break;
       }
     } catch (error) {
@@ -67,6 +69,7 @@
 
   // --- what is said of it
 
+  // The answer on the page is dimmed only while another one is to take its place.
   function working(isOn) {
     $("progress").classList.toggle("idle", !isOn);
     document.documentElement.dataset.answered = String(!isOn);
@@ -95,14 +98,24 @@
     now = found;
     question.mark(null, "");
     fit(found.data.answer);
+    window.advisorReport.isWaiting = !found.is_whole;
     if (!isDrawn) draw(found.data);
+    else if (!found.is_whole) window.advisorReport.draw();
     compare.draw(now, pin);
     window.advisorHandOver.draw(found);
     remember();
     const count = found.data.answer.front.length;
-    const rest = found.is_whole ? "" : " What would change the answer is being asked.";
-    say(found.exit_code ? `Nothing satisfies the constraints; the nearest misses are shown.${rest}`
-      : `${count} ${count === 1 ? "candidate" : "candidates"}.${rest}`);
+    say(found.exit_code ? "Nothing satisfies the constraints; the nearest misses are shown."
+      : `${count} ${count === 1 ? "candidate" : "candidates"}.`);
+    document.documentElement.dataset.whole = String(found.is_whole);
+  }
+
+  // What would change the answer is there too: the rest stays as it is read.
+  function complete(found) {
+    now = found;
+    window.advisorReport.complete(found.data);
+    compare.draw(now, pin);
+    document.documentElement.dataset.whole = "true";
   }
 
   // Whoever looks at a candidate goes on looking at it while it is listed.
@@ -130,10 +143,12 @@
 
   function remember() {
     const asked = question.values();
-    const state = { ...(JSON.stringify(asked) !== started && { q: asked }),
+    // A team's address holds the whole question, so that whoever it is sent to sees the same answer.
+    const query = live.is_shared && now.asked.query ? `?${now.asked.query}` : "";
+    const state = { ...(!live.is_shared && JSON.stringify(asked) !== started && { q: asked }),
       ...(pin && { p: pin.asked.answers }), ...(compare.chosen() && { c: compare.chosen() }) };
     const text = Object.keys(state).length ? `#${encodeURIComponent(JSON.stringify(state))}` : "";
-    history.replaceState(null, "", location.pathname + text);
+    history.replaceState(null, "", location.pathname + query + text);
   }
 
   function remembered() {
@@ -174,12 +189,7 @@
   // --- the page's own parts
 
   function build() {
-    const [choice, candidate] = [$("choice"), $("candidate")];
-    for (const name of ["compare", "handover"]) {
-      const place = element("section", { id: name, "aria-labelledby": `${name}-title` });
-      if (name === "compare") candidate.parentNode.insertBefore(place, candidate);
-      else choice.parentNode.append(place);
-    }
+    $("changes").before(element("section", { id: "compare", "aria-labelledby": "compare-title" }));
     question.build($("question"), live.groups, later);
     compare.onChange(remember);
     window.advisorHandOver.onExport((asked) => post("api/export",
@@ -196,7 +206,7 @@
 
   function start() {
     const state = remembered() || {};
-    history.replaceState(null, "", location.pathname + location.hash); // without the token
+    if (!live.is_shared) history.replaceState(null, "", location.pathname + location.hash); // without the token
     document.documentElement.dataset.app = "true";
     build();
     question.show(live.asked.answers);
