@@ -50,6 +50,11 @@ ENDS = {
         "p.add_argument('--data-dir', required=True)\np.parse_args()",
         "after the script",
     ),
+    "a setting of Hydra's": (
+        "class MissingMandatoryValue(Exception):\n    pass\n"
+        "raise MissingMandatoryValue('Missing mandatory value: data\\n    full_key: data')",
+        "after the script",
+    ),
     "memory": ("raise MemoryError", "--rehearse"),
     "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "--rehearse"),
     "its own": ("def f():\n    return 1 / 0\nf()", "mend train.py"),

@@ -480,7 +480,7 @@ def asked_work(job: Job, work: Work) -> Work:
 
 
 def is_step_uncertain(job: Job) -> bool:
-    """Whether the clock says too little of the recorded step to answer for processors.
+    """Whether the clock says too little of the recorded step to answer for its own machine.
 
     The one rule of recordings: beyond ``MOST_RATIO`` between its ends an interval is no answer.
     """

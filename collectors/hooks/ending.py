@@ -118,6 +118,8 @@ def _known(error: BaseException) -> tuple[str, str] | None:
         return "network", _host(error, text)
     if isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.filename is not None:
         return "file", os.fsdecode(error.filename) if _is_path(error.filename) else ""
+    if type(error).__name__ == "MissingMandatoryValue":  # of OmegaConf, which Hydra reads
+        return "arguments", text.strip().split("\n")[0]
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and _MEMORY.search(text)
     ):
