@@ -159,3 +159,35 @@ def test_strangers_scripts_say_what_is_right(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("# foreign: steps=3 speed=4\n")
     with pytest.raises(ValueError, match="speed"):
         zoo.foreign(tmp_path)
+
+
+HYDRA = """
+import hydra
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    from advisor import step
+
+    for _ in range(cfg.epochs):
+        for _ in range(5):
+            step(samples=2)
+    if cfg.package:
+        __import__(cfg.package)
+
+
+main()
+"""
+
+
+@pytest.mark.frameworks
+def test_a_hydra_application_is_recorded_wherever_hydra_runs_it(tmp_path: Path) -> None:
+    """In a folder of its own; and what it lacks is named, though Hydra prints the traceback."""
+    pytest.importorskip("hydra", reason="Hydra is not installed")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text("epochs: 3\npackage: ''\n")
+    (tmp_path / "train.py").write_text(HYDRA)
+    done = advisor(tmp_path, "profile", "--json", "train.py", "epochs=7", "hydra.job.chdir=true")
+    assert json.loads(done.stdout.splitlines()[-1])["total_work"]["steps"] == 35, done.stderr
+    done = advisor(tmp_path, "profile", "train.py", "epochs=0", "package=nobody_there")
+    assert done.returncode == 1
+    assert "pip install nobody_there" in done.stderr.splitlines()[-1]
