@@ -25,7 +25,7 @@ from advisor.collectors.derive.certainty import StopRule, judge
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Recording, StepTime, TotalWork
 from advisor.collectors.format.step_time import Steps
-from advisor.errors import NotKnownError
+from advisor.errors import NotKnownError, RunError
 from advisor.estimate.estimate import estimate_on_gpu, estimate_on_type, machine_here, on_device
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
@@ -350,3 +350,12 @@ def test_what_no_trace_answers_names_the_rehearsal() -> None:
     with pytest.raises(NotKnownError) as refused:
         job_from_recording(recording(step(0.0, 1.0, 2.0)))
     assert "--rehearse" in refused.value.hint
+
+
+def test_one_step_that_was_cut_off_names_the_rehearsal() -> None:
+    """Nothing was timed and nothing traced; a run that ended by itself is a program all the same."""
+    cut = replace(recording(None), startup_s=20.0, startup_half_width_s=1.0)
+    with pytest.raises(RunError, match="saw one training step") as refused:
+        job_from_recording(cut)
+    assert "--rehearse" in refused.value.hint
+    assert job_from_recording(replace(cut, status="finished")).program is not None

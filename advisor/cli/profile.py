@@ -270,6 +270,8 @@ def _command(words: list[str], pid: int | None) -> list[str]:
         return words
     if first.endswith(_SCRIPTS):
         if not Path(first).is_file():
+            if " " in first:
+                raise _no_command(words)
             raise UsageError(f"no script at {first}", hint="check the path")
         return words
     if shutil.which(first) is None:

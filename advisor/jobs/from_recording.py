@@ -90,6 +90,12 @@ def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
             f"run {recording.run_id} has no training steps to count",
             hint="leave out --epochs, --total-steps and --total-samples for this run",
         )
+    if recording.status != "finished" and recording.startup_s is not None:
+        raise RunError(
+            f"run {recording.run_id} saw one training step, and none after it to time or to trace",
+            hint="compute nothing: advisor profile --rehearse SCRIPT answers for GPUs; or profile "
+            "for longer: advisor profile --for 10m SCRIPT",
+        )
     if recording.status != "finished":
         raise RunError(
             f"run {recording.run_id} has no training steps and was not seen to its end",
