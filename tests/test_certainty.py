@@ -353,7 +353,7 @@ def test_what_no_trace_answers_names_the_rehearsal() -> None:
 
 
 def test_one_step_that_was_cut_off_names_the_rehearsal() -> None:
-    """Nothing was timed and nothing traced; a run that ended by itself is a program all the same."""
+    """Nothing was timed or traced; a run that ended by itself is a program all the same."""
     cut = replace(recording(None), startup_s=20.0, startup_half_width_s=1.0)
     with pytest.raises(RunError, match="saw one training step") as refused:
         job_from_recording(cut)

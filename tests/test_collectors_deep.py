@@ -364,8 +364,8 @@ def test_of_a_slow_script_the_second_step_is_traced(tmp_path: Path, is_slow: boo
     with hooked(tmp_path) as hooks:
         model = nn.Linear(8, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        if is_slow:  # as if the first step had taken a minute
-            hooks.session.optimizer_made_ns -= 60_000_000_000
+        # As if the first step had taken a minute, or none at all.
+        hooks.session.optimizer_made_ns += -60_000_000_000 if is_slow else 3600_000_000_000
         for _ in range(4):
             optimizer.zero_grad()
             model(torch.randn(4, 8)).sum().backward()
