@@ -91,7 +91,7 @@ def test_the_summary_and_the_record_say_it() -> None:
     bad, good = recording(step(0.0, 1.0, 2.0)), recording(step(0.98, 1.0, 1.02))
     problem = summary.recording_problem(bad)
     assert problem is not None
-    assert "not known well enough" in problem[0]
+    assert "too noisy" in problem[0]
     assert summary.summary_record(bad)["not_known"]["hint"] == problem[1]
     assert summary.recording_problem(good) is None
     assert summary.summary_record(good)["not_known"] is None
@@ -121,8 +121,8 @@ def test_every_verb_says_it_and_exits_with_3(
     done = RUN.invoke(app, words)
     assert isinstance(done.exception, NotKnownError), done.output
     assert done.exception.exit_code == 3
-    assert "not known well enough" in str(done.exception)
-    assert "profile on with" in done.exception.hint
+    assert "too noisy" in str(done.exception)
+    assert "advisor profile" in done.exception.hint
 
 
 def test_python_raises_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -320,7 +320,9 @@ def test_only_the_machine_of_the_recording_waits_for_the_clock(physics: Predicto
         if is_known:
             assert ask().step_time_s.value > 0
             continue
-        with pytest.raises(NotKnownError, match="not known well enough") as refused:
+        with pytest.raises(
+            NotKnownError, match="too uncertain to estimate this machine"
+        ) as refused:
             ask()
         assert "--gpu" in refused.value.hint
 

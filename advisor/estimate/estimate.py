@@ -273,8 +273,8 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
         reason = STATUSES[int(columns.status[0])].replace("_", " ")
         if columns.status[0] == CODE["recorded_step_uncertain"]:
             raise NotKnownError(
-                f"the step of {job.name} is not known well enough to answer for this machine",
-                hint="profile on with: advisor profile --for 2m SCRIPT, or name another: "
+                f"the step of {job.name} is too uncertain to estimate this machine",
+                hint="profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
                 "--gpu L4, --on c7i.4xlarge",
             )
         raise UsageError(

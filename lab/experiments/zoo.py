@@ -231,7 +231,7 @@ def ask(script: Script, folder: Path, *, limit_s: float, burners: int = 0) -> Ro
         )
         row = _profiled(Row(name=script.path.name, true_steps=script.steps), profiled)
         predicted = advisor(folder, "predict", "--on", "here", "--json")
-        if predicted.returncode == 1 and "how long the job" in predicted.stderr:
+        if predicted.returncode == 1 and "--total-steps" in predicted.stderr:
             row = replace(row, is_length_asked=True)
             given = ("--total-steps", str(script.steps))
             predicted = advisor(folder, "predict", "--on", "here", "--json", *given)
