@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from advisor.collectors.derive.certainty import Verdict
+from advisor.collectors.derive.certainty import StopRule, Verdict
 from advisor.collectors.format.contention import Corrected
 from advisor.collectors.format.step_time import Mean
+from advisor.collectors.hooks.format import REHEARSED
 from advisor.collectors.run import monitor
 from advisor.collectors.run.child import RecordingPlan
 from advisor.collectors.run.monitor import fitted, step_parts
@@ -73,6 +75,15 @@ def test_a_traced_step_is_waited_for_beyond_the_limit_but_not_for_ever(clock: li
     script.expects_trace = True
     clock[0] += 300.0
     assert limits(script).reason(370.0) == "60 s are over"
+
+
+def test_a_rehearsal_has_steps_to_come_before_its_framework_is_imported(tmp_path: Path) -> None:
+    """On a busy machine the import alone takes longer than a short limit."""
+    watched = monitor.Monitor(tmp_path, StopRule())
+    for kind, expects in (("", False), (REHEARSED, True)):
+        (tmp_path / f"ev-1-2{kind}.bin").write_bytes(b"")
+        watched.update()
+        assert watched.expects_steps == expects
 
 
 def test_a_program_without_steps_has_its_limit_from_the_start() -> None:

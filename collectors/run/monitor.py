@@ -95,8 +95,10 @@ class Monitor:
 
     @property
     def expects_steps(self) -> bool:
-        """Whether some process imports a framework whose steps can be seen, or has begun a fit."""
-        return any({"framework", "fit"} & one.facts.keys() for one in self.processes)
+        """Whether a process is rehearsed, imports a framework of known steps, or has begun a fit."""
+        return self.is_rehearsed or any(
+            {"framework", "fit"} & one.facts.keys() for one in self.processes
+        )
 
     def first_step_ns(self) -> int:
         """Return when the first step ended, 0 before [ns]."""
