@@ -95,7 +95,7 @@ class Monitor:
 
     @property
     def expects_steps(self) -> bool:
-        """Whether a process is rehearsed, imports a framework of known steps, or has begun a fit."""
+        """Whether a process is rehearsed, imports a framework with steps, or has begun a fit."""
         return self.is_rehearsed or any(
             {"framework", "fit"} & one.facts.keys() for one in self.processes
         )
