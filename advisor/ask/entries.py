@@ -267,6 +267,12 @@ _JOB: Final = _entries("job", {
              "(default: as much as the loader read)."),
     "data_rate": ("data_bytes_per_s", RATE, "Maximum rate at which one machine can read "
                   "the data from its source: 100MB/s."),
+    "download": ("download_bytes", BYTES, "Weights to download to every machine before training: "
+                 "16GB (default: 2 bytes a parameter where only adapters or some layers are "
+                 "trained, 0 otherwise)."),
+    "checkpoint_rate": ("checkpoint_bytes_per_s", RATE, "Rate at which one machine writes a "
+                        "checkpoint: 5GB/s to local disks (default: a volume with throughput for "
+                        "a save a minute, 125 to 1,000 MiB/s)."),
     "results": ("result_bytes", BYTES, "Results to download at the end: 20GB (default: one "
                 "checkpoint)."),
     "boot": ("boot_h", WAIT, "Time a rented machine takes to boot and to pull its image: "
@@ -281,7 +287,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
                  "1h30m or 2d."),
     "cloud": ("providers", NAMES, "Providers to consider, comma-separated: aws,gcp."),
     "region": ("region", TEXT, "Regions to consider, as a glob: 'us-*'."),
-    "gpus": ("gpus", GPUS, "Accelerators of a machine: A100:8, L4, A100:40GB..80GB:1..8."),
+    "gpus": ("gpus", GPUS, "Accelerators of a machine, and how many: A100:8, L4, "
+             "A100:4,H100:8 (either), A100:40GB..80GB:1..8."),
     "max_nodes": ("max_nodes", whole(), "Maximum number of machines rented together "
                   "(default: 8)."),
     "max_price": ("max_price_usd_per_h", USD, "Maximum price of one machine, in USD per "
@@ -304,6 +311,9 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "gain": ("least_gain_fraction", SHARE, "Show a row only if it is faster or cheaper "
              "than the others by this much; 0% shows every row that nothing beats (default: "
              "10%)."),
+    "effort": ("effort_h", WAIT, "Work it takes you to rent one machine and set it up "
+               "(default: 30m). Each further machine counts six times as much; 0 counts no work "
+               "and no quotas of new accounts."),
     "here_price": ("here_usd_per_h", POWER_PRICE, "What an hour of this machine costs you, "
                    "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
     "top": ("top", whole(), "Maximum number of candidates to show (default: 10).",
@@ -368,6 +378,9 @@ _CLUSTER: Final = _entries("cluster", {
     "cluster": ("machines", TEXT, "Machines you have: '2x a2-highgpu-8g + 4x "
                 "g2-standard-48', '8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps', or a .json or .toml "
                 "file."),
+    "within": ("within_h", HOURS, "Time for which the machines of --cluster train: how many "
+               "tokens, samples and steps are finished in it; without a job, of models of "
+               "several sizes.", ("--for",)),
     "cluster_trace": ("trace", TEXT, "Compare with your shared cluster: its sacct, kubectl "
                       "or CSV export."),
     "cluster_policy": ("policy", TEXT, "Order in which your cluster starts jobs: fifo, "

@@ -39,3 +39,4 @@ from .verdicts import saving_words as saving_words
 from .verdicts import text as text
 from .ways import prediction_text as prediction_text
 from .ways import show as show
+from .ways import within_text as within_text

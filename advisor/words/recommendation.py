@@ -55,7 +55,7 @@ _WAITS: Final[dict[str, str]] = {
 }
 _PARTS: Final = {
     "start_up": "booting and starting",
-    "data_in": "downloading the data",
+    "data_in": "downloading data and weights",
     "steps": "training steps",
     "epoch_ends": "validation at the end of epochs",
     "whole_run": "evaluation, stalls and manual stops",
@@ -154,8 +154,8 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
     step = {name: 1e3 * one["step_time_s"][name] for name in ("value", "low", "high")}
     bounds = f"{digits(step['low'])}-{digits(step['high'])}"
     yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
-    yield _pair("samples a second", digits(one["throughput_samples_per_s"]["value"]))
-    yield _pair("memory of a device", f"{digits(one['memory_gib'])} GiB")
+    yield _pair("samples/s", digits(one["throughput_samples_per_s"]["value"]))
+    yield _pair("memory per device", f"{digits(one['memory_gib'])} GiB")
     layout = pieces.layout_words(one["layout"])
     yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
     yield from ("", "where the time of a step goes")
@@ -213,8 +213,9 @@ _COMPLETIONS: Final = {
 }
 _CHANGES: Final = 3
 _RANK: Final = 5
-_TIME: Final = 13
-_COST: Final = 16
+# Narrowest columns of times and costs, and what keeps longer numbers apart.
+_NARROWEST: Final = (13, 16)
+_BETWEEN: Final = 2
 
 
 def show_recommendation(
@@ -251,7 +252,7 @@ def text(
             if sum(map(len, _fitting(record, shown, rows, 0, said))) <= room:
                 break
         rows = _fitting(record, shown, rows, room, said)
-    body = ["", *shared, _titles(shown, width), *(line for row in rows for line in row)]
+    body = ["", *shared, _titles(record, shown, width), *(line for row in rows for line in row)]
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
 
@@ -287,7 +288,7 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
             f"{run}: a program without training steps, {digits(job['measured_step_s'])} s on "
             f"{job['measured_on']}"
         )
-    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
+    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']:,} samples"
     if (rounds := job.get("rounds")) is not None:
         steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
     what = "step" if rounds is None else rounds["unit"]
@@ -324,13 +325,30 @@ def _shared(record: Record, rows: list[Record]) -> str:
     return " ".join(said)
 
 
-def _titles(rows: list[Record], width: int) -> str:
+def _widths(record: Record, rows: list[Record]) -> tuple[int, int]:
+    """Return the widths of the columns of times and costs: as wide as their longest number."""
+    here = record["here"]
+    cells = [line for one in (*rows, *([here] if here else [])) for line in _numbers(one)]
+    longest = [max((len(line[i]) for line in cells), default=0) + _BETWEEN for i in (0, 1)]
+    return max(longest[0], _NARROWEST[0]), max(longest[1], _NARROWEST[1])
+
+
+def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return time and cost of a row, and under them their ranges."""
+    time, time_range = pieces.hours_words(one["training_time_h"])
+    is_free = one["cost_usd"]["high"] == 0
+    cost, cost_range = ("free", "") if is_free else pieces.usd_words(one["cost_usd"])
+    return (time, cost), (time_range, cost_range)
+
+
+def _titles(record: Record, rows: list[Record], width: int) -> str:
     if not rows:
         return ""
     coverage = rows[0]["cost_usd"]["coverage"]
-    title = f"{'':{_RANK}}{'machines':{width - _RANK - _TIME - _COST}}"
+    time, cost = _widths(record, rows)
+    title = f"{'':{_RANK}}{'machines':{width - _RANK - time - cost}}"
     share = percent_text(coverage)
-    return f"{title}{f'time ({share})':>{_TIME}}{f'cost ({share})':>{_COST}}"
+    return f"{title}{f'time ({share})':>{time}}{f'cost ({share})':>{cost}}"
 
 
 def _rows(
@@ -340,36 +358,34 @@ def _rows(
 
     ``is_short``: what a row is picked as is all that is said of it besides its machines.
     """
-    labels: dict[int | str, list[str]] = {}
-    for name, place in record["picks"].items():
-        if not (name == "fastest" and place == record["picks"]["best_value"]):
-            labels.setdefault(place, []).append(pieces.PICKS[name])
+    labels = pieces.pick_labels(record)
     is_alike = len({one["bottleneck"] for one in rows}) <= 1
+    widths = _widths(record, rows)
     found = [
         _row(
             one,
             str(one["rank"]),
             labels.get(one["rank"], []),
             width,
+            widths,
             names_wait=not is_alike,
             is_short=is_short,
         )
         for one in rows
     ]
     if (here := record["here"]) is not None:
-        found.append(_row(here, "here", labels.get("here", []), width, names_wait=False))
+        said = labels.get("here", [])
+        found.append(_row(here, "here", said, width, widths, names_wait=False))
     return found
 
 
 def _row(
-    one: Record, name: str, labels: list[str], width: int, *, names_wait: bool,
+    one: Record, name: str, labels: list[str], width: int, widths: tuple[int, int], *,
+    names_wait: bool,
     is_short: bool = False,
 ) -> list[str]:  # fmt: skip
     """Return two lines or three: machines, what is in them and where, what is particular."""
-    room = width - _RANK - _TIME - _COST
-    time, time_range = pieces.hours_words(one["training_time_h"])
-    is_free = one["cost_usd"]["high"] == 0
-    cost, cost_range = ("free", "") if is_free else pieces.usd_words(one["cost_usd"])
+    room = width - _RANK - sum(widths)
     mark = " *" if one["extrapolating"] else ""
     parts = one["configuration"]
     inside = (_inside(part, one, is_short=is_short) for part in parts)
@@ -383,9 +399,9 @@ def _row(
     particular += [price_words(parts)] if name != "here" else []
     lines = []
     for number, said in enumerate(left):
-        right = ((time, cost), (time_range, cost_range))[number] if number < 2 else ("", "")
+        right = _numbers(one)[number] if number < 2 else ("", "")
         first, *rest = textwrap.wrap(said, room - 1, break_on_hyphens=False) or [""]
-        numbers = f"{right[0]:>{_TIME}}{right[1]:>{_COST}}"
+        numbers = f"{right[0]:>{widths[0]}}{right[1]:>{widths[1]}}"
         lines.append(f"{name if not number else '':>{_RANK - 1}} {first:{room}}{numbers}")
         lines += [f"{'':{_RANK}}{more}" for more in rest]
     line = ", ".join(labels) if is_short else _particular(particular, one, width - _RANK)
