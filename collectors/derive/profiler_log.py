@@ -17,12 +17,10 @@ from advisor.collectors.format import (
     Throttling,
     TouchedReading,
     identity,
-    key_for_reading,
     parse,
     parse_json,
     read_reading,
     read_touched,
-    stored_command,
 )
 from advisor.collectors.hooks import format as fmt
 
