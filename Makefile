@@ -26,15 +26,19 @@ QUICK_WITH_TORCH := tests/test_main_path.py tests/test_learned.py tests/test_mod
 .PHONY: demo test test-frameworks test-browser test-exports test-slow test-all test-lowest \
 	test-pythons quick quick-without-torch lint clean
 
+# The versions that everything was last tried with; `make LOCK= test` takes the newest.
+LOCK ?= .ci/lock.txt
+PIP_INSTALL = $(RUN)/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK))
+
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet $(TORCH)
-	$(RUN)/python -m pip install --quiet --editable .
+	$(PIP_INSTALL) --editable .
 	touch $@
 
 # xgboost asks for NVIDIA's means of joining several GPUs: half a gigabyte that no test looks at.
 $(VENV)/.testing: $(VENV)/.installed
-	$(RUN)/python -m pip install --quiet --editable ".[test]"
+	$(PIP_INSTALL) --editable ".[test]"
 	$(RUN)/python -m pip uninstall --quiet --yes nvidia-nccl-cu12 nvidia-nccl-cu13
 	touch $@
 
@@ -44,14 +48,15 @@ $(VENV)/.frameworks: $(VENV)/.testing
 	touch $@
 
 $(VENV)/.linting: $(VENV)/.testing
-	$(RUN)/python -m pip install --quiet --editable ".[lint]"
+	$(PIP_INSTALL) --editable ".[lint]"
 	touch $@
 
 # The tools that exports are for: their pins are none of ours.
 $(VENV)-exports/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-exports
 	$(PYTHON) .ci/requirements.py exports > $(VENV)-exports/requirements.txt
-	$(VENV)-exports/bin/python -m pip install --quiet --requirement $(VENV)-exports/requirements.txt
+	$(VENV)-exports/bin/python -m pip install --quiet $(TORCH)
+	DS_BUILD_OPS=0 $(VENV)-exports/bin/python -m pip install --quiet --requirement $(VENV)-exports/requirements.txt
 	touch $@
 
 demo: $(VENV)/.installed
@@ -69,7 +74,8 @@ test-browser: $(VENV)/.testing
 	.ci/chromium
 	$(PYTEST) -m browser
 
-# What SkyPilot, dstack, Kubernetes, Kubeflow and the clouds' clients say of our exports.
+# What SkyPilot, dstack, Kubernetes, Kubeflow and the clouds' clients say of our exports, and whether
+# their commands start: launchers' own parsers, scripts' stubs. It prints "exports run: 12 of 12".
 test-exports: $(VENV)/.testing $(VENV)-exports/.installed
 	.ci/slurm $(VENV)-exports/slurm
 	EXPORT_TOOLS=$(CURDIR)/$(VENV)-exports/bin/python $(PYTEST) -m exports
@@ -86,7 +92,7 @@ test-all: $(VENV)/.frameworks
 test-lowest:
 	mkdir -p $(VENV)-lowest
 	$(PYTHON) .ci/requirements.py lowest > $(VENV)-lowest/constraints.txt
-	PIP_CONSTRAINT=$(CURDIR)/$(VENV)-lowest/constraints.txt $(MAKE) VENV=$(VENV)-lowest quick
+	PIP_CONSTRAINT=$(CURDIR)/$(VENV)-lowest/constraints.txt $(MAKE) VENV=$(VENV)-lowest LOCK= quick
 
 quick: $(VENV)/.testing
 	$(PYTEST) $(QUICK) $(QUICK_WITH_TORCH)
@@ -125,12 +131,13 @@ clean:
 
 # The documentation's own environment: it needs no torch, only what draws pages.
 $(VENV)/.documenting: $(VENV)/.installed
-	$(RUN)/python -m pip install --quiet --editable ".[docs]"
+	$(PIP_INSTALL) --editable ".[docs]"
 	touch $@
 
 docs: $(VENV)/.documenting
 	$(RUN)/python docs/tools/cli_reference.py
 	$(RUN)/python docs/tools/house.py
+	$(RUN)/python docs/tools/launch_rules.py
 	$(RUN)/python docs/tools/figures.py --check
 	$(RUN)/python docs/tools/words.py --check
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
@@ -141,6 +148,27 @@ docs-serve: $(VENV)/.documenting
 $(VENV)/.releasing: $(VENV)/.installed
 	$(RUN)/python -m pip install --quiet "build>=1.2" "setuptools>=77" "twine>=6.1"
 	touch $@
+
+# The tools of the next three targets; their own dependencies are none of ours.
+$(VENV)-audit/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet "cyclonedx-bom>=7" "pip-audit>=2.9"
+	touch $@
+
+# Newest versions of everything, written down once the tests pass with them.
+lock:
+	$(MAKE) VENV=$(VENV)-newest LOCK= $(VENV)-newest/.linting $(VENV)-newest/.documenting
+	$(VENV)-newest/bin/python .ci/requirements.py locked > .ci/lock.txt
+
+# What an installed product brings along, with licences: sbom.cdx.json and licences.csv.
+sbom: $(VENV)-audit/.installed
+	$(PYTHON) -m venv $(VENV)-product
+	$(VENV)-product/bin/python -m pip install --quiet $(TORCH)
+	$(VENV)-product/bin/python -m pip install --quiet --constraint .ci/lock.txt .
+	$(VENV)-audit/bin/python .ci/supply.py bill $(VENV)-product/bin/python build/sbom
+
+audit: $(VENV)-audit/.installed
+	$(VENV)-audit/bin/python .ci/supply.py audit .ci/lock.txt
 
 # A rehearsal: nothing here changes. WRITE=--write makes the change once the rehearsal has worked.
 release: $(VENV)/.releasing
@@ -168,6 +196,16 @@ MUTANTS ?= 12
 mutants: $(VENV)/.testing
 	$(RUN)/python -m advisor.lab.speed.mutants --mutants $(MUTANTS) --seconds 110 --at-least 0.25
 
+# A nightly run: ten million inputs take hours. pip install atheris, and it looks for new lines.
+INPUTS ?= 500000
+fuzz: $(VENV)/.testing
+	$(RUN)/python -m advisor.lab.speed.fuzz --inputs $(INPUTS) --corpus build/fuzz
+
+# Some files of tests three times, in random order beside load: of another day, others.
+FLAKES ?= 12
+flakes: $(VENV)/.testing
+	$(RUN)/python -m advisor.lab.speed.flakes --files $(FLAKES)
+
 models: $(VENV)/.installed
 	$(RUN)/advisor train check
 
@@ -190,11 +228,16 @@ models: $(VENV)/.installed
 ## accuracy: run every protocol; fail where a figure is worse than is stored
 ## accuracy-quick: the same without the protocols of minutes
 ## mutants: small faults, and which of them no test notices: make mutants [MUTANTS=200]
+## fuzz: hostile input for every reader: make fuzz [INPUTS=500000]
+## flakes: some files of tests three times beside load; what was not the same: make flakes [FLAKES=12]
 ## figures: write the documentation's tables from the stored figures
 ## models: fit the shipped models again and say which come out different
+## lock: take the newest versions of everything into .ci/lock.txt
+## sbom: what an installation brings along, with licences, into build/sbom
+## audit: compare the locked versions with the published vulnerabilities
 ## release: rehearse a release: make release VERSION=0.2.0 [WRITE=--write]
 ## clean: remove environments and whatever was built
 help:
 	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
 
-.PHONY: help size docs docs-serve release accuracy accuracy-quick figures mutants models
+.PHONY: lock sbom audit help size docs docs-serve release accuracy accuracy-quick figures mutants flakes fuzz models

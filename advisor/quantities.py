@@ -24,6 +24,7 @@ __all__ = [
     "parse_seconds",
     "parse_share",
     "parse_usd",
+    "percent_text",
     "rate_text",
     "seconds_interval",
     "seconds_text",
@@ -373,14 +374,25 @@ def rate_text(bytes_per_s: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share in percent.
+    """Return a share in percent, with three significant digits: what was given, or is measured.
 
     Examples
     --------
     >>> share_text(0.05), share_text(0.123), share_text(1.0)
-    ('5%', '12.3%', '100%')
+    ('5 %', '12.3 %', '100 %')
     """
-    return f"{100 * share:.3g}%"
+    return f"{100 * share:.3g} %"
+
+
+def percent_text(share: float, decimals: int = 0, *, signed: bool = False) -> str:
+    """Return a share in whole percent, or with decimals; ``signed`` puts + before gains.
+
+    Examples
+    --------
+    >>> percent_text(0.163), percent_text(0.163, 1), percent_text(0.163, signed=True)
+    ('16 %', '16.3 %', '+16 %')
+    """
+    return f"{100 * share:{'+' if signed else ''},.{decimals}f} %"
 
 
 def usd_text(usd: float) -> str:

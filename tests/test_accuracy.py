@@ -234,7 +234,7 @@ def test_every_protocol_has_its_line_and_every_figure_named_is_there() -> None:
 
 def test_the_documentation_shows_what_is_stored() -> None:
     """`make figures` writes them; nobody edits between the markers."""
-    protocols = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    protocols = (ROOT / "docs" / "generated" / "protocols.md").read_text(encoding="utf-8")
     assert figures.between_markers(protocols, figures.readme_table(KEPT, FETCHED)) == protocols
     page = ROOT / "docs" / "generated" / "accuracy.md"
     assert page.read_text(encoding="utf-8") == figures.hardware_table(KEPT, FETCHED)

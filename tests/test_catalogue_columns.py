@@ -17,6 +17,7 @@ from advisor.catalogue import (
     GpuFilter,
     OfferFilter,
     Pricing,
+    gpus_text,
     parse_gpus,
     specifications,
 )
@@ -127,6 +128,24 @@ def test_gpus_are_parsed_as_the_peers_write_them() -> None:
     assert parse_gpus("A100:8") == GpuFilter(names=("A100",), min_count=8, max_count=8)
     assert parse_gpus("24GB..:1") == GpuFilter(min_memory_gb=24, min_count=1, max_count=1)
     assert parse_gpus("H100,H200:..4").names == ("H100", "H200")
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        ("A100:8,H100:8", ["A100:8", "H100:8"]),
+        ("A100:4,H100:8", ["A100:4", "H100:8"]),
+        ("T4,L4:1,A100:80GB..:8,H100", ["T4:1", "L4:1", "A100:80GB..:8", "H100"]),
+    ],
+)
+def test_counts_of_their_own_admit_what_each_alone_admits(
+    catalogue: Catalogue, text: str, alone: list[str]
+) -> None:
+    def types(words: str) -> set[int]:
+        return set(catalogue.select(OfferFilter(gpus=parse_gpus(words))).type_index.tolist())
+
+    assert types(text) == set.union(*map(types, alone))
+    assert parse_gpus(gpus_text(parse_gpus(text))) == parse_gpus(text)
 
 
 def test_loading_does_not_import_pandas() -> None:

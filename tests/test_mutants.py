@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -72,3 +76,40 @@ def test_too_few_killed_fails_and_what_is_not_settled_counts_for_nothing() -> No
     assert mutants.score(some, 0.5) == 0
     assert mutants.score([*some, "survived", "survived"], 0.5) == 1
     assert mutants.score([], 0.5) == 0
+
+
+def test_a_warm_process_sees_a_change_wherever_it_stands_and_nothing_of_the_last_one(
+    tmp_path: Path,
+) -> None:
+    """Bodies, nested functions, methods, defaults, calls kept at import; the file comes back."""
+    code = (
+        "import functools\n\n\n"
+        "def f(a, b=2):\n    inner = lambda: a * b\n    return inner() + 3\n\n\n"
+        "class C:\n    @functools.cache\n    def m(self):\n        return 7\n\n\n"
+        "KEPT = C()\nKEPT.m()\n"
+    )
+    (tmp_path / "thing.py").write_text(code)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_thing.py").write_text(
+        "import subprocess, sys\nimport thing\n\n\n"
+        "def test_f():\n    assert thing.f(5) == 13\n\n\n"
+        "def test_m():\n    assert thing.KEPT.m() == 7\n\n\n"
+        "def test_other_program():\n    said = 'import thing; print(thing.f(1))'\n"
+        "    done = subprocess.run([sys.executable, '-c', said], capture_output=True)\n"
+        "    assert done.stdout == b'5\\n'\n"
+    )
+    orders = [("a * b", "a / b"), ("b=2", "b=4"), ("7", "8"), ("3", "4"), ("", "")]
+    asked = [
+        {"file": "thing.py", "start": code.index(old), "end": code.index(old) + len(old),
+         "after": new, "tests": [f"tests/test_thing.py::{test}"], "limit_s": 60.0}
+        for test in ("test_f", "test_m", "test_other_program") for old, new in orders
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "advisor.lab.speed.warm_tests"], cwd=tmp_path, check=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        input="".join(json.dumps(one) + "\n" for one in asked), capture_output=True, text=True,
+    )  # fmt: skip
+    codes = [json.loads(line)[0] for line in done.stdout.splitlines()[1:]]
+    assert codes == [*(1, 1, 0, 1, 0), *(0, 0, 1, 0, 0), *(1, 1, 0, 1, 0)]
+    assert (tmp_path / "thing.py").read_text() == code

@@ -1,6 +1,8 @@
 """Laws of the recommendation over the whole bundled catalogue."""
 
+import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +16,8 @@ from advisor.catalogue.overrides import bills, charged_h
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
 from advisor.rank.ranking import recommend
+from advisor.words.pieces import hours_words, usd_words
+from advisor.words.recommendation import text
 
 MakeJob = Callable[..., Job]
 
@@ -233,3 +237,20 @@ def test_a_program_without_steps_runs_on_one_machine(
         offer, count = c.configuration.parts[0]
         assert count == 1
         assert offer.memory_gib >= 3 * 1.2
+
+
+@pytest.mark.parametrize("times", [1.0, 1e3, 1e6])
+def test_numbers_of_the_table_never_run_together(answer: Recommendation, times: float) -> None:
+    """A 405B model takes millions of hours and dollars: its ranges are as wide as 19 letters."""
+    record = json.loads(json.dumps(answer.to_record()))
+    for one in record["front"]:
+        for name in ("training_time_h", "cost_usd"):
+            for bound in ("low", "value", "high"):
+                one[name][bound] *= times
+    lines = [line for line, _ in text(record, width=80, most=None)]
+    assert max(map(len, lines)) <= 80
+    for one in record["front"]:
+        time, cost = hours_words(one["training_time_h"]), usd_words(one["cost_usd"])
+        for numbers in zip(time, cost, strict=True):
+            assert any(re.search(rf"  +{re.escape(numbers[0])} +{re.escape(numbers[1])}$", line)
+                       for line in lines), numbers  # fmt: skip

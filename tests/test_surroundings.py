@@ -20,10 +20,10 @@ from advisor.catalogue import Pricing
 from advisor.catalogue.offer_columns import PRICINGS
 from advisor.cli.program import app
 from advisor.errors import UsageError
-from advisor.estimate.completion import CHECKPOINTS_KEPT
+from advisor.estimate.completion import CHECKPOINTS_KEPT, checkpoint_s
 from advisor.estimate.predictor import Predictor
 from advisor.jobs import load
-from advisor.jobs.job import VOLUME_BYTES_PER_S, Job, Transfers, recorded_data
+from advisor.jobs.job import VOLUME_BYTES_PER_S, Job, Transfers, recorded_data, write_bytes_per_s
 from advisor.rank.ranking import recommend
 
 GIB = 2**30
@@ -83,6 +83,38 @@ def test_data_comes_as_fast_as_network_volume_and_place_let_it(
     assert hours() == pytest.approx(1e12 / VOLUME_BYTES_PER_S / 3600)
     assert hours(data_rate="1GB/s") == hours()
     assert hours(data_rate="10MB/s") == pytest.approx(1e12 / 10e6 / 3600)
+
+
+@given(small=st.floats(1e6, 1e13), more=st.floats(1.0, 100.0))
+def test_a_larger_checkpoint_is_written_no_slower_and_takes_no_less(
+    small: float, more: float
+) -> None:
+    rates = [write_bytes_per_s(Transfers(), size) for size in (small, more * small)]
+    assert VOLUME_BYTES_PER_S <= rates[0] <= rates[1] <= 1000 * 2**20
+    assert small / rates[0] <= more * small / rates[1] * (1 + 1e-12)
+
+
+def test_a_checkpoint_of_half_a_terabyte_takes_minutes_at_a_rate_that_is_said(
+    predictor: Predictor,
+) -> None:
+    """Mixtral 8x7B: 46.7 B parameters in 12 bytes each, on one machine of eight A100."""
+    said = {
+        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "gated": True,
+        "experts": 8, "experts_per_token": 2, "tokens": "1B", "vocabulary": 32000,
+    }  # fmt: skip
+    job = load.job_from_spec(Question.read(said).job)
+    faster = load.job_from_spec(Question.read({**said, "checkpoint_rate": "10GB/s"}).job)
+    assert job.state_bytes == pytest.approx(560e9, rel=0.01)
+    assert checkpoint_s(job) == pytest.approx(560e9 / (1000 * 2**20), rel=0.01)
+    assert checkpoint_s(faster) == pytest.approx(56.0, rel=0.01)
+    found = api.estimate(job, on="p4de.24xlarge", predictor=predictor)
+    facts = {one.what: one for one in found.sources}
+    assert facts["checkpoint"].source == "assumed"
+    assert "1.05 GB/s a machine" in facts["checkpoint"].value
+    assert job.facts()["checkpoint"]["rate_source"].startswith("assumed")
+    assert faster.facts()["checkpoint"]["rate_source"] == "given: --checkpoint-rate"
+    with pytest.raises(UsageError, match="--checkpoint-rate"):
+        load.job_from_spec(replace(Question.read(said).job, checkpoint_bytes_per_s=0.0))
 
 
 def test_storage_and_results_are_priced_as_the_catalogue_lists_them(

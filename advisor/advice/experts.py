@@ -41,6 +41,7 @@ from advisor.planners.systems import (
     together,
     unrecorded_sizes,
 )
+from advisor.quantities import percent_text
 
 _FEWEST_TOKENS: Final = 64
 # Accesses that are replayed for each size and policy: a second of computing for all of them.
@@ -417,13 +418,14 @@ def _known_of(
     if trace is None:
         return (
             f"no routing was recorded: each of {mixture.experts} experts is taken to be as likely "
-            f"as another, so that {chosen.hit_rate:.0%} of those needed are there; popular "
+            f"as another, so that {percent_text(chosen.hit_rate)} of those needed are there; "
+            "popular "
             "experts and routing that sticks only help"
         )
     return (
         f"{trace.shape[1]} recorded tokens in {mixture.layers} layers: "
-        f"{chosen.hit_rate:.0%} of the experts they need are there "
-        f"(foresight would have {details['oracle_hit_rate']:.0%})"
+        f"{percent_text(chosen.hit_rate)} of the experts they need are there "
+        f"(foresight would have {percent_text(details['oracle_hit_rate'])})"
     )
 
 

@@ -15,7 +15,7 @@ from advisor.jobs import Job
 from advisor.planners import systems
 from advisor.planners.core import GIB
 from advisor.planners.goodput import expected_completion
-from advisor.quantities import QUANTILES, seconds_text
+from advisor.quantities import QUANTILES, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Feeding
@@ -46,7 +46,8 @@ def _workers(facts: Facts) -> Iterator[Advice | None]:
         name="loader-workers",
         change=f"Load with DataLoader(num_workers={workers}).",
         evidence="measured",
-        rests_on=f"{share:.0%} of the step waits for data; {job.feed.workers} loader processes "
+        rests_on=f"{percent_text(share)} of the step waits for data; {job.feed.workers} loader "
+        "processes "
         "were recorded",
         condition="While cores are left over; each process holds the dataset object again.",
         how=How(kind="lines", text=_loader_lines(facts, num_workers=str(workers))),
@@ -95,7 +96,8 @@ def _persistent(facts: Facts) -> Iterator[Advice | None]:
         name="persistent-workers",
         change="Keep the loader's processes between epochs: persistent_workers=True.",
         evidence="measured",
-        rests_on=f"between epochs the step stands still for {ends:.1%} of the job, and the script "
+        rests_on=f"between epochs the step stands still for {percent_text(ends, 1)} of the "
+        "job, and the script "
         "validates nothing there",
         condition="With num_workers above 0; the processes keep their memory.",
         how=How(kind="lines", text=script.with_arguments(loaders[0], persistent_workers="True")),
@@ -120,7 +122,8 @@ def _in_memory(facts: Facts) -> Iterator[Advice | None]:
         name="dataset-in-memory",
         change="Copy the dataset to memory (or a local SSD) before training.",
         evidence="measured",
-        rests_on=f"{share:.0%} of the step waits for data, {reading}; all samples as tensors are "
+        rests_on=f"{percent_text(share)} of the step waits for data, {reading}; all samples as "
+        "tensors are "
         f"{size / 2**30:.3g} GiB",
         condition="For several epochs over data that fits; the first one still reads it.",
         how=How(kind="flag", text="cp -r DATA /dev/shm/  # and pass that folder to the script"),
@@ -181,7 +184,8 @@ def _ends(facts: Facts) -> Iterator[Advice | None]:
         name="validate-less",
         change="Validate (and save) after every second epoch.",
         evidence="measured",
-        rests_on=f"ends of epochs take {share:.0%} of the job, {job.epoch_end_steps:.3g} steps "
+        rests_on=f"ends of epochs take {percent_text(share)} of the job, "
+        f"{job.epoch_end_steps:.3g} steps "
         "each",
         condition="Where nothing stops early on a single epoch's figure.",
         how=How(kind="lines", text=f"if epoch % {_EVERY} == 0 or epoch == epochs - 1:\n"
@@ -314,7 +318,8 @@ def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
     yield facts.priced(
         _echoed(facts.job, fed, echo),
         name="repeat-batches",
-        change=f"Use each batch {echo} times for {REPEATING:.0%} of the time, then fresh batches.",
+        change=f"Use each batch {echo} times for {percent_text(REPEATING)} of the time, then "
+        "fresh batches.",
         rests_on=f"loading a batch takes {fed.ratio:.1f} times as long as computing on it; a "
         f"repetition is worth {systems.RHO:g} of the one before ({systems.RHO_LOW:g} to "
         f"{systems.RHO_HIGH:g}; data echoing, arXiv 1907.05550: 3.25 times less time)",
@@ -330,7 +335,7 @@ def _lines(echo: int) -> str:
     return (
         "def repeated(loader, times):\n    for batch in loader:\n        for _ in range(times):\n"
         f"            yield batch\n\nfor batch in repeated(loader, {echo}):"
-        f"  # {REPEATING:.0%} of the time; then over loader itself"
+        f"  # {percent_text(REPEATING)} of the time; then over loader itself"
     )
 
 

@@ -17,7 +17,7 @@ from advisor.collectors.format import Recording
 from advisor.jobs import Job
 from advisor.planners.core import GIB, HOUR_S, MIB
 from advisor.planners.layouts import SearchSpace
-from advisor.quantities import REACH_90
+from advisor.quantities import REACH_90, percent_text
 
 if TYPE_CHECKING:
     from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
@@ -162,8 +162,10 @@ def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> A
         cost_factor=cost_factor,
         evidence="measured",
         rests_on=f"{windows} windows of touched memory: pages untouched for {taken.age_s:.2g} s "
-        f"lie there, and waiting for them takes {waited:.1%}{least} ({taken.loss_fraction:.1%} to "
-        f"{high:.1%}) of the time; beside {now.configuration.parts[0][0].instance_type}, which "
+        f"lie there, and waiting for them takes {percent_text(waited, 1)}{least} "
+        f"({percent_text(taken.loss_fraction, 1)} to "
+        f"{percent_text(high, 1)}) of the time; beside "
+        f"{now.configuration.parts[0][0].instance_type}, which "
         "holds all of them",
         condition="For what it did while it was recorded. The kernel keeps what was touched last "
         "only nearly: up to ten times as many pages came back under a real limit.",
@@ -209,7 +211,7 @@ def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterato
         evidence="measured",
         rests_on=f"{len(recording.readings)} readings: peak {usage.peak_bytes / GIB:.2g} GiB, "
         f"mean {float(np.mean(usage.cores)):.2g} cores; the replay of that run under this quota "
-        f"takes at most 1% longer; {_least_reserved(compared([usage]), recording)} "
+        f"takes at most 1 % longer; {_least_reserved(compared([usage]), recording)} "
         "(advisor simulate limits)",
         condition="Pays where requests are billed, or where the rest of the machine is used by "
         "others; a machine rented whole costs the same.",
@@ -265,7 +267,10 @@ def _least_reserved(policies: Mapping[str, tuple[LimitedRun, ...]], recording: R
         return "no policy that changes limits holds it back by less"
     best = min(shares, key=lambda name: shares[name])
     less = 1.0 - shares[best] / shares["peak"]
-    return f"of {len(policies)} policies {best} reserves least, {less:.0%} less than the peaks"
+    return (
+        f"of {len(policies)} policies {best} reserves the least memory: {percent_text(less)} less "
+        "than the peaks"
+    )
 
 
 def _memory(recording: Recording) -> int:

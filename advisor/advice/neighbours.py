@@ -21,7 +21,7 @@ from advisor.jobs import Job
 from advisor.machines import suite_device
 from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
-from advisor.quantities import QUANTILES
+from advisor.quantities import QUANTILES, percent_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
@@ -132,8 +132,9 @@ def _kept_by_recordings(first: Sharer, second: Sharer, coverage: float) -> Kept:
     slower = 1.0 / rate - 1.0
     return Kept(
         rate=rate, low=1.0 / (1.0 + reach * slower), high=1.0 / (1.0 + slower / reach),
-        rests_on=f"kernels keep the device busy for {first.busy_fraction:.0%} and "
-        f"{second.busy_fraction:.0%} of a step; rates beside each other {rate[0]:.2f} and "
+        rests_on=f"kernels keep the device busy for {percent_text(first.busy_fraction)} and "
+        f"{percent_text(second.busy_fraction)} of a step; rates beside each other "
+        f"{rate[0]:.2f} and "
         f"{rate[1]:.2f} of those alone (the law that Gavel's measured pairs keep)",
     )  # fmt: skip
 
@@ -428,9 +429,10 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
         evidence="measured",
         rests_on=f"{windows} windows of up to {max(one.window_s for one in recording.touched):.0f}"
         f" s; pages untouched for {found.age_s:.2g} s come back at a loss of "
-        f"{found.loss_fraction:.1%} ({found.loss_fraction / spread:.1%} to "
-        f"{found.loss_fraction * spread:.1%}) from a solid-state disk; at most "
-        f"{systems.MOST_LOSS:.1%} is allowed",
+        f"{percent_text(found.loss_fraction, 1)} "
+        f"({percent_text(found.loss_fraction / spread, 1)} to "
+        f"{percent_text(found.loss_fraction * spread, 1)}) from a solid-state disk; at most "
+        f"{percent_text(systems.MOST_LOSS, 1)} is allowed",
         condition="For what it did while it was recorded; what it touches later comes back as "
         "slowly, and the kernel may take other pages than the oldest. Pays where memory is shared "
         "or billed; a machine rented whole costs the same.",

@@ -13,6 +13,7 @@ from advisor.machines import host_device
 from advisor.planners import systems
 from advisor.planners.core import PlanningError
 from advisor.planners.systems import Mended, UnlikeRanks
+from advisor.quantities import percent_text
 
 LEAST_GAIN: Final = 0.05
 # Of the saved time: our experiment's two ranks (lab/notes/experiments.md) saved 0.4 to 1.0 of it.
@@ -50,14 +51,15 @@ def _seen(ranks: UnlikeRanks) -> str:
     spread = systems.measured_spread(ranks.own_s)
     said = (
         f"{spread.ranks} ranks over {spread.steps} steps: their times differ by "
-        f"{spread.staying_fraction:.0%} that stays and {spread.passing_fraction:.0%} that passes"
+        f"{percent_text(spread.staying_fraction)} that stays and "
+        f"{percent_text(spread.passing_fraction)} that passes"
     )
     slow, ahead, habit = systems.named_ahead(ranks)
     if not slow:
         return said
     return (
         f"{said}; of {slow} steps with a straggler a forecast from the steps before names it in "
-        f"{ahead:.0%}, the one that is slow most often is it in {habit:.0%}"
+        f"{percent_text(ahead)}, the one that is slow most often is it in {percent_text(habit)}"
     )
 
 
@@ -114,7 +116,7 @@ def _thinned(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
         change=f"Let slow ranks drop near-duplicates of their samples: {_listed(sizes)} are kept.",
         condition=f"Choosing them is counted with {1e3 * choosing.max():.3g} ms of a step, of "
         f"{1e3 * (ranks.step_s - way.step_s + choosing.max()):.3g} ms that fewer samples save; "
-        f"{1 - way.samples_fraction:.0%} of the samples are not learned from.",
+        f"{percent_text(1 - way.samples_fraction)} of the samples are not learned from.",
         how=_REPRESENTATIVES.format(kept=sizes), is_model_kept=False,
         choosing_s=float(choosing.max()),
     )  # fmt: skip
@@ -152,7 +154,8 @@ def _sent_less(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
         facts, way, "fewer-transfers", seen,
         change=f"Let slow ranks send gradients every {_listed(tuple(every.tolist()))} steps, of "
         "one batch; the others go on meanwhile.",
-        condition=f"{1 - way.samples_fraction:.0%} of the samples are not computed; late "
+        condition=f"{percent_text(1 - way.samples_fraction)} of the samples are not computed; "
+        "late "
         f"gradients are up to {every.max() - 1} updates old: look at the accuracy.",
         how=_GROUPS.format(often=often, every=int(every.max())), is_model_kept=False,
         every=every.tolist(),

@@ -19,7 +19,7 @@ from advisor.planners.core import Operator, PlanningError, Precision, TrainingSe
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_of_wide_groups, runs_as
 from advisor.planners.systems import NoiseScale
-from advisor.quantities import QUANTILES
+from advisor.quantities import QUANTILES, percent_text
 
 MODEL: Final = "the device model, asked with the recorded operators"
 _AUTOCAST: Final = """\
@@ -143,8 +143,9 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
         time_factor=1.0 - usual,
         cost_factor=1.0 - usual,
         evidence="table",
-        rests_on="ResNet-50 in 16 bits on a V100: 22% faster, other networks 8 to 35% (PyTorch's "
-        f"tutorial on memory formats); {share:.0%} of the job computes",
+        rests_on="ResNet-50 in 16 bits on a V100: 22 % faster, other networks 8 to 35 % "
+        "(PyTorch's "
+        f"tutorial on memory formats); {percent_text(share)} of the job computes",
         condition="Convolutional networks in 16 bits.",
         how=How(
             kind="lines",
@@ -188,7 +189,8 @@ def _fused_attention(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         without(job, cut),
         evidence="measured",
-        rests_on=f"softmax, mask and dropout of the scores: {cut.share:.1%} of the recorded step; "
+        rests_on=f"softmax, mask and dropout of the scores: {percent_text(cut.share, 1)} of "
+        "the recorded step; "
         "the products stay",
         **usual,  # type: ignore[arg-type]
     )
@@ -492,7 +494,7 @@ def _fused(facts: Facts) -> Iterator[Advice | None]:
         name="fused-optimizer",
         change=f"Update the parameters in one kernel: {sorted(names)[0]}(..., fused=True).",
         evidence="measured",
-        rests_on=f"the update took {cut.share:.1%} of the recorded step in "
+        rests_on=f"the update took {percent_text(cut.share, 1)} of the recorded step in "
         f"{sum(one.count for one in cut.operators):,} operators; fused it moves "
         f"{update.bytes / 1e6:.3g} MB once",
         condition="Parameters of floating point on a CPU or GPU; not beside foreach=True.",
@@ -566,7 +568,7 @@ def _dropped_gradients(facts: Facts) -> Iterator[Advice | None]:
         name="drop-gradients",
         change="Drop gradients in place of zeroing them: zero_grad(set_to_none=True).",
         evidence="measured",
-        rests_on=f"zeroing gradients took {cut.share:.1%} of the recorded step",
+        rests_on=f"zeroing gradients took {percent_text(cut.share, 1)} of the recorded step",
         condition="Unless code reads .grad between zero_grad and backward.",
         how=How(kind="lines", text=script.with_arguments(*calls, set_to_none="True")),
     )

@@ -11,7 +11,7 @@ from advisor.answer.candidate import Candidate
 from advisor.answer.estimate import Estimate
 from advisor.answer.json_records import SCHEMA_VERSION, Recorded
 from advisor.answer.offers import Offer
-from advisor.words import answer_line
+from advisor.words import Claim, answer_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,13 @@ class Recommendation(Recorded):
     rejected: Mapping[str, int]  # candidates by the first reason that ruled them out
     # what to choose, by the name of what is wanted (``rank.front``): a rank of the front
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
-    summary: tuple[str, ...] = ()  # the choice in words, most important first
+    # what picks count of a person's time, in hours (``rank.renting``)
+    judged_by: Mapping[str, float] = field(default_factory=dict)
+    # accelerators that were asked for and no provider has: the nearest that one has, by name
+    unoffered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # claims, summary: the choice as data that can be checked, and in words, most important first
+    claims: tuple[Claim, ...] = ()
+    summary: tuple[str, ...] = ()
     shared_reasons: tuple[str, ...] = ()  # what holds for every candidate of the front
     changes: tuple[ProposedChange, ...] = ()  # what would change the best value that is rented
     known_error: KnownError | None = None

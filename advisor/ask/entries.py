@@ -233,10 +233,10 @@ _JOB: Final = _entries("job", {
               "model, or its folder."),
     "cnn": ("cnn", TEXT, "A convolutional network in numbers: IMAGE:STEM:BLOCKSxWIDTH,...:"
             "KIND[:HIDDEN[:CLASSES]]; ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck."),
-    "runs": ("runs", TEXT, "Runs of the job elsewhere: a CSV with the columns machine, step "
-             "and batch; without a job, they are all that is known of it."),
-    "runs_of": ("runs_of", TEXT, "The job of --runs that is asked for, where its column job "
-                "names several; the others tell of the machines that they were on."),
+    "runs": ("runs", TEXT, "Steps of the job measured elsewhere: a CSV with the columns "
+             "machine, step and batch. Without a job, these runs alone describe it."),
+    "runs_of": ("runs_of", TEXT, "Job to take from --runs, if its column job names several. The "
+                "other jobs still say how fast their machines are."),
     "layers": ("layers", whole(), "Layers of a transformer, with --hidden and --heads."),
     "hidden": ("hidden", whole(), "Width of the transformer's hidden states."),
     "heads": ("heads", whole(), "Attention heads of a transformer layer; with --run, the "
@@ -248,10 +248,10 @@ _JOB: Final = _entries("job", {
     "vocabulary": ("vocabulary", whole(0), "Tokens in the vocabulary (default: 50304)."),
     "experts": ("experts", whole(), "Experts of a mixture-of-experts layer (default: 1, dense)."),
     "experts_per_token": ("experts_per_token", whole(), "Experts that each token is sent to."),
-    "sequence": ("sequence", whole(), "Tokens of a sample (default: the model's longest, at most "
+    "sequence": ("sequence", whole(), "Tokens per sample (default: the model's longest, at most "
                  "8192; 2048 without a configuration)."),
     "image": ("image", whole(), "Side of an image in pixels, with --model."),
-    "batch": ("batch", whole(), "Samples of a step over all devices (default: as recorded, or as "
+    "batch": ("batch", whole(), "Samples per step over all devices (default: as recorded, or as "
               "models of its kind are trained).", ("--batch", "--global-batch")),
     "precision": ("precision", choice("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"),
                   "Precision of products and activations: fp64, fp32, tf32, bf16, fp16, fp8, fp4 "
@@ -264,15 +264,21 @@ _JOB: Final = _entries("job", {
                       "(default: as found in the script)."),
     "tokens": ("tokens", COUNT, "Tokens the full training run will see: 15B or 2T."),
     "data": ("data_bytes", BYTES, "Data to copy to every machine before training: 120GB "
-             "(default: what the loader was seen to read)."),
-    "data_rate": ("data_bytes_per_s", RATE, "Fastest rate at which one machine can read "
-                  "from where the data lies: 100MB/s."),
+             "(default: as much as the loader read)."),
+    "data_rate": ("data_bytes_per_s", RATE, "Maximum rate at which one machine can read "
+                  "the data from its source: 100MB/s."),
+    "download": ("download_bytes", BYTES, "Weights to download to every machine before training: "
+                 "16GB (default: 2 bytes a parameter where only adapters or some layers are "
+                 "trained, 0 otherwise)."),
+    "checkpoint_rate": ("checkpoint_bytes_per_s", RATE, "Rate at which one machine writes a "
+                        "checkpoint: 5GB/s to local disks (default: a volume with throughput for "
+                        "a save a minute, 125 to 1,000 MiB/s)."),
     "results": ("result_bytes", BYTES, "Results to download at the end: 20GB (default: one "
                 "checkpoint)."),
     "boot": ("boot_h", WAIT, "Time a rented machine takes to boot and to pull its image: "
              "90s or 5m (default: 2m)."),
-    "validation": ("validation_fraction", VALIDATION, "Time of validation at the ends of "
-                   "epochs, as a share of training: 5% (default: as recorded)."),
+    "validation": ("validation_fraction", VALIDATION, "Validation time after each epoch, "
+                   "as a share of training time: 5% (default: as recorded)."),
 })  # fmt: skip
 
 _CONSTRAINTS: Final = _entries("constraints", {
@@ -281,7 +287,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
                  "1h30m or 2d."),
     "cloud": ("providers", NAMES, "Providers to consider, comma-separated: aws,gcp."),
     "region": ("region", TEXT, "Regions to consider, as a glob: 'us-*'."),
-    "gpus": ("gpus", GPUS, "Accelerators of a machine: A100:8, L4, A100:40GB..80GB:1..8."),
+    "gpus": ("gpus", GPUS, "Accelerators of a machine, and how many: A100:8, L4, "
+             "A100:4,H100:8 (either), A100:40GB..80GB:1..8."),
     "max_nodes": ("max_nodes", whole(), "Maximum number of machines rented together "
                   "(default: 8)."),
     "max_price": ("max_price_usd_per_h", USD, "Maximum price of one machine, in USD per "
@@ -291,7 +298,7 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "spot": ("pricings", SPOT, "Consider spot prices as well as on-demand ones.",
              ("--spot/--on-demand",)),
     "mixed": ("mixed", FLAG, "Consider several types of machines together, in one "
-              "region (default: where equal machines fall short)."),
+              "region (default: if equal machines do not suffice)."),
     "checkpoints": ("saves_checkpoints", FLAG, "Whether the job can resume from a "
                     "checkpoint, which spot machines need (default: it can)."),
     "known_network": ("known_network", FLAG, "Leave out machines whose network bandwidth is "
@@ -304,6 +311,9 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "gain": ("least_gain_fraction", SHARE, "Show a row only if it is faster or cheaper "
              "than the others by this much; 0% shows every row that nothing beats (default: "
              "10%)."),
+    "effort": ("effort_h", WAIT, "Work it takes you to rent one machine and set it up "
+               "(default: 30m). Each further machine counts six times as much; 0 counts no work "
+               "and no quotas of new accounts."),
     "here_price": ("here_usd_per_h", POWER_PRICE, "What an hour of this machine costs you, "
                    "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
     "top": ("top", whole(), "Maximum number of candidates to show (default: 10).",
@@ -320,8 +330,8 @@ _LAYOUT: Final = _entries("layout", {
     "ep": ("ep", whole(), "Use exactly this degree of expert parallelism."),
     "zero": ("zero", whole(0, 3), "Use exactly this ZeRO stage: 0, 1, 2 or 3."),
     "recompute": ("recompute", choice("none", "selective", "full"),
-                  "Recompute activations exactly so: none, selective or full."),
-    "micro_batch": ("micro_batch", whole(), "Samples of a micro-batch on one device."),
+                  "Use exactly this recomputation of activations: none, selective or full."),
+    "micro_batch": ("micro_batch", whole(), "Samples per micro-batch on one device."),
     "accumulate": ("accumulate", whole(), "Micro-batches accumulated in each step."),
     "offload": ("offload", FLAG, "Allow states and activations to be moved to host memory "
                 "(default: allowed)."),
@@ -339,8 +349,8 @@ STACK_NAMES: Final = (
 _SETUP: Final = _entries("setup", {
     "stack": ("stack", replace(choice(*STACK_NAMES), metavar="NAME"),
               "Training software, which sets kernels, overlap, loss, gradients, sharding and "
-              f"recomputation: {', '.join(STACK_NAMES)} (default: what such a job commonly runs "
-              "with)."),
+              f"recomputation: {', '.join(STACK_NAMES)} (default: the usual software for such "
+              "a job)."),
     "kernels": ("kernels", choice("eager", "fused", "compiled"), "How pointwise operators run: "
                 "eager, fused or compiled (default: as recorded, or eager)."),
     "attention": ("attention", choice("flash", "unfused"), "Attention kernel: flash or unfused "
@@ -351,13 +361,13 @@ _SETUP: Final = _entries("setup", {
                   "(default: as recorded, or adamw)."),
     "weights": ("weights", choice("fp32", "bf16"), "How weights are stored: fp32, or bf16 without "
                 "an fp32 copy (default: fp32)."),
-    "gradients": ("gradients", choice("fp32", "bf16"), "How gradients are reduced: fp32, or bf16, "
-                  "which sends half over slow networks (default: as the stack does, or fp32)."),
+    "gradients": ("gradients", choice("fp32", "bf16"), "Precision of reduced gradients: fp32, "
+                  "or bf16, which halves the traffic (default: as the stack does, or fp32)."),
     "lora": ("adapter_rank", whole(), "Train LoRA adapters of this rank in place of the weights."),
     "base_bits": ("base_bits", BITS, "Bits of each frozen weight under adapters: 16, 8 or "
                   "4 (default: 16)."),
-    "frozen": ("frozen_fraction", SHARE, "Share of the parameters that is frozen, from the "
-               "input on: 50%."),
+    "frozen": ("frozen_fraction", SHARE, "Share of the parameters to freeze, starting at the "
+               "input: 50%."),
     "overlap": ("overlaps", FLAG, "Reduce gradients while the backward pass runs (default: "
                 "overlapped)."),
     "tp_overlap": ("overlaps_tensor", FLAG, "Run tensor-parallel exchanges behind products, "
@@ -368,6 +378,9 @@ _CLUSTER: Final = _entries("cluster", {
     "cluster": ("machines", TEXT, "Machines you have: '2x a2-highgpu-8g + 4x "
                 "g2-standard-48', '8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps', or a .json or .toml "
                 "file."),
+    "within": ("within_h", HOURS, "Time for which the machines of --cluster train: how many "
+               "tokens, samples and steps are finished in it; without a job, of models of "
+               "several sizes.", ("--for",)),
     "cluster_trace": ("trace", TEXT, "Compare with your shared cluster: its sacct, kubectl "
                       "or CSV export."),
     "cluster_policy": ("policy", TEXT, "Order in which your cluster starts jobs: fifo, "
@@ -375,8 +388,8 @@ _CLUSTER: Final = _entries("cluster", {
                        "fifo)."),
     "cluster_devices": ("devices", COUNTS, "Devices to request from your cluster, e.g. 8 or "
                         "2,4,8 (default: one machine)."),
-    "cluster_consolidated": ("is_consolidated", FLAG, "Your cluster gives a job one "
-                             "machine, or whole machines."),
+    "cluster_consolidated": ("is_consolidated", FLAG, "Assume that your cluster gives a "
+                             "job one machine, or whole machines only."),
     "cluster_price": ("price_usd_per_device_h", USD, "What your cluster charges, in USD per "
                       "device and hour (default: 0)."),
 })  # fmt: skip

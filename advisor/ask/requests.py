@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Recompute = Literal["none", "selective", "full"]
 Objective = Literal["time", "cost"]
 _MOST_NODES: Final = 4096
+# To rent a machine, install what the script needs, bring the script there, look that it runs and
+# fetch the results; a guess that ``--effort`` replaces. [h]
+EFFORT_H: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +61,13 @@ class JobSpec:
     data_bytes: float | None = None
     # most that one machine gets from where the data lies [bytes/s]
     data_bytes_per_s: float | None = None
+    # at which one machine writes a checkpoint [bytes/s]
+    checkpoint_bytes_per_s: float | None = None
     result_bytes: float | None = None
     # what the ends of epochs take, as a share of the training steps
     validation_fraction: float | None = None
+    # weights that training starts from, downloaded to every machine [bytes]
+    download_bytes: float | None = None
     # from the request of a rented machine to the start of the program [h]
     boot_h: float | None = None
 
@@ -171,6 +178,8 @@ class Constraints:
     # by which two candidates shown differ at least, one faster and the other cheaper; 0 shows the
     # whole front
     least_gain_fraction: float = 0.1
+    # a person's work to rent one machine and set it up; 0 counts none, of quotas neither [h]
+    effort_h: float = EFFORT_H
     here_usd_per_h: float = 0.0  # what this machine costs while the job runs on it
     top: int = 10
     with_probes: bool = False  # also say which short real runs would help most to choose
@@ -290,6 +299,8 @@ class ClusterRequest:
     """Machines that are given: those of ``plan``, or the user's own shared cluster."""
 
     machines: str | None = None  # as ``machines.cluster`` reads them
+    # how long they train: asks what can be trained in that time [h]
+    within_h: float | None = None
     # what the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs
     trace: str | None = None
     policy: str = "fifo"

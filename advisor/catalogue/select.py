@@ -6,8 +6,8 @@ import difflib
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -36,7 +36,7 @@ _RANGE = re.compile(
     r"(?P<low>\d+(?:\.\d+)?)?(?P<u1>GB|GiB|G)?(?P<dots>\.\.)?(?P<high>\d+(?:\.\d+)?)?(?P<u2>GB|GiB|G)?",
     re.IGNORECASE,
 )
-_HINT = "write e.g. A100, A100:8, H100,H200:8 or A100:40GB..80GB:1..8"
+_HINT = "write e.g. A100, A100:8, H100,H200:8, A100:4,H100:8 or A100:40GB..80GB:1..8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,15 @@ class GpuFilter:
     max_count: float = math.inf
     min_memory_gb: float = 0.0
     max_memory_gb: float = math.inf
+    # what will do as well, each with bounds of its own
+    others: tuple[GpuFilter, ...] = field(default=(), repr=False)
 
 
 def parse_gpus(text: str) -> GpuFilter:
     """Parse what stands after ``--gpus``.
+
+    Counts and memory hold for all names before them, back to the last that had its own:
+    ``A100,H100:8`` are machines with 8 of either, ``A100:4,H100:8`` those with 4 A100 or 8 H100.
 
     Raises UsageError if the text is no such expression, or a range is empty.
 
@@ -65,10 +70,45 @@ def parse_gpus(text: str) -> GpuFilter:
     >>> parse_gpus("A100:40GB..80GB:1..8").max_memory_gb
     80.0
     """
+    read = [_one_filter(part, text) for part in _alternatives(text)]
+    if len(read) > 1 and not all(one.names for one in read):
+        raise UsageError(f"a part of --gpus {text!r} names no accelerator", hint=_HINT)
+    first, *others = _merged(read)
+    return replace(first, others=tuple(others))
+
+
+def _alternatives(text: str) -> list[str]:
+    """Return the parts of an expression that have bounds of their own.
+
+    >>> _alternatives("A100,H100:8"), _alternatives("A100:4,L4,H100:8,T4")
+    (['A100,H100:8'], ['A100:4', 'L4,H100:8', 'T4'])
+    """
+    found, names = [], []
+    for item in text.split(","):
+        names.append(item)
+        if ":" in item:
+            found.append(",".join(names))
+            names = []
+    return [*found, *([",".join(names)] if names else [])]
+
+
+def _merged(filters: Sequence[GpuFilter]) -> list[GpuFilter]:
+    """Join the names of neighbours with the same bounds; what names nothing is left alone."""
+    found: list[GpuFilter] = []
+    for one in filters:
+        last = found[-1] if found else None
+        if last is not None and last.names and replace(last, names=one.names) == one:
+            found[-1] = replace(last, names=(*last.names, *one.names))
+        else:
+            found.append(one)
+    return found
+
+
+def _one_filter(own: str, text: str) -> GpuFilter:
     names: tuple[str, ...] | None = None
     count: tuple[float, float] | None = None
     memory: tuple[float, float] | None = None
-    for part in (part.strip() for part in text.split(":")):
+    for part in (part.strip() for part in own.split(":")):
         bounds = _range(part, text)
         if bounds is None and names is None and count is None and memory is None:
             names = tuple(name.strip() for name in part.split(","))
@@ -113,7 +153,11 @@ def gpus_text(wanted: GpuFilter) -> str:
     --------
     >>> gpus_text(parse_gpus("A100:40GB..80GB:1..8")), gpus_text(parse_gpus("H100,H200:8"))
     ('A100:40.0GB..80.0GB:1.0..8.0', 'H100,H200:8.0')
+    >>> gpus_text(parse_gpus("A100:4,H100:8"))
+    'A100:4.0,H100:8.0'
     """
+    if wanted.others:
+        return ",".join(map(gpus_text, (replace(wanted, others=()), *wanted.others)))
     parts = [",".join(wanted.names)] if wanted.names else []
     for low, high, unit in (
         (wanted.min_memory_gb, wanted.max_memory_gb, "GB"),
@@ -324,6 +368,16 @@ def _matching_gpus(
     members: Callable[[str], Collection[str]],
     memory_gb: Floats,
 ) -> Bools:
+    chosen = np.zeros(len(types.accelerator_count), dtype=bool)
+    for one in (wanted, *wanted.others):
+        chosen |= _matching_one(one, types, members, memory_gb)
+    return chosen
+
+
+def _matching_one(
+    wanted: GpuFilter, types: TypeColumns, members: Callable[[str], Collection[str]],
+    memory_gb: Floats,
+) -> Bools:  # fmt: skip
     chosen = types.accelerator_count > 0
     if wanted.names:
         canonical = sorted({one for name in wanted.names for one in members(name)})

@@ -61,7 +61,7 @@ def advise(
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Another run, to share the device with: what each keeps of its rate, and pays.",
+            help="Another run to share the device with; shows the speed and the bill of each.",
             show_default=False,
         ),
     ] = None,
@@ -69,16 +69,16 @@ def advise(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --beside: jobs measured beside each other on such a device; CSV with "
-            "first,second,first_rate,second_rate (names of runs, rates over those alone).",
+            help="With --beside: CSV of jobs measured together on such a device, with the columns "
+            "first,second,first_rate,second_rate (names of runs, and rates over those alone).",
         ),
     ] = None,
     serving: Annotated[
         bool,
         typer.Option(
             "--serving",
-            help="In place of training: how many experts of a mixture stay on the device that "
-            "serves it.",
+            help="Answer for serving instead of training: how many experts of a mixture must stay "
+            "on the device.",
         ),
     ] = False,
     latency: Annotated[
@@ -86,7 +86,7 @@ def advise(
         quantity(
             SECONDS_WITH_UNIT,
             "--latency",
-            help="With --serving: longest time of a token, e.g. 0.05s (default: twice that with "
+            help="With --serving: maximum time per token, e.g. 0.05s (default: twice that with "
             "every expert on the device).",
         ),
     ] = None,
@@ -103,8 +103,8 @@ def advise(
         quantity(
             RATE,
             "--link",
-            help="With --serving: what experts come over, e.g. 25GB/s (default: the card's PCIe; "
-            "on a processor its disk).",
+            help="With --serving: bandwidth over which experts are loaded, e.g. 25GB/s (default: "
+            "the card's PCIe; on a processor its disk).",
         ),
     ] = None,
     borrow: Annotated[
@@ -112,8 +112,8 @@ def advise(
         quantity(
             RATE,
             "--borrow",
-            help="What other machines' memory is reached over, e.g. 3GB/s: what a smaller machine "
-            "that borrows some would take (with a recording of --working-set).",
+            help="Bandwidth to other machines' memory, e.g. 3GB/s: shows what a smaller machine "
+            "that borrows memory would take (needs a recording with --working-set).",
         ),
     ] = None,
     requests: Annotated[
@@ -130,10 +130,10 @@ def advise(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Say what to change in a job, and what each change saves of the whole job.
+    """Suggest changes to a job, with the time and cost that each saves.
 
-    Only what the recording shows to apply is listed, strongest first. Exit code 3 means that
-    nothing satisfies the constraints as the job is now.
+    Lists only changes that the recording shows to apply, strongest first. Exit code 3 means that
+    no machine satisfies the constraints for the unchanged job.
     """
     from advisor import api
     from advisor.advice import Serving, read_pairs
@@ -186,7 +186,9 @@ def advise(
 plan_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
 
-@asks(("cluster",), JOB, ("objective", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
+@asks(
+    ("cluster", "within"), JOB, ("objective", "coverage", "catalogue", "overrides"), LAYOUT, SETUP
+)
 def plan(
     question: Question,
     *,
@@ -203,38 +205,64 @@ def plan(
 ) -> None:
     """Choose how to spread a training job over a cluster, and print what to run.
 
-    Exit code 3 means that no layout fits; the message says what would.
+    With --for, say how much the cluster trains in that time, of one job or of models of several
+    sizes. Exit code 3 means that no layout fits; the message says what would.
     """
+    record = planned(question, stage_layers, is_quiet=as_json)
+    typer.echo(json.dumps(record, indent=2) if as_json else _plan_text(record))
+    if plot is not None:
+        _plot_plan(record, plot)
+
+
+def planned(
+    question: Question, stage_layers: str | None = None, *, is_quiet: bool = False
+) -> dict[str, Any]:
+    """Return the record of a plan on the machines of the question, or of what they train."""
     from advisor.ask import layout_space
     from advisor.catalogue import Catalogue
     from advisor.estimate import SPACE, Predictor
     from advisor.machines import read_cluster
-    from advisor.rank import PlanQuestion, plan
-    from advisor.words import show
+    from advisor.rank import PlanQuestion, plan, sizes_within, trained_within
 
     if question.cluster.machines is None:
         raise UsageError("no cluster is given", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
-    with waiting("searching layouts", is_quiet=as_json):
+    within_h = question.cluster.within_h
+    is_of_sizes = within_h is not None and not question.job.names_a_job
+    is_of_sizes &= question.job.runs is None
+    with waiting("searching layouts", is_quiet=is_quiet):
         known = Catalogue.load(question.catalogue, overrides=question.overrides)
-        job, script = _job(question, known)
-        answer = plan(
-            PlanQuestion(
-                job=job,
-                cluster=read_cluster(question.cluster.machines, known),
-                objective=question.objective,
-                space=_with_cut(layout_space(question.layout, SPACE) or SPACE, stage_layers),
-                coverage=question.constraints.coverage,
-                asked=question.layout,
-                command=script,
-                predictor=Predictor(known),
-            )
-        )
-    record = answer.to_record()
-    typer.echo(json.dumps(record, indent=2) if as_json else show(record))
-    if plot is not None:
-        from advisor.show import plan_charts
+        cluster = read_cluster(question.cluster.machines, known)
+        job, script = (_smallest(question), ()) if is_of_sizes else _job(question, known)
+        asked = PlanQuestion(
+            job=job, cluster=cluster, objective=question.objective,
+            space=_with_cut(layout_space(question.layout, SPACE) or SPACE, stage_layers),
+            coverage=question.constraints.coverage, asked=question.layout, command=script,
+            predictor=Predictor(known), within_h=within_h,
+        )  # fmt: skip
+        if is_of_sizes:
+            return sizes_within(asked, question.job, question.setup).to_record()
+        return (plan(asked) if within_h is None else trained_within(asked)).to_record()
 
-        show_plot(plan_charts(record), plot)
+
+def _smallest(question: Question) -> Job:
+    """Return the job of the smallest size, for a question that is asked of all sizes."""
+    from advisor.rank import SIZES, job_of_size
+
+    return job_of_size(SIZES[0], question.job, question.setup, devices=1)
+
+
+def _plan_text(record: Mapping[str, Any]) -> str:
+    from advisor.words import show, within_text
+
+    return show(record) if "plans" in record else within_text(record)
+
+
+def _plot_plan(record: Mapping[str, Any], plot: str) -> None:
+    from advisor.show import plan_charts
+
+    if "plans" not in record:
+        raise UsageError("--plot is of one plan", hint="leave --for or --plot out")
+    show_plot(plan_charts(record), plot)
 
 
 def _with_cut(space: SearchSpace, stage_layers: str | None) -> SearchSpace:
@@ -302,8 +330,7 @@ def predict(
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain",
-            help="With --on: which features moved the learned time and the learned cost.",
+            "--explain", help="With --on: show which features changed the learned time and cost."
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
@@ -373,12 +400,18 @@ def recommend(
 ) -> None:
     """Recommend what to rent for a job, by training time and cost.
 
-    Exit code 3 means that nothing satisfies the constraints; the nearest misses are shown.
+    With --cluster and no trace, answer for those machines alone, as advisor plan does. Exit code 3
+    means that nothing satisfies the constraints; the nearest misses are shown.
     """
     from advisor import api
     from advisor.catalogue import Catalogue
     from advisor.estimate import Predictor
 
+    if question.cluster.trace is None and question.cluster.machines is not None:
+        _recommend_given(question, plot=plot, as_json=as_json)
+        return
+    if question.cluster.within_h is not None:
+        raise UsageError("--for needs machines", hint="name them: --cluster 8xA100-80GB --for 3d")
     is_whole = as_json or explain is not None
     constraints = replace(question.constraints, with_direct_costs=is_whole)
     question = replace(question, constraints=constraints)
@@ -407,6 +440,25 @@ def recommend(
     show_plot(charts, plot)
     if not answer.picks and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)
+
+
+def _recommend_given(question: Question, *, plot: str | None, as_json: bool) -> None:
+    """Answer for machines that are given: what ``advisor plan`` answers, held to the constraints.
+
+    Exit code 3 where the best way on them keeps neither deadline nor budget.
+    """
+    limits, record = question.constraints, planned(question, is_quiet=as_json)
+    typer.echo(json.dumps(record, indent=2) if as_json else _plan_text(record))
+    if plot is not None:
+        _plot_plan(record, plot)
+    best = record["plans"][0] if "plans" in record else record["rows"][0]["plan"]
+    for flag, most, found in (
+        ("--deadline", limits.deadline_h, best["training_time_h"]),
+        ("--budget", limits.budget_usd, best["cost_usd"]),
+    ):
+        if most is not None and found is not None and found["value"] > most:
+            typer.echo(f"note: the best way on these machines misses {flag}", err=True)
+            raise typer.Exit(3)
 
 
 def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:

@@ -109,8 +109,8 @@ def profile(
         bool | None,
         typer.Option(
             "--rehearse/--no-rehearse",
-            help="Compute nothing: run the script with tensors that have shapes and no memory, as "
-            "on a GPU. By default where it wants one that is not there.",
+            help="Run the script as if on a GPU, with tensors that have shapes but no memory "
+            "(default: if it wants a GPU that is not there).",
             show_default=False,
         ),
     ] = None,
@@ -118,9 +118,9 @@ def profile(
         str, typer.Option("--as", metavar="8xH100", help="Devices that a rehearsed script finds.")
     ] = "1xH100",
     ranks: Annotated[
-        int, typer.Option(help="Processes that a rehearsed script trains together with.", min=1)
+        int, typer.Option(help="Number of processes that train together in a rehearsal.", min=1)
     ] = 1,
-    rank: Annotated[int, typer.Option(help="The one of them that is rehearsed.", min=0)] = 0,
+    rank: Annotated[int, typer.Option(help="Rank of the process to rehearse.", min=0)] = 0,
     network: Annotated[
         bool, typer.Option("--network", help="Let a rehearsed script open connections.")
     ] = False,
@@ -133,10 +133,10 @@ def profile(
 ) -> None:
     """Record a training script for a short while.
 
-    A script runs in the activated virtual or conda environment, else in the interpreter that its
-    first line names, else in the advisor's own; after -- name any interpreter yourself. The
-    script's own output is left alone; progress and the summary go to stderr, and the script's
-    exit code is passed on (0 where the recording ends it).
+    A script runs in the activated virtual or conda environment, otherwise in the interpreter that
+    its first line names, otherwise in the advisor's own. After --, name any interpreter yourself.
+    The script's output is unchanged; progress and the summary go to stderr. The script's exit code
+    is passed on (0 if the recording ended it).
     """
     from advisor.collectors.derive import GivenWork, is_url
     from advisor.collectors.run import become_agent, plan_recording, run_plan, share_run

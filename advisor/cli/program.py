@@ -30,7 +30,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "report": ("advisor.cli.hand_over.report", "Write the answer as one interactive HTML page."),
     "ui": ("advisor.cli.hand_over.ui", "Show the recommendation in the browser, with controls."),
-    "advise": ("advisor.cli.answers.advise", "Say what to change in a job, and what it saves."),
+    "advise": ("advisor.cli.answers.advise", "Suggest changes to a job, and what each saves."),
     "predict": ("advisor.cli.answers.predict", "Estimate one job on one configuration."),
     "catalogue": (
         "advisor.cli.catalogue.app",
@@ -41,10 +41,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "advisor.cli.hand_over.export",
         "Write a recommendation as a file that another tool runs.",
     ),
-    "gate": (
-        "advisor.cli.hand_over.gate",
-        "Judge machines before they are submitted, by exit code.",
-    ),
+    "gate": ("advisor.cli.hand_over.gate", "Judge a submission before it is sent, by exit code."),
     "runs": ("advisor.cli.runs.app", "List, show, recover and remove recorded runs."),
     "validate": ("", "Score the models against published measurements."),
     "data": ("", "List the published measurements, and fetch those not included."),

@@ -28,7 +28,7 @@ from advisor.cli.options import (
 )
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
-from advisor.quantities import seconds_text
+from advisor.quantities import percent_text, seconds_text
 from advisor.records import FORMATS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     elif not found:
-        typer.echo(f"no real run was noted yet; {_NOTE_ONE}", err=True)
+        typer.echo(f"no actual run has been recorded yet; {_NOTE_ONE}", err=True)
     else:
         typer.echo("\n".join([*_table(found), *_verdict(summary)]))
     if plot is not None:
@@ -101,7 +101,7 @@ def _table(found: Sequence[Comparison]) -> list[str]:
                 f"{one.actual.count} x {one.actual.instance_type}",
                 f"{value} ({bounds})",
                 hours_text(one.time_h),
-                f"{one.error_fraction:+.0%}",
+                percent_text(one.error_fraction, signed=True),
                 "" if one.is_inside else "outside",
             )
         )
@@ -115,8 +115,8 @@ def _table(found: Sequence[Comparison]) -> list[str]:
 def _verdict(summary: Drift) -> list[str]:
     inside = summary.looked_at - summary.outside
     lines = [
-        f"the last {summary.looked_at}: {inside} inside their interval, "
-        f"median error {summary.median_error:+.0%}"
+        f"of the last {summary.looked_at} runs, {inside} ended inside their interval; "
+        f"median error {percent_text(summary.median_error, signed=True)}"
     ]
     return lines + warning(summary)
 
@@ -189,16 +189,16 @@ def actual(
     ] = None,
     count: Annotated[int, typer.Option(help="Machines that it ran on.")] = 1,
     provider: Annotated[
-        str | None, typer.Option(help="Provider, where two of them use the same name.")
+        str | None, typer.Option(help="Provider, if several use this name.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Record what a real run took; later estimates learn from it.
 
-    A transformer that was never profiled is named by --model (or --layers, --hidden, --heads),
-    what it ran on by --cluster, its layout by --tp, --pp, ...; its steps calibrate `plan` and
+    Name a transformer that was never profiled by --model (or --layers, --hidden, --heads), its
+    machines by --cluster, and its layout by --tp, --pp, ...; its steps then calibrate `plan` and
     `recommend` for every transformer. With a recorded RUN, --cluster and --batch, three runs on
-    several numbers of machines show how the job scales there.
+    different numbers of machines show how the job scales there.
     """
     found: Comparison | StepComparison
     if run is None:
@@ -279,7 +279,7 @@ def _layout_text(found: StepComparison) -> str:
             f"{found.name} on {found.machines}: dp {layout.dp} x tp {layout.tp} x pp {layout.pp} "
             f"x cp {layout.cp}, micro-batch {layout.micro_batch}, recompute {layout.recompute}",
             f"step   predicted {digits(known.value)} s ({digits(known.low)}-{digits(known.high)}"
-            f"), took {digits(found.step_s)} s: {abs(error):.0%} "
+            f"), took {digits(found.step_s)} s: {percent_text(abs(error))} "
             f"{'over' if error > 0 else 'under'}, "
             f"{'inside' if found.is_inside else 'outside'} the interval",
             f"noted: the next estimates start from {runs}",
@@ -295,7 +295,7 @@ def _text(found: Comparison) -> str:
     lines = [
         f"{actual.count} x {actual.instance_type} ({actual.provider})",
         f"time   predicted {time} ({time_range}), took {hours_text(found.time_h)}: "
-        f"{abs(error):.0%} {'over' if error > 0 else 'under'}, "
+        f"{percent_text(abs(error))} {'over' if error > 0 else 'under'}, "
         f"{'inside' if found.is_inside else 'outside'} the interval",
     ]
     if actual.cost_usd is not None and found.predicted_usd is not None:
@@ -303,7 +303,7 @@ def _text(found: Comparison) -> str:
         off = found.predicted_usd.value / actual.cost_usd - 1.0
         lines.append(
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
-            f"{abs(off):.0%} {'over' if off > 0 else 'under'}"
+            f"{percent_text(abs(off))} {'over' if off > 0 else 'under'}"
         )
     lines.append(
         f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of this "
@@ -406,7 +406,7 @@ def import_runs(
     machine: Annotated[
         str | None,
         typer.Option(
-            help="Machines that the runs ran on, where the tracker does not know: g5.xlarge or "
+            help="Machines that the runs ran on, if the tracker does not know: g5.xlarge or "
             "'2 x aws:g5.xlarge'."
         ),
     ] = None,
@@ -503,7 +503,7 @@ def _short(word: str) -> str:
 def show(run: Name, plot: Plot = None, as_json: AsJson = False) -> None:
     """Show what a run recorded.
 
-    Exit code 3 means that it is not known well enough to answer from.
+    Exit code 3 means that the recording is not good enough to answer from.
     """
     from advisor.collectors.derive import (
         find_run,
@@ -537,8 +537,7 @@ def recover(
         str | None, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")
     ] = None,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Close every such run, and delete those that hold nothing."),
+        bool, typer.Option("--all", help="Close every such run, and delete empty ones.")
     ] = False,
 ) -> None:
     """Close a run whose profiler was killed, so that it can be used."""

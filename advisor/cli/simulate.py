@@ -164,8 +164,8 @@ def limits(
     ] = None,
     core_price: Annotated[
         float | None,
-        quantity(USD, "--core-price", help="Price of a core for an hour (default: the "
-                 "catalogue's, by two types that differ in memory alone)."),
+        quantity(USD, "--core-price", help="Price of a core for an hour (default: from "
+                 "two types of the catalogue that differ only in memory)."),
     ] = None,
     memory_price: Annotated[
         float | None, quantity(USD, "--memory-price", help="Price of a GiB for an hour.")
@@ -175,8 +175,8 @@ def limits(
     """Set limits of CPU and memory on shared nodes (Escra).
 
     Each job runs again as it was recorded, under fixed limits, the Vertical Pod Autoscaler,
-    Autopilot, KRR and Escra's controller: what is reserved and not used, how often a job is
-    throttled or killed, and what it costs.
+    Autopilot, KRR and Escra's controller. The answer has what is reserved and not used, how often
+    a job is throttled or killed, and what it costs.
     """
     from advisor.collectors.derive import find_run, read_recording
     from advisor.estimate import Predictor
@@ -215,7 +215,7 @@ def availability(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="What was free of each node over time: a CSV with the columns time, node, "
+            help="Free share of each node over time: a CSV with the columns time, node, "
             "free_fraction, or counts of several pools (default: twelve virtual clusters of "
             "Helios, May 2020).",
             show_default=False,
@@ -231,16 +231,16 @@ def availability(
             SHARE,
             "--need",
             default="50%",
-            help="What each worker needs of its node: the probability that all have it is shown.",
+            help="Share of its node that each worker needs; shows how likely all get it.",
         ),
     ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
-    """Choose nodes of a shared cluster by what was free of each.
+    """Choose nodes of a shared cluster by their free shares.
 
-    All workers wait for the slowest node. The nodes are those of the way of choosing whose jobs
-    took least on parts of the record that were left out, known the others; a policy that the
-    record teaches is among the ways.
+    All workers wait for the slowest node. Several ways of choosing, one of them learned from the
+    record, are tried on parts of the record that were left out; the one whose jobs were fastest
+    names the nodes.
     """
     from advisor.records import published_node_shares, read_node_shares
     from advisor.simulate import nodes_answer
@@ -272,8 +272,8 @@ def elastic(
         str | None,
         typer.Option(
             metavar="NAME[:VCPUSxGIB]",
-            help="Run workers in containers billed by size and second, computing as those of --on "
-            "do: aws-fargate, aws-fargate-arm or gcp-cloud-run (default size: that machine's).",
+            help="Run workers in containers billed by size and second, as fast as the machines of "
+            "--on: aws-fargate, aws-fargate-arm or gcp-cloud-run (default size: that machine's).",
             show_default=False,
         ),
     ] = None,
@@ -313,9 +313,7 @@ def elastic(
     ] = None,
     noise_growth: Annotated[
         float,
-        typer.Option(
-            min=1.0, help="How many times its recorded value the noise scale has at the end."
-        ),
+        typer.Option(min=1.0, help="Noise scale at the end, as a multiple of the recorded one."),
     ] = 1.0,
     batches: Annotated[str, typer.Option(help="Other batch sizes to try, comma-separated.")] = "",
     workers: Annotated[
@@ -385,8 +383,8 @@ def elastic(
 ) -> None:
     """Plan when workers join and leave; compare with a fixed number.
 
-    With a job (--run, --model, ...) and --on its figures are the estimate's, on these machines;
-    what is given besides stands in their place.
+    With a job (--run, --model, ...) and --on, the figures come from the estimate for these
+    machines; options replace single figures.
     """
     from advisor.simulate import elastic_answer, question_of
 
@@ -592,8 +590,8 @@ def failures(
     layout: Annotated[
         str,
         typer.Option(
-            help="Layout whose published slowdown a lost network path has: data-parallel, "
-            "pipeline or pipeline-tensor."
+            help="Layout, which sets the published slowdown after losing a network path: "
+            "data-parallel, pipeline or pipeline-tensor."
         ),
     ] = "data-parallel",
     slowdown: Annotated[
@@ -676,15 +674,15 @@ def peers(
         typer.Option(
             "--peer",
             help="Equal peers: COUNT x RATE @ SITE, e.g. '4x85@us'. RATE is one's own samples/s, "
-            "or a recorded run of it alone. Repeatable.",
+            "or a recorded run of it alone.",
         ),
     ] = None,
     running: Annotated[
         list[str] | None,
         typer.Option(
             "--running",
-            help="A recorded run of one peer while all train: its first minute is used. "
-            "Repeatable, in place of --peer.",
+            help="A recorded run of one peer while all train, in place of --peer: its first "
+            "minute is used.",
         ),
     ] = None,
     nodes: Annotated[
@@ -696,7 +694,7 @@ def peers(
         typer.Option(
             "--link",
             help="Bandwidth between two sites, of one stream as iperf measures it: "
-            "'us,eu=210Mbps'. Repeatable.",
+            "'us,eu=210Mbps'.",
         ),
     ] = None,
     parameters: Annotated[
@@ -967,7 +965,7 @@ def spot(
     interruptions: Annotated[
         str | None,
         typer.Option(
-            help="How many such machines the provider interrupts in a month, without --trace: "
+            help="Without --trace: share of such machines that is interrupted in a month: "
             f"{', '.join(BAND_FRACTIONS)} (default: >20%)."
         ),
     ] = None,

@@ -21,6 +21,7 @@ from .completion import hazards as hazards
 from .completion import on_demand as on_demand
 from .completion import on_spot as on_spot
 from .completion import restart_s as restart_s
+from .completion import steps_within as steps_within
 from .estimate import estimate_here as estimate_here
 from .estimate import estimate_on_gpu as estimate_on_gpu
 from .estimate import estimate_on_type as estimate_on_type
@@ -40,6 +41,8 @@ from .knowledge.step_facts import facts_of as facts_of
 from .launch.commands import commands as commands
 from .launch.frameworks import NAMES as NAMES
 from .launch.launcher import torchrun as torchrun
+from .launch.launcher import variables_of as variables_of
+from .launch.launcher import with_variables as with_variables
 from .launch.megatron import command_line as command_line
 from .launch.recorded_script import DEEPSPEED_LINES as DEEPSPEED_LINES
 from .launch.recorded_script import script_words as script_words

@@ -27,16 +27,17 @@ from advisor.planners.core import GIB, Device
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.spot import BANDS
 from advisor.planners.step import vcpus_needed
-from advisor.quantities import hours_interval, seconds_text, usd_interval
+from advisor.quantities import hours_interval, percent_text, seconds_text, usd_interval
 from advisor.words import units_words
 
 _TIMES: Final = (
     ("start_up", "start-up"),
-    ("data_in", "data in"),
-    ("epoch_ends", "ends of epochs (validation)"),
+    ("data_in", "data download"),
+    ("epoch_ends", "validation"),
 )  # fmt: skip
 _COSTS: Final = (
-    ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
+    ("shortest_bill", "minimum billing"), ("storage", "storage"),
+    ("results_out", "downloading results"),
 )  # fmt: skip
 # Shares of a step below this are not worth a word.
 _WORTH_SAYING: Final = 0.05
@@ -200,19 +201,19 @@ def interruption_words(band: float) -> str:
     """Say how many spot machines are taken away in a month.
 
     >>> interruption_words(0.0), interruption_words(4.0), interruption_words(math.nan)
-    ('below 5% interrupted a month', 'above 20% interrupted a month', 'interruptions unknown')
+    ('under 5 % interrupted per month', 'over 20 % interrupted per month', 'interruptions unknown')
     """
     if math.isnan(band):
         return "interruptions unknown"
-    name = BANDS[int(band)].replace("<", "below ").replace(">", "above ")
-    return f"{name} interrupted a month"
+    name = BANDS[int(band)].replace("<", "under ").replace(">", "over ").replace("%", " %")
+    return f"{name} interrupted per month"
 
 
 def waits(shares: Mapping[str, float]) -> str:
     """Say what the step waits for, largest first, small shares left out."""
     parts = sorted(shares.items(), key=lambda item: -item[1])
     return "step: " + ", ".join(
-        f"{name} {share:.0%}" for name, share in parts if share >= _WORTH_SAYING
+        f"{name} {percent_text(share)}" for name, share in parts if share >= _WORTH_SAYING
     )
 
 
@@ -246,8 +247,8 @@ def _feeding(
     if job.feed.idle_s_per_sample > (computes_s or 0.0):
         each = seconds_text(job.feed.idle_s_per_sample)
         return (
-            f"input-bound: loading waits {each} a sample for storage, which no faster machine "
-            "shortens; use more loader workers",
+            f"input-bound: loading waits {each} per sample for storage; a faster machine does "
+            "not help, more loader workers do",
         )
     if computes_s is None:
         return ()
@@ -255,7 +256,10 @@ def _feeding(
     fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
     needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
     if job.feed.workers == 0:
-        return (f"{shares['input']:.0%} of the step loads data in the loop: use loader workers",)
+        return (
+            f"{percent_text(shares['input'])} of the step loads data in the training loop; "
+            "use loader workers",
+        )
     return (
         f"input-bound: {math.ceil(needed):,} vCPUs would feed it (a machine has {offer.vcpus}); "
         "use more loader workers",
@@ -267,32 +271,34 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     overhead = float(completion.overhead_fraction[row])
     interval = seconds_text(float(completion.checkpoint_interval_s[row]))
     every = f"a checkpoint every {interval}"
-    finish = f"median finish {1 + overhead:.2f} x the work"
+    finish = f"the median run takes {1 + overhead:.2f} times the uninterrupted time"
     way = completion.way_of(row)
     if way == "spot":
-        return (f"spot: {finish}, waiting for machines included, with {every}",)
+        return (f"spot: {finish}, including waits for machines, with {every}",)
     if way == "spot-with-fallback":
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
         return (
-            f"spot with fallback: on spot machines {spot / (spot + on_demand):.0%} of the time, "
-            f"on demand while there are none; {finish}, with {every}",
+            f"spot with fallback: on spot machines {percent_text(spot / (spot + on_demand))} "
+            "of the time, "
+            f"on demand when no spot machine is available; {finish}, with {every}",
         )
     if way == "spot-by-deadline":
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
         return (
-            f"by the deadline: on spot machines {spot / (spot + on_demand):.0%} of the rented "
-            f"time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
+            f"by the deadline: on spot machines {percent_text(spot / (spot + on_demand))} of "
+            "the rented "
+            "time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
             f"says so; {finish}, with {every}",
         )
     if way == "elastic-spot":
         mean = count * float(completion.spot_h[row] / completion.rented_h[row])
         return (
-            f"elastic spot: starts with the machines there are and grows to {count} as they come, "
-            f"{mean:.1f} on average; {finish}, waiting included, with {every}",
+            f"elastic spot: starts with the machines available and grows to {count}, "
+            f"{mean:.1f} on average; {finish}, including waits, with {every}",
         )
     if completion.is_negligible[row]:
-        return (f"checkpoints and failures: below {NEGLIGIBLE_FRACTION:.0%}",)
-    return (f"failures and a checkpoint every {interval} add {overhead:.0%}",)
+        return (f"checkpoints and failures add less than {percent_text(NEGLIGIBLE_FRACTION)}",)
+    return (f"failures and a checkpoint every {interval} add {percent_text(overhead)}",)
 
 
 def _late(completion: Completion, row: int) -> float | None:
@@ -306,7 +312,7 @@ def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     if not added >= NEGLIGIBLE_FRACTION:
         return ()
     return (
-        f"whole run: +{added:.0%} (evaluation, stalls, stops by hand; fitted on published "
+        f"evaluation, stalls and manual stops add {percent_text(added)} (fitted on published "
         "training runs)",
     )
 
@@ -330,9 +336,17 @@ def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> t
     """Name what is neither steps nor interruptions where it takes a share worth a word."""
     times = {name: parts[key].time_h / time_h for key, name in _TIMES}
     costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
-    said = [f"{name} {share:.0%} of the time" for name, share in times.items() if share >= 0.01]
-    said += [f"{name} {share:.0%} of the cost" for name, share in costs.items() if share >= 0.01]
-    return ("beside the steps: " + ", ".join(said),) if said else ()
+    said = [
+        f"{name} {percent_text(share)} of the time"
+        for name, share in times.items()
+        if share >= 0.01
+    ]
+    said += [
+        f"{name} {percent_text(share)} of the cost"
+        for name, share in costs.items()
+        if share >= 0.01
+    ]
+    return ("other than training steps: " + ", ".join(said),) if said else ()
 
 
 # ------------------------------------------------------------------------------------------

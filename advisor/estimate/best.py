@@ -31,16 +31,19 @@ Integers = NDArray[np.int64]
 _BATCHES: Final = tuple(float(2**k) for k in range(17))
 
 
-def best_columns(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+def best_columns(
+    case: StepCase, type_index: Integers, count: Integers, most_s: Floats | None = None
+) -> TimeColumns:
     """Return the fastest layout of every row of machines, among all ways of training the job.
 
     A transformer on accelerators is laid out by its dimensions (``model_parallel``); everything
     else trains data parallel, or cut at its recorded units where that fits or is faster. Where the
     question admits them, the ways beside the layouts take the rows that they do better.
 
-    ``type_index``, ``count``: shape (n,).
+    ``type_index``, ``count``: shape (n,); ``most_s``: (n,); a row's step above which its answer
+    is of no matter, so that slower layouts need not be looked for; inf by default [s].
     """
-    columns = _best(case, type_index, count)
+    columns = _best(case, type_index, count, most_s)
     for way in BESIDE_WAYS:
         if way.applies(case):
             columns = way.columns(case, columns)
@@ -74,7 +77,9 @@ def _placed(case: StepCase, columns: TimeColumns, row: int) -> PlacedRun:
     )  # fmt: skip
 
 
-def _best(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
+def _best(
+    case: StepCase, type_index: Integers, count: Integers, most_s: Floats | None
+) -> TimeColumns:
     by_shape = is_laid_out_by_shape(case, type_index)
     if by_shape.all():
         return model_parallel(case, type_index, count)
@@ -82,7 +87,7 @@ def _best(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
     if by_shape.any():
         rows = np.flatnonzero(by_shape)
         return put(columns, rows, model_parallel(case, type_index[rows], count[rows]))
-    return improved(case, columns)
+    return improved(case, columns, most_s)
 
 
 def _with_assumed_networks(case: StepCase, columns: TimeColumns) -> TimeColumns:

@@ -10,7 +10,7 @@ A new machine in place of another starts the program and brings in the data agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from advisor.catalogue import SHORTEST_BILL_H, Catalogue, OfferColumns, OtherPri
 from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.estimate.time_columns import TimeColumns
-from advisor.jobs import RUN_LOG_SD, VOLUME_BYTES_PER_S, Job
+from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.planners.core import GIB, HOUR_S
 from advisor.planners.goodput import CampaignLaw, expected_completion
 from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
@@ -261,6 +261,37 @@ def _finish_h(
     return np.stack([value - below, value, value + above], axis=1) / HOUR_S
 
 
+# Halvings of the bracket in which a number of steps is looked for: to one part in 10^12.
+_HALVINGS: Final = 45
+
+
+def of_length(job: Job, steps: float) -> Job:
+    """Return the job with as many steps, its epochs in proportion."""
+    return replace(job, total_steps=steps, epochs=job.epochs * steps / job.total_steps)
+
+
+def steps_within(job: Job, columns: TimeColumns, hours: float, coverage: float) -> Estimate:
+    """Return how many steps the only row's machines finish in ``hours``: the inverse of a finish.
+
+    The fewest are those of its longest finish; 0 where the machines are not ready by then.
+    """
+
+    def finish_h(steps: float, bound: int) -> float:
+        return float(on_demand(of_length(job, steps), columns, coverage).finish_h[0, bound])
+
+    def most(bound: int) -> float:
+        few, many = 0.0, 2.0 * hours * HOUR_S / float(columns.step_s[0])
+        while finish_h(many, bound) < hours:  # a low finish may be shorter than the steps alone
+            few, many = many, 2.0 * many
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (few + many)
+            few, many = (middle, many) if finish_h(middle, bound) <= hours else (few, middle)
+        return few if few > 1e-9 * many else 0.0
+
+    low, value, high = most(2), most(1), most(0)
+    return Estimate(value=value, low=min(low, value), high=max(high, value), coverage=coverage)
+
+
 def as_recorded_h(job: Job, columns: TimeColumns, coverage: float) -> Estimate:
     """Return the whole job on the machine that it was recorded on [h].
 
@@ -383,11 +414,12 @@ def parts_h(
 
 
 def checkpoint_s(job: Job) -> float:
-    """Return the standstill of one save to a plain volume [s].
+    """Return the standstill of one save by one machine [s].
 
     Where one was seen it is no shorter than there: packing the state takes its time too.
     """
-    return max(job.state_bytes / VOLUME_BYTES_PER_S, job.checkpoint_s or 0.0)
+    alone_s = job.state_bytes / write_bytes_per_s(job.transfers, job.state_bytes)
+    return max(alone_s, job.checkpoint_s or 0.0)
 
 
 def save_of_rows_s(job: Job, columns: TimeColumns) -> Floats:
@@ -400,8 +432,9 @@ def save_of_rows_s(job: Job, columns: TimeColumns) -> Floats:
     ranks = np.where(columns.zero_stage > 0, columns.dp * parts.cp, 1)
     shards = np.asarray(parts.tp, float) * parts.pp * ranks
     writers = np.clip(np.ceil(columns.count * shards / columns.workers), 1, columns.count)
-    alone_s = job.state_bytes / VOLUME_BYTES_PER_S
-    return np.maximum(alone_s / writers, job.checkpoint_s or 0.0)
+    sizes, place = np.unique(job.state_bytes / writers, return_inverse=True)
+    alone_s = [size / write_bytes_per_s(job.transfers, size) for size in sizes.tolist()]
+    return np.maximum(np.asarray(alone_s)[place.ravel()], job.checkpoint_s or 0.0)
 
 
 def restart_s(columns: TimeColumns) -> Floats:

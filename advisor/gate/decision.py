@@ -35,7 +35,7 @@ from advisor.jobs import NO_LENGTH, Job
 from advisor.machines import one_group
 from advisor.planners.core import PlanningError, select
 from advisor.planners.layouts import node_counts
-from advisor.quantities import hours_interval, hours_text, usd_interval, usd_text
+from advisor.quantities import hours_interval, hours_text, percent_text, usd_interval, usd_text
 from advisor.rank import broken
 from advisor.simulate import on_own_devices
 from advisor.words import offer_words
@@ -433,7 +433,7 @@ def against(
 def _certainty(limits: Constraints) -> str:
     if limits.confidence is None:
         return ""
-    return f", to be kept with {limits.confidence:.0%} certainty"
+    return f", to be kept with {percent_text(limits.confidence)} certainty"
 
 
 def _own(job: Job, asked: OwnDevices, limits: Constraints, predictor: Predictor) -> Judged:

@@ -1,5 +1,6 @@
 from .describe import NO_LENGTH as NO_LENGTH
 from .describe import as_commonly_run as as_commonly_run
+from .describe import check_length as check_length
 from .describe import described_job as described_job
 from .describe import setup_words as setup_words
 from .describe import stack_notes as stack_notes
@@ -12,6 +13,7 @@ from .job import Job as Job
 from .job import Measured as Measured
 from .job import Program as Program
 from .job import data_in_s as data_in_s
+from .job import write_bytes_per_s as write_bytes_per_s
 from .journal import FILE_NAME as FILE_NAME
 from .journal import Entry as Entry
 from .journal import file_in as file_in

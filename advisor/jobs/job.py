@@ -42,11 +42,22 @@ class Transfers:
     # most that the place where the data lies gives to one machine; None for no limit but the
     # machine's own [bytes/s]
     data_bytes_per_s: float | None = None
+    # of a model that training starts from, brought to every machine too [bytes]
+    weights_bytes: float = 0.0
+    # at which one machine writes a checkpoint; None for ``write_bytes_per_s`` [bytes/s]
+    checkpoint_bytes_per_s: float | None = None
     # taken out of the cloud at the end; None for one checkpoint [bytes]
     result_bytes: float | None = None
     # from the request of a rented machine to the start of the program: boot and image; None where
     # nothing is rented [s]
     boot_s: float | None = None
+
+    @property
+    def rate_source(self) -> str:
+        """Who says how fast checkpoints are written."""
+        if self.checkpoint_bytes_per_s is not None:
+            return "given: --checkpoint-rate"
+        return "assumed: a volume with throughput for a save a minute, 125 to 1,000 MiB/s"
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -54,6 +65,8 @@ class Transfers:
             "data_bytes": self.data_bytes,
             "data_source": self.data_source,
             "data_bytes_per_s": self.data_bytes_per_s,
+            "weights_bytes": self.weights_bytes,
+            "checkpoint_bytes_per_s": self.checkpoint_bytes_per_s,
             "result_bytes": self.result_bytes,
             "boot_s": self.boot_s,
         }
@@ -83,12 +96,39 @@ Floats = NDArray[np.float64]
 VOLUME_BYTES_PER_S: Final = 131e6
 
 
+# The most that such a volume takes where its throughput is provisioned: 1,000 MiB/s of AWS gp3, at
+# 0.04 USD for a MiB/s and month (us-east-1: 0.05 USD an hour at most, not in the cost); Azure
+# Premium SSD v2 and Google's persistent disks of a large machine reach 1,200 MB/s. (AWS's
+# documentation of gp3 volumes, read 2026-11-25; gp3's price from its list of 2020-12.)
+FASTEST_VOLUME_BYTES_PER_S: Final = 1000 * 2.0**20
+# Throughput is provisioned so that a save is over in a minute, where a volume can.
+_SAVED_WITHIN_S: Final = 60.0
+
+
+def write_bytes_per_s(transfers: Transfers, size_bytes: float) -> float:
+    """Return the rate at which one machine writes its part of a checkpoint [bytes/s].
+
+    Local disks are not in the catalogue: who writes to them says ``--checkpoint-rate``.
+
+    >>> [round(write_bytes_per_s(Transfers(), size) / 1e6) for size in (1e9, 30e9, 560e9)]
+    [131, 500, 1049]
+    """
+    if transfers.checkpoint_bytes_per_s is not None:
+        return transfers.checkpoint_bytes_per_s
+    wanted = size_bytes / _SAVED_WITHIN_S
+    return min(max(wanted, VOLUME_BYTES_PER_S), FASTEST_VOLUME_BYTES_PER_S)
+
+
 def data_in_s(transfers: Transfers, network_bytes_per_s: Floats) -> Floats:
-    """Return the time to bring the data to machines with these networks [s]."""
+    """Return the time to bring data and weights to machines with these networks [s].
+
+    Weights come from a model hub that gives what the machine takes.
+    """
     rate = np.minimum(network_bytes_per_s, VOLUME_BYTES_PER_S)
+    weights_s = transfers.weights_bytes / rate
     if transfers.data_bytes_per_s is not None:
         rate = np.minimum(rate, transfers.data_bytes_per_s)
-    return np.asarray((transfers.data_bytes or 0.0) / rate, dtype=float)
+    return np.asarray((transfers.data_bytes or 0.0) / rate + weights_s, dtype=float)
 
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine
@@ -291,6 +331,8 @@ class Job:
             "checkpoint": {
                 "bytes": self.state_bytes,
                 "seen_s": self.checkpoint_s,
+                "bytes_per_s": write_bytes_per_s(self.transfers, self.state_bytes),
+                "rate_source": self.transfers.rate_source,
                 "source": "parameters and optimizer state"
                 if self.checkpoint_bytes is None
                 else "recorded",

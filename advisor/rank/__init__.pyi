@@ -2,3 +2,9 @@ from .front import broken as broken
 from .given import PlanQuestion as PlanQuestion
 from .given import plan as plan
 from .ranking import recommend as recommend
+from .within import SIZES as SIZES
+from .within import Trained as Trained
+from .within import Within as Within
+from .within import job_of_size as job_of_size
+from .within import sizes_within as sizes_within
+from .within import trained_within as trained_within

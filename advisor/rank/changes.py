@@ -33,6 +33,7 @@ from advisor.jobs import NO_LENGTH, Job
 from advisor.learned import worthwhile
 from advisor.machines import suite_device
 from advisor.rank.ranking_rows import Rows
+from advisor.words import card_name
 
 # The same question of another job.
 AskAgain = Callable[[Job], Recommendation]
@@ -163,7 +164,9 @@ def _spread(job: Job, chosen: Candidate, front: Sequence[Candidate]) -> tuple[Pr
     if job.told is None or job.told.spreads or chosen.layout.devices == 1 or not alone:
         return ()
     best = min(alone, key=lambda one: one.training_time_h.value * one.cost_usd.value)
-    do = f"needed: DDP or FSDP in the script (advisor plan prints it); without it #{best.rank}"
+    do = (
+        f"without DDP or FSDP in the script, take #{best.rank} (advisor plan prints what it needs)"
+    )
     return (_change("ddp", do, best, chosen),)
 
 
@@ -175,7 +178,8 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
     return (
         ProposedChange(
             name="device",
-            do=f"needed: {job.told.change} ({job.told.reason}); without it, as on this machine",
+            do=f"the script as it is, on this machine; for a GPU {job.told.change} "
+            f"({job.told.reason})",
             training_time_h=here.training_time_h,
             cost_usd=here.cost_usd,
             time_factor=here.training_time_h.value / chosen.training_time_h.value,
@@ -365,11 +369,14 @@ def unmeasured_words(job: Job, one: Candidate) -> str:
     """Return in words what no protocol has measured of such a job on such machines."""
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
     devices = _devices(one)
-    where = "another machine without an accelerator" if name is None else name
-    if name is not None and devices > 1:
-        where = f"{devices:,.0f} x {name}"
+    where = "other machines without a GPU"
+    if name is not None:
+        where = card_name(name) if devices <= 1 else f"{devices:,.0f} x {card_name(name)}"
     known = ASKED[how_known(job, devices=devices)][1]
-    return f"How far estimates of {known} are off on {where} is not measured: go by the interval."
+    return (
+        f"We have no test results on {where} for {known}. Expect the true value inside the range, "
+        "not at the estimate."
+    )
 
 
 def _by_card(record: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:

@@ -47,6 +47,7 @@ from advisor.estimate import (
     on_machine,
     search,
     space_on,
+    steps_within,
     tried,
     unlike_choices,
     way_on,
@@ -79,6 +80,8 @@ class PlanQuestion:
     asked: LayoutRequest = field(default_factory=LayoutRequest)
     command: tuple[str, ...] = ()
     predictor: Predictor = field(default_factory=Predictor)
+    # how long the machines train; None where the job's length is what is known [h]
+    within_h: float | None = None
 
     def __post_init__(self) -> None:
         if self.job.work is None:
@@ -133,13 +136,17 @@ def whole_job(
     ``price_usd_per_h``: of all machines [USD/h]; ``machines``: how many of each group, by its
     label.
     """
-    if question.job.total_source == NO_LENGTH:
-        return {}
-    done = on_demand(question.job, select(columns, np.array([row])), question.coverage)
+    job, coverage, found = question.job, question.coverage, select(columns, np.array([row]))
+    within: dict[str, Any] = {}
+    if question.within_h is not None:
+        within["steps_within"] = steps_within(job, found, question.within_h, coverage)
+    if job.total_source == NO_LENGTH:
+        return within
+    done = on_demand(job, found, coverage)
     storage, once_usd = (0.0, 0.0) if price_usd_per_h is None else _beside(question, machines)
     hourly = (price_usd_per_h or 0.0) + storage
     time_h, cost = done.estimates(0, hourly, question.coverage, once_usd=once_usd)
-    return {
+    return within | {
         "training_time_h": time_h,
         "cost_usd": None if price_usd_per_h is None else cost,
         "goodput_fraction": 1.0 / (1.0 + float(done.overhead_fraction[0])),

@@ -61,11 +61,11 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
     ),
     "tensorboard": (
         "advisor.records.importers.trackers:read_tensorboard",
-        "TensorBoard: folders of event files, a run each",
+        "TensorBoard: folders of event files, one run per folder",
     ),
     "csv": (
         "advisor.records.importers.trackers:read_table",
-        "a CSV table of your own with a column time_s, a run a row",
+        "a CSV table of your own with a column time_s, one run per row",
     ),
 }
 # Formats of trackers: they know little of machines and nothing of prices, so that a user may say

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from advisor.quantities import digits, hours_text, seconds_text, usd_text
+from advisor.quantities import digits, hours_text, percent_text, seconds_text, usd_text
 from advisor.records import left_out_note
 from advisor.words import hours_words, interval_text
 
@@ -24,14 +24,15 @@ def show_simulation(record: Mapping[str, Any], console: Console) -> None:
     parts: list[RenderableType] = [Text(f"\n{_cluster_line(record)}"), _table(ways)]
     for way in ways:
         parts.append(
-            Text(f"\nrent or wait, against {_devices(way['devices'])} of your own cluster:")
+            Text(f"\nrent or wait, compared with {_devices(way['devices'])} of your own cluster:")
         )
         parts.append(_rents(way["rent_or_wait"]))
     beyond = max(way["beyond_trace_fraction"] for way in ways)
     if beyond > 0:
         parts.append(
             Text(
-                f"note: {beyond:.0%} of the insertions ended after the trace did, on an emptier "
+                f"note: {percent_text(beyond)} of the insertions ended after the trace did, on "
+                "an emptier "
                 "cluster than they would have met"
             )
         )
@@ -63,7 +64,7 @@ def saved_words(rent: Mapping[str, Any]) -> str:
     saved = rent["saved_h"]
     when = f"{digits(saved)} h earlier" if saved > 0 else f"{digits(-saved)} h later"
     return (
-        f"{when} (earlier in {rent['earlier_probability']:.0%}), "
+        f"{when} (earlier in {percent_text(rent['earlier_probability'])}), "
         f"{usd_text(abs(rent['extra_cost_usd']))} "
         + ("more" if rent["extra_cost_usd"] >= 0 else "less")
     )
@@ -90,7 +91,9 @@ def _cluster_line(record: Mapping[str, Any]) -> str:
 def _table(ways: list[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("devices", justify="right")
-    table.add_column(f"computing ({ways[0]['duration_h']['coverage']:.0%})", justify="right")
+    table.add_column(
+        f"computing ({percent_text(ways[0]['duration_h']['coverage'])})", justify="right"
+    )
     table.add_column("waits (10-90 %)", justify="right")
     table.add_column("done after (10-90 %)", justify="right")
     has_deadline = ways[0]["miss_probability"] is not None
@@ -104,7 +107,7 @@ def _table(ways: list[Mapping[str, Any]]) -> Table:
             _spread(way["completion_h"]),
         ]
         if has_deadline:
-            cells.append(f"{way['miss_probability']:.0%}")
+            cells.append(percent_text(way["miss_probability"]))
         table.add_row(*(escape(cell) for cell in cells))
     return table
 
@@ -230,7 +233,7 @@ def _policies(rows: Sequence[Mapping[str, Any]], own: str) -> list[Text | Table]
     by_name = {row["policy"]: row for row in rows}
     fifo, las = by_name["fifo"], by_name["las-2d"]
     gain = fifo["mean_completion_h"] / las["mean_completion_h"]
-    said = f"2D-LAS completes the trace's jobs {gain:.2f} times as fast as FIFO in the mean"
+    said = f"2D-LAS completes the trace's jobs {gain:.2f} times as fast as FIFO on average"
     return [Text(""), Text("the trace's own jobs under every policy"), table, Text(said)]
 
 
@@ -255,8 +258,9 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
         f"nodes: {', '.join(chosen['nodes'])} ({chosen['name']}); expected "
         f"{hours_text(chosen['expected_h'])}, 19 of 20 futures within "
         f"{hours_text(chosen['p95_h'])}; {100 * chosen['straggler_loss_fraction']:.0f} % of the "
-        f"next step is waiting for the slowest; all have {record['need_fraction']:.0%} of their "
-        f"node in {chosen['enough_probability']:.0%} of the slots"
+        "next step is waiting for the slowest; all have "
+        f"{percent_text(record['need_fraction'])} of their "
+        f"node in {percent_text(chosen['enough_probability'])} of the slots"
     )
     table = _simulation_table(
         "way of choosing", "expected h", "enough", "past jobs: mean h", "median", "p90"
@@ -264,7 +268,8 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
     for way in record["ways"]:
         mark = " *" if way is chosen else ""
         table.add_row(
-            way["name"] + mark, f"{way['expected_h']:.1f}", f"{way['enough_probability']:.0%}",
+            way["name"] + mark, f"{way['expected_h']:.1f}",
+            percent_text(way["enough_probability"]),
             *_past_cells(way["past"]),
         )  # fmt: skip
     ways = {way["name"] for way in record["ways"]}
@@ -293,11 +298,18 @@ def _kept_policy(record: Mapping[str, Any]) -> str:
     if record["chosen"] == "learned policy":
         said = "; the learned policy wins there and is used"
     elif learned is not None:
-        lost = f"loses {learned / chosen - 1:.1%}" if learned > chosen else "wins nothing"
+        lost = (
+            f"loses {percent_text(learned / chosen - 1, 1)}"
+            if learned > chosen
+            else "wins nothing"
+        )
         said = f"; the learned policy {lost} there and is not used"
     true = record["enough_of_past_jobs"]
     if true is not None:
-        said += f"; enough: {true['said']:.0%} said of theirs, {true['was']:.0%} was"
+        said += (
+            f"; the node share that suffices was put at {percent_text(true['said'])} and was "
+            f"{percent_text(true['was'])}"
+        )
     return said
 
 
@@ -423,7 +435,7 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
         f"{record['peers']} peers {over}, averaging every {record['target_batch']:,.0f} samples; "
         f"known: {record['known']}",
         f"together {rate['value']:.4g} samples/s ({rate['low']:.4g}-{rate['high']:.4g}), "
-        f"{record['share_of_the_sum']:.0%} of their sum",
+        f"{percent_text(record['share_of_the_sum'])} of their sum",
     ]
     if hours is not None:
         bounds = f"{hours_text(hours['low'])}-{hours_text(hours['high'])}"
@@ -441,15 +453,17 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
         table.add_row(
             Text(job["name"]),
             seconds_text(job["step_s"]),
-            f"{job['demand_cores']:.1%}",
+            percent_text(job["demand_cores"], 1),
             *(seconds_text(job[way]) for way in ("all_reduce_s", "dedicated_s", "shared_s")),
-            f"{job['loss_fraction']:.1%}",
+            percent_text(job["loss_fraction"], 1),
         )
     cores, own = record["cores"], record["dedicated_cores"]
     head = (
         f"{len(record['jobs'])} jobs of {record['workers']} machines need {cores} aggregating "
-        f"{'core' if cores == 1 else 'cores'} instead of {own}: {record['saved_fraction']:.0%} "
-        f"saved, at most {record['most_saved_fraction']:.0%} of equal jobs that never wait"
+        f"{'core' if cores == 1 else 'cores'} instead of {own}: "
+        f"{percent_text(record['saved_fraction'])} "
+        f"saved, at most {percent_text(record['most_saved_fraction'])} of equal jobs that "
+        "never wait"
     )
     foot = (
         "All-reduce needs no aggregating core; the times beside it are to exchange the gradients "
@@ -472,7 +486,8 @@ def limits(record: Mapping[str, Any]) -> list[Text | Table]:
             one["name"] + (" *" if one["name"] == record["chosen"] else ""),
             digits(one["reserved_cores"]), digits(one["reserved_gib"]),
             digits(one["slack_core_h"] / hours), digits(one["slack_gib_h"] / hours),
-            f"{one['throttled_fraction']:.0%}", f"{one['slowdown'] - 1:.1%}", str(one["kills"]),
+            percent_text(one["throttled_fraction"]), percent_text(one["slowdown"] - 1, 1),
+            str(one["kills"]),
             "never" if one["done_s"] is None else seconds_text(one["done_s"]),
             f"{one['usd_per_h']:.3g}",
         )  # fmt: skip
@@ -489,7 +504,8 @@ def limits(record: Mapping[str, Any]) -> list[Text | Table]:
     else:
         said = (
             f"* {record['chosen']}: the cheapest of those that kill nobody and slow by at most "
-            f"{record['most_slower_fraction']:.0%}; {record['saved_fraction']:.0%} less than the "
+            f"{percent_text(record['most_slower_fraction'])}; "
+            f"{percent_text(record['saved_fraction'])} less than the "
             "peaks"
         )
     foot = (

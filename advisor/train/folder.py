@@ -25,6 +25,7 @@ import typer
 
 from advisor.errors import UsageError
 from advisor.learned import FEATURES, LEAST_ROWS, NAMES
+from advisor.quantities import percent_text
 from advisor.records import RunRecord
 
 SCHEMA_VERSION: Final = 1
@@ -189,17 +190,17 @@ def _errors(trained: Any) -> list[str]:
     for result in found["left_out"]:
         m, regret = result["overall"], result["top1_regret"]
         cells = [
-            result["name"], *(f"{m[f'{n}_fraction']:.1%}" for n in ("mape", "median_ape",
+            result["name"], *(percent_text(m[f"{n}_fraction"], 1) for n in ("mape", "median_ape",
                                                                    "p90_ape")),
-            "-" if m["coverage"] is None else f"{m['coverage']:.1%}",
-            "-" if m["width"] is None else f"{m['width']:.1%}",
+            "-" if m["coverage"] is None else percent_text(m['coverage'], 1),
+            "-" if m["width"] is None else percent_text(m['width'], 1),
             "-" if regret is None else f"{regret['model']:.3f}",
             "-" if regret is None else f"{regret['constant']:.3f}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     if "both" in found:
         lines += ["", f"Program and instance type left out: MAPE "
-                      f"{found['both']['mape_fraction']:.1%}."]  # fmt: skip
+                      f"{percent_text(found['both']['mape_fraction'], 1)}."]  # fmt: skip
     return [*lines, ""]
 
 

@@ -53,7 +53,7 @@ def train_steps(
         Path | None, typer.Option(help="File to write (default: where answers look).")
     ] = None,
 ) -> None:
-    """Learn from measured runs of recorded jobs what machines add."""
+    """Learn from measured runs how machines differ."""
     steps = list(own_steps(runs))
     if not steps:
         raise UsageError(

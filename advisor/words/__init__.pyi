@@ -3,6 +3,7 @@ from .catalogue_tables import other_prices as other_prices
 from .pieces import PICKS as PICKS
 from .pieces import Bounds as Bounds
 from .pieces import answer_line as answer_line
+from .pieces import card_name as card_name
 from .pieces import contents_words as contents_words
 from .pieces import cost_text as cost_text
 from .pieces import degrees as degrees
@@ -15,6 +16,7 @@ from .pieces import machines_words as machines_words
 from .pieces import offer_words as offer_words
 from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
+from .pieces import rented_words as rented_words
 from .pieces import seconds_words as seconds_words
 from .pieces import time_text as time_text
 from .pieces import units_words as units_words
@@ -28,7 +30,8 @@ from .recommendation import part_words as part_words
 from .recommendation import show_probes as show_probes
 from .recommendation import show_recommendation as show_recommendation
 from .recommendation import waits_words as waits_words
-from .summary import summary_of as summary_of
+from .summary import Claim as Claim
+from .summary import claims_of as claims_of
 from .verdicts import advice_text as advice_text
 from .verdicts import cache_table as cache_table
 from .verdicts import explained_advice as explained_advice
@@ -36,3 +39,4 @@ from .verdicts import saving_words as saving_words
 from .verdicts import text as text
 from .ways import prediction_text as prediction_text
 from .ways import show as show
+from .ways import within_text as within_text

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from advisor.quantities import rate_text, size_text
+from advisor.quantities import percent_text, rate_text, size_text
 
 Record = Mapping[str, Any]
 
@@ -252,7 +252,7 @@ def difference(record: Record, console: Console, *, top: int) -> None:
             f"{row['prices_added']:,}",
             f"{row['prices_removed']:,}",
             f"{row['prices_changed']:,}",
-            "" if change is None else f"{change:+.1%}",
+            "" if change is None else percent_text(change, 1, signed=True),
         )
     console.print(table if record["providers"] else Text("no difference"))
     changes = record["changes"][:top]
@@ -271,7 +271,7 @@ def _changes(rows: Sequence[Record]) -> Table:
             row["pricing"],
             usd_per_h(row["old_usd_per_h"]),
             usd_per_h(row["new_usd_per_h"]),
-            f"{row['change_fraction']:+.1%}",
+            percent_text(row["change_fraction"], 1, signed=True),
         )
     return table
 

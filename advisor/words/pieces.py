@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from advisor.quantities import digits, hours_interval, seconds_interval, usd_interval
+from advisor.quantities import (
+    count_text,
+    digits,
+    hours_interval,
+    percent_text,
+    seconds_interval,
+    usd_interval,
+)
 
 Record = Mapping[str, Any]
+
+_WITH_UNIT: Final = re.compile(r"(\d) (%|(?:us|ms|s|min|h|d|GiB|GB|MB|x)(?!\w))")
 
 # What is picked, by its name in ``Recommendation.picks``.
 PICKS: Final[Mapping[str, str]] = {
     "best_value": "best value",
     "cheapest": "cheapest",
     "fastest": "fastest worth its money",
-    "within_deadline": "cheapest that keeps the deadline",
+    "within_deadline": "cheapest within the deadline",
 }
 
 
@@ -47,6 +57,12 @@ def seconds_words(record: Record) -> tuple[str, str]:
 def usd_words(record: Record) -> tuple[str, str]:
     """Return money and its bounds: ``("$0.10", "0.067-0.15")``."""
     return usd_interval(Bounds.of(record))
+
+
+def count_words(record: Record) -> tuple[str, str]:
+    """Return a large count and its bounds: ``("37.9B", "17.5B-85.3B")``."""
+    low, high = count_text(record["low"]), count_text(record["high"])
+    return count_text(record["value"]), f"{low}-{high}"
 
 
 def interval_text(pair: tuple[str, str]) -> str:
@@ -132,10 +148,92 @@ def offer_words(parts: Sequence[Record]) -> str:
     return " + ".join(said)
 
 
+# What people call a provider, by the code that ``--cloud`` takes.
+_PROVIDERS: Final[Mapping[str, str]] = {
+    "aws": "AWS", "azure": "Azure", "crusoe": "Crusoe", "denvr": "Denvr", "gcp": "Google Cloud",
+    "hyperstack": "Hyperstack", "lambda": "Lambda", "massedcompute": "Massed Compute",
+    "nebius": "Nebius", "oci": "Oracle Cloud", "paperspace": "Paperspace", "runpod": "RunPod",
+    "scaleway": "Scaleway", "verda": "Verda",
+}  # fmt: skip
+_CARD: Final = re.compile(r"([A-Z]+\d+[A-Z]?)(?:-(SXM\d?|PCIe|NVL))?-(\d+)GB")
+# Chips that are sold with several sizes of memory: the size belongs to what they are called.
+_SIZES: Final = frozenset({("A100", "40"), ("A100", "80"), ("V100", "16"), ("V100", "32"),
+                           ("H100", "96")})  # fmt: skip
+
+
+def provider_name(code: str) -> str:
+    """Return what people call a provider.
+
+    >>> provider_name("aws"), provider_name("mine")
+    ('AWS', 'mine')
+    """
+    return _PROVIDERS.get(code, code)
+
+
+def card_name(accelerator: str) -> str:
+    """Return what people call an accelerator: the form and size that go without saying left out.
+
+    >>> [card_name(one) for one in ("B200-SXM-180GB", "A100-PCIe-40GB", "RTX-A4000", "T4")]
+    ['B200', 'A100 40GB PCIe', 'RTX A4000', 'T4']
+    """
+    found = _CARD.fullmatch(accelerator)
+    if found is None:
+        return accelerator.replace("-", " ")
+    chip, form, size = found.groups()
+    said = [chip, *([f"{size}GB"] if (chip, size) in _SIZES else [])]
+    return " ".join(said + ([form] if form in ("PCIe", "NVL") else []))
+
+
+def rented_words(parts: Sequence[Record]) -> str:
+    """Return what is rented as people call it, the provider's own name for it in brackets.
+
+    >>> rented_words([{"provider": "nebius", "instance_type": "8gpu", "region": "us-central1",
+    ...                "pricing": "on-demand", "accelerator": "B200-SXM-180GB", "terms": "",
+    ...                "accelerators_per_instance": 8.0, "count": 2}])
+    '16 x B200 at Nebius, us-central1 (2 x 8gpu)'
+    """
+    return " + ".join(map(_rented, parts))
+
+
+def _rented(part: Record) -> str:
+    own = f"{part['count']} x {part['instance_type']}"
+    region = "" if part["region"] == "all-regions" else f", {part['region']}"
+    place = f"at {provider_name(part['provider'])}{region}"
+    paid = ", ".join(
+        ["spot"] * (part["pricing"] == "spot") + ([part["terms"]] if part["terms"] else [])
+    )
+    if part["accelerator"] is None:
+        each = " each" if part["count"] > 1 else ""
+        return f"{own} {place} ({contents_words(part)}{each}{paid and f', {paid}'})"
+    devices = f"{part['count'] * part['accelerators_per_instance']:g}"
+    inside = f"{own}{paid and f', {paid}'}"
+    return f"{devices} x {card_name(part['accelerator'])} {place} ({inside})"
+
+
 def picked_as_words(record: Record, rank: int | str) -> str:
     """Return what a rank of an answer's record is picked as, ``"here"`` included."""
-    picks = record.get("picks", {})
-    return ", ".join(label for name, label in PICKS.items() if picks.get(name) == rank)
+    return ", ".join(pick_labels(record).get(rank, []))
+
+
+def pick_labels(record: Record) -> dict[int | str, list[str]]:
+    """Return what each row is picked as, by its rank, ``"here"`` included.
+
+    A row outside what was measured is judged by its upper bounds: where such a row is expected to
+    cost less than the pick, nothing is called the cheapest. The best value is not called the
+    fastest too.
+    """
+    picks, found = record.get("picks", {}), dict[int | str, list[str]]()
+    every = [*record.get("front", ()), *([record["here"]] if record.get("here") else [])]
+    cost = {one["rank"] or "here": one["cost_usd"]["value"] for one in every}
+    for name, label in PICKS.items():
+        place = picks.get(name)
+        if place is None or (name == "fastest" and place == picks.get("best_value")):
+            continue
+        rented = [usd for other, usd in cost.items() if other != "here" or place == "here"]
+        if name == "cheapest" and place in cost and cost[place] > min(rented):
+            continue
+        found.setdefault(place, []).append(label)
+    return found
 
 
 def answer_line(answer: Record) -> str:
@@ -208,15 +306,22 @@ def units_words(units: Record | None) -> tuple[str, ...]:
     if units["tokens_per_s"] is not None:
         said.append(f"{digits(units['tokens_per_s'])} tokens/s")
     if units["utilisation"] is not None:
-        said.append(f"MFU {units['utilisation']['fraction']:.0%}")
+        said.append(f"MFU {percent_text(units['utilisation']['fraction'])}")
     if units["accelerator_hours"] is not None:
         said.append(f"{digits(units['accelerator_hours'])} accelerator-hours")
     return (", ".join(said),) if said else ()
 
 
 def wrapped(text: str, width: int, *, indent: str = "", first: str = "") -> list[str]:
-    """Return lines of at most ``width``, names and numbers in one piece; later ones indented."""
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False,
+    """Return lines of at most ``width``; names, and numbers with units, in one piece.
+
+    >>> wrapped("it takes 13.2 min at least", 14)
+    ['it takes', '13.2 min at', 'least']
+    """
+    # A space that no line breaks at, between a number and its unit.
+    glued = _WITH_UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text)
+    lines = textwrap.wrap(
+        glued, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

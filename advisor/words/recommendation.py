@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from advisor.errors import UsageError
-from advisor.quantities import REACH_90, digits, hours_text, usd_text
+from advisor.quantities import REACH_90, digits, hours_text, percent_text, usd_text
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
@@ -25,12 +25,12 @@ Record = Mapping[str, Any]
 REJECTED: Final = {
     "does_not_fit_in_memory": "do not fit in memory",
     "fewer_samples_than_workers": "have more workers than samples in a batch",
-    "network_unknown": "have an unknown network (--known-network)",
+    "network_unknown": "have an unknown network (--known-network leaves them out)",
     "no_time_model": "have no time model",
     "accelerator_not_supported": "have accelerators this script cannot use unchanged",
     "runs_on_one_machine": "are several machines for a program that runs on one",
     "recorded_step_uncertain": (
-        "are processors, and the recorded step is not known well enough for them: profile longer"
+        "are CPU machines, for which the recorded step is too uncertain (profile longer)"
     ),
     "over_quota": "are over your quota",
     "over_hourly": "cost more per hour than you allow (--max-hourly)",
@@ -38,35 +38,38 @@ REJECTED: Final = {
     "over_deadline": "are over the deadline",
     "over_budget": "are over the budget",
     "no_price": "have no price",
-    "batch_does_not_divide": "have a number of devices that the batch does not divide over",
-    "excluded_by_layout": "have no layout of the form asked for",
+    "batch_does_not_divide": "have a device count that does not divide the batch",
+    "excluded_by_layout": "have no layout of the requested form",
     "dominated": "are beaten in both time and cost",
     "not_asked": "mix types of machines and were not estimated (--mixed estimates all)",
-    "too_little_gain": "gain too little over a row that is shown (--gain)",
+    "too_little_gain": "are too close to a listed row to tell apart (--gain)",
 }
 _WAITS: Final[dict[str, str]] = {
     "compute": "arithmetic (compute)",
     "memory": "reading and writing device memory (memory bandwidth)",
-    "network": "devices exchanging gradients and activations (network)",
+    "network": "exchanging gradients and activations (network)",
     "input": "waiting for data (input pipeline)",
-    "launch": "the device waiting to be told what to do (kernel launches)",
-    "pipeline": "waiting for other stages (pipeline bubble)",
-    "offload": "moving states to host memory and back (offload)",
+    "launch": "kernel launches (the GPU waits for Python)",
+    "pipeline": "waiting for other pipeline stages (bubble)",
+    "offload": "moving state to host memory and back (offload)",
 }
 _PARTS: Final = {
     "start_up": "booting and starting",
-    "data_in": "bringing in the data",
+    "data_in": "downloading data and weights",
     "steps": "training steps",
-    "epoch_ends": "ends of epochs (validation)",
-    "whole_run": "evaluation, stalls, stops by hand",
+    "epoch_ends": "validation at the end of epochs",
+    "whole_run": "evaluation, stalls and manual stops",
     "checkpoints": "writing checkpoints",
     "interruptions": "failures and interruptions",
-    "shortest_bill": "shortest bill",
+    "shortest_bill": "minimum billing",
     "storage": "storage",
     "results_out": "downloading the results",
 }
 _WORTH_SAYING: Final = 0.001
 _NAME: Final = 36
+# Times and costs that differ by less are the same. [share]
+_SAME: Final = 0.01
+_NUMBERS: Final = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 # Ways of training whose degrees say it all.
 _TOLD_BY_DEGREES: Final = frozenset(
     {"", "program", "data parallel", "model parallel", "recorded units"}
@@ -84,21 +87,47 @@ def part_words(name: str) -> str:
 
 
 def alternatives_words(one: Record, most: int = 2) -> str:
-    """Name the nearest alternatives, and say how many more there are."""
+    """Name what could be rented instead at about the same price and time; ``most`` by name.
+
+    Regions of the same machines come first; where they are as good to a percent, that is said.
+    """
     others = one["alternatives"]
-    if not others:
-        return ""
     own = one["configuration"][0]
-    named = []
-    for other in others[:most]:
+    regions: list[Record] = []
+    machines: list[Record] = []
+    for other in others:
         part = other["configuration"][0]
-        place = f"{part['provider']} {part['region']}"
         is_region = all(part[name] == own[name] for name in ("instance_type", "provider"))
-        named.append(part["region"] if is_region else f"{pieces.machine(part)} ({place})")
-    more = len(others) - len(named)
-    if not named:
-        return f"or {more} other{'s' if more > 1 else ''} (--explain {one['rank']})"
-    return f"or {', '.join(named)}" + (f" and {more} more" if more else "")
+        (regions if is_region else machines).append(other)
+    if not regions and not machines:
+        return ""
+    found, word = (regions, "region") if regions else (machines, "machine")
+    if not most:
+        return f"{len(others)} similar (--explain {one['rank']})"
+    alike = "same" if all(_is_as_good(one, other) for other in found) else "similar"
+    named = [_short(other["configuration"][0], word) for other in found[:most]]
+    more = len(found) - len(named)
+    last = f"{_NUMBERS.get(more, more)} more {word}{'s' if more > 1 else ''}" if more else ""
+    return f"{alike} price and time: {_listed([*named, last] if last else named)}"
+
+
+def _is_as_good(one: Record, other: Record) -> bool:
+    """Whether time and cost differ by less than a percent."""
+    return all(
+        abs(float(other[name]) / float(one[name]["value"]) - 1.0) < _SAME
+        for name in ("training_time_h", "cost_usd")
+        if one[name]["value"]
+    )
+
+
+def _short(part: Record, word: str) -> str:
+    if word == "region":
+        return str(part["region"])
+    return f"{pieces.machine(part)} ({pieces.provider_name(part['provider'])})"
+
+
+def _listed(said: Sequence[str]) -> str:
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
 def explained_text(record: Record, rank: int, *, width: int = 80) -> str:
@@ -125,20 +154,20 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
     step = {name: 1e3 * one["step_time_s"][name] for name in ("value", "low", "high")}
     bounds = f"{digits(step['low'])}-{digits(step['high'])}"
     yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
-    yield _pair("samples a second", digits(one["throughput_samples_per_s"]["value"]))
-    yield _pair("memory of a device", f"{digits(one['memory_gib'])} GiB")
+    yield _pair("samples/s", digits(one["throughput_samples_per_s"]["value"]))
+    yield _pair("memory per device", f"{digits(one['memory_gib'])} GiB")
     layout = pieces.layout_words(one["layout"])
     yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
-    yield from ("", "what a step goes to")
+    yield from ("", "where the time of a step goes")
     for name, share in sorted(one["shares"].items(), key=lambda item: -item[1]):
         if share >= _WORTH_SAYING:
-            yield f"  {share:>5.1%}  {waits_words(name)}"
+            yield f"  {percent_text(share, 1):>7}  {waits_words(name)}"
     yield from _breakdown(one)
-    yield from ("", "why it is on the list, and what it assumes")
+    yield from ("", "why it is listed, and what it assumes")
     for said in dict.fromkeys(one["reasons"]):
         yield from wrapped(f"  - {said}", width, indent="    ")
     if one["alternatives"]:
-        yield from ("", "what the model cannot tell apart from it")
+        yield from ("", "machines of about the same time and cost")
         for other in one["alternatives"]:
             price = f"{hours_text(other['training_time_h'])}, {usd_text(other['cost_usd'])}"
             machines = pieces.offer_words(other["configuration"])
@@ -163,9 +192,7 @@ def _breakdown(one: Record) -> Iterator[str]:
 
 
 def _looked_at(record: Record, width: int) -> Iterator[str]:
-    catalogue = record["catalogue"]
-    yield from ("", f"{record['considered']:,} candidates of {catalogue['offers']:,} offers; "
-                f"{_days_of_prices(record)}")  # fmt: skip
+    yield from ("", *wrapped(f"{_compared(record)} {_days_of_prices(record)}", width))
     for reason, number in sorted(record["rejected"].items(), key=lambda item: -item[1]):
         yield f"  {number:>10,} {REJECTED.get(reason, reason)}"
     yield from ("", "notes") if record["notes"] else ()
@@ -186,8 +213,9 @@ _COMPLETIONS: Final = {
 }
 _CHANGES: Final = 3
 _RANK: Final = 5
-_TIME: Final = 13
-_COST: Final = 16
+# Narrowest columns of times and costs, and what keeps longer numbers apart.
+_NARROWEST: Final = (13, 16)
+_BETWEEN: Final = 2
 
 
 def show_recommendation(
@@ -214,21 +242,26 @@ def text(
     shared = wrapped(_shared(record, shown), width)
     rows, foot = _rows(record, shown, width), _wrapped_foot(record, shown, width, _CHANGES)
     if most is not None:
-        # What the sentences point to is in the table: what would change it gives way.
-        for changes in range(_CHANGES, -1, -1):
-            foot = _wrapped_foot(record, shown, width, changes)
+        # What the sentences point to is in the table: what would change it gives way, then what
+        # is particular of each row.
+        for changes in (*range(_CHANGES, -1, -1), None):
+            foot = _wrapped_foot(record, shown, width, changes or 0)
+            rows = _rows(record, shown, width, is_short=changes is None)
+            said = [*record["summary"], *foot]
             room = most - len(head) - len(shared) - len(foot) - 3
-            if sum(map(len, _fitting(record, shown, rows, 0))) <= room:
+            if sum(map(len, _fitting(record, shown, rows, 0, said))) <= room:
                 break
-        rows = _fitting(record, shown, rows, room)
-    body = ["", *shared, _titles(shown, width), *(line for row in rows for line in row)]
+        rows = _fitting(record, shown, rows, room, said)
+    body = ["", *shared, _titles(record, shown, width), *(line for row in rows for line in row)]
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
 
 def show_probes(record: Record, console: Console) -> None:
     """Print which short real runs are worth their price, and what to do with what they show."""
     if not record["probes"]:
-        console.print(Text("\nprobe: no short run is worth its price; the choice is clear enough"))
+        console.print(
+            Text("\nprobe: No short run is worth its price, because the choice is clear enough.")
+        )
         return
     lines = [Text("")]
     for probe in record["probes"]:
@@ -238,9 +271,9 @@ def show_probes(record: Record, console: Console) -> None:
         )
         lines.append(Text(
             f"probe: {probe['minutes']:.0f} min on {pieces.machine(offer)} ({offer['provider']} "
-            f"{offer['region']}) for ${digits(probe['price_usd'])} saves "
-            f"${digits(probe['gain_usd'])} on average; the choice is then known to +{after:.0%} "
-            f"in place of +{before:.0%} (90%)"
+            f"{offer['region']}) for {usd_text(probe['price_usd'])} saves "
+            f"{usd_text(probe['gain_usd'])} on average. The time of the choice is then known to "
+            f"+{percent_text(after)} instead of +{percent_text(before)} (90 % interval)."
         ))  # fmt: skip
     name = record["probes"][0]["configuration"]["instance_type"]
     lines.append(Text(f"then: advisor runs actual {record['run']} {name} --step-time 250ms"))
@@ -255,14 +288,14 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
             f"{run}: a program without training steps, {digits(job['measured_step_s'])} s on "
             f"{job['measured_on']}"
         )
-    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
+    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']:,} samples"
     if (rounds := job.get("rounds")) is not None:
         steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
     what = "step" if rounds is None else rounds["unit"]
     steps += f" ({job['total_steps_source']})" if with_source else ""
     if "measured_step_s" not in job:
         known = "rehearsed" if job.get("is_rehearsed") else "described"
-        return f"{run}: {steps}; {known}, nothing measured"
+        return f"{run}: {steps} ({known}, not measured)"
     measured = digits(1000 * job["measured_step_s"])
     return f"{run}: {steps}, {measured} ms a {what} on {job['measured_on']}"
 
@@ -273,8 +306,10 @@ def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
         return [] if record["front"] else [(missed, True)]
     first, *others = record["summary"]
     if not record["front"]:
-        others.append("Nothing that can be rented satisfies the constraints; it is listed for "
-                      "comparison.")  # fmt: skip
+        others.append(
+            "Nothing that can be rented satisfies the constraints; the nearest misses are listed "
+            "for comparison."
+        )
     lines = [(line, True) for line in wrapped(first, width)]
     return lines + [(line, False) for line in wrapped(" ".join(others), width)]
 
@@ -283,61 +318,93 @@ def _shared(record: Record, rows: list[Record]) -> str:
     """Return what holds for every row: said once."""
     said = []
     if len({one["bottleneck"] for one in rows}) == 1:
-        said.append(f"Most of a step is {waits_words(rows[0]['bottleneck'])}.")
+        said.append(f"Steps are limited by {waits_words(rows[0]['bottleneck'])}.")
     boot_s = record["job"]["transfers"].get("boot_s")
     if rows and boot_s:
-        said.append(f"Times include {boot_s / 60:.3g} min to boot and to pull an image.")
+        said.append(f"Rental times include {boot_s / 60:.3g} min to boot and to pull an image.")
     return " ".join(said)
 
 
-def _titles(rows: list[Record], width: int) -> str:
-    if not rows:
-        return ""
-    coverage = rows[0]["cost_usd"]["coverage"]
-    title = f"{'':{_RANK}}{'machines':{width - _RANK - _TIME - _COST}}"
-    return f"{title}{f'time ({coverage:.0%})':>{_TIME}}{f'cost ({coverage:.0%})':>{_COST}}"
+def _widths(record: Record, rows: list[Record]) -> tuple[int, int]:
+    """Return the widths of the columns of times and costs: as wide as their longest number."""
+    here = record["here"]
+    cells = [line for one in (*rows, *([here] if here else [])) for line in _numbers(one)]
+    longest = [max((len(line[i]) for line in cells), default=0) + _BETWEEN for i in (0, 1)]
+    return max(longest[0], _NARROWEST[0]), max(longest[1], _NARROWEST[1])
 
 
-def _rows(record: Record, rows: list[Record], width: int) -> list[list[str]]:
-    """Return the lines of every row, and of this machine behind them."""
-    labels: dict[int | str, list[str]] = {}
-    for name, place in record["picks"].items():
-        if not (name == "fastest" and place == record["picks"]["best_value"]):
-            labels.setdefault(place, []).append(pieces.PICKS[name])
-    is_alike = len({one["bottleneck"] for one in rows}) <= 1
-    found = [
-        _row(one, str(one["rank"]), labels.get(one["rank"], []), width, names_wait=not is_alike)
-        for one in rows
-    ]
-    if (here := record["here"]) is not None:
-        found.append(_row(here, "here", labels.get("here", []), width, names_wait=False))
-    return found
-
-
-def _row(one: Record, name: str, labels: list[str], width: int, *, names_wait: bool) -> list[str]:
-    """Return two lines or three: machines, what is in them and where, what is particular."""
-    room = width - _RANK - _TIME - _COST
+def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return time and cost of a row, and under them their ranges."""
     time, time_range = pieces.hours_words(one["training_time_h"])
     is_free = one["cost_usd"]["high"] == 0
     cost, cost_range = ("free", "") if is_free else pieces.usd_words(one["cost_usd"])
+    return (time, cost), (time_range, cost_range)
+
+
+def _titles(record: Record, rows: list[Record], width: int) -> str:
+    if not rows:
+        return ""
+    coverage = rows[0]["cost_usd"]["coverage"]
+    time, cost = _widths(record, rows)
+    title = f"{'':{_RANK}}{'machines':{width - _RANK - time - cost}}"
+    share = percent_text(coverage)
+    return f"{title}{f'time ({share})':>{time}}{f'cost ({share})':>{cost}}"
+
+
+def _rows(
+    record: Record, rows: list[Record], width: int, *, is_short: bool = False
+) -> list[list[str]]:
+    """Return the lines of every row, and of this machine behind them.
+
+    ``is_short``: what a row is picked as is all that is said of it besides its machines.
+    """
+    labels = pieces.pick_labels(record)
+    is_alike = len({one["bottleneck"] for one in rows}) <= 1
+    widths = _widths(record, rows)
+    found = [
+        _row(
+            one,
+            str(one["rank"]),
+            labels.get(one["rank"], []),
+            width,
+            widths,
+            names_wait=not is_alike,
+            is_short=is_short,
+        )
+        for one in rows
+    ]
+    if (here := record["here"]) is not None:
+        said = labels.get("here", [])
+        found.append(_row(here, "here", said, width, widths, names_wait=False))
+    return found
+
+
+def _row(
+    one: Record, name: str, labels: list[str], width: int, widths: tuple[int, int], *,
+    names_wait: bool,
+    is_short: bool = False,
+) -> list[str]:  # fmt: skip
+    """Return two lines or three: machines, what is in them and where, what is particular."""
+    room = width - _RANK - sum(widths)
     mark = " *" if one["extrapolating"] else ""
     parts = one["configuration"]
-    left = [" + ".join(map(pieces.machine, parts)) + mark, *(_inside(part, one) for part in parts)]
+    inside = (_inside(part, one, is_short=is_short) for part in parts)
+    left = [" + ".join(map(pieces.machine, parts)) + mark, *inside]
     shared = pieces.degrees(one["layout"])
     if len(parts) == 1 and one["way"] not in _TOLD_BY_DEGREES:
         shared = f"{shared}, {one['way']}"
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
-    particular += [f"mostly {one['bottleneck']}"] if names_wait else []
+    particular += [f"limited by {one['bottleneck']}"] if names_wait else []
     particular += [price_words(parts)] if name != "here" else []
     lines = []
     for number, said in enumerate(left):
-        right = ((time, cost), (time_range, cost_range))[number] if number < 2 else ("", "")
+        right = _numbers(one)[number] if number < 2 else ("", "")
         first, *rest = textwrap.wrap(said, room - 1, break_on_hyphens=False) or [""]
-        numbers = f"{right[0]:>{_TIME}}{right[1]:>{_COST}}"
+        numbers = f"{right[0]:>{widths[0]}}{right[1]:>{widths[1]}}"
         lines.append(f"{name if not number else '':>{_RANK - 1}} {first:{room}}{numbers}")
         lines += [f"{'':{_RANK}}{more}" for more in rest]
-    line = _particular(particular, one, width - _RANK)
+    line = ", ".join(labels) if is_short else _particular(particular, one, width - _RANK)
     lines += [f"{'':{_RANK}}{line}"] if line else []
     return [line.rstrip() for line in lines]
 
@@ -348,12 +415,12 @@ def price_words(parts: Sequence[Record]) -> str:
     >>> price_words([{"price_as_of": "2026-07-30", "price_status": "listed"}])
     'price of 2026-07-30'
     >>> price_words([{"price_as_of": "", "price_status": "derived:savings"}])
-    'undated derived price'
+    'derived price without a date'
     """
     oldest = min(str(part.get("price_as_of", "")) for part in parts)
     statuses = {str(part.get("price_status", "")).partition(":")[0] for part in parts}
     derived = "" if statuses <= {"listed", "own", ""} else "derived "
-    return f"{derived}price of {oldest}" if oldest else f"undated {derived}price"
+    return f"{derived}price of {oldest}" if oldest else f"{derived}price without a date"
 
 
 def _particular(said_first: list[str], one: Record, room: int) -> str:
@@ -366,26 +433,26 @@ def _particular(said_first: list[str], one: Record, room: int) -> str:
     return textwrap.shorten("; ".join(said_first), room, placeholder=" ...")
 
 
-def _inside(part: Record, one: Record) -> str:
+def _inside(part: Record, one: Record, *, is_short: bool = False) -> str:
     """Return what is in a machine and where it is, in one line."""
     if part["pricing"] == "own":
         return f"{part['instance_type']}, {pieces.contents_words(part)}"
     pricing = _COMPLETIONS.get(one["completion"], part["pricing"])
     price = "" if pricing == "on-demand" else f", {pricing}"
-    price += f", {part['terms']}" if part["terms"] else ""
+    price += f", {part['terms']}" if part["terms"] and not is_short else ""
     return f"{pieces.contents_words(part)}, {part['provider']} {part['region']}{price}"
 
 
 def _fitting(
-    record: Record, shown: list[Record], rows: list[list[str]], room: int
+    record: Record, shown: list[Record], rows: list[list[str]], room: int, said: Sequence[str]
 ) -> list[list[str]]:
     """Return as many rows as fit: the best value, this machine, the other picks, the others.
 
-    The best value and the rows that the summary points to are there in any case.
+    The best value and the rows that ``said`` points to are there in any case.
     """
     places = {one["rank"]: place for place, one in enumerate(shown)}
     named = [places[rank] for rank in record["picks"].values() if isinstance(rank, int)]
-    told = [int(rank) for rank in re.findall(r"\(#(\d+)\)", " ".join(record["summary"]))]
+    told = map(int, re.findall(r"#(\d+)", " ".join(said)))
     first = dict.fromkeys([*named[:1], *(places[rank] for rank in told if rank in places)])
     wanted = [*range(len(shown), len(rows)), *named, *range(len(shown))]
     kept = list(first)
@@ -407,19 +474,22 @@ def _wrapped_foot(record: Record, shown: list[Record], width: int, changes: int)
 def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
     """Return what was looked at, and where to read on."""
     lines = [_change(change) for change in record["changes"][:changes]]
-    lines = [*(["What would change it:"] if lines else []), *lines]
+    lines = [*(["What would change the answer:"] if lines else []), *lines]
     if any(one["extrapolating"] for one in shown):
-        lines.append("* outside what the device model was fitted on: the interval is wider")
-    catalogue = record["catalogue"]
-    looked = (
-        f"{record['considered']:,} candidates of {catalogue['offers']:,} offers; "
-        f"{_days_of_prices(record)}"
-    )
+        lines.append("* not like anything we measured, so the range is wider")
+    looked = f"{_compared(record)} {_days_of_prices(record)}"
     if not record["front"]:
         counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
         said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
-        return [*lines, f"{looked}: {said}."]
-    return [*lines, f"{looked}; more: --explain {shown[0]['rank']}"]
+        return [*lines, f"{looked} Of the candidates, {said}."]
+    pick = record["picks"].get("best_value")
+    row = pick if isinstance(pick, int) else shown[0]["rank"]
+    return [*lines, f"{looked} More about a row: --explain {row}"]
+
+
+def _compared(record: Record) -> str:
+    offers = record["catalogue"]["offers"]
+    return f"Compared {record['considered']:,} candidates from {offers:,} offers."
 
 
 def _days_of_prices(record: Record) -> str:
@@ -429,11 +499,11 @@ def _days_of_prices(record: Record) -> str:
     dated = sorted({str(day) for part in parts if (day := part.get("price_as_of"))})
     is_undated = any(not part.get("price_as_of") for part in parts)
     if not parts:
-        return f"prices of {record['catalogue']['as_of']}"
+        return f"Prices are of {record['catalogue']['as_of']}."
     if not dated:
-        return "shown at undated prices"
+        return "The listed prices have no date."
     days = dated[0] if len(dated) == 1 else f"{dated[0]} to {dated[-1]}"
-    return f"shown at prices of {days}" + (", some undated" if is_undated else "")
+    return f"Prices are of {days}{'; some have no date' if is_undated else ''}."
 
 
 def _change(change: Record) -> str:

@@ -1,14 +1,24 @@
-"""The choice in words: what to rent, or why to rent nothing, and what more or less money buys."""
+"""Claims of an answer: what to rent, or why to rent nothing, and what more or less money buys.
+
+Every sentence is made from one ``Claim``, which stands in the record beside it: rows, factors and
+probabilities that a reader can check against the list without its words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-from advisor.quantities import hours_text
-from advisor.words.pieces import cost_text, offer_words, time_text, usd_words
+from advisor.quantities import hours_text, percent_text
+from advisor.words.pieces import cost_text, rented_words, time_text, usd_words
 
 Record = Mapping[str, Any]
+Place = int | Literal["here"]
+ClaimKind = Literal[
+    "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
+    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered",
+]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
 _NEAR: Final = 0.05
@@ -16,13 +26,35 @@ _NEAR: Final = 0.05
 _FARTHEST: Final = 100
 # Ratios have a decimal below this.
 _ROUND_FROM: Final = 10
+# Ratios below this are said in percent.
+_PERCENT_BELOW: Final = 1.095
 
 
-def summary_of(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one sentence of an answer says, as data.
+
+    ``row`` is the row that it is about and ``than`` the one that it is compared with: ranks of
+    the front, or ``"here"``. ``time_factor`` and ``cost_factor`` are the first's time and cost
+    over the other's; ``probability`` is the certainty that was asked for, or with which a
+    deadline is missed; ``error_fraction`` the median error that was measured.
+    """
+
+    kind: ClaimKind
+    text: str
+    row: Place | None = None
+    than: Place | None = None
+    time_factor: float | None = None
+    cost_factor: float | None = None
+    probability: float | None = None
+    error_fraction: float | None = None
+
+
+def claims_of(
     record: Record, *, certainty: float, worth: float, trouble_h: float,
     here: Record | None = None, unmeasured: str = "",
-) -> tuple[str, ...]:  # fmt: skip
-    """Return the choice in sentences that stand alone, the most important first.
+) -> tuple[Claim, ...]:  # fmt: skip
+    """Return the choice in claims whose sentences stand alone, the most important first.
 
     Parameters
     ----------
@@ -37,58 +69,40 @@ def summary_of(
     unmeasured : str
         What nobody has measured, where no error is known; as a sentence.
     """
-    front, picks, error = record["front"], record["picks"], record["known_error"]
-    by_rank = {one["rank"]: one for one in front}
-    choice = picks.get("best_value")
+    by_rank = {one["rank"]: one for one in record["front"]}
+    choice = record["picks"].get("best_value")
+    nobody = tuple(_unoffered(*one) for one in record.get("unoffered", {}).items())
     if choice is None:
-        return ()
+        return nobody
     chosen = by_rank.get(choice)
-    said = []
     if chosen is None:
         assert here is not None
-        said += _stay(here, front, worth * trouble_h)
-    else:
-        words = offer_words(chosen["configuration"])
-        said.append(f"Rent {words}: {time_text(chosen)}, {cost_text(chosen)}.")
-        said += _beside(chosen, front, by_rank.get(picks["fastest"]))
-        if here is not None:
-            ratio = _time(here) / _time(chosen)
-            is_said = worth <= ratio < _FARTHEST
-            longer = f", {round(ratio):,} times as long" if is_said else ""
-            said.append(f"This machine would take {hours_text(_time(here))}{longer}.")
-    if error is not None and error["accelerators"] == 0:
-        said.append(_error_of_band(error))
-    elif error is not None:
-        cards = "card" if error["accelerators"] == 1 else "cards"
-        # The jobs that were asked about are named where they are not described as the user's is.
-        jobs = "" if error["protocol"] == "described" else f"of {error['jobs']} "
-        said.append(
-            f"Expect an error of {error['median_ape_fraction']:.0%}: the median {jobs}on "
-            f"{error['accelerators']} {error['family']} {cards}, each left out of the fit."
+        return (
+            *nobody,
+            *_stay(here, record["front"], worth * trouble_h),
+            *_deadline(record, certainty),
         )
-    elif chosen is not None and chosen["extrapolating"]:
-        said.append("No accelerator of its family was measured: the interval is wide.")
-    elif chosen is not None and unmeasured:
-        said.append(unmeasured)
-    within = picks.get("within_deadline")
-    if within is not None and within != choice:
-        surest = _surest(by_rank.get(within))
-        said.append(f"To keep the deadline with {certainty:.0%} certainty, take {surest}.")
-    elif within is None and chosen is not None and chosen["late_probability"]:
-        late = f"{chosen['late_probability']:.0%}"
-        said.append(f"It misses the deadline with a chance of {late}.")
-    return tuple(said)
-
-
-def _error_of_band(error: Record) -> str:
-    """Say what is known of many devices: of a step on as many, or of whole training runs."""
-    half = f"Expect an error of {error['median_ape_fraction']:.0%}: the median of "
-    if error["of"] == "whole job":
-        return f"{half}{error['rows']} published training runs, their model family left out."
+    faster = by_rank.get(record["picks"]["fastest"])
     return (
-        f"{half}{error['rows']:,} published steps on {error['family']}, {error['devices']}, their "
-        "source left out."
+        Claim(
+            kind="rent",
+            row=choice,
+            text=f"Rent {rented_words(chosen['configuration'])}: {time_text(chosen)}, "
+            f"{cost_text(chosen)}.",
+        ),
+        *_beside(chosen, record["front"], faster),
+        *(_here(here, chosen, worth) if here is not None else ()),
+        *_accuracy(record["known_error"], chosen, unmeasured),
+        *_deadline(record, certainty),
     )
+
+
+def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
+    """Say that no provider has an accelerator, and which it could be instead."""
+    text = f"No provider in the catalogue offers {name}."
+    if nearest:
+        text = f"{text} The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    return Claim(kind="unoffered", text=text)
 
 
 def _time(one: Record) -> float:
@@ -99,39 +113,58 @@ def _cost(one: Record) -> float:
     return float(one["cost_usd"]["value"])
 
 
-def _stay(here: Record, front: Sequence[Record], short_h: float) -> list[str]:
+def _compared(kind: ClaimKind, row: Record, than: Record, text: str) -> Claim:
+    """Return a claim about two rows; ``than`` may be this machine."""
+    places: list[Place] = [one["rank"] or "here" for one in (row, than)]
+    paid = _cost(than)
+    return Claim(
+        kind=kind, text=text, row=places[0], than=places[1],
+        time_factor=_time(row) / _time(than), cost_factor=_cost(row) / paid if paid else None,
+    )  # fmt: skip
+
+
+def _stay(here: Record, front: Sequence[Record], short_h: float) -> Iterator[Claim]:
     """Say why nothing is rented."""
     if _time(here) < short_h:
-        return [f"Too short to rent anything: it takes {hours_text(_time(here))} here."]
+        text = f"Too short to rent anything: it takes {hours_text(_time(here))} on this machine."
+        yield Claim(kind="too_short", row="here", text=text)
+        return
     own = "free" if _cost(here) == 0 else usd_words(here["cost_usd"])[0]
-    said = [f"Stay on this machine: {time_text(here)}, {own}."]
-    if front:
-        best = min(front, key=lambda one: _time(one) * _cost(one))
-        said.append(
-            f"Renting pays off where it halves the time: #{best['rank']} takes "
-            f"{hours_text(_time(best))} for {usd_words(best['cost_usd'])[0]}."
+    yield Claim(kind="stay", row="here", text=f"Stay on this machine: {time_text(here)}, {own}.")
+    faster = [one for one in front if _time(one) < _time(here)]
+    if faster:
+        best = min(faster, key=lambda one: _time(one) * _cost(one))
+        text = (
+            f"#{best['rank']} is {faster_words(_time(here) / _time(best))} and costs "
+            f"{usd_words(best['cost_usd'])[0]}."
         )
-    return said
+        yield _compared("faster", best, here, text)
+    elif front:
+        text = "Nothing that can be rented within the limits is faster."
+        yield Claim(kind="none_faster", than="here", text=text)
 
 
-def _beside(chosen: Record, front: Sequence[Record], faster: Record | None) -> list[str]:
+def _beside(chosen: Record, front: Sequence[Record], faster: Record | None) -> Iterator[Claim]:
     """Say what the next faster and the next cheaper choice would be."""
-    said = []
     if faster is None or faster is chosen:
         faster = _next(front, chosen, -1)
-    if faster is not None and faster["rank"] < chosen["rank"]:
+    if faster is not None and _time(faster) < _time(chosen):
         speed, money = _time(chosen) / _time(faster), _cost(faster) / _cost(chosen)
-        said.append(
-            f"{_factor(speed)} as fast costs {_factor(money).lower()} as much (#{faster['rank']})."
+        price = dearer_words(money) if money >= 1.0 else f"is {cheaper_words(money)}"
+        machines = [
+            sum(part["count"] for part in one["configuration"]) for one in (chosen, faster)
+        ]
+        # What beats the choice in both is not it because it is several machines.
+        several = (
+            f", on {machines[1]} machines" if money <= 1.0 and machines[1] > machines[0] else ""
         )
+        text = f"#{faster['rank']} is {faster_words(speed)} and {price}{several}."
+        yield _compared("faster", faster, chosen, text)
     cheaper = _next(front, chosen, 1)
-    if cheaper is not None:
+    if cheaper is not None and _cost(cheaper) < _cost(chosen):
         share, time = _cost(cheaper) / _cost(chosen), _time(cheaper) / _time(chosen)
-        said.append(
-            f"For {share:.0%} of the money it takes {_factor(time).lower()} as long "
-            f"(#{cheaper['rank']})."
-        )
-    return said
+        text = f"#{cheaper['rank']} is {cheaper_words(share)} and {slower_words(time)}."
+        yield _compared("cheaper", cheaper, chosen, text)
 
 
 def _next(front: Sequence[Record], chosen: Record, way: int) -> Record | None:
@@ -143,6 +176,61 @@ def _next(front: Sequence[Record], chosen: Record, way: int) -> Record | None:
     return min(others, key=lambda one: abs(one["rank"] - chosen["rank"]), default=None)
 
 
+def _here(here: Record, chosen: Record, worth: float) -> Iterator[Claim]:
+    ratio = _time(here) / _time(chosen)
+    longer = f" ({slower_words(ratio)})" if worth <= ratio < _FARTHEST else ""
+    text = f"This machine would take {hours_text(_time(here))}{longer}."
+    yield _compared("here", here, chosen, text)
+
+
+def _accuracy(error: Record | None, chosen: Record, unmeasured: str) -> Iterator[Claim]:
+    """Say how far such estimates were off, or that nobody has tested it."""
+    if error is not None:
+        fraction = float(error["median_ape_fraction"])
+        said = f"Typical error {_error_of(error)}: {percent_text(fraction)} (held-out test)."
+        yield Claim(kind="error", text=said, error_fraction=fraction)
+    elif chosen["extrapolating"]:
+        text = "We have no measurements of this GPU family, so the range is wide."
+        if not any(part["accelerator"] for part in chosen["configuration"]):
+            text = "We have no measurements of such machines, so the range is wide."
+        yield Claim(kind="extrapolating", row=chosen["rank"], text=text)
+    elif unmeasured:
+        yield Claim(kind="unmeasured", row=chosen["rank"], text=unmeasured)
+
+
+def _error_of(error: Record) -> str:
+    """Say which estimates erred so: on such GPUs, on as many, or of whole training runs."""
+    family = str(error["family"]).partition(" ")[2]
+    if error["accelerators"]:
+        # The jobs that were asked about are named where they are not described as the user's is.
+        jobs = "" if error["protocol"] == "described" else f" for {error['jobs']}"
+        return f"on {family} GPUs{jobs}"
+    if error["of"] == "whole job":
+        return "of whole training runs"
+    band = str(error["devices"]).removesuffix(" devices")
+    return f"on one {family} GPU" if band == "1 device" else f"on {band} {family} GPUs"
+
+
+def _deadline(record: Record, certainty: float) -> Iterator[Claim]:
+    """Say what the deadline asks for, where the choice is not it."""
+    picks, by_rank = record["picks"], {one["rank"]: one for one in record["front"]}
+    choice, within = picks["best_value"], picks.get("within_deadline")
+    late = by_rank[choice]["late_probability"] if choice in by_rank else None
+    if late is None or within == choice:
+        return
+    is_late = late > 1.0 - certainty
+    if within is None:
+        text = f"It misses the deadline with a probability of {percent_text(late)}."
+        yield Claim(kind="deadline_missed", row=choice, probability=late, text=text)
+    elif is_late:
+        text = (
+            f"To meet the deadline with {percent_text(certainty)} certainty, take "
+            f"{_surest(by_rank.get(within))}."
+        )
+        yield Claim(kind="deadline_needs", row=within, than=choice, probability=certainty,
+                    text=text)  # fmt: skip
+
+
 def _surest(one: Record | None) -> str:
     """Return what keeps the deadline, and by which plan where it follows one."""
     if one is None:
@@ -150,18 +238,69 @@ def _surest(one: Record | None) -> str:
     late = one["late_probability"]
     if one["completion"] != "spot-by-deadline" or late is None:
         return f"#{one['rank']}"
+    chance = f"less than {percent_text(0.01)}" if late < 0.01 else percent_text(late)
+    return f"#{one['rank']} as `advisor simulate spot` plans it (late in {chance} of cases)"
+
+
+# ------------------------------------------------------------------------------------------
+# Ratios of times and of costs as people say them.
+
+
+def faster_words(ratio: float) -> str:
+    """Return a speed-up of at least one.
+
+    >>> faster_words(1.03), faster_words(1.7), faster_words(2.03), faster_words(41.2)
+    ('3 % faster', '1.7 times faster', 'twice as fast', '41 times faster')
+    """
+    if abs(ratio / 2 - 1) <= _NEAR:
+        return "twice as fast"
+    return _more(ratio, "faster")
+
+
+def slower_words(ratio: float) -> str:
+    """Return a slow-down of at least one.
+
+    >>> slower_words(1.06), slower_words(2.0), slower_words(3.26)
+    ('6 % slower', 'half as fast', '3.3 times slower')
+    """
+    if abs(ratio / 2 - 1) <= _NEAR:
+        return "half as fast"
+    return _more(ratio, "slower")
+
+
+def _more(ratio: float, word: str) -> str:
+    if ratio < _PERCENT_BELOW:
+        share = ratio - 1.0
+        return f"{percent_text(share)} {word}" if share >= 0.005 else f"slightly {word}"
+    return f"{ratio:.1f} times {word}" if ratio < _ROUND_FROM else f"{ratio:,.0f} times {word}"
+
+
+def dearer_words(ratio: float) -> str:
+    """Return a cost of at least the other's, behind "and".
+
+    >>> dearer_words(1.31), dearer_words(2.0), dearer_words(5.2)
+    ('costs 31 % more', 'costs twice as much', 'costs 5.2 times as much')
+    """
+    if ratio < 2 * (1 - _NEAR):
+        share = ratio - 1.0
+        return f"costs {percent_text(share)} more" if share >= 0.005 else "costs the same"
+    if ratio <= 2 * (1 + _NEAR):
+        return "costs twice as much"
     return (
-        f"#{one['rank']}, on spot, on demand or waiting as `advisor simulate spot` plans it: late "
-        f"in {'less than 1%' if late < 0.01 else f'{late:.0%}'} of cases"
+        f"costs {ratio:.1f} times as much"
+        if ratio < _ROUND_FROM
+        else (f"costs {ratio:,.0f} times as much")
     )
 
 
-def _factor(ratio: float) -> str:
-    """Return a ratio as people say it.
+def cheaper_words(share: float) -> str:
+    """Return a cost below the other's, as its share.
 
-    >>> _factor(2.03), _factor(3.26), _factor(41.2)
-    ('Twice', '3.3 times', '41 times')
+    >>> cheaper_words(0.84), cheaper_words(0.5), cheaper_words(0.001)
+    ('16 % cheaper', 'half the price', 'over 99 % cheaper')
     """
-    if abs(ratio / 2 - 1) <= _NEAR:
-        return "Twice"
-    return f"{ratio:.1f} times" if ratio < _ROUND_FROM else f"{round(ratio):,} times"
+    if abs(2 * share - 1) <= _NEAR:
+        return "half the price"
+    if share < 0.01:
+        return f"over {percent_text(0.99)} cheaper"
+    return f"{percent_text(1 - share)} cheaper" if share <= 0.995 else "slightly cheaper"

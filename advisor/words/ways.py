@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.quantities import digits, hours_text, seconds_text
+from advisor.quantities import count_text, digits, hours_text, percent_text, seconds_text
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
+from advisor.words.summary import slower_words
 
 Record = Mapping[str, Any]
 
@@ -28,11 +29,7 @@ def show(record: Record, *, width: int | None = None) -> str:
     """
     columns = width or shutil.get_terminal_size().columns
     best, *others = record["plans"]
-    groups = " + ".join(
-        f"{g['machines']} x {g['label']} ({g['accelerators_per_machine']} x {g['accelerator']})"
-        for g in record["cluster"]["groups"]
-    )
-    lines = [f"{groups}, batch {record['global_batch']}, {record['subject']}"]
+    lines = [f"{_machines(record)}, batch {record['global_batch']}, {record['subject']}"]
     if record["considered"]:
         lines.append(f"{record['considered']:,} layouts considered, {record['fitting']:,} fit")
     lines += ["", f"{best['name']}: {_speed(best)}", *_details(best)]
@@ -61,6 +58,87 @@ def show(record: Record, *, width: int | None = None) -> str:
     return "\n".join(lines + [x for n in notes for x in _indented(f"note: {n}", columns)])
 
 
+# ------------------------------------------------------------------------------------------
+# What machines train in a time.
+
+
+def within_text(record: Record, *, width: int | None = None) -> str:
+    """Return the record of ``advisor plan --for ... --json`` as a table, and what it rests on."""
+    columns = width or shutil.get_terminal_size().columns
+    rows = record["rows"]
+    lines = [f"{_machines(record)} for {hours_text(record['within_h'])}:", ""]
+    is_one = len(rows) == 1 and not record["left_out"]
+    said = _one_trained(rows[0]) if is_one else [*_size_lines(record), *_size_notes(record)]
+    lines += [part for line in said for part in _indented(line, columns)]
+    return "\n".join(lines)
+
+
+def _size_lines(record: Record) -> list[str]:
+    """Return a table with one row a size."""
+    rows = record["rows"]
+    cells = [_size_head(rows[0]), *map(_size_cells, rows)]
+    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for at, row in enumerate(cells):
+        line = "  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True))
+        is_best = at and rows[at - 1]["name"] == record["compute_optimal"]
+        lines.append(f"{line}{' *' if is_best else ''}".rstrip())
+    return [*lines, ""]
+
+
+def _size_notes(record: Record) -> list[str]:
+    notes = []
+    if record["compute_optimal"] is not None:
+        ratio = f"{record['optimal_tokens_per_parameter']:g} tokens per parameter"
+        notes.append(f"* nearest to the compute-optimal {ratio}")
+    notes += [f"{name} does not train here: {why}" for name, why in record["left_out"].items()]
+    return [*notes, *record["sources"]]
+
+
+def _machines(record: Record) -> str:
+    return " + ".join(
+        f"{g['machines']} x {g['label']} ({g['accelerators_per_machine']} x {g['accelerator']})"
+        for g in record["cluster"]["groups"]
+    )
+
+
+def _is_tuned(row: Record) -> bool:
+    return bool(row["trainable_parameters"] < row["parameters"])
+
+
+def _size_head(row: Record) -> tuple[str, ...]:
+    tokens = f"tokens ({percent_text(row['steps']['coverage'])})"
+    more = f"{count_text(_TUNING_TOKENS)} tokens take" if _is_tuned(row) else "per parameter"
+    return "model", tokens, more, "steps", "step time", "layout"
+
+
+def _size_cells(row: Record) -> tuple[str, ...]:
+    step_s, tokens = row["plan"]["step_time_s"]["value"], row["tokens"]
+    more = digits(row["tokens_per_parameter"])
+    if _is_tuned(row):
+        steps = _TUNING_TOKENS * row["steps"]["value"] / tokens["value"]
+        more = seconds_text(step_s * steps)
+    return (
+        row["name"], pieces.interval_text(pieces.count_words(tokens)), more,
+        digits(row["steps"]["value"]), seconds_text(step_s), pieces.degrees(row["plan"]["layout"]),
+    )  # fmt: skip
+
+
+# Three passes over 52,000 instructions (Taori et al. 2023, Alpaca) are some ten million tokens.
+_TUNING_TOKENS: Final = 1e7
+
+
+def _one_trained(row: Record) -> list[str]:
+    """Return what else is to be said of the only job: samples, epochs, and how it is trained."""
+    said = [
+        f"{name}: {pieces.interval_text(pieces.count_words(row[name]))}"
+        for name in ("steps", "samples", "tokens", "epochs")
+        if row[name] is not None
+    ]
+    best = row["plan"]
+    return [*said, f"{best['name']}: {_speed(best)}", *_details(best)]
+
+
 def _indented(line: str, columns: int) -> list[str]:
     """Return a line as several that fit, the later ones indented beyond the first."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -79,9 +157,8 @@ def _command(text: str, columns: int) -> list[str]:
 def _speed(one: Record) -> str:
     step, around = pieces.seconds_words(one["step_time_s"])
     rate = one["throughput_samples_per_s"]["value"]
-    text = (
-        f"{step} a step ({around}, {one['step_time_s']['coverage']:.0%}), {digits(rate)} samples/s"
-    )
+    share = percent_text(one["step_time_s"]["coverage"])
+    text = f"{step} a step ({around}, {share}), {digits(rate)} samples/s"
     if one["training_time_h"] is not None:
         text += f"; whole job {pieces.time_text(one)}"
     if one["cost_usd"] is not None:
@@ -114,14 +191,14 @@ def _details(one: Record) -> list[str]:
         lines.append(f"  bottleneck: {_value(bottleneck)}")
     ordered = sorted(one["shares"].items(), key=lambda item: -item[1])
     said = ", ".join(
-        f"{name.removesuffix('_s').replace('_', ' ')} {share:.0%}"
+        f"{name.removesuffix('_s').replace('_', ' ')} {percent_text(share)}"
         for name, share in ordered
         if share >= _WORTH_SAYING
     )
     lines += [f"  step: {said}"] if ordered else []
     if even := details.get("even_step_s"):
         gain = even / step_s
-        lines.append(f"  even batches would take {seconds_text(even)}: {gain:.2f} x as long")
+        lines.append(f"  even batches would take {seconds_text(even)} ({slower_words(gain)})")
     return lines
 
 
@@ -137,21 +214,20 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     """Return the record of ``advisor predict --json`` for a terminal of ``width`` columns."""
     width, step = max(width, 40), record["step_time_s"]
     scale, unit = (1e3, "ms") if step["value"] < 1 else (1.0, "s")
-    bounds = (
-        f"{step['coverage']:.0%}: {digits(scale * step['low'])}-{digits(scale * step['high'])}"
-    )
+    share = percent_text(step["coverage"])
+    bounds = f"{share}: {digits(scale * step['low'])}-{digits(scale * step['high'])}"
     runs_as = f", products in {record['runs_as']}" if record["runs_as"] else ""
     lines = [f"{record['job']} on {target_words(record['configuration'])}{runs_as}"]
     lines.append(_row("step", f"{digits(scale * step['value'])} {unit}  ({bounds})"))
     for name, share in sorted(record["shares"].items(), key=lambda item: -item[1]):
         if share >= _SHARE_SHOWN:
             part = digits(share * step["value"] * scale)
-            lines.append(_row(f"  {name}", f"{part} {unit}  {share:.0%}"))
+            lines.append(_row(f"  {name}", f"{part} {unit}  {percent_text(share)}"))
     lines.append(_row("samples/s", digits(record["throughput_samples_per_s"]["value"])))
     lines += _units(record["units"])
     there = record["device_memory_gib"]
     memory = f"{digits(record['memory_gib'])}{f' of {digits(there)}' if there else ''} GiB"
-    lines.append(_row("memory of a device", memory))
+    lines.append(_row("memory per device", memory))
     layout = _row("layout", pieces.layout_words(record["layout"]))
     lines += wrapped(layout, width, indent=" " * _INDENT)
     for name, key, interval in (
@@ -164,10 +240,12 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         told = pieces.direct_cost_text(record) if key == "cost_usd" else ""
         if told:
             lines += wrapped(_row("  learned", told), width, indent=" " * _INDENT)
+    if record["training_time_h"] is None:
+        lines += _rate(record, width)
     if record["completion"] != "on-demand":
         lines.append(_row("completion", _completion(record)))
     if record["extrapolating"]:
-        lines.append("outside what the device model was fitted on: the interval is wider")
+        lines.append("not like anything we measured, so the range is wider")
     for note in record["notes"]:
         lines += wrapped(f"note: {note}", width, indent="  ")
     if "effects" in record:
@@ -179,11 +257,19 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     return "\n".join(lines)
 
 
+def _rate(record: Record, width: int) -> list[str]:
+    """Say what a million tokens or samples cost where nobody said how long the job is."""
+    prices = record.get("usd_per_million") or {}
+    lines = [_row(f"USD/M {name}", _money(usd)) for name, usd in prices.items()]
+    asked = "The length of the job was not given: add --tokens or --total-steps for its time"
+    return [*lines, *wrapped(f"{asked}{' and cost' if prices else ''}.", width)]
+
+
 def _effects(effects: Mapping[str, Mapping[str, float]], width: int) -> list[str]:
     """Say by which factor each group of features moved what was learned, most first."""
     if not effects:
-        return ["no learned model covers this job on these machines: physics alone"]
-    lines = ["what moved the learned answers, against usual values"]
+        return ["no learned model covers this job on these machines; the estimate is analytic"]
+    lines = ["what moved the learned estimates, relative to typical values"]
     for what, groups in effects.items():
         ordered = sorted(groups.items(), key=lambda one: -abs(math.log(one[1])))
         said = ", ".join(f"{name} x {factor:.2f}" for name, factor in ordered)
@@ -215,7 +301,7 @@ def _units(units: Record | None) -> list[str]:
         lines.append(_row("tokens/s", digits(units["tokens_per_s"])))
     if (used := units["utilisation"]) is not None:
         of = f"of {digits(used['peak_flop_per_s'] / 1e12)} Tflop/s a device in {used['precision']}"
-        lines.append(_row("MFU", f"{used['fraction']:.0%} {of}"))
+        lines.append(_row("MFU", f"{percent_text(used['fraction'])} {of}"))
     if units["accelerator_hours"] is not None:
         lines.append(_row("GPU-hours", digits(units["accelerator_hours"])))
     return lines

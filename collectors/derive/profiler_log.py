@@ -17,13 +17,14 @@ from advisor.collectors.format import (
     Throttling,
     TouchedReading,
     identity,
+    key_for_reading,
     parse,
     parse_json,
     read_reading,
     read_touched,
+    stored_command,
 )
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.redaction import redacted_command
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     log = ProfilerLog()
     for kind, payload, _ in parse(data):
         if kind == fmt.HEADER:
-            log.header = log.header or _header(payload)
+            log.header = log.header or _header(payload, path.parent.parent)
         elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
             log.readings.append(read_reading(payload, log.header["t_ns"]))
         elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
@@ -96,12 +97,12 @@ _TYPES: Final[dict[str, type | UnionType]] = {
 }  # fmt: skip
 
 
-def _header(payload: bytes) -> dict[str, Any]:
-    """Return the header; the command's words as they were, but for secrets of earlier versions."""
+def _header(payload: bytes, store: Path) -> dict[str, Any]:
+    """Return the header; the command as it is kept today, also of runs of earlier versions."""
     header = parse_json(payload, as_written=("command",))
     command = header.get("command")
     if isinstance(command, list) and all(isinstance(word, str) for word in command):
-        header["command"] = redacted_command(command)
+        header["command"] = stored_command(command, key_for_reading(store))
     return header
 
 

@@ -1,3 +1,6 @@
+from .command import key_for_reading as key_for_reading
+from .command import store_key as store_key
+from .command import stored_command as stored_command
 from .contention import Corrected as Corrected
 from .contention import Curve as Curve
 from .contention import Stretch as Stretch
@@ -13,6 +16,7 @@ from .event_facts import Told as Told
 from .event_facts import gradient_norms as gradient_norms
 from .event_facts import limits_of as limits_of
 from .event_facts import on_accelerators as on_accelerators
+from .event_facts import on_processors as on_processors
 from .event_facts import rehearsed_of as rehearsed_of
 from .event_facts import routing_of as routing_of
 from .event_facts import saves_of as saves_of

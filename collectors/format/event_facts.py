@@ -326,6 +326,7 @@ _OFF: Final = re.compile(
 )
 _ON: Final = re.compile(r"((use|enable|with)_)?(cuda|gpus?|accel(erator)?)")
 _CHOICE: Final = re.compile(r".*(device|accelerator|platform).*")
+_ACCELERATOR: Final = re.compile(r"(cuda|gpu|mps)(:\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,7 +470,7 @@ def _replaced(words: tuple[str, ...], others: tuple[str, ...]) -> Found:
 def _by_source(fact: dict[str, Any]) -> list[Found]:
     fixed = fact.get("fixed", [])
     if fixed:
-        places = ", ".join(f"{one['where']} ({one['text']})" for one in fixed[:3])
+        places = ", ".join(one["where"] for one in fixed[:3])
         return [("the script fixes the CPU", f'"cuda" in place of "cpu" at {places}', ())]
     if fact.get("files") and not fact.get("mentions"):
         change = 'move the model and every batch to the accelerator: .to("cuda")'
@@ -492,4 +493,23 @@ def on_accelerators(command: Sequence[str], told: Told | None) -> tuple[str, ...
             words[place : place + size] = new
         if not size:
             words += new
+    return tuple(words)
+
+
+def on_processors(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line of a script for a machine without accelerators.
+
+    >>> on_processors(["train.py", "--device=cuda:0", "--accelerator", "gpu", "--lr", "1e-3"])
+    ('train.py', '--device=cpu', '--accelerator', 'cpu', '--lr', '1e-3')
+    """
+    words = list(command)
+    for number, word in enumerate(words):
+        name, is_assigned, value = word.lstrip("-").partition("=")
+        key = name.lower().replace("-", "_").rpartition(".")[2]
+        if (not word.startswith("-") and not is_assigned) or not _CHOICE.fullmatch(key):
+            continue
+        if is_assigned and _ACCELERATOR.fullmatch(value):
+            words[number] = f"{word[: -len(value)]}cpu"
+        elif not is_assigned and _ACCELERATOR.fullmatch("".join(words[number + 1 : number + 2])):
+            words[number + 1] = "cpu"
     return tuple(words)

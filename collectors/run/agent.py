@@ -26,10 +26,18 @@ from advisor.collectors.derive import (
     summary_text,
 )
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.format import PROFILER_FILE, Appender, Recording, machine, sync_file
+from advisor.collectors.format import (
+    PROFILER_FILE,
+    Appender,
+    Recording,
+    machine,
+    store_key,
+    stored_command,
+    sync_file,
+)
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.format import start_ticks
-from advisor.collectors.hooks.redaction import redacted, redacted_command
+from advisor.collectors.hooks.redaction import redacted
 from advisor.collectors.run.child import (
     NOT_STARTED,
     Child,
@@ -177,7 +185,7 @@ class Agent:
             "pid": os.getpid(),
             "start_ticks": start_ticks(os.getpid()),
             "machine": machine(),
-            "command": redacted_command(self._plan.command),
+            "command": stored_command(self._plan.command, store_key(Path(self._plan.run).parent)),
             "cwd": redacted(_folder_here()),
             "started_at": self._plan.started_at,
             "t_ns": self._start_ns,

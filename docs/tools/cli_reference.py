@@ -90,7 +90,7 @@ def _index(known: dict[str, Any]) -> str:
 
 def _variables(known: dict[str, Any]) -> set[tuple[str, str]]:
     named = {
-        (p.envvar, f"Stands in for `{p.opts[0]}` of `advisor {verb}`. {p.help or ''}".strip())
+        (p.envvar, f"Same as `{p.opts[0]}` of `advisor {verb}`. {p.help or ''}".strip())
         for verb, command in known.items()
         for p in command.params
         if p.envvar

@@ -24,6 +24,7 @@ less), and of the rate of a chip and of a board. A device that was left out has 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +55,17 @@ RECORDED: Final = (
 STAYS: Final = 0.01  # deviation of the logarithms of the others while those are fitted
 # Deviations: of a family's traffic, a chip's and a board's rate, by precision.
 SPREADS: Final = (0.4, 0.12, 0.12, 0.25, 0.7)
+DEVIATIONS: Final = ("family", "chip", "board", "host", "handed over")
+# What ln(seconds) is made of: earlier pieces, and parameters and deviations of its own.
+OF: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "rate": ((), (*UNITS, "kappa", "kappa_ratio", "doubling", "kepler", "chip", "board")),
+    "compute": (("rate",), ("attention", "convolution", "winograd", "matrix_convolution",
+                            "widened", "depthwise", "widened_depthwise")),
+    "memory": ((), ("kepler", "product_memory", "stream", "convolution_memory", "family")),
+    "busy": (("compute", "memory"), ("unhidden",)),
+    "log_s": (("busy",), ("latency", "dispatch", "engine", "handed", "host", "handed over")),
+}  # fmt: skip
+Pieces = dict[str, tuple[bytes, Array]]  # by name, with the parameters that it is of
 NOISE: Final = 0.12  # of one row, in ln(seconds)
 NINE_AS_ONE: Final = 3.0  # rows of a sweep are not independent
 SWEEPS: Final = ("layers", "gavel", "profet")
@@ -87,6 +99,24 @@ class StepModel:
         self._is_convolution = np.isin(rows.kind, [KINDS.index(k) for k in CONVOLUTIONS])
         self._is["matrix_convolution"] = self._is_convolution & rows.is_matrix
         self._is["winograd"] &= ~self._is["matrix_convolution"]
+        self._is["widened"] = (rows.is_half & (rows.vector_unit == 0))[rows.row]
+        self._place = rows.row * len(PHASES) + rows.phase
+        self._calls = np.bincount(self._place, rows.count, rows.log_s.size * len(PHASES))
+        self._places = self._where()
+
+    def _where(self) -> dict[str, NDArray[np.intp]]:
+        """Return the places of the parameters that each piece is of."""
+        place = {name: [i] for i, name in enumerate(PRIORS)}
+        at = len(PRIORS)
+        for name, size in zip(DEVIATIONS, self._sizes, strict=True):
+            place[name], at = list(range(at, at + 2 * size)), at + 2 * size
+        of: dict[str, list[str]] = {}
+        for name, (pieces, own) in OF.items():
+            of[name] = [*own, *(one for piece in pieces for one in of[piece])]
+        return {
+            name: np.array([i for one in dict.fromkeys(names) for i in place[one]], np.intp)
+            for name, names in of.items()
+        }
 
     def fit(self, known: Mask, start: Array | None = None) -> Fitted:
         """Fit on the known rows; a device's rows of a suite count as sixty at most.
@@ -141,14 +171,14 @@ class StepModel:
 
         A row has one label of each group, so that all deviations of a group move at once.
         """
-        found = np.zeros((log_s.size, p.size))
+        found, near = np.zeros((log_s.size, p.size)), self._pieces(p)
         for i in range(len(PRIORS)):
-            found[:, i] = (self._log_s(_moved(p, i)) - log_s) / _STEP
+            found[:, i] = (self._log_s(_moved(p, i), near) - log_s) / _STEP
         at, rows = len(PRIORS), np.arange(log_s.size)
         for label, size in zip(self._labels, self._sizes, strict=True):
             column = at + label + np.where(self.rows.is_half, 0, size)
             found[rows, column] = (
-                self._log_s(_moved(p, slice(at, at + 2 * size))) - log_s
+                self._log_s(_moved(p, slice(at, at + 2 * size)), near) - log_s
             ) / _STEP
             at += 2 * size
         return found
@@ -165,12 +195,30 @@ class StepModel:
         few = StepModel(self.rows.take(known))
         few._labels = [labels[known] for labels in self._labels]
         few._sizes = self._sizes
+        few._places = self._places
         return few
 
-    def _log_s(self, p: Array) -> Array:
-        rows = self.rows
+    def _log_s(self, p: Array, near: Pieces | None = None) -> Array:
+        return self._pieces(p, near)["log_s"][1]
+
+    def _pieces(self, p: Array, near: Pieces | None = None) -> Pieces:
+        """Return ln(seconds) and what it is made of, each beside the parameters that it is of.
+
+        ``near``: of other parameters; of its pieces those stay that nothing changes.
+        """
         c = dict(zip(PRIORS, np.exp(p[: len(PRIORS)]), strict=True))
-        family, chip, board, host, handed = self._deviations(p[len(PRIORS) :])
+        deviations, found = self._deviations(p[len(PRIORS) :]), dict[str, tuple[bytes, Array]]()
+        for name, make in _MADE_BY.items():
+            key = p[self._places[name]].tobytes()
+            if near is not None and near[name][0] == key:
+                found[name] = near[name]
+            else:
+                found[name] = key, make(self, c, deviations, found)
+        return found
+
+    def _rate(self, c: dict[str, float], deviations: list[Array], _: Pieces) -> Array:
+        """Return what the units of every operator reach, its kind aside [flop/s]."""
+        rows, (_family, chip, board, *_others) = self.rows, deviations
         kappa = c["kappa"] * 2.0 ** (rows.years / c["doubling"])
         share = np.array([c[name] for name in UNITS[1:]])[rows.vector_unit]
         # Kepler reaches less of both its rates.
@@ -185,29 +233,43 @@ class StepModel:
                 (np.log(share * rows.single_peak), np.log(kappa / c["kappa_ratio"] * rows.tdp)),
             )
         )
-        bandwidth = rows.bandwidth * old
+        return np.where(rows.is_matrix, matrix[rows.row], vector_rate[rows.row])
+
+    def _compute(self, c: dict[str, float], _: list[Array], found: Pieces) -> Array:
+        """Return what the arithmetic of every operator takes [s]."""
+        rows, rate = self.rows, found["rate"][1]
         of_rate = np.where(self._is["attention"], c["attention"], 1.0)
         of_rate = np.where(self._is_convolution, c["convolution"], of_rate)
         for name in ("winograd", "matrix_convolution"):
             of_rate = np.where(self._is[name], c[name], of_rate)
-        rate = np.where(rows.is_matrix, matrix[rows.row], vector_rate[rows.row])
-        is_widened = (rows.is_half & (rows.vector_unit == 0))[rows.row]
+        is_widened = self._is["widened"]
         rate = np.where(is_widened, c["widened"] * rate, rate)
         # Pointwise classes never come near the vector units' peak.
         of_peak = np.where(self._is["depthwise"], c["depthwise"], 0.2)
         of_peak = np.where(is_widened & self._is["depthwise"], c["widened_depthwise"], 1) * of_peak
         rates = np.where(self._is_product, rate * of_rate, of_peak * rows.single_peak[rows.row])
-        compute = rows.flop / rates
+        return np.asarray(rows.flop / rates, float)
+
+    def _memory(self, c: dict[str, float], deviations: list[Array], _: Pieces) -> Array:
+        """Return what the traffic of every operator takes [s]."""
+        rows, family = self.rows, deviations[0]
+        bandwidth = rows.bandwidth * c["kepler"] ** rows.age
         of_memory = np.where(self._is_product, c["product_memory"], c["stream"])
         of_memory = np.where(self._is_convolution, c["convolution_memory"], of_memory)
         memory = rows.bytes / (of_memory * bandwidth[rows.row])
-        memory = np.where(self._is_product, memory, memory * np.exp(family)[rows.row])
+        return np.where(self._is_product, memory, memory * np.exp(family)[rows.row])
+
+    def _busy(self, c: dict[str, float], _: list[Array], found: Pieces) -> Array:
+        """Return the operators' time by row and phase [s]."""
+        compute, memory = found["compute"][1], found["memory"][1]
         busy = np.maximum(compute, memory) + c["unhidden"] * np.minimum(compute, memory)
+        return np.asarray(np.bincount(self._place, busy, self._calls.size), float)
+
+    def _total(self, c: dict[str, float], deviations: list[Array], found: Pieces) -> Array:
+        rows, (*_, host, handed) = self.rows, deviations
+        device = found["busy"][1] + self._calls * c["latency"]
         size = (rows.log_s.size, len(PHASES))
-        place = rows.row * len(PHASES) + rows.phase
-        calls = np.bincount(place, rows.count, size[0] * size[1])
-        device = np.bincount(place, busy, size[0] * size[1]) + calls * c["latency"]
-        total = np.maximum(device, calls * self._call_s(c, host)).reshape(size).sum(axis=1)
+        total = np.maximum(device, self._calls * self._call_s(c, host)).reshape(size).sum(axis=1)
         total = total + rows.handed_bytes / c["handed"] * np.exp(handed)
         return np.asarray(np.log(total), float)
 
@@ -229,6 +291,10 @@ class StepModel:
         return found
 
 
+_MADE_BY: Final = {
+    "rate": StepModel._rate, "compute": StepModel._compute, "memory": StepModel._memory,
+    "busy": StepModel._busy, "log_s": StepModel._total,
+}  # fmt: skip
 _STEP: Final = 1e-6  # of a logarithm, for differences
 
 

@@ -18,7 +18,7 @@ Layers, each using only those before it::
     card       a dataset in numbers                           collect   run after run, resumable
 
 ``python -m advisor.lab.minicloud`` collects; the record's fields are described in
-``docs/dataset.md``.
+``datasets/runs/README.md``.
 """
 
 from advisor.lab.minicloud.plan import MiniInstance, MiniJob, MiniLayout, MiniRun

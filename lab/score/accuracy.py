@@ -7,7 +7,7 @@
 ``check`` fails where a figure is worse than is stored (``lab.score.gate``), of protocols and of
 folders of constants as they ship (``shipped/FOLDER``), and, with ``--since``, where stored figures
 became worse under the reason of the former ones.
-``figures`` writes the tables of ``docs/accuracy.md`` and ``docs/generated/accuracy.md``.
+``figures`` writes ``docs/generated/protocols.md`` and ``docs/generated/accuracy.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from advisor.lab.score import gate, stored
 from advisor.lab.score.figures import between_markers, hardware_table, readme_table
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "accuracy.md"
+PAGE = ROOT / "docs" / "generated" / "protocols.md"
 HARDWARE = ROOT / "docs" / "generated" / "accuracy.md"
 
 

@@ -243,13 +243,14 @@ def readme_table(
     rows = sum(one.record["rows"] for one in stored.values())
     lines += [
         "",
-        f"{len(stored)} protocols, {rows:,} rows on what ships, constants too. "
+        f"{len(stored)} protocols, {rows:,} rows that ship with the package, as do the constants. "
         "**Bold: a simpler rule errs less than we do.** "
-        "Blind: what is fitted on the scored group otherwise, fitted without it; *in sample*: "
-        "what these rows had a part in, and is not fitted again. "
-        "Form: how what is scored got its form and hyper-parameters, with these rows in sight "
-        "(*seen*: expect worse on new sources), by nested groups, or nothing was chosen (*none*). "
-        "†: scores a model that no verb asks, wholly or in part.",
+        "Blind: constants that otherwise see the scored group, fitted without it. "
+        "*In sample* names the constants that saw these rows and were not fitted again. "
+        "Form says how the model was chosen. *Seen*: we looked at these rows while choosing it, "
+        "so expect larger errors on new data. *Nested*: chosen without them. "
+        "*None*: nothing was chosen. "
+        "†: no verb asks this model, or only a part of it.",
         "",
         "Besides:",
         "",

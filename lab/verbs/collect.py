@@ -36,8 +36,8 @@ def command(
     plan: Annotated[
         str,
         typer.Option(
-            help="seconds: many small jobs; or minutes: jobs of 2 to 5 minutes on one core, of "
-            "which a partial run sees 5 % at most, priced like the catalogue's machines."
+            help="Plan: seconds (many small jobs), or minutes (jobs of a minute or more on one "
+            "core, of which a partial run sees at most 5 %)."
         ),
     ] = "seconds",
     cap_s: Annotated[

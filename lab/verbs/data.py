@@ -57,7 +57,7 @@ def fetch(
         ),
     ] = "",
     host: Annotated[
-        str, typer.Option("--host", help="Server of upstream's files (a mirror of GitHub's).")
+        str, typer.Option("--host", help="Server to download from (default: GitHub).")
     ] = "",
 ) -> None:
     """Download, check and convert a data set that is not included."""

@@ -42,7 +42,9 @@ def command(
     ] = False,
     questions: Annotated[
         Path | None,
-        typer.Option(help="Write the rows (question, truth, group, unseen) as CSV; ask nobody."),
+        typer.Option(
+            help="Write the rows (question, truth, group, unseen) as CSV, and answer none."
+        ),
     ] = None,
     answers: Annotated[
         Path | None,

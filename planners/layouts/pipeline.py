@@ -335,7 +335,8 @@ def partition(
             f"{count} layers cannot be cut into {stages} stages",
             hint=f"use at most {count} stages",
         )
-    per_stage = _spans(np.broadcast_to(times, (stages, count)))
+    # Stages of equal devices share one table of spans.
+    per_stage = _spans(times)
     per_stage[:, :, 1:] += np.where(
         np.arange(1, count + 1) < count, np.broadcast_to(np.asarray(send_s, float), (count,)), 0.0
     )
@@ -343,7 +344,10 @@ def partition(
         in_flight, (stages,)
     )[:, None, None] * _spans(np.broadcast_to(activation_bytes, (1, count)))
     capacity = np.broadcast_to(np.asarray(capacity_bytes, float), (stages,))[:, None, None]
-    allowed = np.where(memory <= capacity, per_stage, np.inf)
+    is_free = bool(np.all(np.isinf(capacity)))
+    allowed = per_stage if is_free else np.where(memory <= capacity, per_stage, np.inf)
+    allowed = np.broadcast_to(allowed, (stages, count + 1, count + 1))
+    per_stage = np.broadcast_to(per_stage, allowed.shape)
     cuts = _best_cuts(allowed, micro_batches)
     if cuts is None:
         raise PlanningError(
@@ -380,7 +384,9 @@ def _best_cuts(allowed: Floats, micro_batches: int) -> list[int] | None:
     least_sum = _least_sum(allowed, np.inf)[0]
     if not np.isfinite(least_sum):
         return None
-    guesses = _apart(np.unique(allowed[np.isfinite(allowed)]))
+    # What is broadcast has one stage's times only.
+    own = allowed[:1] if allowed.strides[0] == 0 else allowed
+    guesses = _apart(np.unique(own[np.isfinite(own)]))
     found, best = None, np.inf
     for guess in guesses[np.searchsorted(guesses, _least_slowest_s(allowed)) :]:
         # Sums of the same stages differ in their last bits.
@@ -415,10 +421,14 @@ def _least_sum(allowed: Floats, slowest_s: float) -> tuple[float, list[int]]:
     least = np.full(edges, np.inf)
     least[0] = 0.0
     origins = []
+    is_same = allowed.strides[0] == 0
     for i in range(stages):
-        reached = least[:, None] + np.where(allowed[i] <= slowest_s, allowed[i], np.inf)
-        origins.append(np.argmin(reached, axis=0))
-        least = np.min(reached, axis=0)
+        if i == 0 or not is_same:
+            stage = np.where(allowed[i] <= slowest_s, allowed[i], np.inf)
+        reached = least[:, None] + stage
+        origin = np.argmin(reached, axis=0)
+        origins.append(origin)
+        least = reached[origin, np.arange(edges)]
     cuts, edge = [], edges - 1
     for origin in reversed(origins[1:]):
         edge = int(origin[edge])

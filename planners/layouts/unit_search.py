@@ -21,6 +21,7 @@ from advisor.planners.layouts.unit_stages import (
     RecordedLayout,
     RecordedMachine,
     RecordedModel,
+    least_s,
     with_pipeline,
     without_pipeline,
 )
@@ -61,13 +62,11 @@ def search_recorded(
         if max(getattr(space, name) or 1, getattr(space, f"min_{name}")) > 1:
             raise PlanningError(f"units of layers are not divided by {name}", exit_code=3)
     seen = Found(least_s=worth_s)
-    # What is cheap to evaluate first: its step bounds what is worth cutting into stages.
-    every = _cases(model, machine, nodes, global_batch, space)
-    cases = sorted(every, key=lambda case: case.layout.pp)
+    cases = tuple(_cases(model, machine, nodes, global_batch, space))
     # What moves to the host and back never pays where the model fits without.
     for is_offloaded in (False, True):
         ways = [way for way in _admitted(space) if bool(way.offload) == is_offloaded]
-        found = [layout for case in cases for layout in _evaluate(case, ways, space, seen)]
+        found = list(_evaluated(_by_bound(cases, ways, space, seen), seen))
         if found:
             return _simplest(found)
     raise _nothing(model, machine, seen, nodes, global_batch)
@@ -144,12 +143,27 @@ def _micro_batches(local: int, space: SearchSpace) -> tuple[int, ...]:
     return tuple(sorted(u for u in found if steps in (None, -(-local // u))))
 
 
-def _evaluate(
-    case: RecordedCase, ways: Sequence[Layout], space: SearchSpace, seen: Found
-) -> Iterator[RecordedLayout]:
-    """Yield the best layout of each way and ZeRO stage on one split of the devices."""
+def _by_bound(
+    cases: Sequence[RecordedCase], ways: Sequence[Layout], space: SearchSpace, seen: Found
+) -> list[tuple[float, RecordedCase]]:
+    """Return every way and ZeRO stage of the cases with a bound on its step, the least first."""
+    bounds: dict[tuple[int, int, bool], float] = {}
+    found = []
+    for case in cases:
+        for layout in _layouts(case, ways, space):
+            seen.considered += len(case.micro_batches)
+            one = replace(case, layout=layout)
+            # Neither what is moved to the host nor the ZeRO stage is in the bound.
+            key = layout.tp, layout.pp, layout.recompute == "full"
+            if key not in bounds:
+                bounds[key] = float(least_s(one).min())
+            found.append((bounds[key], one))
+    return sorted(found, key=lambda one: one[0])
+
+
+def _layouts(case: RecordedCase, ways: Sequence[Layout], space: SearchSpace) -> Iterator[Layout]:
+    """Yield the layouts of one split of the devices that something runs."""
     degrees = case.layout
-    evaluate = without_pipeline if degrees.pp == 1 else with_pipeline
     for way in ways:
         if way.recompute == "full" and len(case.model.table.names) < 2:
             continue
@@ -157,12 +171,20 @@ def _evaluate(
             layout = replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
             # The rules of what runs a script ask which degrees are above one.
             asked = {name: min(getattr(degrees, name), 2) for name in ("dp", "tp", "pp")}
-            if not _runs(replace(layout, **asked)):
-                continue
-            seen.considered += len(case.micro_batches)
-            found = evaluate(replace(case, layout=layout), seen)
-            if found is not None:
-                yield found
+            if _runs(replace(layout, **asked)):
+                yield layout
+
+
+def _evaluated(
+    cases: Sequence[tuple[float, RecordedCase]], seen: Found
+) -> Iterator[RecordedLayout]:
+    """Yield the best micro-batch of each case, until no bound can win any more."""
+    for bound_s, case in cases:
+        if bound_s > INDISTINGUISHABLE * seen.least_s:
+            return
+        found = (without_pipeline if case.layout.pp == 1 else with_pipeline)(case, seen)
+        if found is not None:
+            yield found
 
 
 @cache

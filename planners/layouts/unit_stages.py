@@ -13,10 +13,10 @@ Shoeybi et al. (2019) for two all-reduces a block and direction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,8 @@ class RecordedModel:
     # bytes; hidden share of what moves
     host_update_bytes_per_s: float = 20e9
     offload_overlap: float = 0.5
+    # what was found of the model whatever the machine, by what it depends on
+    seen: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,19 +129,21 @@ class RecordedCase:
 
     def state_bytes(self) -> Floats:
         """Return each unit's weights, gradients and optimizer state on a device [bytes]."""
-        return unit_state_bytes(
-            self.model.work,
-            self.model.table,
-            tp=self.layout.tp,
-            dp=self.layout.dp,
-            zero_stage=self.layout.zero_stage,
-            offload=self.layout.offload,
-            memory=self.model.memory,
-        )
+        model, layout = self.model, self.layout
+        key = ("state", layout.tp, layout.dp, layout.zero_stage, layout.offload)
+        if key not in model.seen:
+            model.seen[key] = unit_state_bytes(
+                model.work, model.table, tp=layout.tp, dp=layout.dp,
+                zero_stage=layout.zero_stage, offload=layout.offload, memory=model.memory,
+            )  # fmt: skip
+        state: Floats = model.seen[key]
+        return state
 
     def on_host_bytes(self, micro_batch: int) -> float:
         """Return the host memory that a machine's devices take for offloading [bytes]."""
         table, layout = self.model.table, self.layout
+        if not layout.offload:
+            return 0.0
         kept = float(table.kept_bytes(layout.tp, "kept").sum()) * micro_batch
         per_device = offloaded_bytes(
             self.model.work,
@@ -237,15 +241,19 @@ class RecordedCase:
         load = np.asarray(self.machine.load_s_per_sample * samples)
         return load + 0 * step_s if self.machine.loads_inline else np.maximum(load - step_s, 0.0)
 
-    def send_s(self, u: int) -> Floats:
-        """Return handing one micro-batch over a cut behind each unit, one way [s]."""
+    def send_rates(self) -> tuple[float, float]:
+        """Return what handing a message over a cut takes, and each of its bytes, one way [s]."""
         node, layout = self.machine.node, self.layout
-        volume = u * self.model.table.output_bytes
         if self.nodes == 1:
-            return node.intra.latency_s + volume / layout.tp / node.intra.bytes_per_s
+            return node.intra.latency_s, 1.0 / layout.tp / node.intra.bytes_per_s
         # All ranks of a machine send at once through its one network.
         senders = min(layout.dp * layout.tp, node.devices) // layout.tp
-        return node.network.latency_s + volume * senders / node.network.bytes_per_s
+        return node.network.latency_s, senders / node.network.bytes_per_s
+
+    def send_s(self, u: int) -> Floats:
+        """Return handing one micro-batch over a cut behind each unit, one way [s]."""
+        alone_s, byte_s = self.send_rates()
+        return np.asarray(alone_s + u * self.model.table.output_bytes * byte_s)
 
     def described(self, micro_batch: int) -> Layout:
         """Return the layout with a micro-batch and how many of it make a step."""
@@ -398,8 +406,6 @@ def without_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
     a = np.ceil(case.local / u)
     forward, backward, exchanged = (x.sum(axis=1) for x in case.times(u))
     on_device_s = forward + backward + exchanged
-    if (a * on_device_s).min() > INDISTINGUISHABLE * seen.least_s:
-        return None  # computing alone is slower than what is known
     used, host = _memory(case, u)
     fits = _fits(case, used, host, u, seen)
     if not fits.any():
@@ -457,7 +463,7 @@ def with_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
     Micro-batches whose stages, cut evenly, are already too slow to be chosen are not cut at all.
     """
     found: list[RecordedLayout] = []
-    bounds = sorted((_least_s(case, u), u) for u in case.micro_batches)
+    bounds = sorted(zip(least_s(case).tolist(), case.micro_batches, strict=True))
     for bound_s, u in bounds:
         if bound_s > INDISTINGUISHABLE * seen.least_s:
             break
@@ -471,16 +477,20 @@ def with_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
     return min(found, key=lambda x: x.step_s, default=None)
 
 
-def _least_s(case: RecordedCase, u: int) -> float:
-    """Return a bound from below on the step of any cut for a micro-batch [s]."""
-    unit_s = sum(x[0] for x in case.times(np.array([float(u)])))
-    whole_s, steps = float(np.sum(unit_s)), -(-case.local // u)
-    pp = case.layout.pp
+def least_s(case: RecordedCase) -> Floats:
+    """Return bounds from below on the step of any cut, by micro-batch [s]."""
+    u = np.array(case.micro_batches, float)
+    unit_s = sum(case.times(u))  # (n, n_units)
+    whole_s, steps, pp = unit_s.sum(axis=1), np.ceil(case.local / u), case.layout.pp
+    if pp == 1:
+        return np.asarray(steps * whole_s)
     # Whatever the cuts, nothing smaller than the smallest output is handed over at any of them.
-    send_s = float(2 * np.sort(case.send_s(u)[:-1])[: pp - 1].sum())
-    least_send_s = float(2 * case.send_s(u)[:-1].min())
-    slowest_s = max(whole_s / pp, float(np.max(unit_s)), least_send_s)
-    return whole_s + send_s + (steps - 1) * slowest_s
+    outputs = np.sort(case.model.table.output_bytes[:-1])
+    alone_s, byte_s = case.send_rates()
+    send_s = 2 * ((pp - 1) * alone_s + u * outputs[: pp - 1].sum() * byte_s)
+    least_send_s = 2 * (alone_s + u * outputs[0] * byte_s)
+    slowest_s = np.maximum(np.maximum(whole_s / pp, unit_s.max(axis=1)), least_send_s)
+    return np.asarray(whole_s + send_s + (steps - 1) * slowest_s)
 
 
 def _cut(case: RecordedCase, u: int, seen: Found) -> Partition | None:
@@ -496,7 +506,10 @@ def _cut(case: RecordedCase, u: int, seen: Found) -> Partition | None:
     state = case.state_bytes()
     can_hold = state.sum() + flights.min() * held.sum() <= layout.pp * capacity
     sends = 2 * case.send_s(u)
-    cut = _cut_under(unit_s, sends, a, state, held, flights, capacity) if can_hold else None
+    worth_s = INDISTINGUISHABLE * seen.least_s
+    cut = None
+    if can_hold:
+        cut = _cut_under(unit_s, sends, a, state, held, flights, capacity, worth_s)
     if cut is None:
         # An even cut's mean stage: how far the model as a whole is from fitting.
         mean = (state.sum() + flights.mean() * held.sum()) / layout.pp
@@ -506,12 +519,15 @@ def _cut(case: RecordedCase, u: int, seen: Found) -> Partition | None:
 
 def _cut_under(
     unit_s: Floats, send_s: Floats, micro_batches: int,
-    state: Floats, held: Floats, flights: Floats, capacity: float,
+    state: Floats, held: Floats, flights: Floats, capacity: float, worth_s: float,
 ) -> Partition | None:  # fmt: skip
-    """Return the best cut whose stages hold no more than ``capacity``, None where none does."""
+    """Return the best cut whose stages hold no more than ``capacity``, None where none does.
+
+    Where the best of all cuts is slower than ``worth_s``, it is returned whatever it holds.
+    """
     cut = _fastest_cut(unit_s.tobytes(), send_s.tobytes(), len(flights), micro_batches)
     stage_bytes = _stage_bytes(cut, state, held, flights)
-    if np.all(stage_bytes <= capacity):
+    if cut.step_s > worth_s or np.all(stage_bytes <= capacity):
         return replace(cut, memory_bytes=tuple(stage_bytes.tolist()))
     try:
         return partition(

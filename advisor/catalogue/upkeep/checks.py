@@ -13,6 +13,7 @@ from advisor.catalogue.files import MAX_PRICE_USD_PER_H
 from advisor.catalogue.offer_columns import Accelerator
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
 from advisor.errors import AdvisorError
+from advisor.quantities import percent_text
 
 # ------------------------------------------------------------------------------------------
 # Findings of the rules, and the context that rules are given.
@@ -327,7 +328,7 @@ def refuse_sudden_changes(rows: CatalogueRows, context: Context) -> Checked:
             severity="refused",
             provider=provider,
             instance_type=name,
-            message=f"the on-demand price changed by {ratio - 1:+.0%}",
+            message=f"the on-demand price changed by {percent_text(ratio - 1, signed=True)}",
         )
         for (provider, name), ratio in sorted(changed.items(), key=lambda item: item[1])
         if abs(ratio - 1) > _SUDDEN

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from advisor.answer import Candidate, Fact
+from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
-from advisor.jobs import Job, setup_words
+from advisor.jobs import NO_LENGTH, Job, setup_words
 from advisor.machines import model_day, sheet_sources
 from advisor.planners.core import GIB, Device, Work
 from advisor.planners.layouts import SearchSpace
@@ -21,7 +22,7 @@ from advisor.planners.step import (
     runs_as,
     sustained_flop_per_s,
 )
-from advisor.quantities import digits
+from advisor.quantities import digits, percent_text, seconds_text, size_text
 
 
 class StepFacts:
@@ -38,22 +39,39 @@ class StepFacts:
         """Yield the facts: measured, given, looked up, computed, learned."""
         yield from self._measured()
         program = self.job.program
-        each = f"steps of {self.job.global_batch} samples"
+        each = f"steps of {self.job.global_batch:,} samples"
         if program is not None and program.unit:
             each = f"{program.unit}s of {program.kind}"
-        yield Fact(
-            what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
-            note=self.job.total_source,
-        )  # fmt: skip
+        if self.job.total_source != NO_LENGTH:
+            yield Fact(
+                what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
+                note=self.job.total_source,
+            )  # fmt: skip
         if self.device is not None and self.job.work is not None:
             yield from self._looked_up(self.device, self.job.work)
             yield from self._computed(self.job.work)
             yield from self._learned(self.device, self.job.work)
+        if self.job.state_bytes:
+            yield self._checkpoint()
         if self.price_usd_per_h is not None:
             yield Fact(
                 what="price", value=f"{self.price_usd_per_h:.4g} USD/h", source="looked up",
                 note=f"lowest on-demand price of any region, {self.predictor.catalogue.as_of}",
             )  # fmt: skip
+
+    def _checkpoint(self) -> Fact:
+        """Return what one save takes: its size, the machines' standstill, and at which rate."""
+        said = self.job.facts()["checkpoint"]
+        source, _, note = said["rate_source"].partition(": ")
+        return Fact(
+            what="checkpoint", source="given" if source == "given" else "assumed",
+            value=f"{size_text(said['bytes'])}, {seconds_text(self._save_s())} at "
+            f"{said['bytes_per_s'] / 1e9:.3g} GB/s a machine",
+            note=f"{note}; --checkpoint-rate sets it" if source == "assumed" else note,
+        )  # fmt: skip
+
+    def _save_s(self) -> float:
+        return float(save_of_rows_s(self.job, self.columns)[0])
 
     def _measured(self) -> Iterator[Fact]:
         measured = self.job.measured
@@ -130,7 +148,7 @@ class StepFacts:
             name, _, meaning = way.partition(": ")
             yield Fact(what=name, value=meaning, source="computed", note="; ".join(limits))
         yield Fact(
-            what="memory of a device",
+            what="memory per device",
             source="computed",
             value=f"{float(self.columns.memory_bytes[0]) / GIB:.3g} GiB",
             note="parameters, gradients, optimizer state, activations, context",
@@ -153,7 +171,8 @@ class StepFacts:
         )  # fmt: skip
         if int(self.columns.dp[0]) > 1:
             yield Fact(
-                what="communication", value=f"{self.columns.shares['network'][0]:.0%} of the step",
+                what="communication",
+                value=f"{percent_text(self.columns.shares['network'][0])} of the step",
                 source="learned", note="nominal links, advisor train scaling",
             )  # fmt: skip
         if self.columns.is_network_assumed[0]:

@@ -6,8 +6,8 @@ transformer: the units of its layers are laid out by ``planners.layouts.unit_sea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,22 +155,26 @@ _PARTS: Final[dict[str, Bottleneck]] = {
 }
 
 
-def improved(case: StepCase, columns: TimeColumns) -> TimeColumns:
+def improved(case: StepCase, columns: TimeColumns, most_s: Floats | None = None) -> TimeColumns:
     """Return the columns with every row that units lay out faster, or at all, replaced.
 
     Looked at are the rows that plain data parallelism does not fit, and those that could gain:
     whose step is not all computing.
 
-    ``columns``: of ``data_parallel``; changed in place.
+    ``columns``: of ``data_parallel``; changed in place; ``most_s``: (n,); slower steps are not
+    looked for, inf by default: a row where nothing is known then counts as dominated [s].
     """
     model = unit_model(case)
     for row in np.flatnonzero(could_gain(case, columns)):
         at = int(columns.type_index[row])
         plain_s = columns.step_s[row]
         worth_s = np.inf if np.isnan(plain_s) else plain_s / _GAIN
-        found = model.best(at, int(columns.count[row]), worth_s)
+        limit_s = np.inf if most_s is None else float(most_s[row])
+        found = model.best(at, int(columns.count[row]), min(worth_s, limit_s))
         if found is not None and not found.step_s * _GAIN >= plain_s:
             _put(columns, int(row), found)
+        elif found is None and np.isnan(plain_s) and np.isfinite(limit_s):
+            columns.status[row] = CODE["dominated"]
     return columns
 
 
@@ -246,6 +250,7 @@ class UnitModel:
         self.table = UnitTable.of(self.parts, case.work)
         self._timed: dict[tuple[Device, int], UnitTimes] = {}
         self._found: dict[tuple[object, ...], RecordedLayout | None] = {}
+        self._seen: dict[Hashable, Any] = {}
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -316,6 +321,7 @@ class UnitModel:
             usable_fraction=float(1.0 - free[0] / memory[0]),
             host_update_bytes_per_s=layout.host_update_bytes_per_s,
             offload_overlap=layout.offload_overlap,
+            seen=self._seen,
         )
 
     def machine(self, row: int) -> RecordedMachine:

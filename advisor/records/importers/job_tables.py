@@ -310,7 +310,7 @@ def read_cluster_trace(path: Path) -> ClusterTrace:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise TraceError(
             f"{path.name} ({form}) has no job that ran on devices: {reasons or 'it is empty'}",
-            hint="export finished jobs with their GPUs, see docs/completion.md",
+            hint="export finished jobs with their GPUs, see docs/formats.md",
         )
     submit = np.array([job.submit_s for job in ended])
     return ClusterTrace(

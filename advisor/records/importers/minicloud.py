@@ -1,10 +1,10 @@
 """Runs that ``advisor collect`` made: full runs under limits, joined with their partial runs.
 
 ``runs.jsonl.gz`` as packed, or the collector's journal ``runs.jsonl`` (schema ``minicloud/1``, see
-``docs/dataset.md``). Of a run's attempts the least disturbed counts. The partial run of a job on
-the anchor, the nearest in time where there are several, is the anchor of each of its full runs:
-its mean step times all steps of one worker;
-where the job was also tried as 1 master + 2 workers, those series and that step go with it. A
+``datasets/runs/README.md``). Of a run's attempts the least disturbed counts. The partial run of a
+job on the anchor (the nearest in time of several) is the anchor of each of its full runs: its mean
+step times all steps of one worker. If the job was also tried as 1 master + 2 workers, those series
+and that step go with it. A
 machine under limits stands for an instance type. Its price is that of the machine that is sold and
 most like it, by ``prices.json`` beside the runs; without that file what the rows say, which is
 synthetic in the plan of seconds. Runs of different plans are different jobs: other lengths.
@@ -124,7 +124,7 @@ def _nearest(anchors: list[Row], row: Row) -> Row:
     """Return the partial run that was made closest in time to a run.
 
     A machine is not equally fast all day: the same step took up to 1.5 times the CPU time an hour
-    later (``docs/dataset.md``), and who rents profiles shortly before.
+    later (``datasets/runs/README.md``), and who rents profiles shortly before.
     """
     at = datetime.fromisoformat(row["started_at"])
     return min(anchors, key=lambda a: abs(datetime.fromisoformat(a["started_at"]) - at))
@@ -304,5 +304,5 @@ def host_of(path: Path) -> Host | None:
         return Host(**told, gpus=(), benchmark=benchmark)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(
-            f"{file}: does not describe a machine ({error})", hint="see docs/dataset.md"
+            f"{file}: does not describe a machine ({error})", hint="see datasets/runs/README.md"
         ) from error

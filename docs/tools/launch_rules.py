@@ -1,0 +1,41 @@
+"""Write ``docs/generated/launch_rules.md``: the rules of each framework, with their sources.
+
+``python docs/tools/launch_rules.py`` writes it from the rules of the planners, and ``--check``
+says whether it is current (exit code 1). ``docs/launching.md`` includes it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from advisor.planners.layouts.frameworks import RULES
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TARGET: Final = ROOT / "docs" / "generated" / "launch_rules.md"
+
+
+def tables() -> str:
+    """Return a table of rules and sources for every framework."""
+    lines = ["<!-- written by `python docs/tools/launch_rules.py`: do not edit -->"]
+    for framework, rules in RULES.items():
+        lines += ["", f"### `{framework}`", ""]
+        lines += ["| asked of a layout | where the framework says so |", "|---|---|"]
+        lines += [f"| {rule.reason} | `{rule.source}` |" for rule in rules]
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """Write the tables, or say that they are stale."""
+    if TARGET.exists() and TARGET.read_text(encoding="utf-8") == tables():
+        return 0
+    if "--check" in sys.argv[1:]:
+        sys.stderr.write("run `python docs/tools/launch_rules.py`\n")
+        return 1
+    TARGET.write_text(tables(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
