@@ -90,7 +90,7 @@ def test_the_summary_and_the_record_say_it() -> None:
     bad, good = recording(step(0.0, 1.0, 2.0)), recording(step(0.98, 1.0, 1.02))
     problem = summary.recording_problem(bad)
     assert problem is not None
-    assert "not known well enough" in problem[0]
+    assert "too noisy" in problem[0]
     assert summary.summary_record(bad)["not_known"]["hint"] == problem[1]
     assert summary.recording_problem(good) is None
     assert summary.summary_record(good)["not_known"] is None
@@ -120,8 +120,8 @@ def test_every_verb_says_it_and_exits_with_3(
     done = RUN.invoke(app, words)
     assert isinstance(done.exception, NotKnownError), done.output
     assert done.exception.exit_code == 3
-    assert "not known well enough" in str(done.exception)
-    assert "profile on with" in done.exception.hint
+    assert "too noisy" in str(done.exception)
+    assert "profile for longer" in done.exception.hint
 
 
 def test_python_raises_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_the_noise_of_a_processors_step_enters_no_answer_of_a_gpu(
 
 def test_processors_are_refused_where_the_clock_says_nothing(physics: Predictor) -> None:
     noisy = job_from_recording(traced_run(1.0), total_steps=1000)
-    with pytest.raises(NotKnownError, match="not known well enough"):
+    with pytest.raises(NotKnownError, match="too uncertain"):
         estimate_on_type(physics, noisy, "c5.xlarge", provider="aws")
     calm = job_from_recording(traced_run(0.1), total_steps=1000)
     assert estimate_on_type(physics, calm, "c5.xlarge", provider="aws").step_time_s.value > 0
