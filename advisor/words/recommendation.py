@@ -55,7 +55,7 @@ _WAITS: Final[dict[str, str]] = {
 }
 _PARTS: Final = {
     "start_up": "booting and starting",
-    "data_in": "downloading the data",
+    "data_in": "downloading data and weights",
     "steps": "training steps",
     "epoch_ends": "validation at the end of epochs",
     "whole_run": "evaluation, stalls and manual stops",
