@@ -396,6 +396,7 @@ def _row(
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"limited by {one['bottleneck']}"] if names_wait else []
+    particular += ["new accounts ask for quota"] if one.get("request_h") else []
     particular += [price_words(parts)] if name != "here" else []
     lines = []
     for number, said in enumerate(left):

@@ -65,7 +65,7 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     except OSError as error:
         raise RecordingError(
             f"no recording at {path.parent}: {error.strerror}",
-            hint="`advisor runs list` shows the runs that are here",
+            hint="list the recorded runs with `advisor runs list`",
         ) from error
     log = ProfilerLog()
     for kind, payload, _ in parse(data):
