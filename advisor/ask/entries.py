@@ -267,6 +267,9 @@ _JOB: Final = _entries("job", {
              "(default: as much as the loader read)."),
     "data_rate": ("data_bytes_per_s", RATE, "Maximum rate at which one machine can read "
                   "the data from its source: 100MB/s."),
+    "download": ("download_bytes", BYTES, "Weights to download to every machine before training: "
+                 "16GB (default: 2 bytes a parameter where only adapters or some layers are "
+                 "trained, 0 otherwise)."),
     "checkpoint_rate": ("checkpoint_bytes_per_s", RATE, "Rate at which one machine writes a "
                         "checkpoint: 5GB/s to local disks (default: a volume with throughput for "
                         "a save a minute, 125 to 1,000 MiB/s)."),

@@ -66,6 +66,8 @@ class JobSpec:
     result_bytes: float | None = None
     # what the ends of epochs take, as a share of the training steps
     validation_fraction: float | None = None
+    # weights that training starts from, downloaded to every machine [bytes]
+    download_bytes: float | None = None
     # from the request of a rented machine to the start of the program [h]
     boot_h: float | None = None
 

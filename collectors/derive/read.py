@@ -349,7 +349,9 @@ def _warnings(seen: Recording, processes: list[Events]) -> list[str]:
         if seen.threads is not None and seen.threads >= seen.host.cpu_limit > 1:
             # Threads spin at their barriers until the last of them gets a core: seen to make a
             # step five times slower, which no correction takes out.
-            found.append("its threads fill the machine: OMP_NUM_THREADS=1 would measure better")
+            found.append(
+                "the script uses every core; set OMP_NUM_THREADS=1 for a steadier measurement"
+            )
     if seen.wrapping == "wrapped":
         found += unshared_data(trainer_of(processes) or Events())
     if seen.deep_step is not None:

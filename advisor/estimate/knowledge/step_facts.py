@@ -39,7 +39,7 @@ class StepFacts:
         """Yield the facts: measured, given, looked up, computed, learned."""
         yield from self._measured()
         program = self.job.program
-        each = f"steps of {self.job.global_batch} samples"
+        each = f"steps of {self.job.global_batch:,} samples"
         if program is not None and program.unit:
             each = f"{program.unit}s of {program.kind}"
         if self.job.total_source != NO_LENGTH:
@@ -148,7 +148,7 @@ class StepFacts:
             name, _, meaning = way.partition(": ")
             yield Fact(what=name, value=meaning, source="computed", note="; ".join(limits))
         yield Fact(
-            what="memory of a device",
+            what="memory per device",
             source="computed",
             value=f"{float(self.columns.memory_bytes[0]) / GIB:.3g} GiB",
             note="parameters, gradients, optimizer state, activations, context",
