@@ -39,7 +39,7 @@ function adviceItem(one, said) {
 function drawCluster() {
   const own = report.data.words.own_cluster;
   if (!own) return fill("cluster");
-  return section("cluster", "Your own cluster", false, element("p", { class: "quiet" }, own.line),
+  return section("cluster", "Your own cluster", true, element("p", { class: "quiet" }, own.line),
     table("Your own cluster", [
       { name: "Devices", cell: (way) => way.devices },
       { name: "Computing", numeric: true, cell: (way) => interval(way.computing) },
