@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.estimate.knowledge.layout_model import software_of
-from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software
+from advisor.planners.core.arrays import PRECISIONS, Layouts, Machines, Shapes, Software
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import broken_rule, layout_columns
@@ -386,6 +386,8 @@ def test_sends_grow_with_hidden_and_chunks_and_shrink_with_bandwidth() -> None:
     faster = replace(ACROSS, network_bytes_per_s=100e9)
     assert sends_s(faster, **same) == pytest.approx(once / 2)
     assert sends_s(ACROSS, **same, virtual_stages=3) == pytest.approx(3 * once)
+    single = replace(ACROSS, precision=PRECISIONS.index("tf32"))
+    assert sends_s(single, **same) == pytest.approx(2 * once)
 
 
 def test_only_interleaved_chunks_hide_their_sends() -> None:
