@@ -201,6 +201,11 @@ INPUTS ?= 500000
 fuzz: $(VENV)/.testing
 	$(RUN)/python -m advisor.lab.speed.fuzz --inputs $(INPUTS) --corpus build/fuzz
 
+# Some files of tests three times, in random order beside load: of another day, others.
+FLAKES ?= 12
+flakes: $(VENV)/.testing
+	$(RUN)/python -m advisor.lab.speed.flakes --files $(FLAKES)
+
 models: $(VENV)/.installed
 	$(RUN)/advisor train check
 
@@ -224,6 +229,7 @@ models: $(VENV)/.installed
 ## accuracy-quick: the same without the protocols of minutes
 ## mutants: small faults, and which of them no test notices: make mutants [MUTANTS=200]
 ## fuzz: hostile input for every reader: make fuzz [INPUTS=500000]
+## flakes: some files of tests three times beside load; what was not the same: make flakes [FLAKES=12]
 ## figures: write the documentation's tables from the stored figures
 ## models: fit the shipped models again and say which come out different
 ## lock: take the newest versions of everything into .ci/lock.txt
@@ -234,4 +240,4 @@ models: $(VENV)/.installed
 help:
 	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
 
-.PHONY: lock sbom audit help size docs docs-serve release accuracy accuracy-quick figures mutants fuzz models
+.PHONY: lock sbom audit help size docs docs-serve release accuracy accuracy-quick figures mutants flakes fuzz models

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from advisor.errors import RunError
+from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
@@ -104,3 +106,32 @@ def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
         read_job(path)
     with pytest.raises(RunError, match="cannot read"):
         read_job(tmp_path / "nothing.json")
+
+
+def test_a_hundred_thousand_equal_operators_are_read_as_a_few_that_call_as_often(
+    tmp_path: Path, described: Job
+) -> None:
+    """The same step, whoever lists its calls one by one: counted in operators, not in seconds."""
+    path = tmp_path / "job.json"
+    write_job(described, path)
+    record = json.loads(path.read_text())
+    rows = record["job"]["work"]["operators"]
+    number = 100_000 // len(rows)
+    shares = ("count", "flop", "bytes", "fixed_bytes", "listed")
+    one_by_one = [
+        row | {name: row[name] / number for name in shares if row.get(name)} for row in rows
+    ]
+    record["job"]["work"]["operators"] = one_by_one * number
+    path.write_text(json.dumps(record))
+    found = read_job(path)
+    assert found.work is not None
+    assert described.work is not None
+    assert len(found.work.operators) <= len(rows)
+    physics = Predictor(learned=None)
+    here = np.array([physics.catalogue.instance_type("g5.12xlarge").index]), np.array([1])
+    step_s = [physics.step_columns(job, *here).step_s[0] for job in (found, described)]
+    assert step_s[0] == pytest.approx(step_s[1], rel=1e-9)
+    record["job"]["work"]["operators"][7] = {"name": ["mm"]}
+    path.write_text(json.dumps(record))
+    with pytest.raises(RunError, match="operators"):
+        read_job(path)

@@ -20,8 +20,11 @@ from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.time import step_times
+from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
 from advisor.planners.links.collectives import reduce_scatter_s
 from advisor.planners.memory.transformers import in_flight, layer_activation_bytes
+from advisor.planners.step import head_s
+from advisor.planners.step import launch_s as launch_s_of
 from advisor.planners.step.transformer import layer_times, products_s
 
 SHAPE = Shapes(
@@ -101,7 +104,7 @@ RINGS = [
     for dp, tp, pp, cp, m, group in (
         (1, 1, 1, 1, 1, 1), (8, 1, 1, 1, 4, 8), (4, 2, 1, 1, 1, 4), (4, 4, 1, 2, 3, 8),
         (64, 1, 1, 1, 2, 8), (64, 1, 1, 1, 1, 16), (16, 8, 2, 1, 4, 16), (16, 16, 5, 1, 1, 4),
-        (512, 1, 2, 1, 1, 512),
+        (512, 1, 2, 1, 1, 512), (4, 2, 24, 1, 1, 4),
     )
 ]  # fmt: skip
 
@@ -174,6 +177,16 @@ def test_a_share_of_the_backward_pass_hides_reductions(zero: int, times: int) ->
     layer = layer_times(case(layouts, slow, software=BYTES))
     backward_s = 24 * float(layer.backward_s + layer.recompute_s)
     assert open_s - hidden_s == pytest.approx(0.3 * times * backward_s)
+    in_turns = case(layouts, slow, software=replace(BYTES, overlaps_dp=0))
+    assert float(step_times(in_turns).data_parallel_s) >= open_s
+
+
+def test_a_share_of_what_fsdp_computes_hides_its_rings() -> None:
+    slow = replace(A100, intra_bytes_per_s=1e9)
+    asked = case(replace(PLAIN, zero_stage=3), slow, BYTES, parameters=EXACT)
+    open_s = float(step_times(asked).data_parallel_s)
+    half = step_times(replace(asked, parameters=replace(EXACT, fsdp_overlap=0.5)))
+    assert open_s - float(half.data_parallel_s) == pytest.approx(0.5 * float(half.compute_s))
 
 
 # Offloading, the update, stragglers.
@@ -181,7 +194,7 @@ def test_a_share_of_the_backward_pass_hides_reductions(zero: int, times: int) ->
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("rate", [8e9, 32e9])
-@pytest.mark.parametrize(("zero", "pp"), [(0, 1), (1, 1), (3, 2)])
+@pytest.mark.parametrize(("zero", "pp"), [(0, 1), (1, 1), (3, 5)])
 def test_what_is_offloaded_crosses_the_link_to_the_host(
     steps: int, rate: float, zero: int, pp: int
 ) -> None:
@@ -203,8 +216,10 @@ def test_what_is_offloaded_crosses_the_link_to_the_host(
     update_s = 6 * updated / rate + 8 * 16 * updated / P.host_update_bytes_per_s
     assert offloaded_s(offloads_optimizer=1) == pytest.approx(update_s)
     kept = float(layer_activation_bytes(SHAPE, layouts, BYTES))
-    moved = steps * 2 * 24 / pp * kept / rate
+    moved = steps * 2 * np.ceil(24 / pp) * kept / rate
     assert offloaded_s(offloads_activations=1) == pytest.approx(moved)
+    some = offloaded_s(offloads_activations=1, partial_layers=2)
+    assert some == pytest.approx(moved * 2 / np.ceil(24 / pp))
     every = dict.fromkeys(("offloads_parameters", "offloads_optimizer", "offloads_activations"), 1)
     assert offloaded_s(**every) == pytest.approx(fetched + update_s + moved)
     compute = float(step_times(case(layouts, linked, BYTES, parameters=EXACT)).compute_s)
@@ -254,6 +269,31 @@ def test_parts_add_up_and_stragglers_multiply_them_by_the_nodes() -> None:
         for part in (*parts, "step_s"):
             late = float(getattr(even, part)) * (1 + 0.07 * np.log2(nodes))
             assert float(getattr(slow, part)) == pytest.approx(late)
+
+
+@pytest.mark.parametrize("launch_s", [0.0, 10.0])
+def test_a_step_is_layers_of_the_fullest_stage_links_inside_them_and_a_bubble(
+    launch_s: float,
+) -> None:
+    """Of five stages the fullest has five layers of 24; starting kernels hides what is shorter."""
+    quiet = replace(EXACT, pp_latency_s=0.0, pp_efficiency=1e30, launch_light_s=launch_s)
+    shapes = replace(SHAPE, experts=8, experts_per_token=2)
+    layouts = Layouts(
+        dp=4, tp=2, pp=5, cp=2, ep=4, micro_batch=2, accumulation_steps=10, shard_group=4,
+        virtual_stages=2, recompute=2,
+    )  # fmt: skip
+    asked = case(layouts, shapes=shapes, parameters=quiet)
+    links = [
+        float(one(asked)) for one in (tensor_parallel_s, context_parallel_s, expert_parallel_s)
+    ]
+    assert min(links) > 0
+    layer, inside, head = layer_times(asked), sum(links), float(head_s(asked))
+    busy = float(layer.forward_s + layer.backward_s + layer.recompute_s)
+    busy = max(busy, float(launch_s_of(asked)) - inside)
+    found = step_times(asked)
+    assert float(found.compute_s) == pytest.approx(10 * (5 * busy + head))
+    assert float(found.inside_layer_s) == pytest.approx(10 * 5 * inside)
+    assert float(found.pipeline_s) == pytest.approx(4 / 2 * 5 * (busy + inside))
 
 
 def test_a_slower_device_is_slower_in_all_that_it_computes() -> None:
@@ -382,15 +422,29 @@ def test_the_busiest_of_expert_ranks_is_waited_for(ep: int, experts: int) -> Non
     assert 1.5 <= float(fullest) <= 1.75
 
 
-@given(st.integers(2, 16), st.integers(1, 8))
-def test_chunks_hide_reductions_behind_the_last_micro_batches(pp: int, v: int) -> None:
+@pytest.mark.parametrize(
+    ("pp", "v", "m"), [(1, 1, 4), (2, 1, 8), (4, 2, 4), (4, 3, 2), (8, 4, 16)]
+)
+@pytest.mark.parametrize("share", [0.05, 0.5, 4.0])
+def test_chunks_are_reduced_one_after_another_behind_what_still_goes_backward(
+    pp: int, v: int, m: int, share: float
+) -> None:
+    """A link that reduces each chunk's gradients as they end, replayed chunk by chunk."""
     network = replace(A100, devices_per_node=1, network_bytes_per_s=2e9)
-    layouts = replace(PLAIN, dp=4, pp=pp, accumulation_steps=2 * pp, virtual_stages=v)
-    plain = float(step_times(case(replace(layouts, virtual_stages=1), network)).data_parallel_s)
-    chunked = float(step_times(case(layouts, network)).data_parallel_s)
-    # More chunks never expose more, and the last chunk's own reduction stays.
-    assert chunked <= plain * (1 + 1e-12)
-    assert chunked >= plain / v * (1 - 1e-12)
+    layouts = replace(PLAIN, dp=4, pp=pp, accumulation_steps=m, virtual_stages=v)
+
+    def exposed_s(overlap: float) -> float:
+        asked = case(layouts, network, replace(BYTES, overlaps_dp=1),
+                     parameters=replace(EXACT, dp_overlap=overlap))  # fmt: skip
+        return float(step_times(asked).data_parallel_s)
+
+    layer = layer_times(case(layouts, network, BYTES))
+    hides_s = share * 24 / pp * float(layer.backward_s + layer.recompute_s) / v  # of a chunk
+    link_s = -np.inf
+    for left in reversed(range(v)):  # chunks that end later; the last backward ends at 0
+        ends_s = -hides_s * (1 + left * min(pp, m))
+        link_s = max(link_s, ends_s) + exposed_s(0.0) / v
+    assert exposed_s(share) == pytest.approx(max(link_s, 0.0), abs=1e-12)
 
 
 def test_low_precision_gains_more_from_wide_products() -> None:

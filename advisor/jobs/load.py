@@ -92,7 +92,8 @@ def read_job(path: Path) -> Job:
             hint="write it again with this version, or use the advisor that wrote it",
         )
     try:
-        job = from_record(Job, _today(record.get("job")), where="job", is_strict=True)
+        known = _grouped(_today(record.get("job")))
+        job = from_record(Job, known, where="job", is_strict=True)
         _check(job)
     except ValueError as error:
         raise RunError(
@@ -121,6 +122,41 @@ def _today(job: Any) -> Any:
 
 
 _WITHOUT_DRIVER_S: Final = 11e-6
+# Operators from which on equal ones become one: what a recording writes is grouped already.
+_MANY_OPERATORS: Final = 1000
+# What all calls of an operator sum up to.
+_SUMMED: Final = ("count", "flop", "bytes", "fixed_bytes", "listed")
+
+
+def _grouped(job: Any) -> Any:
+    """Return a job with many operators as one that has each of the equal ones once.
+
+    An operator stands for all its calls of the same sizes: of n equal ones, for n times as many.
+    """
+    work = job.get("work") if isinstance(job, dict) else None
+    rows = work.get("operators") if isinstance(work, dict) else None
+    if not isinstance(work, dict) or not isinstance(rows, list) or len(rows) < _MANY_OPERATORS:
+        return job
+    found: dict[tuple[Any, ...], tuple[Any, int]] = {}
+    for place, row in enumerate(rows):
+        # What is no table of plain values is left for the reader to refuse.
+        is_plain = isinstance(row, dict) and not any(
+            isinstance(v, list | dict) for v in row.values()
+        )
+        key = tuple(row.items()) if is_plain else (place,)
+        found[key] = row, found.get(key, (row, 0))[1] + 1
+    merged = [row if number == 1 else _times(row, number) for row, number in found.values()]
+    return job | {"work": work | {"operators": merged}}
+
+
+def _times(row: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return an operator with so many times its calls; what is no number stays to be refused."""
+    plain = {name: row.get(name) for name in _SUMMED}
+    return row | {
+        name: number * value
+        for name, value in plain.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def _check(job: Job) -> None:
@@ -162,7 +198,8 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     noted = read_actuals(root, path.name)
 
     elsewhere = recorded_elsewhere(path, recording.command, job)
-    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
+    unread = (*job.unread, *unread_lines(root))
+    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread)
 
 
 def job_from_spec(

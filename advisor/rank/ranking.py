@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -77,12 +77,7 @@ def recommend(
                   for one in rows)
             for rows in (front, nearest)
         )  # fmt: skip
-    at_hand = here if here is not None and keeps(here, request) else None
-    renting = Renting.of(request)
-    chosen = picks(
-        front, at_hand, renting=renting, deadline_h=request.deadline_h,
-        confidence=request.confidence,
-    )  # fmt: skip
+    chosen = picked(front, here, request)
     rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
     error = None if rented is None else known_error(job, rented, predictor.catalogue)
     unknown = unmeasured_words(job, rented) if rented is not None and error is None else ""
@@ -100,7 +95,7 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
-        judged_by=renting.to_record(),
+        judged_by=Renting.of(request).to_record(),
         unoffered=unoffered(request, predictor.catalogue) if not len(ranked.offers) else {},
         shared_reasons=shared_reasons(front),
         changes=(
@@ -112,13 +107,33 @@ def recommend(
         probes=ranked.probes(),
         notes=ranked.notes(front, nearest),
     )
+    return told(found, request, unmeasured=unknown)
+
+
+def picked(
+    front: Sequence[Candidate], here: Candidate | None, request: Request
+) -> dict[str, int | Literal["here"]]:
+    """Return what to choose of a front and this machine, where that keeps the constraints."""
+    at_hand = here if here is not None and keeps(here, request) else None
+    return picks(
+        front, at_hand, renting=Renting.of(request), deadline_h=request.deadline_h,
+        confidence=request.confidence,
+    )  # fmt: skip
+
+
+def told(found: Recommendation, request: Request, *, unmeasured: str) -> Recommendation:
+    """Return the answer with its claims and sentences, made from its rows and picks alone.
+
+    ``unmeasured``: what no test has measured, as a sentence, where no error is known.
+    """
+    here = found.here
     claims = claims_of(
         found.to_record(),
         certainty=request.confidence or CONFIDENCE,
         worth=LEAST_SPEED_UP,
         trouble_h=request.effort_h,
-        here=None if at_hand is None else at_hand.to_record(),
-        unmeasured=unknown,
+        here=None if here is None or not keeps(here, request) else here.to_record(),
+        unmeasured=unmeasured,
     )
     return replace(found, claims=claims, summary=tuple(one.text for one in claims))
 

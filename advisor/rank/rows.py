@@ -35,7 +35,7 @@ from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners import spot as planner_spot
 from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
-from advisor.quantities import percent_text
+from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
@@ -552,13 +552,14 @@ def _placed(one: Candidate, request: Constraints, fastest: int, cheapest: int) -
     reasons = [" and ".join(place)] if place else []
     risks = []
     if request.budget_usd is not None and one.cost_usd.high > request.budget_usd:
-        risks.append(f"may cost up to {one.cost_usd.high:,.2f} USD")
+        risks.append(f"may cost up to {usd_text(one.cost_usd.high)}")
     late = one.late_probability
     if late is None and request.deadline_h is not None:
         late = one.training_time_h.above(request.deadline_h)
     if late is not None and one.training_time_h.high > (request.deadline_h or math.inf):
         risks.append(
-            f"may take up to {one.training_time_h.high:,.1f} h, late in {percent_text(late)}"
+            f"may take up to {hours_text(one.training_time_h.high)}; late with a probability of "
+            f"{percent_text(late)}"
         )
     return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)
 
@@ -571,25 +572,25 @@ def _notes(
         covered = len(np.unique(columns.type_index[columns.is_learned]))
         notes.append(
             f"the learned model covers {covered:,} instance types ({predictor.learned.folder}); "
-            "the others are estimated by physics alone"
+            "the others use the analytic estimate alone"
         )
     if hidden:
-        notes.append(f"{hidden} more candidates on the front are not shown (--top)")
+        notes.append(f"{hidden} more candidates on the front are not shown (raise --top)")
     does_not_fit = columns.status == STATUSES.index("does_not_fit_in_memory")
     if is_empty and does_not_fit.any() and not (columns.status == 0).any():
-        notes.append("the job does not fit into the memory of anything that was looked at")
+        notes.append("the job does not fit in memory on any machine that was considered")
     return tuple(notes)
 
 
 def _unpriced(job: Job, side: SideCosts, offers: Integers) -> tuple[str, ...]:
-    """Say in one line what the times and costs do not hold, and how to add it."""
+    """Say what the times and costs do not include, and how to add it, a sentence each."""
     lacks = []
     if job.transfers.data_bytes is None:
-        lacks.append("bringing in the data (--data 120GB)")
+        lacks.append("Data download is not included. Pass --data SIZE to add it.")
     if job.program is None and not job.epochs * job.epoch_end_steps:
-        lacks.append("validation (no end of an epoch was seen; --validation 5%)")
+        lacks.append("Validation is not included. Pass --validation SHARE to add it.")
     if np.isnan(side.storage_usd_per_h[offers]).any():
-        lacks.append("storage at providers without a price of it")
+        lacks.append("Storage is not included where the provider's price is unknown.")
     if np.isnan(side.egress_usd[offers]).any():
-        lacks.append("results out of providers without a price of it")
-    return ("not in time and cost: " + "; ".join(lacks),) if lacks else ()
+        lacks.append("Downloading results is not included where the provider's price is unknown.")
+    return tuple(lacks)
