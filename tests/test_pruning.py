@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
 from advisor.ask import Constraints
-from advisor.catalogue import Catalogue, GpuFilter, OfferFilter
+from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, parse_gpus
 from advisor.estimate.best import best_columns, first_look, improvable, is_no_faster, least_step_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.prune import AskedRows, promising_columns
 from advisor.rank.ranking import recommend
@@ -206,3 +208,25 @@ def test_nearest_misses_are_found_where_bounds_rule_everything_out(
     # Bounds choose which few are searched: the nearest of these may be a little farther off.
     assert pruned
     assert whole[0] <= pruned[0] <= 1.25 * whole[0]
+
+
+def test_the_same_job_under_another_budget_searches_no_layout_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predictor = Predictor(learned=None)
+    job = job_of("small", 256)
+    asked: list[tuple[object, ...]] = []
+    search = LayoutProblem.search
+
+    def counted(problem: LayoutProblem, devices: int, *rest: Any) -> Any:
+        asked.append((id(problem), devices))
+        return search(problem, devices, *rest)
+
+    monkeypatch.setattr(LayoutProblem, "search", counted)
+    some = Constraints(gpus=parse_gpus("A100,L4"), max_nodes=4)
+    free = recommend(job, some, predictor=predictor)
+    first = len(asked)
+    again = recommend(job, replace(some, budget_usd=1e6), predictor=predictor)
+    assert first > 0
+    assert len(asked) == first
+    assert [one.training_time_h for one in again.front] == [o.training_time_h for o in free.front]
