@@ -55,7 +55,8 @@ $(VENV)/.linting: $(VENV)/.testing
 $(VENV)-exports/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-exports
 	$(PYTHON) .ci/requirements.py exports > $(VENV)-exports/requirements.txt
-	$(VENV)-exports/bin/python -m pip install --quiet --requirement $(VENV)-exports/requirements.txt
+	$(VENV)-exports/bin/python -m pip install --quiet $(TORCH)
+	DS_BUILD_OPS=0 $(VENV)-exports/bin/python -m pip install --quiet --requirement $(VENV)-exports/requirements.txt
 	touch $@
 
 demo: $(VENV)/.installed
@@ -73,7 +74,8 @@ test-browser: $(VENV)/.testing
 	.ci/chromium
 	$(PYTEST) -m browser
 
-# What SkyPilot, dstack, Kubernetes, Kubeflow and the clouds' clients say of our exports.
+# What SkyPilot, dstack, Kubernetes, Kubeflow and the clouds' clients say of our exports, and whether
+# their commands start: launchers' own parsers, scripts' stubs. It prints "exports run: 12 of 12".
 test-exports: $(VENV)/.testing $(VENV)-exports/.installed
 	.ci/slurm $(VENV)-exports/slurm
 	EXPORT_TOOLS=$(CURDIR)/$(VENV)-exports/bin/python $(PYTEST) -m exports
@@ -199,6 +201,11 @@ INPUTS ?= 500000
 fuzz: $(VENV)/.testing
 	$(RUN)/python -m advisor.lab.speed.fuzz --inputs $(INPUTS) --corpus build/fuzz
 
+# Some files of tests three times, in random order beside load: of another day, others.
+FLAKES ?= 12
+flakes: $(VENV)/.testing
+	$(RUN)/python -m advisor.lab.speed.flakes --files $(FLAKES)
+
 models: $(VENV)/.installed
 	$(RUN)/advisor train check
 
@@ -222,6 +229,7 @@ models: $(VENV)/.installed
 ## accuracy-quick: the same without the protocols of minutes
 ## mutants: small faults, and which of them no test notices: make mutants [MUTANTS=200]
 ## fuzz: hostile input for every reader: make fuzz [INPUTS=500000]
+## flakes: some files of tests three times beside load; what was not the same: make flakes [FLAKES=12]
 ## figures: write the documentation's tables from the stored figures
 ## models: fit the shipped models again and say which come out different
 ## lock: take the newest versions of everything into .ci/lock.txt
@@ -232,4 +240,4 @@ models: $(VENV)/.installed
 help:
 	@sed -n 's/^## \([a-z, -]*\): /  \1\t/p' $(MAKEFILE_LIST) | expand -t 32
 
-.PHONY: lock sbom audit help size docs docs-serve release accuracy accuracy-quick figures mutants fuzz models
+.PHONY: lock sbom audit help size docs docs-serve release accuracy accuracy-quick figures mutants flakes fuzz models

@@ -25,7 +25,7 @@ from advisor.estimate import (
     job_of,
     machine_at_hand,
 )
-from advisor.jobs import Job, load_job, program_so_far
+from advisor.jobs import Job, check_length, load_job, program_so_far
 from advisor.quantities import QUANTILES, parse_rate
 from advisor.rank import recommend as rank
 
@@ -271,7 +271,10 @@ def ranked(
 
     ``recording`` is what was seen of it, ``with_changes`` asks what would change the answer;
     ``in_full`` is that of ``ranking.recommend``.
+
+    Raises UsageError if nobody said how long the job is.
     """
+    check_length(job)
     constraints = replace(question.constraints, space=layout_space(question.layout))
     here = machine_at_hand(
         predictor, job, price_usd_per_h=constraints.here_usd_per_h, coverage=constraints.coverage,

@@ -88,6 +88,25 @@ def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
     write_bytes(path, text.encode(), mode=mode)
 
 
+def written_once(path: Path, content: bytes, *, mode: int | None = None) -> bytes:
+    """Write a file where there is none yet; return what is there, whoever wrote it first.
+
+    Raises OSError if it can be neither read nor written.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_bytes()
+    draft = _draft_name(path, _PARTIAL)
+    write_bytes(draft, content, mode=mode)
+    try:
+        os.link(draft, path)
+        draft.unlink()
+    except FileExistsError:
+        draft.unlink()
+    except OSError:  # a file system without links: the last of two that come at once
+        os.replace(draft, path)
+    return path.read_bytes()
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Add a line to a journal in one write, on disk on return.
 

@@ -56,6 +56,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many targets of ``advisor export`` were run (``test_export_runs.py``)."""
+    passed = terminalreporter.stats.get("passed", [])
+    ran = {value for one in passed for name, value in one.user_properties if name == "export_run"}
+    if ran:
+        from advisor.export import TARGETS
+
+        terminalreporter.write_line(f"exports run: {len(ran)} of {len(TARGETS)}")
+
+
 @functools.cache
 def _looks_outside(module: ModuleType) -> bool:
     names = vars(module).values()

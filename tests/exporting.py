@@ -1,10 +1,14 @@
 """What the tests of exports share: an answer, its rows elsewhere, recordings with any command."""
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
+from collecting import ROOT
 
 from advisor.collectors.format.recording import Host, Recording
 
@@ -60,3 +64,28 @@ def started_with(program: str, text: str) -> list[str]:
     listed = f"{program}() {{ printf '%s\\0' \"$@\"; }}\n{text}"
     done = subprocess.run(["bash", "-c", listed], capture_output=True, check=True, env={})
     return done.stdout.decode().split("\0")[:-1]
+
+
+def ask(target: str, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """What a target's tool read in files, each with the answer that it is an export of."""
+    python = Path(os.environ.get("EXPORT_TOOLS", f"{ROOT}/.venv-exports/bin/python"))
+    if not python.exists() and "EXPORT_TOOLS" not in os.environ:
+        pytest.skip("the tools are not installed: make test-exports")
+    lines = [
+        json.dumps({"target": target, "text": text, "machines": _machines(record)})
+        for text, record in asked
+    ]
+    done = subprocess.run(
+        [python, Path(__file__).parent / "export_tools" / "check.py"], input="\n".join(lines),
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    said = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS ")]
+    assert len(said) == 1, done.stderr[-3000:]
+    answers: list[Any] = json.loads(said[0].removeprefix("ANSWERS "))
+    return answers
+
+
+def _machines(record: dict[str, Any]) -> list[Any]:
+    rows = record.get("front", [])
+    beside = [other for row in rows for other in row["alternatives"]]
+    return [part for one in (*rows, *beside) for part in one["configuration"]]

@@ -57,7 +57,7 @@ raise SystemExit(1)
         assert secret.encode() not in stored
         assert secret not in run.name
     assert "--epochs 3" in listed
-    assert "postgres://u:" in listed
+    assert "--db hidden:" in listed
 
 
 @linux
@@ -94,7 +94,8 @@ def test_a_command_of_any_length_is_recorded(tmp_path: Path) -> None:
     done = advisor(tmp_path, "profile", "-q", "count.py", *many)
     assert (done.returncode, done.stdout, done.stderr) == (0, "30001\n", "")
     seen = record_command(tmp_path, [sys.executable, str(script), *many])  # without exec
-    assert seen.command[2:] == tuple(many)
+    assert seen.command[:2] == (sys.executable, str(script))
+    assert len(set(seen.command[2:])) == len(many)  # a hash each
 
 
 @linux
@@ -190,7 +191,7 @@ def test_names_with_escape_sequences_never_reach_a_terminal(tmp_path: Path) -> N
     assert len(listed.splitlines()) == 2
     assert "python new\\" in listed  # cut where the line ends
     assert r"warning: first\nsecond \x1b[31m \x9b1m" in outputs[2].stdout
-    assert read_recording(run).command[1:] == (odd, "12", "\x1b]0;title\x07")
+    assert read_recording(run).command[1] == odd
 
 
 def test_the_names_of_runs_are_free_of_secrets(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from advisor.lab.fit.described import (
     WAYS,
     fitted_correlations,
     fitted_spreads,
+    known_steps,
     left_out_fits,
     read_steps,
     residuals_of,
@@ -74,6 +75,20 @@ def _constants() -> Fitted:
 def _padded(model: StepModel, fitted: Fitted) -> Fitted:
     size = 2 * sum(model._sizes)
     return replace(fitted, parameters=np.r_[fitted.parameters, np.zeros(size)])
+
+
+def test_what_a_moved_constant_leaves_alone_is_kept_and_nothing_else() -> None:
+    """Kinds, phases, recorded scripts: bit for bit what the whole equation gives anew."""
+    model = StepModel(columns(known_steps(data.measurements())[::12]))
+    base = model._mean + 0.1 * np.random.default_rng(0).standard_normal(model._mean.size)
+    near, moves = model._pieces(base), 0
+    for i in range(base.size):
+        moved = base.copy()
+        moved[i] += 0.01
+        whole = model._log_s(moved)
+        assert np.array_equal(model._log_s(moved, near), whole), i
+        moves += not np.array_equal(whole, near["log_s"][1])
+    assert moves > len(PRIORS)  # of constants and deviations: they are in these rows
 
 
 def test_what_is_fitted_is_what_the_planner_evaluates(rows: DescribedRows, tmp_path: Path) -> None:

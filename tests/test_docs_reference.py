@@ -18,6 +18,7 @@ FOREIGN = {
     "--device": "what scripts are told of devices",
     "--cpu": "what scripts are told of devices",
     "--max-batches": "a script's own option",
+    "--batch-size": "a script's own option",
     "--password": "an example of a secret",
     "--api-key": "an example of a secret",
     "--token-length": "no secret: an example",

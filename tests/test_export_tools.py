@@ -1,16 +1,13 @@
 """What the tools that exports are for say of them: parsers, models, schemas."""
 
 import json
-import os
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from collecting import ROOT
-from exporting import recording_of, row_on
+from exporting import ask, recording_of, row_on
 
 from advisor.ask import Constraints
 from advisor.estimate.predictor import Predictor
@@ -28,31 +25,6 @@ pytestmark = pytest.mark.exports
 MakeJob = Callable[..., Job]
 CASES = [(count, pricing) for count in (1, 3) for pricing in ("on-demand", "spot")]
 HOSTILE = ["python3", "train it.py", "--name", "a: b # c", "{x: 'y'}", "$(id)", "`id`", "%s\n- z"]
-
-
-def ask(target: str, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
-    """What a target's tool read in files, each with the answer that it is an export of."""
-    python = Path(os.environ.get("EXPORT_TOOLS", f"{ROOT}/.venv-exports/bin/python"))
-    if not python.exists() and "EXPORT_TOOLS" not in os.environ:
-        pytest.skip("the tools are not installed: make test-exports")
-    lines = [
-        json.dumps({"target": target, "text": text, "machines": _machines(record)})
-        for text, record in asked
-    ]
-    done = subprocess.run(
-        [python, Path(__file__).parent / "export_tools" / "check.py"], input="\n".join(lines),
-        capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
-    said = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS ")]
-    assert len(said) == 1, done.stderr[-3000:]
-    answers: list[Any] = json.loads(said[0].removeprefix("ANSWERS "))
-    return answers
-
-
-def _machines(record: dict[str, Any]) -> list[Any]:
-    rows = record.get("front", [])
-    beside = [other for row in rows for other in row["alternatives"]]
-    return [part for one in (*rows, *beside) for part in one["configuration"]]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 LINKED = ["lab", "collectors", "planners", "datasets", "trained_models"]
 # What a user sees at once must not wait for these (seconds each).
 HEAVY = ["torch", "xgboost", "sklearn", "scipy", "pandas", "joblib", "numpy", "rich", "matplotlib",
-         "plotext", "plotly", "starlette", "uvicorn"]  # fmt: skip
+         "plotext", "starlette", "uvicorn"]  # fmt: skip
 
 
 def _python(code: str, *, cwd: Path, python: str = sys.executable, path: str = "") -> str:

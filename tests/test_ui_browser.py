@@ -67,7 +67,7 @@ def seen(chromium: Any, address: str) -> Iterator[Seen]:
 
 def answered(page: Any) -> dict[str, Any]:
     """Wait for the answer to what the controls say; return its record."""
-    page.wait_for_selector("html[data-answered=true]", state="attached", timeout=LONGEST_MS)
+    page.wait_for_selector("html[data-settled=true]", state="attached", timeout=LONGEST_MS)
     record: dict[str, Any] = page.evaluate("window.advisorReport.data.answer")
     return record
 
@@ -156,6 +156,7 @@ def test_candidates_stand_side_by_side(seen: Seen) -> None:
     page = seen.page
     answered(page)
     words = page.evaluate("window.advisorReport.data.words.candidates")
+    page.click("[data-fold=compare] > summary")
     for box in page.locator("#compare .choices input").all():
         box.set_checked(box.get_attribute("value") in ("now:1", "now:2"))
     assert page.locator(".compared thead th").count() == 2
@@ -281,3 +282,45 @@ def test_a_wrong_token_and_a_foreign_page_get_nothing(chromium: Any, address: st
             place,
         )
         assert found == "refused"
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_the_export_is_on_the_first_screen_and_the_rest_on_three(
+    chromium: Any, address: str, width: int, height: int
+) -> None:
+    with opened(chromium, address, width=width) as one:
+        answered(one.page)
+        assert one.page.locator("#export").bounding_box()["y"] < height - 40
+        assert one.page.evaluate("document.documentElement.scrollHeight") <= 3 * height
+        assert one.errors == []
+
+
+def test_the_answer_is_read_while_more_is_worked_out(seen: Seen) -> None:
+    """What is opened and how far it was scrolled stay as they are; the answer is not dimmed."""
+    page = seen.page
+    answered(page)
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if route.request.post_data_json["whole"]:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/answer", hold)
+    page.fill("#ask-max_nodes", "3")
+    page.wait_for_selector("html[data-answered=true]", state="attached", timeout=LONGEST_MS)
+    while not held:
+        page.wait_for_timeout(20)
+    assert page.get_attribute("#report", "aria-busy") == "false"
+    assert "being priced" in page.inner_text("#changes")
+    page.click("[data-fold=reasons] > summary")
+    page.evaluate("window.scrollTo(0, 300)")
+    marked = page.evaluate("document.querySelector('#front').dataset.mark = 'the same'")
+    held[0].continue_()
+    answered(page)
+    assert "being priced" not in page.inner_text("#changes")
+    assert page.locator("[data-fold=reasons]").get_attribute("open") is not None
+    assert page.evaluate("window.scrollY") == 300
+    assert page.get_attribute("#front", "data-mark") == marked
+    page.unroute("**/api/answer")

@@ -219,6 +219,8 @@ def test_openapi_describes_what_is_answered(team: Opened) -> None:
     ("headers", "status"),
     [
         ({"host": "advisor.example.org", "origin": PROXY}, 200),  # the proxy keeps the Host
+        ({"host": "advisor.example.org:443", "origin": PROXY}, 200),
+        ({"host": "advisor.example.org:443@evil.example.org"}, 400),
         ({"origin": PROXY}, 200),  # the proxy names this server
         ({}, 200),  # a program
         ({"origin": "https://evil.example.org"}, 403),

@@ -211,7 +211,7 @@ def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterato
         evidence="measured",
         rests_on=f"{len(recording.readings)} readings: peak {usage.peak_bytes / GIB:.2g} GiB, "
         f"mean {float(np.mean(usage.cores)):.2g} cores; the replay of that run under this quota "
-        f"takes at most 1% longer; {_least_reserved(compared([usage]), recording)} "
+        f"takes at most 1 % longer; {_least_reserved(compared([usage]), recording)} "
         "(advisor simulate limits)",
         condition="Pays where requests are billed, or where the rest of the machine is used by "
         "others; a machine rented whole costs the same.",

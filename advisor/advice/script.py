@@ -110,7 +110,7 @@ class SourceScript:
         name = self.path.name
         lines = difflib.unified_diff(
             self.source.splitlines(keepends=True), changed.splitlines(keepends=True),
-            f"a/{name}", f"b/{name}", n=2,
+            f"a/{name}", f"b/{name}", n=0,  # no line that does not change: a key may stand in it
         )  # fmt: skip
         return "".join(lines)
 

@@ -143,7 +143,8 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
         time_factor=1.0 - usual,
         cost_factor=1.0 - usual,
         evidence="table",
-        rests_on="ResNet-50 in 16 bits on a V100: 22% faster, other networks 8 to 35% (PyTorch's "
+        rests_on="ResNet-50 in 16 bits on a V100: 22 % faster, other networks 8 to 35 % "
+        "(PyTorch's "
         f"tutorial on memory formats); {percent_text(share)} of the job computes",
         condition="Convolutional networks in 16 bits.",
         how=How(

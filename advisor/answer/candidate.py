@@ -71,6 +71,7 @@ class Answer(Recorded):
         "is_learned": "learned",
         "is_network_assumed": "network_assumed",
     }
+    written: ClassVar[tuple[str, ...]] = ("usd_per_million",)
 
     # job, name: the job's name, and what the way is called among others on the same machines
     job: str = ""
@@ -124,6 +125,10 @@ class Answer(Recorded):
     is_learned: bool = False  # a model that was learned from runs has corrected its step
     # nobody states the network between the machines; a low value is assumed
     is_network_assumed: bool = False
+    # effort_h, request_h: a person's work to rent and set up the machines, and the wait for what a
+    # new account has to ask its provider for; both 0 where nothing is rented or ranked [h]
+    effort_h: float = 0.0
+    request_h: float = 0.0
     # machines that the model cannot tell apart from these, nearest first
     alternatives: tuple[Alternative, ...] = ()
     # the numbers that the estimate rests on, and where each is from, where asked for
@@ -137,6 +142,20 @@ class Answer(Recorded):
     def machines(self) -> dict[str, int]:
         """How many machines it uses, by what they are called."""
         return {offer.instance_type: count for offer, count in self.configuration.parts}
+
+    @property
+    def usd_per_million(self) -> Mapping[str, float] | None:
+        """What a million samples cost, and a million tokens of text; None without a price.
+
+        Of steps alone: booting, saving and what else a whole job takes is not in it.
+        """
+        price = self.configuration.price_usd_per_h
+        if not price > 0:
+            return None
+        per_s = {"samples": self.throughput_samples_per_s.value}
+        if self.units is not None and self.units.tokens_per_s is not None:
+            per_s["tokens"] = self.units.tokens_per_s
+        return {name: 1e6 / rate / 3600.0 * price for name, rate in per_s.items()}
 
     def __repr__(self) -> str:
         """Say in one line what is run on, for how long and how much."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from advisor.answer.json_records import Recorded
-from advisor.quantities import QUANTILES, REACH_90
+from advisor.quantities import QUANTILES, REACH_90, percent_text
 
 __all__ = ["QUANTILES", "REACH_90", "Estimate"]
 
@@ -35,9 +35,10 @@ class Estimate(Recorded):
         Examples
         --------
         >>> Estimate(value=10.0, low=8.0, high=15.0)
-        <Estimate 10 (8-15, 90%)>
+        <Estimate 10 (8-15, 90 %)>
         """
-        return f"<Estimate {self.value:.4g} ({self.low:.4g}-{self.high:.4g}, {self.coverage:.0%})>"
+        share = percent_text(self.coverage)
+        return f"<Estimate {self.value:.4g} ({self.low:.4g}-{self.high:.4g}, {share})>"
 
     @classmethod
     def lognormal(cls, value: float, log_sd: float, coverage: float = 0.9) -> Estimate:

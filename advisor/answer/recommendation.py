@@ -102,6 +102,10 @@ class Recommendation(Recorded):
     rejected: Mapping[str, int]  # candidates by the first reason that ruled them out
     # what to choose, by the name of what is wanted (``rank.front``): a rank of the front
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
+    # what picks count of a person's time, in hours (``rank.renting``)
+    judged_by: Mapping[str, float] = field(default_factory=dict)
+    # accelerators that were asked for and no provider has: the nearest that one has, by name
+    unoffered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # claims, summary: the choice as data that can be checked, and in words, most important first
     claims: tuple[Claim, ...] = ()
     summary: tuple[str, ...] = ()

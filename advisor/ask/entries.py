@@ -267,6 +267,9 @@ _JOB: Final = _entries("job", {
              "(default: as much as the loader read)."),
     "data_rate": ("data_bytes_per_s", RATE, "Maximum rate at which one machine can read "
                   "the data from its source: 100MB/s."),
+    "download": ("download_bytes", BYTES, "Weights to download to every machine before training: "
+                 "16GB (default: 2 bytes a parameter where only adapters or some layers are "
+                 "trained, 0 otherwise)."),
     "checkpoint_rate": ("checkpoint_bytes_per_s", RATE, "Rate at which one machine writes a "
                         "checkpoint: 5GB/s to local disks (default: a volume with throughput for "
                         "a save a minute, 125 to 1,000 MiB/s)."),
@@ -308,6 +311,9 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "gain": ("least_gain_fraction", SHARE, "Show a row only if it is faster or cheaper "
              "than the others by this much; 0% shows every row that nothing beats (default: "
              "10%)."),
+    "effort": ("effort_h", WAIT, "Work it takes you to rent one machine and set it up "
+               "(default: 30m). Each further machine counts six times as much; 0 counts no work "
+               "and no quotas of new accounts."),
     "here_price": ("here_usd_per_h", POWER_PRICE, "What an hour of this machine costs you, "
                    "in USD: 0.05, or its power and the price of a kWh: 200W@0.30 (default: 0)."),
     "top": ("top", whole(), "Maximum number of candidates to show (default: 10).",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Recompute = Literal["none", "selective", "full"]
 Objective = Literal["time", "cost"]
 _MOST_NODES: Final = 4096
+# To rent a machine, install what the script needs, bring the script there, look that it runs and
+# fetch the results; a guess that ``--effort`` replaces. [h]
+EFFORT_H: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class JobSpec:
     result_bytes: float | None = None
     # what the ends of epochs take, as a share of the training steps
     validation_fraction: float | None = None
+    # weights that training starts from, downloaded to every machine [bytes]
+    download_bytes: float | None = None
     # from the request of a rented machine to the start of the program [h]
     boot_h: float | None = None
 
@@ -173,6 +178,8 @@ class Constraints:
     # by which two candidates shown differ at least, one faster and the other cheaper; 0 shows the
     # whole front
     least_gain_fraction: float = 0.1
+    # a person's work to rent one machine and set it up; 0 counts none, of quotas neither [h]
+    effort_h: float = EFFORT_H
     here_usd_per_h: float = 0.0  # what this machine costs while the job runs on it
     top: int = 10
     with_probes: bool = False  # also say which short real runs would help most to choose

@@ -1,3 +1,7 @@
+from .accounts import REQUEST_H as REQUEST_H
+from .accounts import AccountLimit as AccountLimit
+from .accounts import account_limits as account_limits
+from .accounts import rented_at_once as rented_at_once
 from .catalogue import OFFER_FIELDS as OFFER_FIELDS
 from .catalogue import OLD_DAYS as OLD_DAYS
 from .catalogue import Catalogue as Catalogue

@@ -243,8 +243,10 @@ def export(
     elif output is None:
         typer.echo(next(iter(made.files.values())), nl=False)
     if output is not None:
-        for path in write(made, output):
+        paths = write(made, output)
+        for path in paths.values():
             typer.echo(f"wrote {path}", err=True)
+        made = made.placed(paths)
     if not as_json:
         for note in made.notes:
             typer.echo(f"note: {note}", err=True)
@@ -259,7 +261,7 @@ def _exported(
     from advisor.ask import layout_space
     from advisor.catalogue import Catalogue
     from advisor.estimate import SPACE, Predictor
-    from advisor.export import export_to
+    from advisor.export import NotExportableError, export_to, target_of
 
     record = None if answer is None else _stored(answer, row)
     predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
@@ -272,11 +274,24 @@ def _exported(
         )  # fmt: skip
     recording = api.recording_of(question.job)
     job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
-    ranked = api.ranked(job, question, predictor=predictor, recording=recording)
-    return export_to(
-        ranked, to, rank=row, job=job, recording=recording, values=given, predictor=predictor,
-        space=space,
-    )  # fmt: skip
+
+    def exported(asked: Question) -> Exported:
+        ranked = api.ranked(job, asked, predictor=predictor, recording=recording)
+        return export_to(
+            ranked, to, rank=row, job=job, recording=recording, values=given,
+            predictor=predictor, space=space,
+        )  # fmt: skip
+
+    own = target_of(to).providers
+    try:
+        return exported(question)
+    except NotExportableError as refused:
+        if row is not None or question.constraints.providers or own is None:
+            raise
+        wanted = replace(question.constraints, providers=tuple(sorted(own)))
+        made = exported(replace(question, constraints=wanted))
+        note = f"{refused}: this is the best row of its own clouds ({refused.hint})"
+        return replace(made, notes=(note, *made.notes))
 
 
 def _stored(path: Path, row: int | None) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     elif not found:
-        typer.echo(f"no real run was noted yet; {_NOTE_ONE}", err=True)
+        typer.echo(f"no actual run has been recorded yet; {_NOTE_ONE}", err=True)
     else:
         typer.echo("\n".join([*_table(found), *_verdict(summary)]))
     if plot is not None:
@@ -115,7 +115,7 @@ def _table(found: Sequence[Comparison]) -> list[str]:
 def _verdict(summary: Drift) -> list[str]:
     inside = summary.looked_at - summary.outside
     lines = [
-        f"the last {summary.looked_at}: {inside} inside their interval, "
+        f"of the last {summary.looked_at} runs, {inside} ended inside their interval; "
         f"median error {percent_text(summary.median_error, signed=True)}"
     ]
     return lines + warning(summary)

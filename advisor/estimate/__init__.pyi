@@ -41,6 +41,8 @@ from .knowledge.step_facts import facts_of as facts_of
 from .launch.commands import commands as commands
 from .launch.frameworks import NAMES as NAMES
 from .launch.launcher import torchrun as torchrun
+from .launch.launcher import variables_of as variables_of
+from .launch.launcher import with_variables as with_variables
 from .launch.megatron import command_line as command_line
 from .launch.recorded_script import DEEPSPEED_LINES as DEEPSPEED_LINES
 from .launch.recorded_script import script_words as script_words

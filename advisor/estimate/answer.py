@@ -32,11 +32,12 @@ from advisor.words import units_words
 
 _TIMES: Final = (
     ("start_up", "start-up"),
-    ("data_in", "data in"),
-    ("epoch_ends", "ends of epochs (validation)"),
+    ("data_in", "data download"),
+    ("epoch_ends", "validation"),
 )  # fmt: skip
 _COSTS: Final = (
-    ("shortest_bill", "shortest bill"), ("storage", "storage"), ("results_out", "results out"),
+    ("shortest_bill", "minimum billing"), ("storage", "storage"),
+    ("results_out", "downloading results"),
 )  # fmt: skip
 # Shares of a step below this are not worth a word.
 _WORTH_SAYING: Final = 0.05
@@ -200,12 +201,12 @@ def interruption_words(band: float) -> str:
     """Say how many spot machines are taken away in a month.
 
     >>> interruption_words(0.0), interruption_words(4.0), interruption_words(math.nan)
-    ('below 5% interrupted a month', 'above 20% interrupted a month', 'interruptions unknown')
+    ('under 5 % interrupted per month', 'over 20 % interrupted per month', 'interruptions unknown')
     """
     if math.isnan(band):
         return "interruptions unknown"
-    name = BANDS[int(band)].replace("<", "below ").replace(">", "above ")
-    return f"{name} interrupted a month"
+    name = BANDS[int(band)].replace("<", "under ").replace(">", "over ").replace("%", " %")
+    return f"{name} interrupted per month"
 
 
 def waits(shares: Mapping[str, float]) -> str:
@@ -246,8 +247,8 @@ def _feeding(
     if job.feed.idle_s_per_sample > (computes_s or 0.0):
         each = seconds_text(job.feed.idle_s_per_sample)
         return (
-            f"input-bound: loading waits {each} a sample for storage, which no faster machine "
-            "shortens; use more loader workers",
+            f"input-bound: loading waits {each} per sample for storage; a faster machine does "
+            "not help, more loader workers do",
         )
     if computes_s is None:
         return ()
@@ -256,8 +257,8 @@ def _feeding(
     needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
     if job.feed.workers == 0:
         return (
-            f"{percent_text(shares['input'])} of the step loads data in the loop: use loader "
-            "workers",
+            f"{percent_text(shares['input'])} of the step loads data in the training loop; "
+            "use loader workers",
         )
     return (
         f"input-bound: {math.ceil(needed):,} vCPUs would feed it (a machine has {offer.vcpus}); "
@@ -270,16 +271,16 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     overhead = float(completion.overhead_fraction[row])
     interval = seconds_text(float(completion.checkpoint_interval_s[row]))
     every = f"a checkpoint every {interval}"
-    finish = f"median finish {1 + overhead:.2f} x the work"
+    finish = f"the median run takes {1 + overhead:.2f} times the uninterrupted time"
     way = completion.way_of(row)
     if way == "spot":
-        return (f"spot: {finish}, waiting for machines included, with {every}",)
+        return (f"spot: {finish}, including waits for machines, with {every}",)
     if way == "spot-with-fallback":
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
         return (
             f"spot with fallback: on spot machines {percent_text(spot / (spot + on_demand))} "
             "of the time, "
-            f"on demand while there are none; {finish}, with {every}",
+            f"on demand when no spot machine is available; {finish}, with {every}",
         )
     if way == "spot-by-deadline":
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
@@ -292,11 +293,11 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     if way == "elastic-spot":
         mean = count * float(completion.spot_h[row] / completion.rented_h[row])
         return (
-            f"elastic spot: starts with the machines there are and grows to {count} as they come, "
-            f"{mean:.1f} on average; {finish}, waiting included, with {every}",
+            f"elastic spot: starts with the machines available and grows to {count}, "
+            f"{mean:.1f} on average; {finish}, including waits, with {every}",
         )
     if completion.is_negligible[row]:
-        return (f"checkpoints and failures: below {percent_text(NEGLIGIBLE_FRACTION)}",)
+        return (f"checkpoints and failures add less than {percent_text(NEGLIGIBLE_FRACTION)}",)
     return (f"failures and a checkpoint every {interval} add {percent_text(overhead)}",)
 
 
@@ -311,8 +312,7 @@ def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     if not added >= NEGLIGIBLE_FRACTION:
         return ()
     return (
-        f"whole run: +{percent_text(added)} (evaluation, stalls, stops by hand; fitted on "
-        "published "
+        f"evaluation, stalls and manual stops add {percent_text(added)} (fitted on published "
         "training runs)",
     )
 
@@ -346,7 +346,7 @@ def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> t
         for name, share in costs.items()
         if share >= 0.01
     ]
-    return ("beside the steps: " + ", ".join(said),) if said else ()
+    return ("other than training steps: " + ", ".join(said),) if said else ()
 
 
 # ------------------------------------------------------------------------------------------

@@ -115,10 +115,14 @@ def assumed_network(network_share: float | None = None) -> str:
     """Return what is said of a row whose network nobody states.
 
     >>> assumed_network(0.25)[-39:]
-    '(25% of the step waits for the network)'
+    '(25 % of the step waits for the network)'
     """
     said = "network assumed: none is stated, so the low end of machines of this size is used"
     if network_share is None:
         return said
-    share = "less than 1%" if network_share < _WORTH_SAYING else percent_text(network_share)
+    share = (
+        f"less than {percent_text(0.01)}"
+        if network_share < _WORTH_SAYING
+        else percent_text(network_share)
+    )
     return f"{said} ({share} of the step waits for the network)"

@@ -14,6 +14,11 @@ from advisor.answer import SCHEMA_VERSION, Candidate, Configuration, Offer
 from advisor.errors import AdvisorError, UsageError
 
 HERE: Final = "here"
+# Room beside the estimate for pip, which may bring in torch with CUDA's libraries: about 3 GB, at
+# 5 MB/s. [s]
+_INSTALL_S: Final = 600
+# In which somebody rents the machines: as rows are ranked (docs/picks.md). [h]
+_TROUBLE_H: Final = 1 / 6
 
 
 class NothingToExportError(AdvisorError):
@@ -72,11 +77,8 @@ class Pick(Candidate):
 
     @property
     def longest_s(self) -> int:
-        """High end of the training time's interval, in whole seconds: where a time limit is set.
-
-        A job that the limit ends is lost, so that the limit is no part of the estimate.
-        """
-        return -int(-self.training_time_h.high * 3600 // 1)
+        """Time limit: the high end of the interval, and room to install packages, in seconds."""
+        return -int(-self.training_time_h.high * 3600 // 1) + _INSTALL_S
 
 
 def read_pick(record: Any, rank: int | None = None) -> Pick:
@@ -94,6 +96,16 @@ def read_pick(record: Any, rank: int | None = None) -> Pick:
             f"cannot read this as an answer: {type(error).__name__} {error}",
             hint="give a file that `advisor recommend --json` wrote",
         ) from error
+
+
+def ranks_to_try(record: Mapping[str, Any]) -> list[int | None]:
+    """Return the default pick, and the other rows by time and money as best values are picked."""
+    best = record["picks"].get("best_value")
+    rows = [row for row in record["front"] if row["rank"] != best]
+    rows.sort(
+        key=lambda row: (row["training_time_h"]["value"] + _TROUBLE_H) * row["cost_usd"]["value"]
+    )
+    return [None, *(row["rank"] for row in rows)]
 
 
 def _read(record: Mapping[str, Any], rank: int | None) -> Pick:

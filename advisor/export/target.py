@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
 
 from advisor.answer import Recorded
 from advisor.errors import AdvisorError, UsageError
@@ -24,6 +28,17 @@ class Exported(Recorded):
     run: str  # the command to type, in the folder of the files
     notes: tuple[str, ...] = ()  # what the format cannot say, and what is left to fill in
 
+    def placed(self, paths: Mapping[str, Path]) -> Exported:
+        """Return the export whose command names the files where they were written.
+
+        ``paths``: by the files' own names. What a path in a command ends with is no such name.
+        """
+        run = self.run
+        for name, path in paths.items():
+            own = re.compile(rf"(?<![\w.-])(?<![\w.-]/){re.escape(name)}(?![\w./-])")
+            run = own.sub(shlex.quote(str(path)).replace("\\", r"\\"), run)
+        return replace(self, run=run)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blank:
@@ -35,6 +50,12 @@ class Blank:
     example: str
     help: str
 
+
+# What every target takes: it holds of the job.
+OF_THE_JOB: Final[Mapping[str, Blank]] = {
+    "script": Blank(example="", help="your script with its arguments, as in a shell"),
+    "framework": Blank(example="", help="trainer, for a script of Hugging Face's Trainer"),
+}
 
 Write = Callable[[Pick, Launch, Mapping[str, str]], Exported]
 
@@ -49,6 +70,8 @@ class Target:
     blanks: Mapping[str, Blank] = field(default_factory=dict)
     providers: frozenset[str] | None = None  # of the catalogue; None: whoever owns the machines
     runs_here: bool = False  # the machine at hand will do
+    # it spreads a described job's model itself: nothing is added to the script
+    spreads: bool = False
 
     def check(self, pick: Pick) -> None:
         """Refuse machines that the target cannot rent."""
@@ -76,14 +99,13 @@ class Target:
 
         Raises UsageError if a name is none of the target's.
         """
+        known = {**self.blanks, **OF_THE_JOB}
         for name in given:
-            if name not in self.blanks:
-                known = ", ".join(self.blanks)
+            if name not in known:
                 raise UsageError(
-                    f"{self.name} has no value {name!r} to set",
-                    hint=f"one of: {known}" if known else "leave --set out",
+                    f"{self.name} has no value {name!r} to set", hint=f"one of: {', '.join(known)}"
                 )
-        return {name: given.get(name, one.example) for name, one in self.blanks.items()}
+        return {name: given.get(name, one.example) for name, one in known.items()}
 
     def unfilled(self, given: Mapping[str, str]) -> tuple[str, ...]:
         """Return a note for every blank that was left to its example."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from advisor.answer import Recommendation
 from advisor.collectors import atomic
 from advisor.collectors.format import Recording
-from advisor.errors import UsageError
+from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import SPACE, Predictor
-from advisor.export.launch import launch_of
-from advisor.export.pick import read_pick
-from advisor.export.target import Exported, Target
+from advisor.export.launch import LINES_FILE, NotRunnableError, launch_of
+from advisor.export.pick import ranks_to_try, read_pick
+from advisor.export.target import Exported, NotExportableError, Target
 from advisor.export.tools import (
     accelerate,
     deepspeed,
@@ -45,6 +46,10 @@ TARGETS: Final[Mapping[str, Target]] = {
         megatron.TARGET,
     )
 }  # fmt: skip
+
+_LINES: Final = (
+    f"put the lines of {LINES_FILE} into your script, after its model and optimizer are made"
+)
 
 
 def target_of(name: str) -> Target:
@@ -81,41 +86,73 @@ def export_to(
     to : str
         A target: ``"skypilot"``, ``"dstack"``, ...
     rank : int, optional
-        The row; the best value by default.
+        The row; by default the best value, or the best row that the target runs.
     job : Job, optional
         What was asked about: the layout's launch arguments need it.
     recording : Recording, optional
         Of the job: its script, arguments and folder. By default the run that the answer names,
         where it is on this machine.
     values : mapping of str to str, optional
-        What only the user knows, as ``--set``.
+        What only the user knows, as ``--set``; ``script`` and ``framework`` hold of the job.
     """
     target = target_of(to)
     record = answer.to_record() if isinstance(answer, Recommendation) else answer
-    pick = read_pick(record, rank)
-    target.check(pick)
     given = values or {}
     filled = target.filled(given)
-    launch = launch_of(pick, job, recording, predictor=predictor, space=space)
-    made = target.write(pick, launch, filled)
-    return Exported(
-        target=made.target,
-        files={**made.files, **{n: t for n, t in launch.by_hand.items() if n not in made.files}},
-        run=made.run,
-        notes=(*launch.notes, *target.unfilled(given), *made.notes),
-    )
+
+    def made_of(row: int | None) -> Exported:
+        pick = read_pick(record, row)
+        target.check(pick)
+        launch = launch_of(
+            pick, job, recording, predictor=predictor, space=space, script=filled["script"],
+            framework=filled["framework"],
+        )  # fmt: skip
+        made = target.write(pick, launch, filled)
+        is_added = not (target.spreads and launch.is_placeholder)
+        added = {k: v for k, v in launch.by_hand.items() if is_added and k not in made.files}
+        files = {**made.files, **added}
+        notes = launch.notes if any(launch.words[0] in text for text in files.values()) else ()
+        lines = (_LINES,) if LINES_FILE in files else ()
+        return replace(
+            made, files=files, notes=(*notes, *lines, *target.unfilled(given), *made.notes)
+        )
+
+    return made_of(rank) if rank is not None else _first_that_runs(record, made_of)
 
 
-def write(made: Exported, path: Path) -> tuple[Path, ...]:
-    """Write an export's first file to ``path`` and the others beside it; return all paths.
+def _first_that_runs(
+    record: Mapping[str, Any], made_of: Callable[[int | None], Exported]
+) -> Exported:
+    """Return the export of the best row that the target runs, and say so where it is another.
+
+    Raises what the default pick is refused with, if no row will do.
+    """
+    pick = read_pick(record)  # refuses what is no answer
+    refused: AdvisorError | None = None
+    for row in ranks_to_try(record):
+        try:
+            made = made_of(row)
+        except (NotExportableError, NotRunnableError) as error:
+            refused = refused or error
+            continue
+        if refused is None:
+            return made
+        note = f"row {pick.rank}, the best value, is not exported: {refused}; this is row {row}"
+        return replace(made, notes=(note, *made.notes))
+    raise refused or AssertionError("an answer has a default pick")
+
+
+def write(made: Exported, path: Path) -> dict[str, Path]:
+    """Write an export's first file to ``path`` and the others beside it; return paths by name.
 
     A folder takes all files under their own names.
     """
     names = list(made.files)
     is_folder = path.is_dir()
     folder = path if is_folder else path.parent
-    paths = [path / names[0] if is_folder else path, *(folder / name for name in names[1:])]
-    for place, name in zip(paths, names, strict=True):
+    places = [path / names[0] if is_folder else path, *(folder / name for name in names[1:])]
+    paths = dict(zip(names, places, strict=True))
+    for name, place in paths.items():
         place.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(place, made.files[name])
-    return tuple(paths)
+    return paths

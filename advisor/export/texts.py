@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from advisor.answer import Estimate
 from advisor.collectors.errors import shown
 from advisor.export.pick import Pick, Rented, rented
-from advisor.quantities import percent_text
+from advisor.quantities import digits, hours_text, percent_text, usd_text
+from advisor.words import cost_text, layout_words, time_text
 
 # What the catalogue says where a provider has one price for all its regions.
 ANYWHERE: Final = frozenset({"all-regions", "global"})
+
+ONE_TYPE: Final = "a job names one machine type: alternatives are comments only"
 
 # Device plugins' resources by the first letters of the catalogue's accelerators.
 PLUGINS: Final[Mapping[str, str]] = {
@@ -26,31 +28,29 @@ PLUGINS: Final[Mapping[str, str]] = {
 
 
 def number(value: float) -> str:
-    """Return a number as the JSON has it: read back, it is the same."""
-    return repr(float(value))
+    """Return a number with about three digits, of signs that tags take.
 
-
-def estimate_text(one: Estimate, unit: str) -> str:
-    """Return a value with its interval, digit for digit that of the JSON."""
-    return (
-        f"{number(one.value)} {unit} ({number(one.low)} to {number(one.high)}, "
-        f"{percent_text(one.coverage)} interval)"
-    )
+    >>> number(2.4567), number(45678.9)
+    ('2.46', '45679')
+    """
+    return digits(value).replace(",", "")
 
 
 def answer_lines(pick: Pick) -> Iterator[str]:
-    """Yield what was answered, a line each: machines, price, time, cost and alternatives."""
+    """Yield what was answered, a line each: machines, layout, price, time, cost, alternatives."""
     yield f"Row {pick.rank} of `advisor recommend` for {pick.run}, prices of {pick.prices_of}."
     for one in pick.parts:
         yield f"machines: {machines_text(one)}"
-    yield f"price_usd_per_h: {number(pick.configuration.price_usd_per_h)}"
-    yield f"training_time_h: {estimate_text(pick.training_time_h, 'h')}"
-    yield f"cost_usd: {estimate_text(pick.cost_usd, 'USD')}"
-    yield f"step_time_s: {estimate_text(pick.step_time_s, 's')}"
-    yield f"memory_gib: {number(pick.memory_gib)} on the fullest device"
+    yield f"layout: {layout_words(pick.layout.to_record())}"
+    yield f"price: {usd_text(pick.configuration.price_usd_per_h)} an hour"
+    record = pick.to_record()
+    coverage = percent_text(pick.training_time_h.coverage)
+    yield f"training time, {coverage} interval: {time_text(record)}"
+    yield f"cost: {cost_text(record)}"
+    yield f"memory: {number(pick.memory_gib)} GiB on the fullest device"
     for other in pick.alternatives:
         machines = " + ".join(machines_text(one) for one in rented(other.configuration))
-        yield (f"or: {machines}: {number(other.training_time_h)} h, {number(other.cost_usd)} USD")
+        yield f"or: {machines}: {hours_text(other.training_time_h)}, {usd_text(other.cost_usd)}"
 
 
 def machines_text(one: Rented) -> str:
@@ -59,7 +59,7 @@ def machines_text(one: Rented) -> str:
     terms = f", {one.terms}" if one.terms else ""
     return (
         f"{one.count} x {one.instance_type}{cards}, {one.provider} {one.region}, "
-        f"{one.pricing}{terms}, {number(one.price_usd_per_h)} USD/h each"
+        f"{one.pricing}{terms}, {usd_text(one.price_usd_per_h)} an hour each"
     )
 
 

@@ -1,5 +1,6 @@
 from .describe import NO_LENGTH as NO_LENGTH
 from .describe import as_commonly_run as as_commonly_run
+from .describe import check_length as check_length
 from .describe import described_job as described_job
 from .describe import setup_words as setup_words
 from .describe import stack_notes as stack_notes

@@ -49,6 +49,22 @@ if TYPE_CHECKING:
 NO_LENGTH: Final = "no length was given: one step"
 
 
+def check_length(job: Job) -> None:
+    """Refuse a job whose length nobody said: its time and cost are not known.
+
+    Raises UsageError; the hint says how to give the length.
+    """
+    if job.total_source != NO_LENGTH:
+        return
+    is_text = job.work is not None and tokens_per_sample(job) is not None
+    example = "--tokens 5B" if is_text else "--total-samples 2M"
+    raise UsageError(
+        f"the length of {job.name} is not known",
+        hint=f"give {example} or --total-steps; without, advisor predict and advisor plan answer "
+        "for a step",
+    )
+
+
 def read_model(
     path: Path, *, sequence: int | None = None, image: int | None = None
 ) -> DescribedModel:
@@ -499,7 +515,7 @@ def model_flop_per_step(job: Job) -> float | None:
 
 
 def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilisation | None:
-    """Return the model flop utilisation of a step.
+    """Return the model flop utilisation of a step; None where no peak above its rate is known.
 
     ``step_s`` [s]; ``devices``: that the step runs on, idle ones included.
 
@@ -512,7 +528,8 @@ def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilis
         return None
     precision = runs_as(device, job.work.precision)
     peak = peak_flop_per_s(device, precision)
-    if peak is None:
+    # What is faster than its peak has another one: that of a processor is a guess from its name.
+    if peak is None or flop > step_s * devices * peak:
         return None
     return Utilisation(
         fraction=flop / (step_s * devices * peak), peak_flop_per_s=peak, precision=precision

@@ -42,6 +42,8 @@ class Transfers:
     # most that the place where the data lies gives to one machine; None for no limit but the
     # machine's own [bytes/s]
     data_bytes_per_s: float | None = None
+    # of a model that training starts from, brought to every machine too [bytes]
+    weights_bytes: float = 0.0
     # at which one machine writes a checkpoint; None for ``write_bytes_per_s`` [bytes/s]
     checkpoint_bytes_per_s: float | None = None
     # taken out of the cloud at the end; None for one checkpoint [bytes]
@@ -63,6 +65,7 @@ class Transfers:
             "data_bytes": self.data_bytes,
             "data_source": self.data_source,
             "data_bytes_per_s": self.data_bytes_per_s,
+            "weights_bytes": self.weights_bytes,
             "checkpoint_bytes_per_s": self.checkpoint_bytes_per_s,
             "result_bytes": self.result_bytes,
             "boot_s": self.boot_s,
@@ -117,11 +120,15 @@ def write_bytes_per_s(transfers: Transfers, size_bytes: float) -> float:
 
 
 def data_in_s(transfers: Transfers, network_bytes_per_s: Floats) -> Floats:
-    """Return the time to bring the data to machines with these networks [s]."""
+    """Return the time to bring data and weights to machines with these networks [s].
+
+    Weights come from a model hub that gives what the machine takes.
+    """
     rate = np.minimum(network_bytes_per_s, VOLUME_BYTES_PER_S)
+    weights_s = transfers.weights_bytes / rate
     if transfers.data_bytes_per_s is not None:
         rate = np.minimum(rate, transfers.data_bytes_per_s)
-    return np.asarray((transfers.data_bytes or 0.0) / rate, dtype=float)
+    return np.asarray((transfers.data_bytes or 0.0) / rate + weights_s, dtype=float)
 
 
 # The scatter of runs, of which one run says nothing: repeats of whole jobs on one cloud machine

@@ -198,7 +198,8 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     noted = read_actuals(root, path.name)
 
     elsewhere = recorded_elsewhere(path, recording.command, job)
-    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
+    unread = (*job.unread, *unread_lines(root))
+    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread)
 
 
 def job_from_spec(
@@ -227,6 +228,7 @@ def job_from_spec(
         found = with_setup(_sized(job, spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     found = replace(found, actuals=(*found.actuals, *actuals))
+    found = _starting_from(found, spec)
     return _surrounded(_booting(with_layout_runs(found), spec.boot_h), spec)
 
 
@@ -235,6 +237,25 @@ def _booting(job: Job, boot_h: float | None = None) -> Job:
     boot_s = job.transfers.boot_s if boot_h is None else 3600.0 * boot_h
     boot_s = BOOT_S if boot_s is None else boot_s
     return replace(job, transfers=replace(job.transfers, boot_s=boot_s))
+
+
+# Bytes of a parameter as model hubs keep weights: 16-bit floats, quantized after the download.
+_HUB_BYTES: Final = 2.0
+
+
+def _starting_from(job: Job, spec: JobSpec) -> Job:
+    """Return the job with the weights that it starts from, which machines download.
+
+    A described model whose weights are frozen in part starts from them; of others nothing is
+    known, and a recording's start has it.
+    """
+    weights, work = spec.download_bytes, job.work
+    if weights is None and spec.is_described and work is not None:
+        is_tuned = work.setup.has_adapters or work.setup.frozen_fraction > 0
+        weights = _HUB_BYTES * work.parameters if is_tuned else None
+    if weights is None:
+        return job
+    return replace(job, transfers=replace(job.transfers, weights_bytes=weights))
 
 
 def with_layout_runs(job: Job, root: Path | None = None) -> Job:

@@ -369,14 +369,12 @@ def unmeasured_words(job: Job, one: Candidate) -> str:
     """Return in words what no protocol has measured of such a job on such machines."""
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
     devices = _devices(one)
-    where = "on other machines without a GPU"
+    where = "other machines without a GPU"
     if name is not None:
-        where = (
-            f"on {card_name(name)}" if devices <= 1 else f"on {devices:,.0f} x {card_name(name)}"
-        )
+        where = card_name(name) if devices <= 1 else f"{devices:,.0f} x {card_name(name)}"
     known = ASKED[how_known(job, devices=devices)][1]
     return (
-        f"We have no test results for {known} {where}. Expect the true value inside the range, "
+        f"We have no test results on {where} for {known}. Expect the true value inside the range, "
         "not at the estimate."
     )
 

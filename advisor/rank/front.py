@@ -7,28 +7,15 @@ g            least gain that a row must have over another: a stated share, 10 % 
 s_ij         standard deviation of the error of ln(t_i / t_j): what both rows share cancels
 e_ij         max(g, min(exp(s_ij) - 1, 1/4)): what two rows must differ by to be told apart; where
              nothing similar was measured the model can say little, but a quarter is worth a line
-w            how many times the cost one pays for half the time, as a power of two
 
 Row j stands for row i where t_j <= (1 + e_ij) t_i and c_j <= (1 + e_ij) c_i: nobody would rent i
 beside j. The rows are gone through by rising t c, so that of two rows the one with the better
 product stays (epsilon-dominance: Laumanns, Thiele, Deb and Zitzler 2002, section 3). Of any two
 rows that are kept, one is faster and the other cheaper, each by more than e_ij.
 
-A pick is the row with the least t^w c, the energy-delay products of circuit design (Gonzalez and
-Horowitz 1996) with money in place of energy:
-
-================  =====  =========================================================================
-pick              w      half the time is worth
-================  =====  =========================================================================
-cheapest          0      nothing more
-best_value        1      up to twice the cost
-fastest           2      up to four times the cost: the fastest that is worth its money
-within_deadline   0      nothing more, among the rows that keep the deadline with the confidence
-                         that was asked for
-================  =====  =========================================================================
-
-A row outside what the models were fitted on is judged by the upper bounds of its intervals, where
-products are compared: it is picked where it would be even then.
+What is picked of the rows is ``renting``'s. A row outside what the models were fitted on is judged
+by the upper bounds of its intervals, where products are compared: it is picked where it would be
+even then.
 """
 
 from __future__ import annotations
@@ -48,12 +35,12 @@ from advisor.learned import SHARED
 from advisor.quantities import REACH_90
 from advisor.rank.prune import MixedRows
 from advisor.rank.ranking_rows import TROUBLE_H, Rows, spread_out
+from advisor.rank.renting import USUALLY, WEIGHTS, Renting
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Pick = int | Literal["here"]
 
-WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 _LARGEST_NOISE: Final = 0.25
 # With which probability the pick of a deadline keeps it, where nobody says.
 CONFIDENCE: Final = 0.9
@@ -61,6 +48,9 @@ CONFIDENCE: Final = 0.9
 LEAST_SPEED_UP: Final = 2.0
 # Nobody waits this many times as long to save the rent.
 _MOST_PATIENCE: Final = 100.0
+# Nobody starts a job here that takes longer than a month where anything else can be had, nor is
+# told that it is good value: a machine could be ordered and delivered meanwhile. [h]
+LONGEST_STAY_H: Final = 30 * 24.0
 
 
 def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: float) -> Floats:
@@ -110,39 +100,39 @@ def distinct(
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def best(time_h: ArrayLike, cost_usd: ArrayLike, weight: float) -> int:
-    """Return the row with the least t^w c; of equal ones the cheapest."""
-    t, c = np.asarray(time_h, float) + TROUBLE_H, np.asarray(cost_usd, float)
-    return int(np.lexsort((c, weight * np.log(t) + np.log(np.maximum(c, 1e-300))))[0])
-
-
-def best_rows(time_h: ArrayLike, cost_usd: ArrayLike) -> tuple[int, ...]:
-    """Return the rows that some pick may name, the deadline's aside."""
-    return tuple({best(time_h, cost_usd, weight) for weight in WEIGHTS.values()})
-
-
 def picks(
     front: Sequence[Candidate], here: Candidate | None, *,
-    deadline_h: float | None = None, confidence: float | None = None,
+    renting: Renting = USUALLY, deadline_h: float | None = None, confidence: float | None = None,
 ) -> dict[str, Pick]:  # fmt: skip
     """Return what to choose, by the name of what is wanted: a rank of ``front``, or ``"here"``.
 
-    ``here``: this machine, where it keeps the constraints.
+    ``here``: this machine, where it keeps the constraints; ``renting``: that of a question
+    without ``--effort`` by default.
     """
     found: dict[str, Pick] = {}
-    if front:
-        times, costs = zip(*(_judged(one) for one in front), strict=True)
-        found = {name: front[best(times, costs, w)].rank for name, w in WEIGHTS.items()}
+    kept = [] if deadline_h is None else _keeping(front, here, deadline_h, confidence)
+    able = [one for one in kept if one is not here]
+    for name in WEIGHTS if front else ():
+        rows = able if able and name == "best_value" else front
+        found[name] = rows[_best(renting, name, rows)].rank
     by_rank = {one.rank: one for one in front}
     for name in WEIGHTS if here is not None else ():
         place = found.get(name)
         rented = by_rank.get(place) if isinstance(place, int) else None
-        if here is not None and (rented is None or _is_enough(name, here, rented)):
+        is_late = bool(able) and not any(one is here for one in kept) and name == "best_value"
+        if here is not None and not is_late and _is_enough(renting, name, here, rented):
             found[name] = "here"
-    if deadline_h is not None and (kept := _keeping(front, here, deadline_h, confidence)):
+    if kept:
         cheapest = min(kept, key=lambda one: (one.cost_usd.value, one.training_time_h.value))
         found["within_deadline"] = "here" if cheapest is here else cheapest.rank
     return found
+
+
+def _best(renting: Renting, name: str, rows: Sequence[Candidate]) -> int:
+    """Return the place of the row that a pick names."""
+    times, costs = zip(*(_judged(one) for one in rows), strict=True)
+    machines = [sum(count for _, count in one.configuration.parts) for one in rows]
+    return renting.best(name, times, costs, machines, [one.request_h for one in rows])
 
 
 def _judged(one: Candidate) -> tuple[float, float]:
@@ -152,17 +142,26 @@ def _judged(one: Candidate) -> tuple[float, float]:
     return one.training_time_h.value, one.cost_usd.value
 
 
-def _is_enough(name: str, here: Candidate, rented: Candidate) -> bool:
+def _is_enough(renting: Renting, name: str, here: Candidate, rented: Candidate | None) -> bool:
     """Whether this machine takes the place of a rented one."""
-    time_h, there_h = here.training_time_h.value, rented.training_time_h.value
-    cost, price = here.cost_usd.value, rented.cost_usd.value
+    time_h, cost = here.training_time_h.value, here.cost_usd.value
+    if rented is None:
+        return time_h <= LONGEST_STAY_H
+    machines = sum(count for _, count in rented.configuration.parts)
+    there_h, price = rented.training_time_h.value, rented.cost_usd.value
+    hurried_h = float(renting.judged_h("fastest", there_h, machines, rented.request_h))
     if name == "cheapest":
-        return cost <= price and time_h <= _MOST_PATIENCE * (there_h + TROUBLE_H)
+        return cost <= price and time_h <= _MOST_PATIENCE * hurried_h
     if name == "fastest":
-        return time_h <= there_h
-    there_h += TROUBLE_H
-    saves = time_h >= LEAST_SPEED_UP * there_h
-    return not saves or (cost > 0 and time_h * cost <= there_h * price)
+        return time_h <= hurried_h
+    if time_h > LONGEST_STAY_H and there_h < time_h:
+        return False
+    waited_h = float(renting.judged_h(name, there_h, machines, rented.request_h))
+    judged_h = float(renting.judged_h(name, time_h, 0))
+    if price < cost and waited_h < judged_h:
+        return False  # sooner and cheaper, the work of renting included
+    saves = judged_h >= LEAST_SPEED_UP * waited_h
+    return not saves or (cost > 0 and judged_h * cost <= waited_h * price)
 
 
 def _keeping(
@@ -199,6 +198,9 @@ class Beliefs:
     log_sd: Floats
     kind: Integers  # (n,); the instance type; negative, and each its own, for mixed clusters
     is_extrapolating: NDArray[np.bool_]  # (n,); outside what the models were fitted on
+    # machines, request_h: (n,); how many, and the wait for what a new account has to ask for [h]
+    machines: Integers
+    request_h: Floats
 
     @property
     def worst(self) -> Floats:
@@ -206,14 +208,21 @@ class Beliefs:
         return np.where(self.is_extrapolating, np.exp(REACH_90 * self.log_sd), 1.0)
 
     @classmethod
-    def of(cls, rows: Rows, columns: TimeColumns, mixed: MixedRows | None) -> Beliefs:
-        """Return what is believed of the rows that were priced."""
+    def of(
+        cls, rows: Rows, columns: TimeColumns, mixed: MixedRows | None, request_h: Floats
+    ) -> Beliefs:
+        """Return what is believed of the rows that were priced.
+
+        ``request_h``: (n,); of the rows of equal machines. Mixed ones are asked for: 0.
+        """
         found = cls(
             time_h=rows.time_h,
             cost_usd=rows.cost_usd,
             log_sd=columns.log_sd[rows.column],
             kind=columns.type_index[rows.column],
             is_extrapolating=columns.is_extrapolating[rows.column],
+            machines=columns.count[rows.column],
+            request_h=request_h,
         )
         if mixed is None:
             return found
@@ -226,7 +235,18 @@ class Beliefs:
             is_extrapolating=np.concatenate(
                 [found.is_extrapolating, *(one.columns.is_extrapolating for one in mixed.rows)]
             ),
+            machines=np.concatenate([found.machines, [one.machines for one in mixed.rows]]),
+            request_h=np.concatenate([found.request_h, np.zeros(len(mixed.rows))]),
         )
+
+    def best(self, pick: str, rows: Integers, renting: Renting) -> int:
+        """Return the row that a pick names among ``rows``, of which there is at least one."""
+        worst = self.worst[rows]
+        at = renting.best(
+            pick, self.time_h[rows] * worst, self.cost_usd[rows] * worst, self.machines[rows],
+            self.request_h[rows],
+        )  # fmt: skip
+        return int(rows[at])
 
 
 def worth_a_line(beliefs: Beliefs, front: Integers, gain: float) -> Integers:
@@ -242,18 +262,16 @@ def worth_a_line(beliefs: Beliefs, front: Integers, gain: float) -> Integers:
     return front[distinct(time_h, cost, least, beliefs.worst[front])]
 
 
-def shown_of(beliefs: Beliefs, rows: Integers, size: int, *, also: Integers) -> Integers:
-    """Return at most ``size`` rows of a front: those that picks may name, then the others.
+def shown_of(beliefs: Beliefs, rows: Integers, size: int, *, first: Integers) -> Integers:
+    """Return at most ``size`` rows of a list: those that picks name, then the others.
 
-    ``also`` are rows among them that a pick names for another reason than time and cost.
+    ``first``: what picks name among ``rows``, the most important first.
     """
     if rows.size == 0:
         return rows
+    places = np.array([int(np.flatnonzero(rows == one)[0]) for one in first[:size]], np.int64)
     time_h, cost = beliefs.time_h[rows], beliefs.cost_usd[rows]
-    worst = beliefs.worst[rows]
-    named = best_rows(time_h * worst, cost * worst)
-    named = (*named, *np.flatnonzero(np.isin(rows, also)).tolist())[:size]
-    return rows[spread_out(time_h, cost, size, first=named)]
+    return rows[spread_out(time_h, cost, size, first=places.tolist())]
 
 
 def alternatives(
@@ -267,6 +285,9 @@ def alternatives(
     """
     near = feasible[feasible < len(rows.offer)]
     near = near[(near != row) & (rows.is_spot[near] == rows.is_spot[row])]
+    # More machines are more work, and what has to be asked for is not there.
+    near = near[beliefs.machines[near] <= beliefs.machines[row]]
+    near = near[beliefs.request_h[near] <= beliefs.request_h[row]]
     most = np.ones(near.size)
     if gain > 0:
         is_same = beliefs.kind[near] == beliefs.kind[row]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from advisor.answer import Candidate
 from advisor.ask import Constraints
-from advisor.catalogue import SHORTEST_BILL_H, OfferColumns, charged_h
+from advisor.catalogue import SHORTEST_BILL_H, OfferColumns, charged_h, rented_at_once
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -46,7 +46,8 @@ from advisor.jobs import Job
 from advisor.machines import ClusterGroup, NamedCluster, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.rank.group_offers import MixedOffers, mixed_offers
-from advisor.rank.ranking_rows import TROUBLE_H, bar_of, kept_factor, pareto_front
+from advisor.rank.ranking_rows import bar_of, kept_factor, pareto_front
+from advisor.rank.renting import Renting, asking_h
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -70,6 +71,11 @@ class MixedRow:
     choice: Choice
     columns: TimeColumns
     completion: Completion
+
+    @property
+    def machines(self) -> int:
+        """How many machines there are, of all types."""
+        return sum(count for _, count in self.parts)
 
     def candidate(
         self, job: Job, predictor: Predictor, offers: OfferColumns, side: SideCosts, *,
@@ -429,7 +435,10 @@ class _Search:
         limits = (request.budget_usd, request.deadline_h, request.confidence)
         is_free = limits == (None, None, None) and np.isinf(request.most_usd_per_h)
         self.is_for_best_value = asked.for_best_value and is_free
-        self.least_worth = np.inf  # the least time, with its trouble, times cost known [h USD]
+        self.renting = Renting.of(request)
+        self.most_at_once = rented_at_once(predictor.catalogue.types, asked.offers)
+        # the least T^w c known of what surely keeps the limits, by pick: see ``renting``
+        self.least_worth = dict.fromkeys(("best_value", "fastest"), np.inf)
         self._price(asked.request.most_usd_per_h)
         self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
 
@@ -454,10 +463,12 @@ class _Search:
                 self._look_at_nearest()
                 return
             front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
-            if self.is_for_best_value and front.size:
-                self._evaluate(rows[np.argsort(self._worth(rows), kind="stable")[:_AT_ONCE]])
-            elif front.size:
-                self._evaluate(_spread(front))
+            on_front = front[~self._is_dominated()[front]]
+            if on_front.size and not self.is_for_best_value:
+                self._evaluate(_spread(on_front))
+            elif front.size:  # what is no longer on the front may still be picked
+                value = self._worth("best_value", rows)
+                self._evaluate(rows[np.argsort(value, kind="stable")[:_AT_ONCE]])
             elif self.known[0].size == 0 and np.isfinite(self.most_usd_per_h):
                 self._price(np.inf)  # nothing keeps the limit: what misses it by least?
             else:
@@ -552,29 +563,50 @@ class _Search:
         bills = self.asked.offers.shortest_bill_h[offer], self.asked.offers.bill_step_h[offer]
         billed = charged_h(done.billed_h[:, 1], *bills)
         cost_usd = billed * prices[rows] * self.count[rows] * _BESIDE
-        # What is extrapolated is judged by its worst.
-        worth = ((finish_h + TROUBLE_H) * cost_usd)[~self.columns.is_extrapolating[rows]]
-        self.least_worth = min(self.least_worth, worth.min(initial=np.inf))
+        self._know_worth(rows, offer, done, cost_usd)
         time_h = np.concatenate([self.known[0], finish_h])
         cost = np.concatenate([self.known[1], cost_usd])
         front = pareto_front(time_h, cost)
         self.known = time_h[front], cost[front]
 
-    def _is_beaten(self) -> Booleans:
+    def _know_worth(
+        self, rows: Integers, offer: Integers, done: Completion, cost_usd: Floats
+    ) -> None:
+        """Lower what a pick is known to be worth, by rows that surely keep the limits."""
+        request, count = self.asked.request, self.count[rows]
+        latest_h, dearest = done.finish_h[:, 2], done.billed_h[:, 2] / done.billed_h[:, 1]
+        sure = ~self.columns.is_extrapolating[rows]  # those are judged by their worst
+        sure &= latest_h <= (request.deadline_h or np.inf)
+        sure &= cost_usd * dearest <= (request.budget_usd or np.inf)
+        request_h = asking_h(request, self.most_at_once[offer], count)
+        for pick in self.least_worth:
+            value = self.renting.worth(pick, done.finish_h[:, 1], cost_usd, count, request_h)
+            self.least_worth[pick] = min(self.least_worth[pick], value[sure].min(initial=np.inf))
+
+    def _is_dominated(self) -> Booleans:
         """Return the rows that something known is no slower and no more expensive than."""
         time_h, cost = self.known
         if time_h.size == 0:
             return np.zeros(len(self.count), dtype=bool)
         place = np.searchsorted(time_h, self.time_h, side="right") - 1
         least = np.where(place >= 0, cost[np.maximum(place, 0)], np.inf)
-        beaten = np.asarray(least <= self.cost_usd)
-        if self.is_for_best_value:
-            beaten |= self._worth(np.arange(len(self.count))) > self.least_worth
-        return beaten
+        return np.asarray(least <= self.cost_usd)
 
-    def _worth(self, rows: Integers) -> Floats:
-        """Return a bound from below on what a best value is judged by [h USD]."""
-        return np.asarray((self.time_h[rows] + TROUBLE_H) * self.cost_usd[rows])
+    def _is_beaten(self) -> Booleans:
+        """Return the rows that can be neither on the front nor picked."""
+        beaten, every = self._is_dominated(), np.arange(len(self.count))
+        no_picks = {
+            pick: self._worth(pick, every) > least for pick, least in self.least_worth.items()
+        }
+        if self.is_for_best_value:
+            return np.asarray(beaten | no_picks["best_value"])
+        return np.asarray(beaten & np.all(list(no_picks.values()), axis=0))
+
+    def _worth(self, pick: str, rows: Integers) -> Floats:
+        """Return a bound from below on what a pick judges rows by."""
+        some = self.time_h[rows], self.cost_usd[rows], self.count[rows]
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(self.renting.worth(pick, *some), nan=np.inf)
 
     def _close(self, status: str, rows: Booleans) -> None:
         """Stop looking at rows; those without an estimate say why."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final, Literal
+
+import numpy as np
 
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
+from advisor.catalogue import Accelerator, Catalogue, OfferFilter
 from advisor.collectors.format import Recording
 from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
 from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
-from advisor.rank.ranking_rows import TROUBLE_H, pareto_front
+from advisor.rank.ranking_rows import pareto_front
+from advisor.rank.renting import Renting
 from advisor.rank.rows import ranked_rows
 from advisor.words import claims_of
 
@@ -71,8 +77,7 @@ def recommend(
                   for one in rows)
             for rows in (front, nearest)
         )  # fmt: skip
-    at_hand = here if here is not None and keeps(here, request) else None
-    chosen = picks(front, at_hand, deadline_h=request.deadline_h, confidence=request.confidence)
+    chosen = picked(front, here, request)
     rented = next((one for one in front if one.rank == chosen.get("best_value")), None)
     error = None if rented is None else known_error(job, rented, predictor.catalogue)
     unknown = unmeasured_words(job, rented) if rented is not None and error is None else ""
@@ -90,6 +95,8 @@ def recommend(
         nearest=nearest,
         here=here,
         picks=chosen,
+        judged_by=Renting.of(request).to_record(),
+        unoffered=unoffered(request, predictor.catalogue) if not len(ranked.offers) else {},
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected, recording)
@@ -100,13 +107,33 @@ def recommend(
         probes=ranked.probes(),
         notes=ranked.notes(front, nearest),
     )
+    return told(found, request, unmeasured=unknown)
+
+
+def picked(
+    front: Sequence[Candidate], here: Candidate | None, request: Request
+) -> dict[str, int | Literal["here"]]:
+    """Return what to choose of a front and this machine, where that keeps the constraints."""
+    at_hand = here if here is not None and keeps(here, request) else None
+    return picks(
+        front, at_hand, renting=Renting.of(request), deadline_h=request.deadline_h,
+        confidence=request.confidence,
+    )  # fmt: skip
+
+
+def told(found: Recommendation, request: Request, *, unmeasured: str) -> Recommendation:
+    """Return the answer with its claims and sentences, made from its rows and picks alone.
+
+    ``unmeasured``: what no test has measured, as a sentence, where no error is known.
+    """
+    here = found.here
     claims = claims_of(
         found.to_record(),
         certainty=request.confidence or CONFIDENCE,
         worth=LEAST_SPEED_UP,
-        trouble_h=TROUBLE_H,
-        here=None if at_hand is None else at_hand.to_record(),
-        unmeasured=unknown,
+        trouble_h=request.effort_h,
+        here=None if here is None or not keeps(here, request) else here.to_record(),
+        unmeasured=unmeasured,
     )
     return replace(found, claims=claims, summary=tuple(one.text for one in claims))
 
@@ -130,6 +157,42 @@ def _changes(
         ),
         *relaxed(request, rented, front, rejected, limited),
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------
+# Accelerators that were asked for and nobody rents, and the nearest that somebody does.
+
+
+_NEAREST: Final = 3
+# What makes two accelerators alike for training: how fast they multiply, what fits, how fast it
+# is read.
+_ALIKE: Final = ("bf16_flop_per_s", "fp16_flop_per_s", "memory_bytes", "memory_bytes_per_s")
+
+
+def unoffered(request: Request, catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
+    """Return the accelerators asked for that no provider has, each with the nearest that are.
+
+    The nearest differ least in rate, memory and bandwidth, as sums of squared logarithms.
+    """
+    names = () if request.gpus is None else request.gpus.names
+    every = catalogue.select(OfferFilter(pricing=("on-demand", "spot")))
+    there = set(np.unique(catalogue.types.accelerator[every.type_index]).tolist()) - {""}
+    known = {name: one for name in there if (one := catalogue.accelerators.get(name)) is not None}
+    found = {}
+    for name in names:
+        meant = catalogue.matching_gpus(name)
+        asked = [catalogue.accelerators[one] for one in meant if one in catalogue.accelerators]
+        if there & set(meant) or not asked:
+            continue
+        nearest = sorted(known, key=lambda other: (_unlike(asked[0], known[other]), other))
+        found[name] = tuple(nearest[:_NEAREST])
+    return found
+
+
+def _unlike(one: Accelerator, other: Accelerator) -> float:
+    pairs = [(getattr(one, name), getattr(other, name)) for name in _ALIKE]
+    logs = [math.log(a / b) ** 2 for a, b in pairs if a and b]
+    return sum(logs) / len(logs) if logs else math.inf
 
 
 # ------------------------------------------------------------------------------------------

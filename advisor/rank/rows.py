@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from advisor import estimate
 from advisor.answer import Candidate, ProbeAdvice
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns
+from advisor.catalogue import OfferColumns, rented_at_once
 from advisor.estimate import (
     STATUSES,
     Completion,
@@ -35,11 +35,12 @@ from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners import spot as planner_spot
 from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
-from advisor.quantities import percent_text
+from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
 from advisor.rank.ranking_rows import Further, Rows, bar_of, pareto_front, price_rows
+from advisor.rank.renting import WEIGHTS, Renting, asking_h
 from advisor.records import packaged_spot_history
 
 Floats = NDArray[np.float64]
@@ -363,16 +364,21 @@ class Ranked:
         self.job, self.request, self.predictor = job, request, predictor
         self.offers, self.side, self.columns = offers, side, columns
         self.rows, self.mixed, self.feasible = rows, mixed, feasible
-        self.beliefs = beliefs = Beliefs.of(rows, columns, mixed)
+        self.renting = Renting.of(request)
+        at_once = rented_at_once(predictor.catalogue.types, offers)
+        request_h = asking_h(request, at_once[rows.offer], columns.count[rows.column])
+        self.beliefs = beliefs = Beliefs.of(rows, columns, mixed, request_h)
         on_front = pareto_front(beliefs.time_h[feasible], beliefs.cost_usd[feasible])
         undominated = feasible[on_front]
         kept = worth_a_line(beliefs, undominated, request.least_gain_fraction)
         sure = self._within_deadline(undominated)
-        # A plan by the deadline counts, whatever may be over sooner for less without one.
-        front = np.union1d(undominated, sure)
+        picked = self._picked(sure)
+        # A plan by the deadline counts, whatever may be over sooner for less without one; so does
+        # what a person would rather rent than more machines for less.
+        front = np.union1d(undominated, np.concatenate([sure, picked]))
         self.front = front[np.argsort(beliefs.time_h[front], kind="stable")]
-        self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure]))]
-        self.shown = shown_of(beliefs, self.kept, request.top, also=sure)
+        self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure, picked]))]
+        self.shown = shown_of(beliefs, self.kept, request.top, first=picked)
         is_empty = self.front.size == 0
         self.nearest = _nearest(request, rows, offers, columns) if is_empty else self.front[:0]
 
@@ -390,6 +396,31 @@ class Ranked:
         able = able[~rows.is_late(deadline_h, confidence, self.request.coverage)[able]]
         return able[np.argsort(rows.cost_usd[able], kind="stable")][:1]
 
+    def _picked(self, sure: Integers) -> Integers:
+        """Return the rows that picks name, the best value first."""
+        feasible = self.feasible
+        if feasible.size == 0:
+            return feasible
+        able = self._keeping(feasible)
+        rows = {"best_value": able if able.size else feasible}
+        found = [
+            self.beliefs.best(name, rows.get(name, feasible), self.renting) for name in WEIGHTS
+        ]
+        return np.array(list(dict.fromkeys([*found, *sure.tolist()])), dtype=np.int64)
+
+    def _keeping(self, places: Integers) -> Integers:
+        """Return the rows that keep the deadline with the confidence; all where there is none.
+
+        Clusters of several types keep it as expected: nothing else is known of them here.
+        """
+        deadline_h, rows = self.request.deadline_h, self.rows
+        if deadline_h is None:
+            return places
+        confidence = self.request.confidence or CONFIDENCE
+        late = rows.is_late(deadline_h, confidence, self.request.coverage)
+        is_mixed = places >= len(rows.offer)
+        return places[is_mixed | ~late[np.where(is_mixed, 0, places)]]
+
     def candidates(self, places: Integers) -> tuple[Candidate, ...]:
         """Return some rows as objects, ranked in their order."""
         if not places.size:
@@ -402,7 +433,7 @@ class Ranked:
     def _candidate(self, row: int, rank: int) -> Candidate:
         rows, request = self.rows, self.request
         if self.mixed is not None and row >= len(rows.offer):
-            return self.mixed.rows[row - len(rows.offer)].candidate(
+            mixed = self.mixed.rows[row - len(rows.offer)].candidate(
                 self.job,
                 self.predictor,
                 self.offers,
@@ -410,12 +441,14 @@ class Ranked:
                 coverage=request.coverage,
                 rank=rank,
             )
+            return self._with_person(mixed, row)
         found = self.predictor.candidate(
             self.job, self.columns, rows.completion_of(row), self.offers, self.side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]),
             completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
             steady=rows.steady,
         )  # fmt: skip
+        found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
             cost = direct_cost(
                 self.predictor.catalogue, self.job, self.columns.select(rows.column[[row]]),
@@ -429,6 +462,11 @@ class Ranked:
             self.predictor, self.offers,
         )  # fmt: skip
         return replace(found, alternatives=others)
+
+    def _with_person(self, one: Candidate, row: int) -> Candidate:
+        """Return a candidate with what renting it costs a person."""
+        work_h = float(self.renting.work_h(self.beliefs.machines[row]))
+        return replace(one, effort_h=work_h, request_h=float(self.beliefs.request_h[row]))
 
     def probes(self) -> tuple[ProbeAdvice, ...]:
         """Return the short runs that are worth their price, where they are asked for."""
@@ -514,13 +552,14 @@ def _placed(one: Candidate, request: Constraints, fastest: int, cheapest: int) -
     reasons = [" and ".join(place)] if place else []
     risks = []
     if request.budget_usd is not None and one.cost_usd.high > request.budget_usd:
-        risks.append(f"may cost up to {one.cost_usd.high:,.2f} USD")
+        risks.append(f"may cost up to {usd_text(one.cost_usd.high)}")
     late = one.late_probability
     if late is None and request.deadline_h is not None:
         late = one.training_time_h.above(request.deadline_h)
     if late is not None and one.training_time_h.high > (request.deadline_h or math.inf):
         risks.append(
-            f"may take up to {one.training_time_h.high:,.1f} h, late in {percent_text(late)}"
+            f"may take up to {hours_text(one.training_time_h.high)}; late with a probability of "
+            f"{percent_text(late)}"
         )
     return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)
 
@@ -533,25 +572,25 @@ def _notes(
         covered = len(np.unique(columns.type_index[columns.is_learned]))
         notes.append(
             f"the learned model covers {covered:,} instance types ({predictor.learned.folder}); "
-            "the others are estimated by physics alone"
+            "the others use the analytic estimate alone"
         )
     if hidden:
-        notes.append(f"{hidden} more candidates on the front are not shown (--top)")
+        notes.append(f"{hidden} more candidates on the front are not shown (raise --top)")
     does_not_fit = columns.status == STATUSES.index("does_not_fit_in_memory")
     if is_empty and does_not_fit.any() and not (columns.status == 0).any():
-        notes.append("the job does not fit into the memory of anything that was looked at")
+        notes.append("the job does not fit in memory on any machine that was considered")
     return tuple(notes)
 
 
 def _unpriced(job: Job, side: SideCosts, offers: Integers) -> tuple[str, ...]:
-    """Say in one line what the times and costs do not hold, and how to add it."""
+    """Say what the times and costs do not include, and how to add it, a sentence each."""
     lacks = []
     if job.transfers.data_bytes is None:
-        lacks.append("bringing in the data (--data 120GB)")
+        lacks.append("Data download is not included. Pass --data SIZE to add it.")
     if job.program is None and not job.epochs * job.epoch_end_steps:
-        lacks.append("validation (no end of an epoch was seen; --validation 5%)")
+        lacks.append("Validation is not included. Pass --validation SHARE to add it.")
     if np.isnan(side.storage_usd_per_h[offers]).any():
-        lacks.append("storage at providers without a price of it")
+        lacks.append("Storage is not included where the provider's price is unknown.")
     if np.isnan(side.egress_usd[offers]).any():
-        lacks.append("results out of providers without a price of it")
-    return ("not in time and cost: " + "; ".join(lacks),) if lacks else ()
+        lacks.append("Downloading results is not included where the provider's price is unknown.")
+    return tuple(lacks)

@@ -357,7 +357,7 @@ def page_data(
         ``models``: see ``model_cards.cards``. Numbers that are not finite are null.
     """
     record = answer.to_record()
-    advised = None if advice is None else advice.to_record()
+    advised = None if advice is None else _without_source(advice.to_record())
     rows = {str(one["rank"]): one for one in record["front"] or record["nearest"]}
     if record["here"] is not None:
         rows["here"] = record["here"]
@@ -436,6 +436,18 @@ def _change_words(one: Record) -> dict[str, Any]:
         "cost": list(usd_words(one["cost_usd"])),
         "pick": None if one["pick"] is None else answer_line(one["pick"]),
     }
+
+
+def _without_source(advised: Record) -> dict[str, Any]:
+    """Return advice in which no line of the script stands: a page can be sent to anybody."""
+    said = []
+    for number, one in enumerate(advised["advice"], start=1):
+        how, text = one["how"], one["how"]["text"]
+        if text.startswith("--- a/"):
+            name = text.partition("\n")[0].removeprefix("--- a/")
+            text = f"what `advisor advise --explain {number}` prints, into {name.strip()}"
+        said.append({**one, "how": {**how, "text": text}})
+    return {**advised, "advice": said}
 
 
 def _advice_words(one: Record) -> dict[str, str]:

@@ -24,7 +24,7 @@ def show_simulation(record: Mapping[str, Any], console: Console) -> None:
     parts: list[RenderableType] = [Text(f"\n{_cluster_line(record)}"), _table(ways)]
     for way in ways:
         parts.append(
-            Text(f"\nrent or wait, against {_devices(way['devices'])} of your own cluster:")
+            Text(f"\nrent or wait, compared with {_devices(way['devices'])} of your own cluster:")
         )
         parts.append(_rents(way["rent_or_wait"]))
     beyond = max(way["beyond_trace_fraction"] for way in ways)
@@ -233,7 +233,7 @@ def _policies(rows: Sequence[Mapping[str, Any]], own: str) -> list[Text | Table]
     by_name = {row["policy"]: row for row in rows}
     fifo, las = by_name["fifo"], by_name["las-2d"]
     gain = fifo["mean_completion_h"] / las["mean_completion_h"]
-    said = f"2D-LAS completes the trace's jobs {gain:.2f} times as fast as FIFO in the mean"
+    said = f"2D-LAS completes the trace's jobs {gain:.2f} times as fast as FIFO on average"
     return [Text(""), Text("the trace's own jobs under every policy"), table, Text(said)]
 
 

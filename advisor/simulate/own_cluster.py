@@ -230,7 +230,9 @@ def on_own_devices(
 
     Raises PlanningError if the job cannot run there (exit code 3).
     """
-    job = replace(job, transfers=replace(job.transfers, data_bytes=None, boot_s=None))
+    job = replace(
+        job, transfers=replace(job.transfers, data_bytes=None, weights_bytes=0.0, boot_s=None)
+    )
     nodes = nodes or -(-devices // group.node.devices)
     machines, row = own_fleet(group, predictor.fleet, per_node=devices // nodes)
     columns = predictor.step_columns(job, np.array([row]), np.array([nodes]), fleet=machines)

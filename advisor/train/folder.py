@@ -190,7 +190,7 @@ def _errors(trained: Any) -> list[str]:
     for result in found["left_out"]:
         m, regret = result["overall"], result["top1_regret"]
         cells = [
-            result["name"], *(f"{m[f'{n}_fraction']:.1%}" for n in ("mape", "median_ape",
+            result["name"], *(percent_text(m[f"{n}_fraction"], 1) for n in ("mape", "median_ape",
                                                                    "p90_ape")),
             "-" if m["coverage"] is None else percent_text(m['coverage'], 1),
             "-" if m["width"] is None else percent_text(m['width'], 1),

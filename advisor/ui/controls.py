@@ -25,7 +25,7 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
         "max_price": "Most per machine and hour", "max_hourly": "Most per hour, all machines",
         "mixed": "Unlike machines together", "checkpoints": "Can resume from a checkpoint",
         "known_network": "Only networks that are known", "dated": "Only dated prices",
-        "here_price": "An hour of this machine",
+        "here_price": "An hour of this machine", "effort": "Work for one machine",
     }),
     ("How sure", {
         "confidence": "Keep limits with probability", "coverage": "Probability of intervals",
@@ -58,7 +58,7 @@ JOB_GROUP: Final[tuple[str, Mapping[str, str]]] = ("Job", {
     "tokens": "Tokens in all", "epochs": "Epochs", "total_steps": "Steps",
     "total_samples": "Samples in all", "data": "Data to bring in",
     "data_rate": "Rate of the data", "results": "Results to take out",
-    "validation": "Share of validation", "boot": "Boot time",
+    "validation": "Share of validation", "boot": "Boot time", "download": "Weights to download",
 })  # fmt: skip
 _JOB_NAMES: Final = tuple(JOB_GROUP[1])
 _SAYS_WHICH: Final = frozenset(("run", "layers", "hidden", "heads", "cnn"))

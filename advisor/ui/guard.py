@@ -153,8 +153,12 @@ class Guard:
         return None
 
     def _is_proxy_host(self, headers: Headers) -> bool:
-        proxy = self._keys.proxy
-        return bool(proxy) and headers.getlist("host") == [urlsplit(proxy).netloc]
+        """Whether the one Host is the proxy's name; some proxies leave its port out."""
+        proxy, given = self._keys.proxy, headers.getlist("host")
+        if not proxy or len(given) != 1:
+            return False
+        name, _, port = given[0].partition(":")
+        return name == urlsplit(proxy).hostname and (not port or port.isdecimal())
 
     def _is_own_origin(self, headers: Headers, method: str) -> bool:
         """Whether no other page asks; a browser names the origin of every POST."""

@@ -65,7 +65,7 @@ def judged(
 def _text(body: Mapping[str, Any], name: str) -> str:
     text = body[name]
     if not isinstance(text, str) or not text.strip():
-        raise UsageError(f"{name}: this is no text", hint="send its text")
+        raise UsageError(f"{name} must be a text", hint="send its text")
     return text
 
 
@@ -87,7 +87,7 @@ def _partitions(body: Mapping[str, Any]) -> dict[str, str]:
     given = body.get("partitions", {})
     if not isinstance(given, dict) or not all(isinstance(one, str) for one in given.values()):
         raise UsageError(
-            "partitions: this is no object of texts", hint='{"gpu": "8xA100-80GB:nvlink@200Gbps"}'
+            "partitions must be an object of texts", hint='{"gpu": "8xA100-80GB:nvlink@200Gbps"}'
         )
     return parse_partitions([f"{name}={machine}" for name, machine in given.items()])
 

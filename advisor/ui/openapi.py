@@ -26,7 +26,7 @@ _ERROR: Final = {
 }
 # Status -> what it means; each has a body of the schema Error.
 _ERRORS: Final[Mapping[str, str]] = {
-    "400": "The question makes no sense, or the job cannot be read.",
+    "400": "The question is not valid, or the job cannot be read.",
     "408": "The request took too long to arrive.",
     "413": "The body is longer than 64 KiB.",
     "415": "The body is not JSON.",

@@ -30,7 +30,7 @@ REJECTED: Final = {
     "accelerator_not_supported": "have accelerators this script cannot use unchanged",
     "runs_on_one_machine": "are several machines for a program that runs on one",
     "recorded_step_uncertain": (
-        "are CPU machines, for which the recorded step is too uncertain (profile longer)"
+        "are the machine of the recording, where the step is too uncertain (profile longer)"
     ),
     "over_quota": "are over your quota",
     "over_hourly": "cost more per hour than you allow (--max-hourly)",
@@ -55,7 +55,7 @@ _WAITS: Final[dict[str, str]] = {
 }
 _PARTS: Final = {
     "start_up": "booting and starting",
-    "data_in": "downloading the data",
+    "data_in": "downloading data and weights",
     "steps": "training steps",
     "epoch_ends": "validation at the end of epochs",
     "whole_run": "evaluation, stalls and manual stops",
@@ -154,8 +154,8 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
     step = {name: 1e3 * one["step_time_s"][name] for name in ("value", "low", "high")}
     bounds = f"{digits(step['low'])}-{digits(step['high'])}"
     yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
-    yield _pair("samples a second", digits(one["throughput_samples_per_s"]["value"]))
-    yield _pair("memory of a device", f"{digits(one['memory_gib'])} GiB")
+    yield _pair("samples/s", digits(one["throughput_samples_per_s"]["value"]))
+    yield _pair("memory per device", f"{digits(one['memory_gib'])} GiB")
     layout = pieces.layout_words(one["layout"])
     yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
     yield from ("", "where the time of a step goes")
@@ -288,7 +288,7 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
             f"{run}: a program without training steps, {digits(job['measured_step_s'])} s on "
             f"{job['measured_on']}"
         )
-    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']} samples"
+    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']:,} samples"
     if (rounds := job.get("rounds")) is not None:
         steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
     what = "step" if rounds is None else rounds["unit"]
@@ -358,10 +358,7 @@ def _rows(
 
     ``is_short``: what a row is picked as is all that is said of it besides its machines.
     """
-    labels: dict[int | str, list[str]] = {}
-    for name, place in record["picks"].items():
-        if not (name == "fastest" and place == record["picks"]["best_value"]):
-            labels.setdefault(place, []).append(pieces.PICKS[name])
+    labels = pieces.pick_labels(record)
     is_alike = len({one["bottleneck"] for one in rows}) <= 1
     widths = _widths(record, rows)
     found = [
@@ -399,6 +396,7 @@ def _row(
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"limited by {one['bottleneck']}"] if names_wait else []
+    particular += ["new accounts ask for quota"] if one.get("request_h") else []
     particular += [price_words(parts)] if name != "here" else []
     lines = []
     for number, said in enumerate(left):

@@ -17,7 +17,7 @@ Record = Mapping[str, Any]
 Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
-    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed",
+    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -71,12 +71,17 @@ def claims_of(
     """
     by_rank = {one["rank"]: one for one in record["front"]}
     choice = record["picks"].get("best_value")
+    nobody = tuple(_unoffered(*one) for one in record.get("unoffered", {}).items())
     if choice is None:
-        return ()
+        return nobody
     chosen = by_rank.get(choice)
     if chosen is None:
         assert here is not None
-        return (*_stay(here, record["front"], worth * trouble_h), *_deadline(record, certainty))
+        return (
+            *nobody,
+            *_stay(here, record["front"], worth * trouble_h),
+            *_deadline(record, certainty),
+        )
     faster = by_rank.get(record["picks"]["fastest"])
     return (
         Claim(
@@ -90,6 +95,14 @@ def claims_of(
         *_accuracy(record["known_error"], chosen, unmeasured),
         *_deadline(record, certainty),
     )
+
+
+def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
+    """Say that no provider has an accelerator, and which it could be instead."""
+    text = f"No provider in the catalogue offers {name}."
+    if nearest:
+        text = f"{text} The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    return Claim(kind="unoffered", text=text)
 
 
 def _time(one: Record) -> float:
@@ -138,7 +151,14 @@ def _beside(chosen: Record, front: Sequence[Record], faster: Record | None) -> I
     if faster is not None and _time(faster) < _time(chosen):
         speed, money = _time(chosen) / _time(faster), _cost(faster) / _cost(chosen)
         price = dearer_words(money) if money >= 1.0 else f"is {cheaper_words(money)}"
-        text = f"#{faster['rank']} is {faster_words(speed)} and {price}."
+        machines = [
+            sum(part["count"] for part in one["configuration"]) for one in (chosen, faster)
+        ]
+        # What beats the choice in both is not it because it is several machines.
+        several = (
+            f", on {machines[1]} machines" if money <= 1.0 and machines[1] > machines[0] else ""
+        )
+        text = f"#{faster['rank']} is {faster_words(speed)} and {price}{several}."
         yield _compared("faster", faster, chosen, text)
     cheaper = _next(front, chosen, 1)
     if cheaper is not None and _cost(cheaper) < _cost(chosen):

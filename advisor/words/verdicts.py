@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from advisor.errors import UsageError
 from advisor.planners.core import GIB
-from advisor.quantities import hours_text, percent_text, usd_text
+from advisor.quantities import digits, hours_text, percent_text, usd_text
 from advisor.words import pieces
 from advisor.words.pieces import cost_text, time_text, wrapped
 from advisor.words.recommendation import SCREEN_LINES
+from advisor.words.summary import faster_words
 
 __all__ = ["SCREEN_LINES", "advice_text", "explained_advice"]
 
@@ -81,11 +82,11 @@ def advice_text(record: Record, *, width: int = 80, most: int | None = SCREEN_LI
     width, found = max(width, 40), record["advice"]
     head = _head(record, width)
     if not found:
-        return [*head, "", "Nothing of what was recorded says that a change would pay."]
+        return [*head, "", "The recording shows no change that would pay off."]
     items = [_item(place, one, width) for place, one in enumerate(found, start=1)]
     title = f"{'':{_NUMBER}}{'change':{width - _NUMBER - 2 * _SAVED}}"
     title = f"{title}{'time saved':>{_SAVED}}{'cost saved':>{_SAVED}}"
-    foot = ["", "What each rests on, and what to paste: --explain 1"]
+    foot = ["", "For the evidence and the lines to paste: --explain 1"]
     shown, room = len(items), None if most is None else most - len(head) - 2 - len(foot)
     if room is not None:
         while shown > 1 and sum(map(len, items[:shown])) > room:
@@ -105,7 +106,11 @@ def explained_advice(record: Record, number: int, *, width: int = 80) -> list[st
         known = f"give 1 to {len(found)}" if found else "there is none"
         raise UsageError(f"there is no advice {number}", hint=known)
     one = found[number - 1]
-    kept = "the same is learned" if one["model_kept"] else "what is learned may differ"
+    kept = (
+        "training gives the same result"
+        if one["model_kept"]
+        else "training may give another result"
+    )
     lines = [f"{number}: {one['name']}", ""]
     for name, said in (
         ("change", one["change"]), ("time saved", saving_words(one["time_saved_h"], is_time=True)),
@@ -129,7 +134,7 @@ def _head(record: Record, width: int) -> list[str]:
     seen = "as it is" if record["is_whole"] else "as far as it was recorded"
     line = f"{record['run']} {seen}: {pieces.time_text(now)}, {paid} on {place}."
     if not record["meets_constraints"]:
-        line += " That misses the constraints."
+        line += " This does not meet the constraints."
     return wrapped(line, width)
 
 
@@ -138,10 +143,10 @@ def _served_words(run: str, details: Record) -> str:
     line = f"{run} served on {details['place']}"
     if details["price_usd_per_h"]:
         line += (
-            f" ({usd_text(details['price_usd_per_h'])} an hour): "
-            f"{usd_text(details['usd_per_million_tokens'])} for a million tokens"
+            f" ({usd_text(details['price_usd_per_h'])}/h): "
+            f"{usd_text(details['usd_per_million_tokens'])} per million tokens"
         )
-    return f"{line}, {details['tokens_per_s']:.3g} tokens a second."
+    return f"{line}, {digits(details['tokens_per_s'])} tokens/s."
 
 
 def _item(place: int, one: Record, width: int) -> list[str]:
@@ -162,9 +167,9 @@ def _item(place: int, one: Record, width: int) -> list[str]:
 def _about(one: Record) -> Iterator[str]:
     yield _EVIDENCE[one["evidence"]]
     if one["time_saved_h"] is not None and one["time_factor"] <= 1.0 - _NOTHING:
-        yield f"{1.0 / max(one['time_factor'], 1e-3):.2f} times as fast"
+        yield faster_words(1.0 / max(one["time_factor"], 1e-3))
     if not one["model_kept"]:
-        yield "check what is learned"
+        yield "check the trained model"
     yield _first_line(one["how"]["text"])
 
 
@@ -195,7 +200,7 @@ def saving_words(saved: Record | None, *, is_time: bool) -> str:
 def _bounded(saved: Record, *, is_time: bool) -> str:
     clipped = {**saved, "low": max(saved["low"], 0.0)}
     value, bounds = pieces.hours_words(clipped) if is_time else pieces.usd_words(clipped)
-    may_lose = "; it may also cost" if saved["low"] < 0 else ""
+    may_lose = "; it may also be a loss" if saved["low"] < 0 else ""
     return f"{value} ({bounds}, {percent_text(saved['coverage'])}{may_lose})"
 
 
@@ -217,7 +222,7 @@ def cache_table(details: Mapping[str, Any]) -> list[str]:
         by_size.setdefault(one["cached"], {})[one["policy"]] = one
     shown = [one for one in _COLUMNS if any(one in row for row in by_size.values())]
     heads = ("experts", "GiB", *shown, "ms/token")
-    lines = ["", "Experts that are there when a token needs them, by policy:", ""]
+    lines = ["", "Share of the needed experts that are cached, by policy:", ""]
     lines.append("".join(f"{head:>{_WIDTH}}" for head in heads).rstrip())
     for cached, row in sorted(by_size.items()):
         best = min(one["token_s"] for policy, one in row.items() if policy != "oracle")
@@ -225,5 +230,5 @@ def cache_table(details: Mapping[str, Any]) -> list[str]:
         cells += [f"{percent_text(row[policy]['hit_rate'], 1)}" for policy in shown]
         cells.append(f"{1e3 * best:.3g}")
         lines.append("".join(f"{cell:>{_WIDTH}}" for cell in cells))
-    note = "oracle knows every later token: no cache loads less."
+    note = "The oracle knows all later tokens, so no cache loads less."
     return [*lines, "", note] if "oracle" in shown else lines

@@ -10,6 +10,7 @@ from typing import Any, Final
 from advisor.quantities import count_text, digits, hours_text, percent_text, seconds_text
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
+from advisor.words.summary import slower_words
 
 Record = Mapping[str, Any]
 
@@ -197,7 +198,7 @@ def _details(one: Record) -> list[str]:
     lines += [f"  step: {said}"] if ordered else []
     if even := details.get("even_step_s"):
         gain = even / step_s
-        lines.append(f"  even batches would take {seconds_text(even)}: {gain:.2f} x as long")
+        lines.append(f"  even batches would take {seconds_text(even)} ({slower_words(gain)})")
     return lines
 
 
@@ -226,7 +227,7 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     lines += _units(record["units"])
     there = record["device_memory_gib"]
     memory = f"{digits(record['memory_gib'])}{f' of {digits(there)}' if there else ''} GiB"
-    lines.append(_row("memory of a device", memory))
+    lines.append(_row("memory per device", memory))
     layout = _row("layout", pieces.layout_words(record["layout"]))
     lines += wrapped(layout, width, indent=" " * _INDENT)
     for name, key, interval in (
@@ -239,10 +240,12 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         told = pieces.direct_cost_text(record) if key == "cost_usd" else ""
         if told:
             lines += wrapped(_row("  learned", told), width, indent=" " * _INDENT)
+    if record["training_time_h"] is None:
+        lines += _rate(record, width)
     if record["completion"] != "on-demand":
         lines.append(_row("completion", _completion(record)))
     if record["extrapolating"]:
-        lines.append("outside what the device model was fitted on: the interval is wider")
+        lines.append("not like anything we measured, so the range is wider")
     for note in record["notes"]:
         lines += wrapped(f"note: {note}", width, indent="  ")
     if "effects" in record:
@@ -254,11 +257,19 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     return "\n".join(lines)
 
 
+def _rate(record: Record, width: int) -> list[str]:
+    """Say what a million tokens or samples cost where nobody said how long the job is."""
+    prices = record.get("usd_per_million") or {}
+    lines = [_row(f"USD/M {name}", _money(usd)) for name, usd in prices.items()]
+    asked = "The length of the job was not given: add --tokens or --total-steps for its time"
+    return [*lines, *wrapped(f"{asked}{' and cost' if prices else ''}.", width)]
+
+
 def _effects(effects: Mapping[str, Mapping[str, float]], width: int) -> list[str]:
     """Say by which factor each group of features moved what was learned, most first."""
     if not effects:
-        return ["no learned model covers this job on these machines: physics alone"]
-    lines = ["what moved the learned answers, against usual values"]
+        return ["no learned model covers this job on these machines; the estimate is analytic"]
+    lines = ["what moved the learned estimates, relative to typical values"]
     for what, groups in effects.items():
         ordered = sorted(groups.items(), key=lambda one: -abs(math.log(one[1])))
         said = ", ".join(f"{name} x {factor:.2f}" for name, factor in ordered)

@@ -81,26 +81,23 @@ def shortfall_of(seen: Recording, *, is_length_given: bool = False) -> tuple[str
     if ratio(error) > MOST_RATIO:
         low, high = duration_text(step.low_s), duration_text(step.high_s)
         what = (
-            f"the step of run {seen.run_id} is not known well enough: {low} to {high} "
-            f"over {step.steps} steps"
+            f"the step time of run {seen.run_id} is too noisy: {low} to {high} over "
+            f"{step.steps} steps"
         )
         return what, _go_on(step)
     length = 0.0 if is_length_given or work is None else LENGTH_LOG_SD[work.confidence]
     if ratio(error, length) > MOST_RATIO:
         source = "" if work is None else f" ({work.source})"
-        what = f"how long the job of run {seen.run_id} is, is not known well enough{source}"
-        return what, f"say it: {length_hint(seen)}; or {_go_on(step)}"
+        what = f"the length of the job of run {seen.run_id} is too uncertain{source}"
+        return what, f"give it with {length_hint(seen)}; or {_go_on(step)}"
     return None
 
 
 def _go_on(step: StepTime) -> str:
     if step.steps < _ENOUGH_STEPS:
         limit_s = max(60.0, math.ceil(2 * _ENOUGH_STEPS * step.raw_s / 60.0) * 60.0)
-        return f"profile on with: advisor profile --for {limit_s / 60:.0f}m SCRIPT"
-    return (
-        "profile on with: advisor profile --precise --for 10m SCRIPT, with fewer other processes "
-        "running"
-    )
+        return f"profile for longer: advisor profile --for {limit_s / 60:.0f}m SCRIPT"
+    return "close other programs and profile again: advisor profile --precise --for 10m SCRIPT"
 
 
 # ------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from advisor.collectors.format import (
     read_touched,
 )
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.redaction import redacted_command
 
 
 @dataclass(slots=True)
@@ -66,12 +65,12 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     except OSError as error:
         raise RecordingError(
             f"no recording at {path.parent}: {error.strerror}",
-            hint="`advisor runs list` shows the runs that are here",
+            hint="list the recorded runs with `advisor runs list`",
         ) from error
     log = ProfilerLog()
     for kind, payload, _ in parse(data):
         if kind == fmt.HEADER:
-            log.header = log.header or _header(payload)
+            log.header = log.header or _header(payload, path.parent.parent)
         elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
             log.readings.append(read_reading(payload, log.header["t_ns"]))
         elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
@@ -96,12 +95,15 @@ _TYPES: Final[dict[str, type | UnionType]] = {
 }  # fmt: skip
 
 
-def _header(payload: bytes) -> dict[str, Any]:
-    """Return the header; the command's words as they were, but for secrets of earlier versions."""
+def _header(payload: bytes, store: Path) -> dict[str, Any]:
+    """Return the header; the command as it is kept today, also of runs of earlier versions."""
     header = parse_json(payload, as_written=("command",))
     command = header.get("command")
-    if isinstance(command, list) and all(isinstance(word, str) for word in command):
-        header["command"] = redacted_command(command)
+    is_older = header.get("command_kept") != "list"
+    if is_older and isinstance(command, list) and all(isinstance(one, str) for one in command):
+        from advisor.collectors.format import key_for_reading, stored_command
+
+        header["command"] = stored_command(command, key_for_reading(store))
     return header
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
+from advisor.collectors.derive.causes import early_end
 from advisor.collectors.derive.certainty import shortfall_of
 from advisor.collectors.derive.deep_step import advised_memory_bytes
 from advisor.collectors.derive.work import length_hint
@@ -44,7 +45,7 @@ def summary_lines(seen: Recording) -> list[str]:
         found.append(text if step.is_settled else text + ", not settled")
         if seen.step_samples:
             rate = seen.step_samples / step.corrected_s
-            found.append(f"{seen.step_samples:g} samples a step, {rate:.4g} samples/s")
+            found.append(f"{seen.step_samples:g} samples per step, {rate:.4g} samples/s")
     if seen.rehearsal is not None:
         found += _rehearsal_lines(seen, seen.rehearsal)
     if seen.total_work is not None:
@@ -52,7 +53,8 @@ def summary_lines(seen: Recording) -> list[str]:
         total = "" if step is None else f", {duration_text(work.steps * step.corrected_s)} here"
         found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
     elif step is not None or seen.rehearsal is not None:
-        found.append(f"whole job: unknown; say {length_hint(seen)}")
+        whole = f"endless ({seen.endless})" if seen.endless else "unknown"
+        found.append(f"whole job: {whole}; give {length_hint(seen)}")
     if seen.rounds is not None:
         found.append(_rounds_line(seen.rounds))
     if seen.deep_step is not None:
@@ -78,7 +80,7 @@ def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
     ranks = f", rank {rehearsal.rank} of {seen.world_size}" if seen.world_size > 1 else ""
     found = [f"{rehearsal.words} (as {rehearsal.devices} x {rehearsal.device}{ranks})"]
     if seen.step_samples:
-        found.append(f"{seen.step_samples:g} samples a step")
+        found.append(f"{seen.step_samples:g} samples per step")
     if rehearsal.peak_bytes:
         parts = sorted(rehearsal.held_bytes.items(), key=lambda one: -one[1])
         held = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in parts if size)
@@ -92,9 +94,13 @@ def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
     ]
     deep = seen.deep_step
     if deep is not None and deep.ranks > 1:
-        found.append(f"{deep.ranks} ranks divide each sample's work: counted is all of theirs")
+        found.append(
+            f"{deep.ranks} ranks divide the work of each sample; the figures are their sum"
+        )
     if deep is not None and deep.elsewhere:
-        found.append(f"warning: counted is this rank's part alone: others run {deep.elsewhere}")
+        found.append(
+            f"warning: the figures cover this rank only; other ranks run {deep.elsewhere}"
+        )
     return found + [f"note: {note}" for note in rehearsal.notes]
 
 
@@ -116,11 +122,11 @@ def _rank_lines(seen: Recording) -> list[str]:
         parts = [f"rank {one.rank}: {len(one.step_s)} steps"]
         if one.wait_s:
             wait_s = sum(one.wait_s) / len(one.wait_s)
-            parts.append(f"waits {duration_text(wait_s)} a step for the others")
+            parts.append(f"waits {duration_text(wait_s)} per step for the others")
         if one.sent_bytes_per_step is not None and one.received_bytes_per_step is not None:
             parts.append(
                 f"sends {bytes_text(int(one.sent_bytes_per_step))} and receives "
-                f"{bytes_text(int(one.received_bytes_per_step))} a step"
+                f"{bytes_text(int(one.received_bytes_per_step))} per step"
             )
         found.append(", ".join(parts))
     return found
@@ -149,11 +155,11 @@ def _rounds_line(rounds: Rounds) -> str:
 
 def _loading_line(loading: Loading) -> str:
     cost = loading.cpu_s_per_sample
-    text = "" if cost is None else f", {duration_text(cost)} of a core a sample"
+    text = "" if cost is None else f", {duration_text(cost)} of core time per sample"
     verb = "waits" if loading.workers else "spends"
     return (
         f"input: {loading.workers} workers{text}; the loop {verb} "
-        f"{duration_text(loading.wait_s)} a step"
+        f"{duration_text(loading.wait_s)} per step"
     )
 
 
@@ -166,23 +172,32 @@ def recording_problem(seen: Recording) -> tuple[str, str] | None:
         )
     if seen.workers > 1 and seen.world_size == 1 and seen.status not in ("failed", "killed"):
         return (
-            f"{seen.workers} copies ran side by side and never trained together: neither a "
-            "process group nor a torch optimizer was seen",
+            f"{seen.workers} copies of the script ran but never trained together: no process "
+            "group and no torch optimizer was seen",
             "leave out --workers",
         )
     if seen.status in ("failed", "killed") and seen.step_time is None:
-        return (
-            f"{seen.stop_reason} after {duration_text(seen.duration_s)}, before its first step",
-            "run it without the advisor first; its output is above",
-        )
+        return early_end(seen)
     if seen.rehearsal is not None and seen.deep_step is not None:
         return None
+    if seen.step_time is None and seen.deep_step is not None:
+        return (
+            "no step but the traced one was seen to its end: GPUs are answered (advisor "
+            "recommend), this machine is not",
+            "for this machine, profile for longer: advisor profile --for 10m SCRIPT",
+        )
     if seen.step_time is None and seen.status != "interrupted":
         return (
-            "no training step was seen: only resources were recorded",
+            "no training step was seen, so only resources were recorded",
             "call advisor.step() once a step, or let the script run until it trains (--for 5m)",
         )
-    return shortfall_of(seen)
+    missing = shortfall_of(seen)
+    if missing is None or seen.deep_step is None or seen.deep_step.device != "cpu":
+        return missing
+    return (
+        f"{missing[0]}; GPUs are answered all the same (advisor recommend), this machine is not",
+        missing[1],
+    )
 
 
 def summary_record(seen: Recording) -> dict[str, Any]:

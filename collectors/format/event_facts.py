@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median, mode
 from typing import Any, Final
 
+from advisor.collectors.errors import printable
 from advisor.collectors.format.contention import Corrected, Stretch, correct
 from advisor.collectors.format.events import Events
 
@@ -326,6 +327,7 @@ _OFF: Final = re.compile(
 )
 _ON: Final = re.compile(r"((use|enable|with)_)?(cuda|gpus?|accel(erator)?)")
 _CHOICE: Final = re.compile(r".*(device|accelerator|platform).*")
+_ACCELERATOR: Final = re.compile(r"(cuda|gpu|mps)(:\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,7 +471,7 @@ def _replaced(words: tuple[str, ...], others: tuple[str, ...]) -> Found:
 def _by_source(fact: dict[str, Any]) -> list[Found]:
     fixed = fact.get("fixed", [])
     if fixed:
-        places = ", ".join(f"{one['where']} ({one['text']})" for one in fixed[:3])
+        places = ", ".join(one["where"] for one in fixed[:3])
         return [("the script fixes the CPU", f'"cuda" in place of "cpu" at {places}', ())]
     if fact.get("files") and not fact.get("mentions"):
         change = 'move the model and every batch to the accelerator: .to("cuda")'
@@ -493,3 +495,46 @@ def on_accelerators(command: Sequence[str], told: Told | None) -> tuple[str, ...
         if not size:
             words += new
     return tuple(words)
+
+
+def on_processors(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line of a script for a machine without accelerators.
+
+    >>> on_processors(["train.py", "--device=cuda:0", "--accelerator", "gpu", "--lr", "1e-3"])
+    ('train.py', '--device=cpu', '--accelerator', 'cpu', '--lr', '1e-3')
+    """
+    words = list(command)
+    for number, word in enumerate(words):
+        name, is_assigned, value = word.lstrip("-").partition("=")
+        key = name.lower().replace("-", "_").rpartition(".")[2]
+        if (not word.startswith("-") and not is_assigned) or not _CHOICE.fullmatch(key):
+            continue
+        if is_assigned and _ACCELERATOR.fullmatch(value):
+            words[number] = f"{word[: -len(value)]}cpu"
+        elif not is_assigned and _ACCELERATOR.fullmatch("".join(words[number + 1 : number + 2])):
+            words[number + 1] = "cpu"
+    return tuple(words)
+
+
+# ------------------------------------------------------------------------------------------
+# The error that a process of the script ended with.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Why the script ended with an error: see ``hooks.ending``."""
+
+    cause: str  # package, file, network, ...; "error" where its cause is not known
+    what: str  # the package, file or host; the error's words
+    where: str  # the script's line, "" where none was on the way
+    python: str  # the interpreter that ran it
+
+
+def ended_of(processes: Sequence[Events]) -> Ended | None:
+    """Return what the first process that ended with an error said; the others wait for it."""
+    said = [one.fact("ended_by") for one in processes if "ended_by" in one.facts]
+    if not said:
+        return None
+    first = min(said, key=lambda fact: int(fact.get("t_ns", 0)))
+    names = ("cause", "what", "where", "python")
+    return Ended(**{name: printable(str(first.get(name, ""))) for name in names})

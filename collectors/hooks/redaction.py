@@ -1,4 +1,7 @@
-"""Secrets (passwords, tokens, keys) taken out of text before it is written or shown.
+"""Secrets (passwords, tokens, keys) taken out of free text before it is written or shown.
+
+Command lines are kept by an allow-list (``format.command``); this is for what is left: errors,
+warnings, paths, and facts of a script. An address keeps its scheme, host and plain path.
 
 A secret is known by the name it is given to (``--password VALUE``, ``--api-key=VALUE``,
 ``HF_TOKEN=VALUE``, ``"secret": "VALUE"``), by its place (``user:VALUE@host``) or by its own form
@@ -20,10 +23,11 @@ from .suspicion import may_hold_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
 HIDDEN = "REDACTED"
+# What stands for a value of a command line (``format.command``).
+HASHED = re.compile(r"hidden:[0-9a-f]{10}")
 
 # The forms that issuers give their keys.
 _FORMS = re.compile(
@@ -48,6 +52,10 @@ _USER_AND_PASSWORD = re.compile(
     r"(?<![\w+.-])([A-Za-z][\w+.-]*://[^\s:/@\"'<>]*):(?!\d{1,5}/)([^\s\"'<>]{0,1024})@"
 )
 _ONLY_USER = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)([^\s:/@\"'<>]+)@")
+# What signs a request (Azure's sig, Google's X-Goog-Signature) stands behind the question mark.
+_QUERY = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://[^\s?#\"'<>]{1,1024})[?#][^\s\"'<>]+")
+# Webhooks are secret by their paths.
+_WEB_PATH = re.compile(r"(?<![\w+.-])(https?://[^\s/?#\"'<>]{1,256})(/[^\s?#\"'<>]+)")
 # A cluster's link is none: ``8xA100-80GB:nvlink@200Gbps``.
 _BARE_USER_AND_PASSWORD = re.compile(
     r"(?<![\w/:.+-])([\w.+-]+):([^\s@/:\"'<>]+)@(?!\d+(?:\.\d+)?[KMGT]bps)(?=[\w.-])"
@@ -63,7 +71,6 @@ _OPTION_AND_VALUE = re.compile(
     r"(?<!\S)(?P<name>--?[A-Za-z][\w.-]*)(?P<sep>\s+)(?P<value>" + _QUOTED + r"|[^\s]+)"
 )
 _SCHEME_AND_TOKEN = re.compile(r"\b(?P<sep>(?:[Bb]earer|[Bb]asic)\s+)(?P<value>[\w+/=.~-]{8,})")
-_ASSIGNED = re.compile(r"(?P<name>[-+~]{0,2}[A-Za-z_][\w./-]*)=(?P<value>.+)", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z]")
 
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -99,29 +106,12 @@ def redacted(text: str) -> str:
     text = _FORMS.sub(HIDDEN, text)
     text = _USER_AND_PASSWORD.sub(r"\1:" + HIDDEN + "@", text)
     text = _ONLY_USER.sub(_user_hidden, text)
+    text = _QUERY.sub(r"\1?" + HIDDEN, text)
+    text = _WEB_PATH.sub(_path_hidden, text)
     text = _BARE_USER_AND_PASSWORD.sub(r"\1:" + HIDDEN + "@", text)
     text = _SCHEME_AND_TOKEN.sub(_token_hidden, text)
     text = _NAMED.sub(_value_hidden, text)
     return _OPTION_AND_VALUE.sub(_value_hidden, text)
-
-
-def redacted_command(words: Sequence[str]) -> list[str]:
-    """Return a command line's words with the secrets hidden; as many words as before."""
-    found = []
-    name = ""
-    for word in words:
-        is_option = _OPTION.match(word) is not None
-        assigned = _ASSIGNED.fullmatch(word)
-        if name and not is_option:
-            found.append(HIDDEN if _is_secret(name, word) else redacted(word))
-            name = name if _is_plural(name) else ""
-            continue
-        name = word if is_option and assigned is None else ""
-        if assigned is not None and _is_secret(assigned["name"], assigned["value"]):
-            found.append(assigned["name"] + "=" + HIDDEN)
-        else:
-            found.append(redacted(word))
-    return found
 
 
 def redacted_json(value: Any) -> Any:
@@ -152,18 +142,27 @@ def _value_hidden(match: Any) -> str:
 
 
 def _token_hidden(match: Any) -> str:
-    is_token = _looks_random(match["value"], least=8)
+    is_token = looks_random(match["value"], least=8)
     return str(match["sep"] + HIDDEN if is_token else match[0])
 
 
 def _user_hidden(match: Any) -> str:
-    return str(match[1] + HIDDEN + "@" if _looks_random(match[2]) else match[0])
+    is_web = match[1].lower().startswith("http")
+    is_secret = looks_random(match[2]) or (is_web and match[2] != "git")
+    return str(match[1] + HIDDEN + "@" if is_secret else match[0])
+
+
+def _path_hidden(match: Any) -> str:
+    """Hide a path that says "hook", or has a part that nobody would think of."""
+    parts = match[2].split("/")
+    is_secret = "hook" in str(match[0]).lower() or any(looks_random(one, 10) for one in parts)
+    return str(match[1] + "/" + HIDDEN if is_secret else match[0])
 
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether ``value`` is one that nobody else may see, given to this name."""
     words = [word.lower() for word in _NAME_WORDS.findall(name) if not word.isdigit()]
-    if not words or not value:
+    if not words or not value or HASHED.fullmatch(value):
         return False
     before, last = (words[-2] if len(words) > 1 else ""), words[-1]
     is_option = name.startswith("--")
@@ -179,14 +178,10 @@ def _is_secret(name: str, value: str) -> bool:
     if last == "key" and is_option and not before:
         return True
     is_alike = one.endswith(("token", "key", "signature", "sig", "auth", "session"))
-    return is_alike and _looks_random(value)
+    return is_alike and looks_random(value)
 
 
-def _is_plural(name: str) -> bool:
-    return name.lower().endswith(("passwords", "secrets", "keys", "tokens", "credentials"))
-
-
-def _looks_random(value: str, least: int = 16) -> bool:
+def looks_random(value: str, least: int = 16) -> bool:
     """Whether nobody would think of such a value: long, mixed, and no sign often repeated."""
     if len(value) < least or not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
         return False

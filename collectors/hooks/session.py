@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import threading
 import time
 
@@ -31,15 +32,18 @@ if TYPE_CHECKING:
 
 
 _WORDS = ("cuda", "gpu", "cpu", "accel", "device", "platform")
-_LONGEST_VALUE = 40
+# No other value of theirs is kept: --device-key may say anything.
+_DEVICES = re.compile(
+    r"(auto|cpu|cuda|gpu|hpu|mps|npu|tpu|xla|xpu|rocm|hip)s?(:\d+)?", re.IGNORECASE
+)
 
 
 def device_switches(namespace: Any) -> dict[str, Any]:
-    """Return the arguments about devices that are switches or short names."""
+    """Return the arguments about devices that are switches or names of devices."""
     found = {}
     for name, value in vars(namespace).items():
-        is_short = isinstance(value, str) and len(value) <= _LONGEST_VALUE
-        if (isinstance(value, bool) or is_short) and any(word in name.lower() for word in _WORDS):
+        is_device = isinstance(value, str) and _DEVICES.fullmatch(value) is not None
+        if (isinstance(value, bool) or is_device) and any(word in name.lower() for word in _WORDS):
             found[name] = value
     return found
 
@@ -86,6 +90,7 @@ class Session(ProcessState):
         """Take in a new optimizer."""
         try:
             self.settle()
+            self.optimizer_made_ns = time.monotonic_ns()
             self.optimizers.made(optimizer)
         except Exception as error:
             self.failed("optimizer", error)

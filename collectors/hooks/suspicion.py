@@ -10,7 +10,7 @@ import re
 
 # What can be a secret at all has one of these in it.
 _SUSPICIOUS = re.compile(
-    r"pass|pwd|token|secret|key|cred|auth|cookie|otp|bearer|basic|sig|jwt|pat|session|@|"
+    r"pass|pwd|token|secret|key|cred|auth|cookie|otp|bearer|basic|sig|jwt|pat|session|@|://|"
     r"A[KSIRG][IDOP]A|AIza|hf_|gh[pousr]_|sk-|xox|eyJ|glpat|pypi-|npm_|dop_|ya29|PRIVATE",
     re.IGNORECASE,
 )

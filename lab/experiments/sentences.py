@@ -1,6 +1,6 @@
 """Contradictions between the sentences of an answer and its record, over random questions.
 
-    python -m advisor.lab.experiments.sentences [--questions N] [--seed S] [--offers N]
+    python -m advisor.lab.experiments.sentences [--questions N] [--drawn N] [--seed S] [--offers N]
 
 Every question is answered by ``recommend`` as a user's is (described transformers and image
 networks, two recordings, random limits); the sentences of its summary and the screen of 80 and
@@ -8,6 +8,10 @@ networks, two recordings, random limits); the sentences of its summary and the s
 checked against the JSON record and the question. The reader knows the record and English, and
 nothing of ``advisor.words``: a sentence of no known form is a fault too, so that nothing is said
 that is not checked. What is not found out here: whether the record itself is right.
+
+An answer takes seconds, most of them the search for layouts, which the sentences know nothing of.
+So ``--drawn`` more answers are made of rows drawn at random (times, costs, prices, deadlines, this
+machine, what is known of errors): picked, said and read back in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,17 +20,32 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from advisor.answer import (
+    Candidate,
+    CompletionWay,
+    Configuration,
+    Estimate,
+    KnownError,
+    Named,
+    Offer,
+    Prices,
+    Recommendation,
+)
 from advisor.api import job_of, ranked
-from advisor.ask import Question
+from advisor.ask import Constraints, Question
 from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError
 from advisor.estimate.predictor import Predictor
 from advisor.lab import frame
+from advisor.planners.core import Layout
+from advisor.rank.front import keeps
+from advisor.rank.ranking import picked, told
 from advisor.words.recommendation import SCREEN_LINES, text
 
 Record = Mapping[str, Any]
@@ -38,6 +57,12 @@ CHANGED: Final = 5
 WIDTHS: Final = (80, 120)
 # The confidence of a deadline where none is asked for (docs/picks.md).
 CERTAINTY: Final = 0.9
+# Work to rent one machine, where nobody says (``--effort``). [h]
+EFFORT_H: Final = 0.5
+# Hours of the calendar for an hour of work, and the wait below which nobody minds [h]; both as
+# docs/picks.md states them.
+CALENDAR: Final = 168 / 40
+PATIENCE_H: Final = 4.0
 _HOURS: Final = {"us": 1e-6 / 3600, "ms": 1e-3 / 3600, "s": 1 / 3600, "min": 1 / 60, "h": 1.0,
                  "d": 24.0}  # fmt: skip
 _TIME: Final = r"[\d,.]+ (?:us|ms|s|min|h|d)"
@@ -197,13 +222,20 @@ def _rent(reader: Reader, found: re.Match[str]) -> Problems:
 def _stay(reader: Reader, found: re.Match[str]) -> Problems:
     if reader.pick != "here":
         yield "this machine is not the pick"
-    yield from _figures(reader.rows["here"], found)
+    here, work_h = reader.rows["here"], CALENDAR * reader.asked.get("effort", EFFORT_H)
+    yield from _figures(here, found)
+    for one in reader.record["front"]:
+        if one["extrapolating"] or _machines(one) > 1 or one["request_h"]:
+            continue
+        if _cost(one) < _cost(here) and max(PATIENCE_H, _time(one) + work_h) < _time(here):
+            yield f"#{one['rank']} is sooner and cheaper"
 
 
 def _short(reader: Reader, found: re.Match[str]) -> Problems:
     if reader.pick != "here" or not _is_time(found["time"], _time(reader.rows["here"])):
         yield "not this machine's time"
-    if _time(reader.rows["here"]) > 1.0:
+    # Nobody leaves a machine at hand for less than half the time, the work of renting included.
+    if _time(reader.rows["here"]) > 2.0 * reader.asked.get("effort", EFFORT_H):
         yield "not short"
 
 
@@ -211,6 +243,8 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
     one, than = reader.row(found["row"]), reader.picked
     if _time(one) >= _time(than) or not _is_ratio(found["speed"], _time(than) / _time(one)):
         yield f"{_time(than) / _time(one):.4g} times as fast"
+    if found["machines"] and int(found["machines"]) != _machines(one):
+        yield f"{_machines(one)} machines"
     money = found["money"]
     if money.startswith("costs $"):
         if not _is(money.removeprefix("costs "), _cost(one)):
@@ -220,6 +254,16 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
             yield f"{_cost(one) / _cost(than):.4g} times the cost"
     elif _cost(one) < _cost(than) or not _is_ratio(money, _cost(one) / _cost(than)):
         yield f"{_cost(one) / _cost(than):.4g} times the cost"
+
+
+def _unoffered(reader: Reader, found: re.Match[str]) -> Problems:
+    nearest = reader.record["unoffered"].get(found["name"])
+    if reader.record["front"] or nearest is None or found["nearest"] not in (None, *nearest[:1]):
+        yield "somebody offers it"
+
+
+def _machines(one: Record) -> int:
+    return sum(int(part["count"]) for part in one["configuration"])
 
 
 def _cheaper(reader: Reader, found: re.Match[str]) -> Problems:
@@ -307,18 +351,20 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"Stay on this machine: (?P<time>{_TIME}) \([^)]+\), (?P<cost>free|{_USD})\.", _stay),
     (rf"Too short to rent anything: it takes (?P<time>{_TIME}) on this machine\.", _short),
     (rf"(?P<row>#\d+) is (?P<speed>{_FASTER}) and (?P<money>costs {_USD}|is {_CHEAPER}|{_DEARER})"
-     r"\.", _faster),
+     r"(?:, on (?P<machines>\d+) machines)?\.", _faster),
     (rf"(?P<row>#\d+) is (?P<money>{_CHEAPER}) and (?P<speed>{_SLOWER})\.", _cheaper),
     (r"Nothing that can be rented within the limits is faster\.", _none_faster),
     (rf"This machine would take (?P<time>{_TIME})(?: \((?P<speed>{_SLOWER})\))?\.", _here),
     (r"Typical error (?:of whole training runs|on (?:(?P<low>\d+) to (?P<high>\d+) )?"
-     r"(?:more than \d+ )?(?:one )?[A-Z][\w.]*(?: [\w.]+)*? GPUs?(?: for [^:]+)?): (?P<share>\d+) % "
-     r"\(held-out test\)\.", _error),
-    (r"We have no test results for .+? on (?:(?P<devices>[\d,]+) x )?.+?\. Expect the true value "
+     r"(?:more than \d+ )?(?:one )?[A-Z][\w.]*(?: [\w.]+)*? GPUs?(?: for [^:]+)?): "
+     r"(?P<share>\d+) % \(held-out test\)\.", _error),
+    (r"We have no test results on (?:(?P<devices>[\d,]+) x )?.+? for .+?\. Expect the true value "
      r"inside the range, not at the estimate\.", _untested),
     (r"We have no measurements of (?:this GPU family|such machines), so the range is wide\.",
      _wide),
     (rf"To meet the deadline with (?P<certainty>\d+) % certainty, take {_WITHIN}\.", _needs),
+    (r"No provider in the catalogue offers (?P<name>.+?)\.(?: The nearest that is offered is "
+     r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
     (r"It misses the deadline with a probability of (?P<share>\d+) %\.", _misses),
 )  # fmt: skip
 
@@ -336,7 +382,7 @@ _ROW: Final = re.compile(
 )
 
 
-def screen_faults(record: Record, width: int) -> Iterator[str]:
+def screen_faults(record: Record, asked: Record, width: int) -> Iterator[str]:
     """Yield what a screen of ``width`` columns says that its record does not."""
     lines = [line for line, _ in text(record, width=width)]
     if len(lines) > SCREEN_LINES or max(map(len, lines)) > width:
@@ -356,18 +402,20 @@ def screen_faults(record: Record, width: int) -> Iterator[str]:
         else:
             current = []
     prose = " ".join(line for line in lines if not _ROW.fullmatch(line))
-    for told in set(re.findall(r"#(\d+)", prose)):
-        if int(told) not in shown:
-            yield f"#{told} is named and not listed"
-    for told in re.findall(r"--explain (\d+)", prose):
-        if int(told) not in rows:
-            yield f"--explain {told}: there is no such row"
+    for rank in set(re.findall(r"#(\d+)", prose)):
+        if int(rank) not in shown:
+            yield f"#{rank} is named and not listed"
+    for rank in re.findall(r"--explain (\d+)", prose):
+        if int(rank) not in rows:
+            yield f"--explain {rank}: there is no such row"
     for place, said in shown.items():
-        yield from (f"row {place}: {problem}" for problem in _particulars(record, place, said))
+        yield from (
+            f"row {place}: {problem}" for problem in _particulars(record, asked, place, said)
+        )
     yield from _sentences_around(record, " ".join(lines))
 
 
-def _particulars(record: Record, place: Any, said: Sequence[str]) -> Iterator[str]:
+def _particulars(record: Record, asked: Record, place: Any, said: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong in the lines below a row: labels, what limits it, alternatives."""
     one = (
         record["here"]
@@ -381,6 +429,12 @@ def _particulars(record: Record, place: Any, said: Sequence[str]) -> Iterator[st
         every = [*record["front"], *([record["here"]] if place == "here" else [])]
         if label == "cheapest" and any(_cost(row) < _cost(one) * (1 - 1e-9) for row in every):
             yield "another one is cheaper"
+        reader = Reader(record, asked)
+        if label == "cheapest within the deadline" and (
+            not reader.is_sure(one)
+            or any(_cost(row) < _cost(one) for row in record["front"] if reader.is_sure(row))
+        ):
+            yield "it is late, or another one is cheaper"
     for word in words:
         if found := re.fullmatch(r"limited by (\w+)", word):
             most = max(one["shares"].values())
@@ -447,7 +501,7 @@ def contradictions(record: Record, asked: Record) -> list[str]:
             reader.faults.append(f"{error!r}: {sentence}")
     found = [*reader.faults, *claim_faults(record)]
     for width in WIDTHS:
-        found += [f"{width} columns: {one}" for one in screen_faults(record, width)]
+        found += [f"{width} columns: {one}" for one in screen_faults(record, asked, width)]
     return found
 
 
@@ -552,11 +606,91 @@ def tried(
     return list(record["summary"]), contradictions(record, asked)
 
 
+def _drawn_row(
+    random: np.random.Generator, time_h: float, usd: float, deadline_h: float
+) -> Candidate:
+    """Return a row of a drawn answer; its rank is given later."""
+    card = _one(random, (None, "H100-SXM5-80GB", "A100-PCIe-40GB", "B200-SXM-180GB", "RTX-A4000"))
+    count, devices = int(2 ** random.integers(0, 5)), int(_one(random, (1, 4, 8)))
+    pricing = _one(random, ("on-demand", "on-demand", "spot"))
+    way: CompletionWay = "on-demand"
+    if pricing == "spot":
+        way = _one(random, ("spot", "spot-with-fallback", "spot-by-deadline"))
+    offer = Offer(
+        provider=_one(random, _CLOUDS), instance_type=f"type{int(random.integers(99))}.xlarge",
+        region=_one(random, ("us-east-1", "FIN-03", "all-regions")), pricing=pricing,
+        price_usd_per_h=1.0, accelerator=card, accelerators=float(devices if card else 0), vcpus=8,
+        memory_gib=32.0, terms="interruptions unknown" if pricing == "spot" else "",
+        price_as_of=_one(random, ("", "2026-07-20", "2025-04-04")),
+    )  # fmt: skip
+    is_extrapolating = bool(random.uniform() < 0.2)
+    sd = float(random.uniform(0.2 if is_extrapolating else 0.02, 0.9))
+    time = Estimate.lognormal(time_h, sd)
+    cost = Estimate.lognormal(usd, sd) if usd else Estimate(value=0.0, low=0.0, high=0.0)
+    bottleneck = _one(random, ("compute", "memory", "network"))
+    return Candidate(
+        configuration=Configuration(parts=((offer, count),)), layout=Layout(dp=count),
+        completion=way, step_time_s=time, throughput_samples_per_s=time, training_time_h=time,
+        cost_usd=cost, memory_gib=1.0, bottleneck=bottleneck, shares={bottleneck: 1.0},
+        is_extrapolating=is_extrapolating, way="data parallel",
+        late_probability=time.above(deadline_h) if math.isfinite(deadline_h) else None,
+    )  # fmt: skip
+
+
+def drawn_answer(random: np.random.Generator) -> tuple[Recommendation, dict[str, Any]]:
+    """Return an answer of rows drawn at random, and what was asked of it."""
+    asked: dict[str, Any] = {}
+    if random.uniform() < 0.6:
+        asked["deadline"] = _some(random, 0.5, 200)
+    if random.uniform() < 0.4:
+        asked["confidence"] = _one(random, (0.5, 0.8, 0.9, 0.95))
+    request = Constraints(
+        deadline_h=asked.get("deadline"), confidence=asked.get("confidence"),
+        effort_h=asked.setdefault("effort", float(_one(random, (0.0, 0.5, 4.0)))),
+    )  # fmt: skip
+    deadline_h = asked.get("deadline", math.inf)
+    size = int(random.integers(0, 9))
+    times = np.sort(np.exp(random.uniform(-3, 6, size)))
+    costs = np.sort(np.exp(random.uniform(-3, 8, size)))[::-1]
+    rows = (_drawn_row(random, float(t), float(c), deadline_h)
+            for t, c in zip(times, costs, strict=True))  # fmt: skip
+    front = [one for one in rows if keeps(one, request)]
+    front = [replace(one, rank=place) for place, one in enumerate(front, start=1)]
+    here = None
+    if random.uniform() < 0.5:
+        usd = 0.0 if random.uniform() < 0.7 else _some(random, 0.01, 100)
+        here = replace(_drawn_row(random, _some(random, 0.05, 3000), usd, deadline_h), rank=0)
+        offer, _ = here.configuration.parts[0]
+        own = replace(offer, provider="here", pricing="own", terms="", price_as_of="")
+        here = replace(
+            here, configuration=Configuration(parts=((own, 1),)), completion="on-demand"
+        )
+    error = None
+    if random.uniform() < 0.5:
+        error = KnownError(
+            family="NVIDIA Hopper", median_ape_fraction=float(random.uniform(0.01, 0.6)),
+            accelerators=int(random.integers(1, 4)), rows=9, protocol="described",
+            day="2026-11-25",
+        )  # fmt: skip
+    boot = {"transfers": {"boot_s": 120.0}, "total_steps": 1000.0, "global_batch": 32,
+            "is_program": False, "total_steps_source": "given"}  # fmt: skip
+    answer = told(
+        Recommendation(
+            run="drawn", job=boot, catalogue=Prices(as_of="2026-07-20", offers=1000),
+            predictor=Named(name="drawn", version="1"), considered=1000, rejected={},
+            front=tuple(front), here=here, known_error=error, picks=picked(front, here, request),
+        ),
+        request,
+        unmeasured="",
+    )  # fmt: skip
+    return answer, asked
+
+
 def main() -> None:
     """Ask, read, and print every contradiction."""
     given = frame.options(
         __doc__,
-        {"--questions": QUESTIONS, "--seed": 0, "--offers": OFFERS, "--json": Path,
+        {"--questions": QUESTIONS, "--drawn": 0, "--seed": 0, "--offers": OFFERS, "--json": Path,
          "--root": Path()},
     )  # fmt: skip
     predictor = Predictor(thinned(Catalogue.load(with_overrides=False), given.offers))
@@ -567,9 +701,18 @@ def main() -> None:
         for problem in found:
             wrong.append({"question": number, "asked": asked, "problem": problem})
             print(f"{number}: {problem}\n    {asked}", flush=True)
+    random = np.random.default_rng(given.seed)
+    for number in range(given.drawn):
+        answer, asked = drawn_answer(random)
+        record = answer.to_record()
+        sentences, answered = sentences + len(record["summary"]), answered + 1
+        for problem in contradictions(record, asked):
+            wrong.append({"question": f"drawn {number}", "asked": asked, "problem": problem})
+            print(f"drawn {number}: {problem}\n    {asked}", flush=True)
     bad = len({one["question"] for one in wrong})
     print(
-        f"{given.questions} questions, {answered} answered with {sentences} sentences: "
+        f"{given.questions} questions and {given.drawn} drawn answers, {answered} answered with "
+        f"{sentences} sentences: "
         f"{len(wrong)} contradictions in {bad} answers"
     )
     frame.write_json(given.json, wrong)

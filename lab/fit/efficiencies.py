@@ -263,7 +263,7 @@ class StepModel:
         """Return the operators' time by row and phase [s]."""
         compute, memory = found["compute"][1], found["memory"][1]
         busy = np.maximum(compute, memory) + c["unhidden"] * np.minimum(compute, memory)
-        return np.bincount(self._place, busy, self._calls.size)
+        return np.asarray(np.bincount(self._place, busy, self._calls.size), float)
 
     def _total(self, c: dict[str, float], deviations: list[Array], found: Pieces) -> Array:
         rows, (*_, host, handed) = self.rows, deviations

@@ -11,7 +11,9 @@ are known by all of their runs, on the device left out too (``--runs-of``).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
@@ -24,7 +26,9 @@ from advisor.estimate.case import Constants, constants
 from advisor.estimate.knowledge.known import job_from_runs
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.runs import Actual
-from advisor.lab.fit.device import without
+from advisor.lab.fit.described_columns import MeasuredStep, columns
+from advisor.lab.fit.device import fit_residual, parameters_of, without
+from advisor.lab.fit.efficiencies import StepModel
 from advisor.lab.score.asked import step_on
 from advisor.machines.devices import suite_device
 from advisor.planners.core.nouns import Device
@@ -57,6 +61,7 @@ class CellTable:
     frame: pd.DataFrame
     notes: tuple[str, ...]
     published: pd.DataFrame | None = None
+    measurements: Path | None = None  # the folder that what the product is fitted on lies in
 
 
 def cell_table(frame: pd.DataFrame) -> CellTable:
@@ -145,14 +150,15 @@ SEEN: Final = (
 def left_out(
     table: CellTable, groups: NDArray[np.str_], scored: NDArray[np.bool_] | None = None,
     most: int | None = None, order: NDArray[np.int64] | None = None,
-    families: NDArray[np.str_] | None = None,
+    families: NDArray[np.str_] | None = None, known: Sequence[MeasuredStep] = (),
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Return mean and deviation of ln(throughput) of each cell, its group of devices left out.
 
     ``groups`` are left out together: devices, or chips. Of a job at most ``most`` runs are given,
     taken in ``order``. ``families`` are kinds of jobs in one table of runs, "table: family", all
     in one precision: jobs of the others in the table are known as well. nan where the job was run
-    on no device outside the group, or is not asked for (``scored``).
+    on no device outside the group, or is not asked for (``scored``). ``known``: what the device
+    model is fitted on again, the group's devices left out; as it ships where there is nothing.
     """
     frame = table.frame
     catalogue = Catalogue.load(with_overrides=False)
@@ -163,7 +169,7 @@ def left_out(
     for group in np.unique(groups[asked]):
         out = groups == group
         asking = Predictor(
-            catalogue, constants=_without(constants(), frame["device"][out]), learned=None
+            catalogue, constants=_without(frame["device"][out], known), learned=None
         )
         for i in np.flatnonzero(out & asked):
             cell = frame.iloc[i]
@@ -229,7 +235,23 @@ def _device(name: str) -> Device:
     return cast(Device, suite_device(name))  # ``cell_table`` has left out what is unknown
 
 
-def _without(known: Constants, gpus: pd.Series) -> Constants:
-    names = [_device(str(gpu)).name for gpu in gpus.unique()]
-    seen = np.isin(known.residual.seen.points.device, names)
-    return replace(known, residual=without(known.residual, seen))
+def _without(gpus: pd.Series, known: Sequence[MeasuredStep]) -> Constants:
+    """Return the constants without what is seen of some GPUs."""
+    names = {_device(str(gpu)).name for gpu in gpus.unique()}
+    kept = [step for step in known if step.device.name not in names]
+    if len(kept) < len(known):
+        return fitted_on(kept)
+    shipped = constants()
+    seen = np.isin(shipped.residual.seen.points.device, list(names))
+    return replace(shipped, residual=without(shipped.residual, seen))
+
+
+def fitted_on(steps: list[MeasuredStep]) -> Constants:
+    """Return the constants, those of the device model and of its errors fitted on some steps.
+
+    Every fit starts from the priors; spreads that were read off left-out errors are as shipped.
+    """
+    told = columns(steps)
+    found = StepModel(told).fit(np.ones(told.log_s.size, bool))
+    parameters = parameters_of(found.constants, {}, told)
+    return replace(constants(), device=parameters, residual=fit_residual(steps, parameters))

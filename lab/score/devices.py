@@ -6,7 +6,7 @@ Also any table of such cells (``table_of_cells``), its devices left out one by o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.lab.data import LAMBDA, MLPERF, PROFET, TRAINPRED
+from advisor.lab.fit.described import known_steps
+from advisor.lab.fit.described_columns import MeasuredStep
 from advisor.lab.score import baselines
 from advisor.lab.score.cells import SEEN, CellTable, cell_table, left_out
-from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Group
 from advisor.machines.devices import suite_device
@@ -36,6 +38,7 @@ UNUSUAL_SOFTWARE: Final = frozenset({"RTX-4090", "RX-7900XTX", "MI325X"})
 # Beyond this ratio to what other devices measured, no device is that fast: the units are wrong.
 # (The worst known slip of a published table is a factor of 14.)
 IMPLAUSIBLE: Final = 50.0
+_SPREADS: Final = "the device model's spreads: read off left-out errors, the scored device's too"
 _RATIOS: Final = {
     "ratio of peak FLOP/s": baselines.each_other_device("peak"),
     "ratio of bandwidth": baselines.each_other_device("bandwidth"),
@@ -73,9 +76,9 @@ def _rows(table: CellTable, groups: Mapping[str, Bools] | None = None) -> Questi
 
 def _answers(
     table: CellTable, groups: NDArray[np.str_], families: NDArray[np.str_] | None = None,
-    scored: Bools | None = None,
+    scored: Bools | None = None, known: Sequence[MeasuredStep] = (),
 ) -> Answers:  # fmt: skip
-    mean, log_sd = left_out(table, groups, scored, families=families)
+    mean, log_sd = left_out(table, groups, scored, families=families, known=known)
     return Answers.spread(np.exp(mean), log_sd)
 
 
@@ -83,11 +86,20 @@ def _device_left_out(rows: Questions) -> Answers:
     return _answers(rows.facts, rows.facts.frame["device"].to_numpy())
 
 
+def _blind(rows: Questions, families: NDArray[np.str_] | None = None) -> Blinded:
+    """Answer with the device model fitted again wherever it has seen the device left out."""
+    table: CellTable = rows.facts
+    assert table.measurements is not None  # readers keep it
+    known = known_steps(table.measurements)
+    found = _answers(table, table.frame["device"].to_numpy(), families, known=known)
+    return Blinded(answers=found, changed=SEEN[1:], still_seen=(*SEEN[:1], _SPREADS))
+
+
 def read_gpu(data: Path) -> Questions:
     """Return Lambda's cells of one GPU; labels as the table has them."""
     published = LAMBDA.read("throughputs", data)
     table = cell_table(lambda_cells(published))
-    return _rows(replace(table, published=published))
+    return _rows(replace(table, published=published, measurements=data))
 
 
 def lambda_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -162,6 +174,7 @@ GPU: Final = Protocol(
     answer=_device_left_out,
     seen=SEEN,
     fitted_on=SEEN[1:],
+    blind=_blind,
     baselines=_RATIOS,
     figures=_gpu_figures,
     notes=(
@@ -169,6 +182,12 @@ GPU: Final = Protocol(
         "asked as `--runs`: the same job's steps on the other GPUs, at the batch run there",
     ),
 )
+
+
+def read_mlperf(data: Path) -> Questions:
+    """Return MLPerf's cells of small systems."""
+    table = cell_table(mlperf_cells(MLPERF.read("entries", data)))
+    return _rows(replace(table, measurements=data))
 
 
 def mlperf_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,10 +223,11 @@ def _usual_software(rows: Questions, answers: Answers) -> dict[str, float]:
 GPU_MLPERF: Final = Protocol(
     name="gpu-mlperf",
     description="samples/s per accelerator of known jobs, each accelerator type left out",
-    rows=lambda data: _rows(cell_table(mlperf_cells(MLPERF.read("entries", data)))),
+    rows=read_mlperf,
     answer=_device_left_out,
     seen=SEEN,
     fitted_on=SEEN[1:],
+    blind=_blind,
     baselines=_RATIOS,
     figures=_usual_software,
     notes=(
@@ -259,7 +279,7 @@ def _steps(collection: str, runs: list[RunRecord]) -> Iterator[dict[str, str | f
 
 
 def _read_jobs(data: Path) -> Questions:
-    table = cell_table(job_cells(data))
+    table = replace(cell_table(job_cells(data)), measurements=data)
     frame = table.frame
     labels = [f"{s} on {gpu}" for s, gpu in zip(frame["collection"], frame["gpu"], strict=True)]
     return _rows(table, by(frame["collection"]) | by(labels))
@@ -280,6 +300,10 @@ def _by_runs_and_other_jobs(rows: Questions) -> Answers:
     )
 
 
+def _blind_by_other_jobs(rows: Questions) -> Blinded:
+    return _blind(rows, rows.facts.frame["family"].to_numpy(str))
+
+
 JOB: Final = Protocol(
     name="job",
     description="samples/s of a job known by its steps on other GPUs and by other jobs' there",
@@ -287,6 +311,7 @@ JOB: Final = Protocol(
     answer=_by_runs_and_other_jobs,
     seen=(*SEEN, "five round constants of what other jobs say of a device"),
     fitted_on=SEEN[1:],
+    blind=_blind_by_other_jobs,
     baselines={
         "nearest run": baselines.of_the_jobs_runs("nearest"),
         "mean of the runs": baselines.of_the_jobs_runs("mean"),

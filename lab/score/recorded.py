@@ -17,15 +17,13 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue import Catalogue
-from advisor.estimate.case import constants
 from advisor.estimate.predictor import Predictor
 from advisor.lab.data.recorded import RecordedStep, double_steps, family_of, recorded_steps
 from advisor.lab.fit.described import read_steps, recorded_rows
 from advisor.lab.fit.described_columns import MeasuredStep, columns
-from advisor.lab.fit.device import fit_residual, parameters_of
-from advisor.lab.fit.efficiencies import StepModel
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import step_on
+from advisor.lab.score.cells import fitted_on
 from advisor.lab.score.harness import Answers, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import Group
 from advisor.planners.core.nouns import Work
@@ -90,14 +88,7 @@ def without_group(facts: _Facts, way: str, group: str) -> Predictor:
 
 
 def _fitted_on(kept: list[MeasuredStep]) -> Predictor:
-    told = columns(kept)
-    known = StepModel(told).fit(np.ones(told.log_s.size, bool))
-    parameters = parameters_of(known.constants, {}, told)
-    return Predictor(
-        Catalogue.load(with_overrides=False),
-        constants=replace(constants(), device=parameters, residual=fit_residual(kept, parameters)),
-        learned=None,
-    )
+    return Predictor(Catalogue.load(with_overrides=False), constants=fitted_on(kept), learned=None)
 
 
 def _is_of(step: MeasuredStep, way: str, group: str) -> bool:

@@ -147,6 +147,92 @@ def azureml(text: str, _: list[dict[str, Any]]) -> Any:
     }
 
 
+def launched(text: str, _: list[dict[str, Any]]) -> Any:
+    """The script that a launcher starts with these arguments, and on how many ranks and machines.
+
+    ``text``: ``{"program": ..., "arguments": [...], "folder": ...}``. A wrong argument ends the
+    process, a file that is not there is a traceback.
+    """
+    one = json.loads(text)
+    os.chdir(one["folder"])
+    read = {"torchrun": _torchrun, "accelerate": _accelerate, "deepspeed": _deepspeed}
+    return read[one["program"]](one["arguments"])
+
+
+def _torchrun(words: list[str]) -> Any:
+    from torch.distributed.run import config_from_args, parse_args
+
+    args = parse_args(words)
+    config, _, __ = config_from_args(args)
+    return {
+        "script": args.training_script,
+        "arguments": args.training_script_args,
+        "machines": config.min_nodes,
+        "ranks": config.min_nodes * config.nproc_per_node,
+        "address": config.rdzv_endpoint,
+    }
+
+
+def _accelerate(words: list[str]) -> Any:
+    """As ``accelerate launch`` goes, up to the processes that it would start."""
+    import contextlib
+
+    from accelerate.commands import launch
+    from accelerate.utils import launch as commands
+
+    assert words[0] == "launch", words
+    parsed = launch.launch_command_parser().parse_args(words[1:])
+    with contextlib.redirect_stdout(sys.stderr):
+        args, defaults, __ = launch._validate_launch_command(parsed)
+        if args.use_deepspeed:
+            fields = ",".join(defaults.deepspeed_config)  # as launch_command sets it
+            args.deepspeed_fields_from_accelerate_config = fields
+            json.loads(Path(args.deepspeed_config_file).read_text())
+            commands.prepare_deepspeed_cmd_env(args)
+        elif args.multi_gpu or args.use_fsdp:
+            commands.prepare_multi_gpu_env(args)
+        else:
+            commands.prepare_simple_launcher_cmd_env(args)
+    return {
+        "script": args.training_script,
+        "arguments": args.training_script_args,
+        "machines": args.num_machines,
+        "ranks": args.num_processes,
+        "address": args.main_process_ip,
+    }
+
+
+def _deepspeed(words: list[str]) -> Any:
+    """As ``deepspeed`` goes, up to the processes that it would start; its settings are read."""
+    from deepspeed.launcher import runner
+
+    args = runner.parse_args(words)
+    pool = runner.fetch_hostfile(args.hostfile) or {"localhost": args.num_gpus}
+    active = runner.parse_inclusion_exclusion(pool, args.include, args.exclude)
+    config = json.loads(Path("ds_config.json").read_text())
+    assert config["train_micro_batch_size_per_gpu"] > 0
+    return {
+        "script": args.user_script,
+        "arguments": args.user_args,
+        "machines": len(active),
+        "ranks": sum(len(one) if isinstance(one, list) else one for one in active.values()),
+        "address": None,
+    }
+
+
+def trainer(text: str, _: list[dict[str, Any]]) -> Any:
+    """Arguments as the Trainer's own parser has them; a file that they name has to be there."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    one = json.loads(text)
+    os.chdir(one["folder"])
+    args = HfArgumentParser(TrainingArguments).parse_args(one["arguments"])
+    for named in (args.fsdp_config, args.deepspeed):
+        if named:
+            json.loads(Path(named).read_text())
+    return {"batch": args.per_device_train_batch_size, "passes": args.gradient_accumulation_steps}
+
+
 def main() -> None:
     """Check one file after another, each a line of JSON; answer each with a line of JSON."""
     os.environ.update({"SKYPILOT_DISABLE_USAGE_COLLECTION": "1"})

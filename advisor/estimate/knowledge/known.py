@@ -221,7 +221,7 @@ def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> 
     at = int(there.device[row])
     if at < 0:
         raise UsageError(
-            f"nobody knows what {actual.instance_type} computes on",
+            f"the accelerator of {actual.instance_type} is unknown",
             hint="give runs on known accelerators, or say which model it was: --model, --run",
         )
     return there.devices[at], int(count * there.per_node[row])

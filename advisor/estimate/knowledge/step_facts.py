@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from advisor.answer import Candidate, Fact
+from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
-from advisor.jobs import Job, setup_words
+from advisor.jobs import NO_LENGTH, Job, setup_words
 from advisor.machines import model_day, sheet_sources
 from advisor.planners.core import GIB, Device, Work
 from advisor.planners.layouts import SearchSpace
@@ -39,13 +40,14 @@ class StepFacts:
         """Yield the facts: measured, given, looked up, computed, learned."""
         yield from self._measured()
         program = self.job.program
-        each = f"steps of {self.job.global_batch} samples"
+        each = f"steps of {self.job.global_batch:,} samples"
         if program is not None and program.unit:
             each = f"{program.unit}s of {program.kind}"
-        yield Fact(
-            what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
-            note=self.job.total_source,
-        )  # fmt: skip
+        if self.job.total_source != NO_LENGTH:
+            yield Fact(
+                what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
+                note=self.job.total_source,
+            )  # fmt: skip
         if self.device is not None and self.job.work is not None:
             yield from self._looked_up(self.device, self.job.work)
             yield from self._computed(self.job.work)
@@ -75,9 +77,12 @@ class StepFacts:
     def _measured(self) -> Iterator[Fact]:
         measured = self.job.measured
         if measured is not None:
+            noise = f"{100 * math.expm1(measured.log_sd):.0f} % noise"
+            if ratio(measured.log_sd) > MOST_RATIO:
+                noise = "too noisy to use"
             yield Fact(
                 what="step on the host",
-                value=f"{measured.step_s:.4g} s, {100 * math.expm1(measured.log_sd):.0f} % noise",
+                value=f"{measured.step_s:.4g} s, {noise}",
                 source="measured",
                 note=measured.host.cpu_model,
             )
@@ -147,7 +152,7 @@ class StepFacts:
             name, _, meaning = way.partition(": ")
             yield Fact(what=name, value=meaning, source="computed", note="; ".join(limits))
         yield Fact(
-            what="memory of a device",
+            what="memory per device",
             source="computed",
             value=f"{float(self.columns.memory_bytes[0]) / GIB:.3g} GiB",
             note="parameters, gradients, optimizer state, activations, context",

@@ -19,7 +19,7 @@ from advisor.planners.layouts import SearchSpace
 
 def commands(
     case: StepCase, row: int, layout: Layout, *, group: str, nodes: int, space: SearchSpace,
-    script: Sequence[str] = (),
+    script: Sequence[str] = (), is_own_script: bool = False,
 ) -> tuple[tuple[Command, ...], tuple[str, ...]]:  # fmt: skip
     """Return how to run a layout, or why no released framework does.
 
@@ -34,7 +34,9 @@ def commands(
     space : SearchSpace
         In which the layout was found.
     script : sequence of str
-        The command line that a recorded job was started with.
+        The command line that a recorded job was started with, or that of the user's script.
+    is_own_script : bool
+        A described job's script takes no arguments but those in ``script``: none of the Trainer.
 
     Returns
     -------
@@ -50,6 +52,14 @@ def commands(
         if reason is not None:
             return (), (reason,)
         shape = work.transformer
+        is_megatron = frameworks.framework_of(layout, shape, **settings) == "megatron"
+        if is_own_script and not is_megatron and recorded_script.runnable(layout) is None:
+            own = recorded_script.Script(tuple(script), (), work.precision)
+            return (
+                recorded_script.command(
+                    own, layout, (), group=group, nodes=nodes, per_node=per_node
+                ),
+            ), ()  # fmt: skip
         return (
             frameworks.command(
                 layout, shape, group=group, nodes=nodes, per_node=per_node, **settings

@@ -18,7 +18,7 @@ from typing import Literal
 from advisor.answer import Command
 from advisor.collectors.errors import shell_line
 from advisor.collectors.format import Told
-from advisor.estimate.launch.launcher import torchrun
+from advisor.estimate.launch.launcher import torchrun, with_variables
 from advisor.estimate.launch.modules import listed, module_name, tensor_parallel_plan
 from advisor.estimate.launch.trainer import deepspeed_config, fsdp_config
 from advisor.planners.core import Layout, Precision
@@ -73,7 +73,8 @@ _LAUNCHERS = frozenset({
 class Script:
     """A recorded script: its command line, the units of its model, and what it computes in.
 
-    ``told`` is what it was told of devices, and what spreads its model.
+    ``told`` is what it was told of devices, and what spreads its model. ``parts`` is empty where
+    the names of the model's modules are not known.
     """
 
     command: tuple[str, ...]
@@ -85,10 +86,13 @@ class Script:
 def script_of(command: Sequence[str]) -> str:
     """Return the recorded script with its arguments, without the interpreter.
 
+    A value that the recording has only a hash of comes from a variable.
+
     >>> script_of(["/usr/bin/python3.11", "train.py", "--epochs", "4"])
     'train.py --epochs 4'
     """
-    return shell_line(script_words(command)) or "train.py"
+    words = script_words(command)
+    return with_variables(shell_line(words), words) or "train.py"
 
 
 def script_words(command: Sequence[str]) -> list[str]:
@@ -255,6 +259,8 @@ def _mesh(layout: Layout) -> str:
 
 
 def _recomputed(parts: Sequence[Unit], *, is_stage: bool = False) -> str:
+    if not parts:
+        return "# recompute every layer: model.gradient_checkpointing_enable(), or as yours says\n"
     blocks = [u for u in parts if u.is_block] or parts
     names = listed([module_name(u.name) for u in blocks])
     found = f"[model.get_submodule(name) for name in {names}]"
@@ -283,6 +289,9 @@ def _fully_sharded(parts: Sequence[Unit], layout: Layout) -> str:
         f"for name in {listed(names)}:",
         f"    fully_shard(model.get_submodule(name){options})",
     ]
+    if not parts:
+        names = ["layer"]
+        lines = [f"for layer in layers:  # the model's own\n    fully_shard(layer{options})"]
     return f"from torch.distributed.fsdp import {', '.join(imports)}\n\n" + "\n".join(
         [*(lines if names else []), f"fully_shard(model{options})\n"]
     )

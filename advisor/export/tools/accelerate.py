@@ -12,19 +12,19 @@ from dataclasses import replace
 from typing import Any, Final
 
 from advisor.estimate import fsdp_config
-from advisor.export.launch import Launch
+from advisor.export.launch import DEEPSPEED_FILE, Launch
 from advisor.export.pick import Pick
 from advisor.export.target import Exported, NotExportableError, Target
 from advisor.export.texts import yaml_text
 from advisor.export.tools.ddp import on_framework
-from advisor.export.tools.torchrun import HERE, MASTER, shell_script
+from advisor.export.tools.torchrun import HERE, shell_script
 
 _FILE: Final = "accelerate.yaml"
 _SCRIPT: Final = "run.sh"
 _PORT: Final = 29500
 # Arguments of the Trainer that the file stands for.
 _FSDP: Final = "--fsdp --fsdp_config fsdp.json"
-_DEEPSPEED: Final = "--deepspeed ds_config.json"
+_DEEPSPEED: Final = f"--deepspeed {DEEPSPEED_FILE}"
 _RANK: Final = '"${2:-${NODE_RANK:?say which machine this is, from 0}}"'
 
 
@@ -36,20 +36,16 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
             hint="export to torchrun",
         )
     launch = on_framework(pick, launch, "trainer", "deepspeed")
-    kept = {name: text for name, text in launch.files.items() if name != "fsdp.json"}
-    launcher = f'accelerate launch --config_file "{HERE}/{_FILE}"'
+    files = {name: text for name, text in launch.files.items() if name != "fsdp.json"}
     is_alone = launch.nodes == 1
+    launcher = f'accelerate launch --config_file "{HERE}/{_FILE}"'
     if not is_alone:
         launcher += f' --machine_rank {_RANK} --main_process_ip "$MASTER_ADDR"'
-    command = launch.started_by(launcher, _FSDP, _DEEPSPEED)
-    lines = [] if is_alone else [f"export MASTER_ADDR={MASTER}"]
-    lines += [*replace(launch, files=kept).settings(), command]
+    text = launch.started_by(launcher, _FSDP, _DEEPSPEED)
+    launch = replace(launch, text=text, files=files, launcher="accelerate")
     return Exported(
         target="accelerate",
-        files={
-            _FILE: yaml_text(config(pick, launch), pick),
-            _SCRIPT: shell_script(pick, launch, "\n".join(lines) + "\n"),
-        },
+        files={_SCRIPT: shell_script(pick, launch), _FILE: yaml_text(config(pick, launch), pick)},
         run=f"bash {_SCRIPT}" if is_alone else f"bash {_SCRIPT} FIRST_MACHINE 0",
         notes=() if is_alone else ("the other machines are 1, 2, ... in place of 0",),
     )
@@ -66,7 +62,7 @@ def config(pick: Pick, launch: Launch) -> dict[str, Any]:
         "machine_rank": 0,
         "main_process_port": _PORT,
         "main_training_function": "main",
-        "mixed_precision": "no",  # the script's own arguments say it
+        "mixed_precision": _precision(launch),
         "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": not pick.rented.accelerators,
@@ -80,18 +76,25 @@ def config(pick: Pick, launch: Launch) -> dict[str, Any]:
     if found["distributed_type"] == "DEEPSPEED":
         del found["mixed_precision"]  # as in the file of DeepSpeed
         found["deepspeed_config"] = {
-            "deepspeed_config_file": "ds_config.json",
+            "deepspeed_config_file": DEEPSPEED_FILE,
             "zero3_init_flag": pick.layout.zero_stage == 3,
         }
     return found
 
 
+def _precision(launch: Launch) -> str:
+    """Return the products' precision, where no argument of the script's own says it."""
+    is_own = launch.is_placeholder and not launch.is_trainer
+    known = launch.work.precision if is_own and launch.work is not None else ""
+    return known if known in ("bf16", "fp16") else "no"
+
+
 def _kind(pick: Pick, launch: Launch, processes: int) -> str:
-    if launch.is_placeholder and "ds_config.json" in launch.files:
+    if launch.is_placeholder and DEEPSPEED_FILE in launch.files:
         return "DEEPSPEED"
     if launch.is_placeholder and pick.layout.zero_stage == 3:
         return "FSDP"
     return "NO" if processes == 1 else "MULTI_GPU"
 
 
-TARGET: Final = Target(name="accelerate", write=write, runs_here=True)
+TARGET: Final = Target(name="accelerate", write=write, runs_here=True, spreads=True)

@@ -8,45 +8,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from advisor.estimate import DEEPSPEED_LINES, deepspeed_config
-from advisor.export.launch import Launch, NotRunnableError
+from advisor.export.launch import DEEPSPEED_FILE, LINES_FILE, Launch, NotRunnableError
+from advisor.export.pick import HERE as MACHINE_AT_HAND
 from advisor.export.pick import Pick
 from advisor.export.target import Blank, Exported, NotExportableError, Target
 from advisor.export.tools.ddp import on_framework
 from advisor.export.tools.torchrun import HERE, shell_script
 from advisor.planners.layouts import broken_rule
 
-_FILE: Final = "ds_config.json"
+_FILE: Final = DEEPSPEED_FILE
 _SCRIPT: Final = "run.sh"
 _HOSTS: Final = "hostfile"
-_LINES: Final = "parallel.py"
+_LINES: Final = LINES_FILE
 
 
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     """Return configuration, script and the list of machines; started on the first of them."""
-    work = launch.work
-    if work is None:
-        raise NotExportableError(
-            "a DeepSpeed configuration needs the job's precision and optimizer",
-            hint="name the job: --run NAME, or --model",
-        )
-    layout, precision = pick.layout, work.precision
-    if not launch.is_placeholder and layout.recompute == "full" and _FILE not in launch.files:
-        raise NotRunnableError(
-            "which blocks of a recorded script are recomputed is said to PyTorch only",
-            hint="fix another layout, --recompute none, or export to torchrun",
-        )
-    rule = broken_rule(layout, "deepspeed", setup=work.setup, precision=precision)
-    if rule is not None:
-        raise NotRunnableError(
-            f"DeepSpeed does not run the layout of row {pick.rank}: {rule.reason}",
-            hint="export another row, fix another layout (--tp 1 --pp 1), or export to torchrun",
-        )
+    _check(pick, launch)
     launch = on_framework(pick, launch, "deepspeed")
+    layout, work = pick.layout, launch.work
+    assert work is not None  # checked
     config = deepspeed_config(
-        layout, setup=work.setup, precision=precision, is_script=not launch.is_placeholder
+        layout, setup=work.setup, precision=work.precision, is_script=not launch.is_trainer
     )
     files = {_FILE: json.dumps(config, indent=2) + "\n"}
     launcher = f"deepspeed --num_gpus {launch.per_node}"
@@ -55,20 +42,49 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
         names = [name for name in values["hosts"].split(",") if name]
         hosts = names or [f"machine-{number}" for number in range(1, launch.nodes + 1)]
         files[_HOSTS] = "".join(f"{name} slots={launch.per_node}\n" for name in hosts)
-    command = launch.started_by(launcher)
-    if not launch.is_placeholder:
+    if not launch.is_trainer:
         files[_LINES] = launch.files[_LINES] if _FILE in launch.files else DEEPSPEED_LINES
-    copy = f'[ "{HERE}" -ef . ] || cp "{HERE}/{_FILE}" .\n' if launch.folder else ""
-    files[_SCRIPT] = shell_script(pick, launch, f"{copy}{command}\n")
+    copy = f'[ "{HERE}" -ef . ] || cp "{HERE}/{_FILE}" .\n'
+    started = replace(launch, text=launch.started_by(launcher), files={}, launcher="deepspeed")
+    text = shell_script(pick, started, before=copy, master="")
     return Exported(
-        target="deepspeed", files=files, run=f"bash {_SCRIPT}", notes=_notes(launch, values)
-    )
+        target="deepspeed", files={_SCRIPT: text, **files}, run=f"bash {_SCRIPT}",
+        notes=_notes(launch, values),
+    )  # fmt: skip
+
+
+def _check(pick: Pick, launch: Launch) -> None:
+    """Refuse a row that DeepSpeed does not run."""
+    work, layout = launch.work, pick.layout
+    if work is None:
+        raise NotExportableError(
+            "a DeepSpeed configuration needs the job's precision and optimizer",
+            hint="name the job: --run NAME, or --model",
+        )
+    if not pick.rented.accelerators and pick.rented.provider != MACHINE_AT_HAND:
+        raise NotExportableError(
+            f"DeepSpeed's launcher counts accelerators, and {pick.rented.instance_type} has none",
+            hint="export another row, or export to torchrun",
+        )
+    if not launch.is_placeholder and layout.recompute == "full" and _FILE not in launch.files:
+        raise NotRunnableError(
+            "which blocks of a recorded script are recomputed is said to PyTorch only",
+            hint="fix another layout, --recompute none, or export to torchrun",
+        )
+    rule = broken_rule(layout, "deepspeed", setup=work.setup, precision=work.precision)
+    if rule is not None:
+        raise NotRunnableError(
+            f"DeepSpeed does not run the layout of row {pick.rank}: {rule.reason}",
+            hint="export another row, fix another layout (--tp 1 --pp 1), or export to torchrun",
+        )
 
 
 def _notes(launch: Launch, values: Mapping[str, str]) -> tuple[str, ...]:
     notes = []
     if launch.nodes > 1 and len([x for x in values["hosts"].split(",") if x]) != launch.nodes:
         notes.append(f"{_HOSTS} has made-up names: --set hosts=a,b names your {launch.nodes}")
+    if launch.nodes > 1:
+        notes.append("DeepSpeed starts the other machines through pdsh and ssh: both must work")
     return tuple(notes)
 
 

@@ -7,13 +7,14 @@ where ``plan`` prints a simpler framework.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from advisor.estimate import command_line
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.export.target import Exported, NotExportableError, Target
-from advisor.export.tools.torchrun import MASTER, on_every, shell_script
+from advisor.export.tools.torchrun import on_every, shell_script
 from advisor.planners.core import shapes_of
 from advisor.planners.layouts import broken_rule
 
@@ -28,6 +29,11 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
             "Megatron-LM builds its own transformers, and no dimensions of one are known",
             hint="describe the model: --model config.json, or --layers --hidden --heads",
         )
+    if not pick.rented.accelerators:
+        raise NotExportableError(
+            f"Megatron-LM trains on GPUs, and {pick.rented.instance_type} has none",
+            hint="export another row, or export to torchrun",
+        )
     rule = broken_rule(
         pick.layout, "megatron", shapes_of(work.transformer), setup=work.setup,
         precision=work.precision,
@@ -41,10 +47,10 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
         pick.layout, work.transformer, nodes=launch.nodes, per_node=launch.per_node,
         setup=work.setup, precision=work.precision,
     )  # fmt: skip
-    lines = [*([f"export MASTER_ADDR={MASTER}"] if launch.nodes > 1 else []), command]
+    started = replace(launch, text=command, files={}, is_trainer=False)
     return Exported(
         target="megatron",
-        files={_FILE: shell_script(pick, launch, "\n".join(lines) + "\n")},
+        files={_FILE: shell_script(pick, started)},
         run=on_every(launch, f"bash {_FILE}"),
         notes=(
             "data, tokenizer and schedule are yours: put them into TRAINING_ARGS; without it "
@@ -53,4 +59,4 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     )
 
 
-TARGET: Final = Target(name="megatron", write=write)
+TARGET: Final = Target(name="megatron", write=write, spreads=True)

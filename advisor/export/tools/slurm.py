@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from advisor.export.launch import Launch
@@ -17,7 +18,7 @@ from advisor.export.target import Blank, Exported, Target
 from advisor.export.texts import answer_lines, commented, job_name
 
 _FILE: Final = "job.sbatch"
-_MASTER: Final = 'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)"'
+_MASTER: Final = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)"'
 
 
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
@@ -53,15 +54,10 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
 
 
 def _body(launch: Launch) -> str:
-    lines = ["set -euo pipefail"]
-    if launch.folder:
-        lines.append(f"cd {shlex.quote(launch.folder)}")
-    lines += launch.settings()
-    command = launch.text
-    if launch.nodes > 1:
-        lines.append(_MASTER)
-        command = f"srun --ntasks-per-node=1 bash -c {shlex.quote(command)}"
-    return "\n".join([*lines, command]) + "\n"
+    if launch.nodes == 1:
+        return launch.shell(folder=launch.folder)
+    everywhere = f"srun --ntasks-per-node=1 bash -c {shlex.quote(launch.text)}"
+    return replace(launch, text=everywhere).shell(_MASTER, folder=launch.folder)
 
 
 def time_text(seconds: int) -> str:

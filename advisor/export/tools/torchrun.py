@@ -6,7 +6,6 @@ script's argument or in ``MASTER_ADDR``; they meet there (``--rdzv-backend c10d`
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,19 +22,23 @@ _FILE: Final = "run.sh"
 
 def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     """Return the script, and how it is started on every machine."""
-    text = shell_script(pick, launch, launch.shell(MASTER))
+    text = shell_script(pick, launch)
     return Exported(target="torchrun", files={_FILE: text}, run=on_every(launch, f"bash {_FILE}"))
 
 
-def shell_script(pick: Pick, launch: Launch, body: str) -> str:
-    """Return a shell script under what was answered, which runs in the job's own folder."""
-    lines = "" if body.startswith("set -e") else "set -e\n"
-    if HERE in body:
-        lines += 'here="$(cd "$(dirname "$0")" && pwd)"\n'
+def shell_script(pick: Pick, launch: Launch, *, before: str = "", master: str = MASTER) -> str:
+    """Return a shell script under what was answered, which runs in the job's own folder.
+
+    ``before``: lines between the change of the folder and the command.
+    """
+    body = launch.shell(master, folder=launch.folder)
+    start, _, rest = body.partition("\n")
+    if HERE in body + before:
+        start += '\nhere="$(cd "$(dirname "$0")" && pwd)"'
     if launch.folder:
-        lines += f"cd {shlex.quote(launch.folder)}\n"
-    answer = commented(list(answer_lines(pick)))
-    return f"#!/bin/bash\n{answer}{lines}{body}"
+        folder, _, rest = rest.partition("\n")
+        start += f"\n{folder}"
+    return f"#!/bin/bash\n{commented(list(answer_lines(pick)))}{start}\n{before}{rest}"
 
 
 def on_every(launch: Launch, command: str) -> str:

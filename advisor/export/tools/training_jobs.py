@@ -15,6 +15,7 @@ from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
 from advisor.export.target import Blank, Exported, NotExportableError, Target
 from advisor.export.texts import (
+    ONE_TYPE,
     attached,
     exchangeable,
     is_in_one_region,
@@ -59,7 +60,7 @@ def sagemaker_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Ex
         target="sagemaker",
         files={
             _SAGEMAKER_FILE: json.dumps(_request(pick, name, values, place), indent=2) + "\n",
-            _SCRIPT: f"#!/bin/bash\ncd {_CODE}\n{launch.shell(_MASTER)}",
+            _SCRIPT: f"#!/bin/bash\n{launch.shell(_MASTER, folder=_CODE)}",
         },
         run=" && ".join(steps),
         notes=(*others, *_sagemaker_notes(pick)),
@@ -185,7 +186,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
 
 def _notes(pick: Pick) -> Iterator[str]:
     yield f"the workspace must be in {pick.rented.region}: a job names no region"
-    yield "a job names one machine type: alternatives are comments only"
+    yield ONE_TYPE
 
 
 TARGET: Final = Target(
@@ -219,7 +220,7 @@ def kubeflow_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exp
     trainer: dict[str, Any] = {
         "image": values["image"],
         "command": ["bash", "-c"],
-        "args": [f"cd {shlex.quote(values['folder'])}\n{launch.shell('$PET_MASTER_ADDR')}"],
+        "args": [launch.shell("$PET_MASTER_ADDR", folder=values["folder"])],
         "numNodes": pick.nodes,
         "numProcPerNode": launch.per_node,
     }
@@ -297,7 +298,7 @@ def vertex_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Expor
         "containerSpec": {
             "imageUri": values["image"],
             "command": ["bash", "-c"],
-            "args": [f"cd {shlex.quote(values['folder'])}\n{launch.shell(_VERTEX_MASTER)}"],
+            "args": [launch.shell(_VERTEX_MASTER, folder=values["folder"])],
         },
     }
     rest = [{**pool, "replicaCount": pick.nodes - 1}] if pick.nodes > 1 else []
@@ -339,7 +340,7 @@ def _vertex_machine(one: Rented) -> dict[str, Any]:
 
 def _vertex_notes() -> Iterator[str]:
     yield "Vertex AI adds a management fee to the Compute Engine price of the answer"
-    yield "a job names one machine type: alternatives are comments only"
+    yield ONE_TYPE
 
 
 VERTEX_TARGET: Final = Target(
@@ -350,7 +351,7 @@ VERTEX_TARGET: Final = Target(
             example="us-docker.pkg.dev/YOUR-PROJECT/training/image:latest",
             help="image that holds your script",
         ),
-        "folder": Blank(example="/workspace", help="folder of your script in the image"),
+        "folder": FOLDER,
     },
     providers=frozenset({"gcp"}),
 )

@@ -124,7 +124,7 @@ def _nearest(anchors: list[Row], row: Row) -> Row:
     """Return the partial run that was made closest in time to a run.
 
     A machine is not equally fast all day: the same step took up to 1.5 times the CPU time an hour
-    later (``docs/dataset.md``), and who rents profiles shortly before.
+    later (``datasets/runs/README.md``), and who rents profiles shortly before.
     """
     at = datetime.fromisoformat(row["started_at"])
     return min(anchors, key=lambda a: abs(datetime.fromisoformat(a["started_at"]) - at))
@@ -304,5 +304,5 @@ def host_of(path: Path) -> Host | None:
         return Host(**told, gpus=(), benchmark=benchmark)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(
-            f"{file}: does not describe a machine ({error})", hint="see docs/dataset.md"
+            f"{file}: does not describe a machine ({error})", hint="see datasets/runs/README.md"
         ) from error

@@ -39,12 +39,12 @@ function adviceItem(one, said) {
 function drawCluster() {
   const own = report.data.words.own_cluster;
   if (!own) return fill("cluster");
-  return section("cluster", "Your own cluster", false, element("p", { class: "quiet" }, own.line),
+  return section("cluster", "Your own cluster", true, element("p", { class: "quiet" }, own.line),
     table("Your own cluster", [
       { name: "Devices", cell: (way) => way.devices },
       { name: "Computing", numeric: true, cell: (way) => interval(way.computing) },
-      { name: "Waits (10–90%)", numeric: true, cell: (way) => way.waits },
-      { name: "Done after (10–90%)", numeric: true, cell: (way) => way.done },
+      { name: "Waits (10–90 %)", numeric: true, cell: (way) => way.waits },
+      { name: "Done after (10–90 %)", numeric: true, cell: (way) => way.done },
     ], own.ways),
     own.ways.map((way) => [element("h3", {}, `Rent or wait, against ${way.devices} of your own cluster`),
       table("Rent or wait", [

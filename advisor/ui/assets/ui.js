@@ -44,6 +44,7 @@
     const asked = question.values();
     if (abort) abort.abort();
     abort = new AbortController();
+    document.documentElement.dataset.settled = "false";
     working(true);
     try {
       for (const whole of [false, true]) {
@@ -57,14 +58,21 @@
     } catch (error) {
       if (mine === number && error.name !== "AbortError") refuse(error);
     } finally {
-      if (mine === number) working(false);
+      if (mine === number) settle();
     }
+  }
+
+  // Nothing more is to come until something is changed.
+  function settle() {
+    working(false);
+    document.documentElement.dataset.settled = "true";
   }
 
   function later() {
     clearTimeout(timer);
     timer = setTimeout(ask, WAIT_MS);
     document.documentElement.dataset.answered = "false";
+    document.documentElement.dataset.settled = "false";
   }
 
   // --- what is said of it
@@ -107,7 +115,6 @@
     const count = found.data.answer.front.length;
     say(found.exit_code ? "Nothing satisfies the constraints; the nearest misses are shown."
       : `${count} ${count === 1 ? "candidate" : "candidates"}.`);
-    document.documentElement.dataset.whole = String(found.is_whole);
   }
 
   // What would change the answer is there too: the rest stays as it is read.
@@ -115,7 +122,6 @@
     now = found;
     window.advisorReport.complete(found.data);
     compare.draw(now, pin);
-    document.documentElement.dataset.whole = "true";
   }
 
   // Whoever looks at a candidate goes on looking at it while it is listed.
@@ -216,7 +222,8 @@
     if (state.q) ask();
     else {
       show({ ...live, data: window.advisorReport.data }, true);
-      if (!live.is_whole) ask();
+      if (live.is_whole) settle();
+      else ask();
     }
     if (state.p) pinAnswer(state.p);
   }

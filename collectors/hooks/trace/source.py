@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 import sys
 
 from .. import format as fmt
@@ -322,6 +323,20 @@ def _body_of(owner: ast.AST) -> list[ast.AST]:
     return found
 
 
+_TEXT = re.compile(r"([\"'])((?:\\\\.|(?!\1).)*)\1", re.DOTALL)
+
+
+def without_texts(source: str, *, keeps: str = "") -> str:
+    r"""Return source text with the texts in it left out: a key may stand in one.
+
+    >>> without_texts("login(key='x', on=\"cpu\")", keeps="cpu")
+    "login(key='...', on=\"cpu\")"
+    """
+    return _TEXT.sub(
+        lambda found: found[0] if found[2] == keeps else found[1] + "..." + found[1], source
+    )
+
+
 def _loop(node: Any, owner: Any, frame: FrameType, source: str) -> dict[str, Any]:
     where = "%s:%d" % (os.path.basename(frame.f_code.co_filename), node.lineno)
     scope = dict(frame.f_globals)
@@ -341,7 +356,7 @@ def _loop(node: Any, owner: Any, frame: FrameType, source: str) -> dict[str, Any
         "bound": exits.bound,
         "may_end": exits.may_end,
         "is_endless": isinstance(node, ast.While) or is_endless(node.iter),
-        "text": " ".join(text.split())[:80],
+        "text": " ".join(without_texts(text).split())[:80],
         "target": dotted(getattr(node, "target", None)),
         "where": where,
         "is_loader": is_loader,
@@ -522,7 +537,8 @@ class DeviceMentions:
             if variable not in self._free or not variable:
                 segment = ast.get_source_segment(text, node) or ""
                 where = "%s:%d" % (self._name, node.lineno)
-                self.fixed.append({"where": where, "text": " ".join(segment.split())[:60]})
+                text = " ".join(without_texts(segment, keeps="cpu").split())
+                self.fixed.append({"where": where, "text": text[:60]})
 
     def _visit(self, root: Any, *, is_certain: bool) -> None:
         """Look at every node; ``is_certain`` holds outside of conditions."""

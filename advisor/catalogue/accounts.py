@@ -1,0 +1,108 @@
+"""Limits of new accounts: what a provider rents to somebody who has not asked it for more.
+
+``datasets/catalogue/accounts.csv`` has one row a group of instance types, each with its day and
+source. Of a provider without a row no limit is known, and none is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.catalogue.offer_columns import OfferColumns, TypeColumns
+from advisor.catalogue.snapshot import bundled_folder
+from advisor.catalogue.tables import Column, read, text
+from advisor.errors import CatalogueError
+
+UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
+COLUMNS: Final = (
+    text("provider", is_required=True), text("instance_types", is_required=True),
+    Column(name="limit", high=1e6, is_required=True), text("unit", is_required=True),
+    text("as_of", is_required=True), text("checked", is_required=True),
+    text("source", is_required=True),
+)  # fmt: skip
+# What an account has to ask for is granted after so long: "24 to 72 hours" where AWS looks at a
+# request (docs.getimpala.ai, 2026-11-25), "within a few hours" or refused at Google
+# (github.com/rochesterxugroup/google_cloud_tutorial). [h]
+REQUEST_H: Final = 24.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountLimit:
+    """Most of some instance types that a new account of a provider can rent at once."""
+
+    provider: str
+    instance_types: str  # a glob of names; the first row that fits counts
+    limit: float  # in ``unit``
+    unit: str  # one of ``UNITS``; ``usd_per_h`` is of everything that runs
+    as_of: str
+    source: str
+
+    def fits(self, types: TypeColumns) -> NDArray[np.bool_]:
+        """Return which types it is of; a limit of GPUs is of machines that have one."""
+        is_named = re.compile(translate(self.instance_types)).match
+        found = types.provider == self.provider
+        at = np.flatnonzero(found)
+        found[at] = [is_named(name) is not None for name in types.name[at].tolist()]
+        if self.unit == "gpus":
+            found &= types.accelerator_count > 0
+        return np.asarray(found, dtype=bool)
+
+
+def account_limits(path: Path | None = None) -> tuple[AccountLimit, ...]:
+    """Return the limits that could be checked; those of ``path``, by default those that ship.
+
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
+    """
+    return _limits(path or bundled_folder() / "accounts.csv")
+
+
+@cache
+def _limits(where: Path) -> tuple[AccountLimit, ...]:
+    table = read(where, COLUMNS)
+    unknown = sorted({str(unit) for unit in table["unit"]} - set(UNITS))
+    if unknown:
+        raise CatalogueError(
+            f"{where}: the unit {unknown[0]!r} is unknown", hint=f"one of: {', '.join(UNITS)}"
+        )
+    fields = ("provider", "instance_types", "limit", "unit", "as_of", "source")
+    rows = zip(*(table[name] for name in fields), table["checked"], strict=True)
+    return tuple(
+        AccountLimit(
+            provider=str(provider), instance_types=str(names), limit=float(limit), unit=str(unit),
+            as_of=str(as_of), source=str(source),
+        )
+        for provider, names, limit, unit, as_of, source, checked in rows
+        if checked == "yes"
+    )  # fmt: skip
+
+
+def rented_at_once(types: TypeColumns, offers: OfferColumns) -> NDArray[np.float64]:
+    """Return how many machines of each offer a new account can rent at once; inf where unknown.
+
+    Offers with a quota of the user's own are within it: no other limit counts.
+    """
+    limit_of = np.full(len(types), -1, dtype=np.int64)
+    limits = account_limits()
+    for number, one in reversed(list(enumerate(limits))):
+        limit_of[one.fits(types)] = number
+    found = np.full(len(offers), np.inf)
+    at_row = limit_of[offers.type_index]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for number, one in enumerate(limits):
+            at = np.flatnonzero(at_row == number)
+            rows = offers.type_index[at]
+            each = {
+                "vcpus": types.vcpus[rows], "gpus": types.accelerator_count[rows],
+                "machines": np.ones(at.size), "usd_per_h": offers.price_usd_per_h[at],
+            }[one.unit]  # fmt: skip
+            found[at] = np.floor(one.limit / np.maximum(np.nan_to_num(each, nan=1.0), 1e-9))
+    found[np.isfinite(offers.max_instances)] = np.inf
+    return found

@@ -1,0 +1,134 @@
+"""What renting costs a person, and the formula by which picks weigh the rows.
+
+here         meaning, unit
+t, c         predicted time [h] and cost [USD] of a row, boot, image and downloads included
+m            machines of the row
+e            a person's work to rent one machine and set it up: ``--effort``, 30 minutes [h]
+E            work for m machines: e (1 + 6 (m - 1)) [h]
+q            wait until a new account is granted what it has to ask for; 0 within its limits [h]
+u            hours of the calendar for an hour of work: 168 in a week over 40 of work
+P            patience: the wait below which nobody minds more or less; never above the deadline [h]
+T            the wait that is judged: max(P, t + u E + q); of somebody in a hurry t + E + q
+w            how many times the cost one pays for half the wait, as a power of two
+
+A pick is the row with the least T^w c, the energy-delay products of circuit design (Gonzalez and
+Horowitz 1996) with money in place of energy:
+
+================  =====  =========================================================================
+pick              w      half the wait is worth
+================  =====  =========================================================================
+cheapest          0      nothing more
+best_value        1      up to twice the cost, and nothing below P; with a deadline, among the
+                         rows that keep it with the confidence
+fastest           2      up to four times the cost, to somebody in a hurry (no P, and u is 1)
+within_deadline   0      nothing more, among the rows that keep the deadline with the confidence
+================  =====  =========================================================================
+
+Of a job that scales well c is the same on any m, t is W / m, and T is least at m = sqrt(W / (6 u
+e)): another machine is rented where it ends the job sooner by the half day (12.6 hours) that its
+setting up is worth. ``docs/picks.md`` tells where 6 and P come from, and what they were tried on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from advisor.ask import Constraints
+from advisor.catalogue import REQUEST_H
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
+# A further machine takes a network, a launcher and shared data: as many times the work of one.
+# Chosen on twenty published recipes (docs/picks.md): three hours beside half an hour.
+FURTHER: Final = 6.0
+# Hours of the calendar for an hour of work: a week has 168, 40 of them of work.
+CALENDAR: Final = 168 / 40
+# Half a working day: started before the break, done after it. Chosen on the same recipes. [h]
+PATIENCE_H: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renting:
+    """What somebody's time is worth beside money."""
+
+    effort_h: float  # work to rent one machine and set it up [h]
+    patience_h: float = PATIENCE_H  # the wait below which nobody minds more or less [h]
+
+    @classmethod
+    def of(cls, request: Constraints) -> Self:
+        """Return it as a question says."""
+        deadline_h = request.deadline_h or np.inf
+        return cls(effort_h=request.effort_h, patience_h=min(PATIENCE_H, deadline_h))
+
+    def work_h(self, machines: ArrayLike) -> Floats:
+        """Return a person's work to rent machines and set them up [h].
+
+        >>> Renting(effort_h=0.5).work_h([1, 2, 3]).tolist()
+        [0.5, 3.5, 6.5]
+        """
+        further = np.maximum(np.asarray(machines, float) - 1.0, 0.0)
+        return np.asarray(self.effort_h * (1.0 + FURTHER * further))
+
+    def judged_h(
+        self, pick: str, time_h: ArrayLike, machines: ArrayLike, request_h: ArrayLike = 0.0
+    ) -> Floats:
+        """Return the wait T by which a pick judges rows [h].
+
+        ``pick``: a name in ``WEIGHTS``; ``machines``: 0 for a machine at hand, which takes no
+        work.
+        """
+        work = np.where(np.asarray(machines) > 0, self.work_h(machines), 0.0)
+        waited = np.asarray(time_h, float) + np.asarray(request_h, float)
+        if pick == "fastest":
+            return np.asarray(waited + work)
+        return np.asarray(np.maximum(self.patience_h, waited + CALENDAR * work))
+
+    def worth(
+        self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,
+        request_h: ArrayLike = 0.0,
+    ) -> Floats:  # fmt: skip
+        """Return T^w c of rows: the least is picked."""
+        judged = self.judged_h(pick, time_h, machines, request_h)
+        return np.asarray(np.power(judged, WEIGHTS[pick]) * np.asarray(cost_usd, float))
+
+    def best(
+        self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,
+        request_h: ArrayLike = 0.0,
+    ) -> int:  # fmt: skip
+        """Return the row with the least T^w c; of equal ones the cheapest, then the fastest.
+
+        >>> Renting(effort_h=0.5).best("best_value", [0.15, 0.4, 3.0], [9.0, 7.5, 6.9], [4, 1, 1])
+        2
+        """
+        value = self.worth(pick, time_h, cost_usd, machines, request_h)
+        return int(np.lexsort((np.asarray(time_h, float), np.asarray(cost_usd, float), value))[0])
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "effort_h": self.effort_h,
+            "further_machine_h": self.effort_h * FURTHER,
+            "calendar_per_work_h": CALENDAR,
+            "patience_h": self.patience_h,
+        }
+
+
+# Somebody who says nothing of it.
+USUALLY: Final = Renting.of(Constraints())
+
+
+def asking_h(request: Constraints, at_once: Floats, count: Integers) -> Floats:
+    """Return the wait for what a new account has to ask for [h].
+
+    ``at_once``: machines of each row's offer that such an account can rent (``rented_at_once``).
+    Somebody who names the providers has accounts there, and nothing is waited for.
+    """
+    if request.providers or request.effort_h == 0:
+        return np.zeros(count.shape)
+    return np.where(count > at_once, REQUEST_H, 0.0)

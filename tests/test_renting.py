@@ -1,0 +1,292 @@
+"""Laws of what renting costs a person: work, waiting, accounts; and a length that nobody said."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor import api, data, recommend
+from advisor.answer import Recommendation
+from advisor.ask import Constraints, JobSpec, LayoutRequest, layout_space
+from advisor.catalogue import Catalogue, OfferFilter, account_limits, rented_at_once
+from advisor.collectors.watch.host import describe_host
+from advisor.errors import UsageError
+from advisor.estimate.estimate import machine_at_hand
+from advisor.estimate.predictor import Predictor
+from advisor.jobs import NO_LENGTH, Job
+from advisor.jobs.describe import model_flop_per_step, utilisation
+from advisor.jobs.load import job_from_spec
+from advisor.machines.devices import host_device
+from advisor.planners.core import Device
+from advisor.rank.ranking import recommend as rank
+from advisor.rank.renting import CALENDAR, FURTHER, USUALLY, WEIGHTS, Renting, asking_h
+from advisor.words import prediction_text
+
+AMOUNTS = st.floats(0.01, 1000.0)
+ROWS = st.lists(st.tuples(AMOUNTS, AMOUNTS, st.integers(1, 64)), min_size=1, max_size=20)
+GPT2: dict[str, Any] = {"layers": 12, "hidden": 768, "heads": 12}
+LLAMA_8B: dict[str, Any] = {
+    "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "gated": True,
+}  # fmt: skip
+
+
+def columns(rows: list[tuple[float, float, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    time, cost, machines = (np.array(column) for column in zip(*rows, strict=True))
+    return time, cost, machines
+
+
+# Nobody's pick has more machines because they are more work; nor does a cheap one wait longer.
+
+
+@given(rows=ROWS, work=st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 5.0)))
+def test_who_minds_the_work_more_rents_no_more_machines(
+    rows: list[tuple[float, float, int]], work: tuple[float, float]
+) -> None:
+    """Of a job that scales as well as it may: the same cost on any number of machines."""
+    total = sum(one for one, _, _ in rows)
+    machines = np.array(sorted({count for _, _, count in rows}))
+    chosen = [
+        Renting(effort_h=effort).best(
+            "best_value", total / machines, np.full(len(machines), total), machines
+        )
+        for effort in sorted(work)
+    ]  # fmt: skip
+    assert machines[chosen[1]] <= machines[chosen[0]]
+
+
+@given(hours=st.floats(100.0, 1e6), effort=st.floats(0.1, 4.0))
+def test_machines_grow_with_the_square_root_of_the_work(hours: float, effort: float) -> None:
+    """The closed form of a job that scales perfectly, its patience used up."""
+    machines = np.arange(1, 4001)
+    best = Renting(effort_h=effort).best(
+        "best_value", hours / machines, np.full(machines.size, 1.0), machines
+    )
+    ideal = math.sqrt(hours / (FURTHER * CALENDAR * effort))
+    if hours / ideal > USUALLY.patience_h and ideal < 4000:
+        assert abs(machines[best] - max(ideal, 1.0)) <= 1.0
+
+
+@given(rows=ROWS)
+def test_without_work_and_patience_the_pick_is_the_least_product(
+    rows: list[tuple[float, float, int]],
+) -> None:
+    time, cost, machines = columns(rows)
+    nobody = Renting(effort_h=0.0, patience_h=0.0)
+    for pick, weight in WEIGHTS.items():
+        value = time**weight * cost
+        assert value[nobody.best(pick, time, cost, machines)] == pytest.approx(value.min())
+
+
+@given(rows=ROWS)
+def test_nobody_pays_for_what_ends_before_it_is_waited_for(
+    rows: list[tuple[float, float, int]],
+) -> None:
+    time, cost, machines = columns(rows)
+    soon = time + CALENDAR * USUALLY.work_h(machines) <= USUALLY.patience_h
+    at = USUALLY.best("best_value", time, cost, machines)
+    if soon.any():
+        assert cost[at] <= cost[soon].min()
+
+
+def test_a_deadline_bounds_the_patience() -> None:
+    assert Renting.of(Constraints(deadline_h=1.0)).patience_h == 1.0
+    assert Renting.of(Constraints(deadline_h=100.0)).patience_h == USUALLY.patience_h
+
+
+# What people of a kind rent, asked of the real catalogue.
+
+
+@pytest.fixture(scope="module")
+def gpt2(predictor: Predictor) -> Recommendation:
+    return recommend(predictor=predictor, **GPT2, tokens="5B")
+
+
+def picked(answer: Recommendation, name: str = "best_value") -> tuple[float, int]:
+    """Return devices and machines of a pick."""
+    one = next(row for row in answer.front if row.rank == answer.picks[name])
+    parts = one.configuration.parts
+    return sum(o.accelerators * n for o, n in parts), sum(n for _, n in parts)
+
+
+def test_a_small_language_model_is_trained_on_one_machine(gpt2: Recommendation) -> None:
+    """16 B200 in two machines for 13 minutes, as it was answered, nobody rents."""
+    assert picked(gpt2)[1] == picked(gpt2, "fastest")[1] == 1
+    assert any(sum(n for _, n in row.configuration.parts) > 1 for row in gpt2.front)
+
+
+def test_without_effort_the_list_is_that_of_time_and_cost_alone(predictor: Predictor) -> None:
+    free = recommend(predictor=predictor, **GPT2, tokens="50B", effort="0", gpus="H100")
+    usual = recommend(predictor=predictor, **GPT2, tokens="50B", gpus="H100")
+    assert picked(free)[1] >= picked(usual)[1]
+    assert all(row.effort_h == row.request_h == 0 for row in free.front)
+    assert {row.effort_h for row in usual.front} == {
+        float(USUALLY.work_h(sum(n for _, n in row.configuration.parts))) for row in usual.front
+    }
+    assert usual.judged_by["effort_h"] == 0.5
+
+
+def test_adapters_of_8b_are_trained_in_one_machine(predictor: Predictor) -> None:
+    """32 H100 for 8 minutes, as it was answered, nobody rents either."""
+    answer = recommend(
+        predictor=predictor, **LLAMA_8B, lora=16, tokens="100M", gpus="H100", max_nodes=4
+    )
+    devices, machines = picked(answer)
+    assert machines == 1
+    assert devices <= 8
+
+
+@pytest.mark.parametrize("limit", [{}, {"deadline_h": 30.0}, {"budget_usd": 2000.0}])
+def test_the_pick_is_that_of_a_search_that_leaves_nothing_out(
+    predictor: Predictor, limit: dict[str, float]
+) -> None:
+    """Bounds leave out what can be neither on the front nor picked, and nothing else."""
+    job = job_from_spec(JobSpec(layers=12, hidden=768, heads=12, tokens=3e10))
+    wanted = OfferFilter(providers=("lambda", "hyperstack"))
+    assert len(predictor.catalogue.select(wanted))
+    request = Constraints(providers=wanted.providers, max_nodes=8, **limit)  # type: ignore[arg-type]
+    few, every = (rank(job, request, predictor=predictor, prunes=one) for one in (True, False))
+
+    def named(answer: Recommendation) -> dict[str, object]:
+        by_rank: dict[Any, object] = {one.rank: one.configuration for one in answer.front}
+        return {name: by_rank.get(at) for name, at in answer.picks.items()}
+
+    assert named(few) == named(every)
+
+
+# Accounts: what a provider rents to somebody new.
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return Catalogue.load(with_overrides=False)
+
+
+def test_limits_of_accounts_say_of_when_and_where_they_are(catalogue: Catalogue) -> None:
+    providers = set(catalogue.types.provider.tolist())
+    for one in account_limits():
+        assert one.provider in providers
+        assert one.fits(catalogue.types).any(), one
+        assert one.source
+        assert len(one.as_of) == len("2026-11-25")
+
+
+def test_an_account_rents_as_many_as_its_limit_holds(catalogue: Catalogue) -> None:
+    offers = catalogue.select(OfferFilter())
+    most = rented_at_once(catalogue.types, offers)
+    types = catalogue.types
+    provider, vcpus = types.provider[offers.type_index], types.vcpus[offers.type_index]
+    azure = provider == "azure"
+    assert ((most * vcpus <= 20) | (most == 0))[azure & np.isfinite(vcpus)].all()
+    runpod = provider == "runpod"
+    assert runpod.any()
+    assert (most * offers.price_usd_per_h <= 80.0 + 1e-9)[runpod].all()
+    gpus = types.accelerator_count[offers.type_index] > 0
+    assert (most[(provider == "gcp") & gpus] == 0).all()
+    assert np.isinf(most[(provider == "gcp") & ~gpus]).all()
+    own = replace(offers, max_instances=np.full(len(offers), 4.0))
+    assert np.isinf(rented_at_once(types, own)).all()
+
+
+def test_who_names_the_providers_has_accounts_there() -> None:
+    at_once, count = np.array([0.0, 3.0, np.inf]), np.array([1, 3, 64])
+    assert asking_h(Constraints(), at_once, count).tolist() == [24.0, 0.0, 0.0]
+    named = Constraints(providers=("aws",))
+    assert not asking_h(named, at_once, count).any()
+    assert not asking_h(Constraints(effort_h=0.0), at_once, count).any()
+
+
+# What nobody rents, and this machine.
+
+
+def test_a_gpu_that_no_provider_offers_names_the_nearest(predictor: Predictor) -> None:
+    answer = recommend(predictor=predictor, **GPT2, tokens="1B", gpus="RTX-3080")
+    nearest = answer.unoffered["RTX-3080"]
+    assert nearest
+    for name in nearest:
+        assert recommend(predictor=predictor, **GPT2, tokens="1B", gpus=name, max_nodes=1).front
+    assert "No provider" in answer.summary[0]
+    assert nearest[0] in answer.summary[0]
+    here = answer.here
+    assert here is not None
+    assert answer.picks.get("best_value") == ("here" if here.training_time_h.value < 720 else None)
+
+
+def test_no_share_of_a_peak_is_above_one(predictor: Predictor) -> None:
+    """A processor's peak is a guess from its name: what is faster has no known peak."""
+    job = job_from_spec(JobSpec(layers=12, hidden=768, heads=12, tokens=1e9))
+    device = host_device(describe_host(), None)
+    assert isinstance(device, Device)
+    flop = model_flop_per_step(job)
+    assert flop is not None
+    for step_s in np.geomspace(1e-6, 1e6, 60):
+        used = utilisation(job, float(step_s), 1, device)
+        assert used is None or used.fraction <= 1.0
+
+
+# A length that nobody said is never made up.
+
+
+def test_a_job_of_unknown_length_is_asked_for_it(predictor: Predictor) -> None:
+    with pytest.raises(UsageError, match="how long") as refused:
+        recommend(predictor=predictor, **GPT2)
+    assert "--tokens" in str(refused.value.hint)
+
+
+def test_a_step_of_a_job_of_unknown_length_has_a_price_by_the_million(
+    predictor: Predictor,
+) -> None:
+    spec = JobSpec(layers=12, hidden=768, heads=12)
+    job = job_from_spec(spec)
+    assert job.total_source == NO_LENGTH
+    found = api.estimate(job, on="n3-H100-SXM5x8", predictor=predictor)
+    assert found.training_time_h is None
+    assert found.cost_usd is None
+    assert found.usd_per_million is not None
+    assert "1 steps" not in prediction_text(found.to_record())
+    # The steps of the same job of any length cost as much a token.
+    tokens = 1e12
+    long = api.estimate(job_from_spec(replace(spec, tokens=tokens)), on="n3-H100-SXM5x8",
+                        predictor=predictor)  # fmt: skip
+    paid = long.breakdown["steps"].cost_usd
+    assert paid is not None
+    assert found.usd_per_million["tokens"] == pytest.approx(paid / (tokens / 1e6), rel=1e-3)
+
+
+# The recipes that the rule was tried on.
+
+
+def test_recipes_are_questions_with_a_source() -> None:
+    path = data.root("datasets") / "measurements" / "recipes" / "recipes.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["recipe"] for row in rows}) == len(rows) == 40
+    assert Counter(row["split"] for row in rows) == {"seen": 20, "scored": 20}
+    for row in rows:
+        assert row["source"]
+        assert row["looked_up"]
+        assert float(row["devices"]) >= 1
+        asked = json.loads(row["question"])
+        assert {"tokens", "total_samples", "total_steps"} & set(asked)
+        assert bool(row["config"]) != bool({"layers", "cnn"} & set(asked))
+
+
+@pytest.mark.parametrize("fixed", [{"tp": 2}, {"pp": 2}, {"zero": 3}])
+def test_this_machine_is_left_out_where_it_cannot_keep_to_the_layout(
+    predictor: Predictor, make_job: Callable[..., Job], fixed: dict[str, int]
+) -> None:
+    """One processor shares nothing with others: neither a described job nor a recorded one."""
+    space = layout_space(LayoutRequest(**fixed))  # type: ignore[arg-type]
+    described = job_from_spec(JobSpec(layers=12, hidden=768, heads=12, tokens=1e9))
+    for job in (described, make_job()):
+        assert machine_at_hand(predictor, job) is not None
+        assert machine_at_hand(predictor, job, space=space) is None

@@ -1,0 +1,139 @@
+"""Thirty planted secrets: none is in an output, a stored file or a log of any verb.
+
+They stand on the command line, in the script's source, in its environment and in what it raises;
+each is a word of its own that is looked for byte by byte.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from collecting import ROOT, advisor
+
+from advisor.advice.script import SourceScript
+from advisor.report.page import _without_source
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+SIGNS = "q7Zx4Kf9Lm2Tb8Rw5Yd1"
+Words = Callable[[str], list[str]]
+# On the command line, by their kind; the secret's own words in place of X.
+PLANTED: dict[str, Words] = {
+    "one letter": lambda x: ["-p", x],
+    "one letter, no space": lambda x: [f"-p{x}"],
+    "short name": lambda x: ["--pw", x],
+    "assigned": lambda x: [f"--password={x}"],
+    "user and password": lambda x: ["--login", f"me:{x}"],
+    "plain words": lambda x: ["--note", f"the word is {x}"],
+    "Azure's signature": lambda x: ["--data", f"https://a.blob.core.windows.net/c?sv=1&sig={x}"],
+    "Google's signature": lambda x: ["--from", f"https://g.com/b/o?X-Goog-Signature={x}"],
+    "Amazon's signature": lambda x: ["--s3", f"https://b.s3.amazonaws.com/k?X-Amz-Signature={x}"],
+    "Slack's webhook": lambda x: ["--notify", f"https://hooks.slack.com/services/T0/B0/{x}"],
+    "Discord's webhook": lambda x: ["--ping", f"https://discord.com/api/webhooks/1/{x}"],
+    "Teams' webhook": lambda x: ["--call", f"https://x.webhook.office.com/webhookb2/{x}"],
+    "token before a host": lambda x: ["--repo", f"https://{x}@github.com/me/r.git"],
+    "password before a host": lambda x: ["--db", f"postgres://me:{x}@host/db"],
+    "fragment": lambda x: ["--url", f"https://host/a#{x}"],
+    "path": lambda x: ["--out", f"/data/{x}/out"],
+    "positional": lambda x: [x],
+    "Hydra's override": lambda x: [f"+wandb.key={x}"],
+    "JSON": lambda x: ["--config", json.dumps({"a": {"b": x}})],
+    "YAML": lambda x: ["--yaml", f"a: 1\nb: {x}\n"],
+    "header": lambda x: ["-H", f"Authorization: Bearer {x}"],
+    "AWS key": lambda x: ["--id", f"AKIA{x.upper()}"],
+    "Hugging Face token": lambda x: ["--hub", f"hf_{x}"],
+    "GitHub token": lambda x: ["--gh", f"ghp_{x}"],
+    "JWT": lambda x: ["--who", f"eyJhbGciOiJI.eyJ{x}.{x}"],
+    "private key": lambda x: ["--pem", f"-----BEGIN PRIVATE KEY-----\n{x}\n"],
+    "under a harmless name": lambda x: ["--batch-size", x],
+    "under a model's name": lambda x: ["--model", f"a9-{x}"],
+}
+SOURCE = """
+import sys
+sys.path.insert(0, {root!r})
+import os, warnings
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def login(key): return key
+login(key="{source}"); model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = TensorDataset(torch.zeros(64, 8), torch.zeros(64, 1))
+def stream(name): return DataLoader(data, batch_size=8)
+for epoch in range(6):
+    for x, y in stream("{loop}"):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+raise SystemExit(3)
+"""
+
+
+def secret(number: int) -> str:
+    """A word that stands nowhere else."""
+    return f"C{number:02}{SIGNS[number % 5 :]}{number:02}"
+
+
+@linux
+def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
+    assert len(PLANTED) + 3 >= 30
+    secrets = {kind: secret(number) for number, kind in enumerate(PLANTED)}
+    words = [word for kind, make in PLANTED.items() for word in make(secrets[kind])]
+    secrets |= {"source": secret(50), "loop": secret(51), "environment": secret(52)}
+    script = tmp_path / "train.py"
+    script.write_text(SOURCE.format(root=ROOT, source=secrets["source"], loop=secrets["loop"]))
+    said = []
+    for verb in (
+        ("profile", "train.py", "--epochs", "3", *words),
+        ("runs", "list"),
+        ("runs", "list", "--json"),
+        ("runs", "show"),
+        ("advise", "--explain", "1", "--total-steps", "1000"),
+        ("recommend", "--json", "--total-steps", "1000", "--cloud", "aws"),
+        ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/"),
+        ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
+    ):
+        done = advisor(tmp_path, *verb, WANDB_API_KEY=secrets["environment"])
+        said.append((verb[0], done.stdout + done.stderr))
+    listed = dict(said)["runs"] + said[1][1]
+    assert "--epochs 3" in listed
+    assert "hidden:" in listed
+    assert (tmp_path / "page.html").exists(), dict(said)["report"]
+    assert "ARG_P" in dict(said)["export"]
+    stored = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p != script}
+    found = {
+        (kind, where)
+        for kind, one in secrets.items()
+        for spelled in (one, one.upper())
+        for where in [
+            *(name for name, text in said if spelled in text),
+            *(
+                str(p)
+                for p, data in stored.items()
+                if spelled.encode() in data or spelled in str(p)
+            ),
+        ]
+    }
+    assert not found
+    keys = [p for p in stored if p.name == ".key"]
+    assert [oct(os.stat(p).st_mode & 0o777) for p in keys] == ["0o600"]
+
+
+def test_a_patch_has_no_line_that_it_does_not_change(tmp_path: Path) -> None:
+    """A source line beside the change is nobody's business; on a page no line stands at all."""
+    path = tmp_path / "train.py"
+    path.write_text("login(key='CANARY')\nloader = DataLoader(data)\nlogin(key='CANARY')\n")
+    script = SourceScript(path, path.read_text(), ast.parse(path.read_text()))
+    text = script.with_arguments(script.named("DataLoader")[0], persistent_workers="True")
+    assert "+loader = DataLoader(data, persistent_workers=True)" in text
+    assert "CANARY" not in text
+    advised = {"advice": [{"how": {"kind": "lines", "text": text}, "change": "x"}]}
+    (one,) = _without_source(advised)["advice"]
+    assert "DataLoader" not in one["how"]["text"]
+    assert "advisor advise --explain 1" in one["how"]["text"]
