@@ -343,7 +343,7 @@ def test_a_gpu_and_another_rank_are_drawn_where_they_were_recorded(
             for name in ("gpu-plot", "gpu-memory-plot", "gpu-power-plot"):
                 assert (seen.page.locator(f"#{name} .marks path.line").count() > 0) is are_there
             assert ("No GPU was read" in seen.page.locator("#run").inner_text()) is not are_there
-            ranks = seen.page.locator("#steps-plot .legendtext", has_text="rank")
+            ranks = seen.page.locator("#steps-plot .legend li", has_text="rank")
             assert ranks.count() == (2 if are_there else 0)
             assert seen.errors == []
 

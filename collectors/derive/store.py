@@ -175,8 +175,7 @@ def find_run(name: str, root: Root | None = None) -> Path:
         return (exact or runs)[0]
     what = "no run" if not runs else f"{len(runs)} runs"
     raise RecordingError(
-        f"{what} with {name!r} in the name",
-        hint="`advisor runs list` shows the runs that are here",
+        f"{what} with {name!r} in the name", hint="list the recorded runs with `advisor runs list`"
     )
 
 

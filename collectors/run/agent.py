@@ -188,6 +188,7 @@ class Agent:
             "start_ticks": start_ticks(os.getpid()),
             "machine": machine(),
             "command": stored_command(self._plan.command, store_key(Path(self._plan.run).parent)),
+            "command_kept": "list",  # by the allow-list
             "cwd": redacted(_folder_here()),
             "started_at": self._plan.started_at,
             "t_ns": self._start_ns,
