@@ -485,7 +485,7 @@ def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
     if not record["front"]:
         counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
         said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
-        return [*lines, f"{looked} Of the candidates, {said}."]
+        return [*lines, f"{looked} Of the candidates, {said}." if said else looked]
     pick = record["picks"].get("best_value")
     row = pick if isinstance(pick, int) else shown[0]["rank"]
     return [*lines, f"{looked} More about a row: --explain {row}"]
