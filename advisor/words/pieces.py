@@ -219,15 +219,14 @@ def pick_labels(record: Record) -> dict[int | str, list[str]]:
     """Return what each row is picked as, by its rank, ``"here"`` included.
 
     A row outside what was measured is judged by its upper bounds: where such a row is expected to
-    cost less than the pick, nothing is called the cheapest. The best value is not called the
-    fastest too.
+    cost less than the pick, nothing is called the cheapest.
     """
     picks, found = record.get("picks", {}), dict[int | str, list[str]]()
     every = [*record.get("front", ()), *([record["here"]] if record.get("here") else [])]
     cost = {one["rank"] or "here": one["cost_usd"]["value"] for one in every}
     for name, label in PICKS.items():
         place = picks.get(name)
-        if place is None or (name == "fastest" and place == picks.get("best_value")):
+        if place is None:
             continue
         rented = [usd for other, usd in cost.items() if other != "here" or place == "here"]
         if name == "cheapest" and place in cost and cost[place] > min(rented):

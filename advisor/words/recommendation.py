@@ -359,6 +359,9 @@ def _rows(
     ``is_short``: what a row is picked as is all that is said of it besides its machines.
     """
     labels = pieces.pick_labels(record)
+    best = record["picks"].get("best_value")
+    if best is not None and best == record["picks"].get("fastest"):
+        labels[best] = [one for one in labels[best] if one != pieces.PICKS["fastest"]]
     is_alike = len({one["bottleneck"] for one in rows}) <= 1
     widths = _widths(record, rows)
     found = [
