@@ -57,7 +57,7 @@ ENDS = {
     ),
     "memory": ("raise MemoryError", "--rehearse"),
     "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "--rehearse"),
-    "its own": ("def f():\n    return 1 / 0\nf()", "mend train.py"),
+    "its own": ("def f():\n    return 1 / 0\nf()", "fix train.py"),
 }
 
 

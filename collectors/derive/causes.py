@@ -107,7 +107,7 @@ def _cure(ended: Ended, seen: Recording) -> str:
         "arguments": f"give them after the script: advisor profile {script} ...",
         "accelerator": f"leave --no-rehearse out: {rehearse}",
         "memory": f"rehearse it, which needs none: {rehearse}; or give it a smaller batch",
-    }.get(ended.cause, f"mend {at}: its traceback is above; `advisor profile` only watched")
+    }.get(ended.cause, f"fix {at}: its traceback is above; `advisor profile` only watched")
 
 
 def _words_of(seen: Recording) -> Sequence[str]:

@@ -457,7 +457,7 @@ def total_work(
     if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None
     for candidate in found[-1].get("candidates", []):
-        if candidate.get("steps", MOST_TURNS) < MOST_TURNS:
+        if 0 < (candidate.get("steps") or 0) < MOST_TURNS:
             epochs, sure = candidate.get("epochs"), candidate["confidence"]
             return TotalWork.of(candidate["steps"], epochs, candidate["source"], sure)
         if "loops" in candidate:

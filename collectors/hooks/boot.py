@@ -44,8 +44,8 @@ def start(folder: str) -> Any:
     session = Session(folder)
     _sessions.append(session)
     ending.watch(session)
+    session.writer.hello()  # the profiler is to know of a rehearsal before its shim is compiled
     session.rehearse(_rehearsal(session))
-    session.writer.hello()
     if session.rehearsal is None:
         session.wants = Wants.watch(session)
     waiting = dict(of(session))

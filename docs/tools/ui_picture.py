@@ -38,7 +38,7 @@ def main() -> None:
             address = running.stdout.readline().strip()
             with browser() as started, opened(started, address, width=WIDTH) as seen:
                 seen.page.wait_for_selector(
-                    "html[data-answered=true]", state="attached", timeout=LONGEST_MS
+                    "html[data-settled=true]", state="attached", timeout=LONGEST_MS
                 )
                 clip = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT}
                 seen.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
