@@ -237,7 +237,7 @@ def test_no_share_of_a_peak_is_above_one(predictor: Predictor) -> None:
 
 
 def test_a_job_of_unknown_length_is_asked_for_it(predictor: Predictor) -> None:
-    with pytest.raises(UsageError, match="how long") as refused:
+    with pytest.raises(UsageError, match="length of transformer is not known") as refused:
         recommend(predictor=predictor, **GPT2)
     assert "--tokens" in str(refused.value.hint)
 
