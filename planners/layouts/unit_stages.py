@@ -458,10 +458,7 @@ def _fits(
 
 
 def with_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
-    """Return the layout of the fastest micro-batch over pp stages that fits.
-
-    Micro-batches whose stages, cut evenly, are already too slow to be chosen are not cut at all.
-    """
+    """Return the layout of the fastest micro-batch over pp stages that fits; few are cut."""
     found: list[RecordedLayout] = []
     bounds = sorted(zip(least_s(case).tolist(), case.micro_batches, strict=True))
     for bound_s, u in bounds:
@@ -480,7 +477,8 @@ def with_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
 def least_s(case: RecordedCase) -> Floats:
     """Return bounds from below on the step of any cut, by micro-batch [s]."""
     u = np.array(case.micro_batches, float)
-    unit_s = sum(case.times(u))  # (n, n_units)
+    forward, backward, exchanged = case.times(u)
+    unit_s = forward + backward + exchanged  # (n, n_units)
     whole_s, steps, pp = unit_s.sum(axis=1), np.ceil(case.local / u), case.layout.pp
     if pp == 1:
         return np.asarray(steps * whole_s)
