@@ -14,6 +14,9 @@ All carry a ``hint`` (what to do) and an ``exit_code``: that is all the command 
 
 from __future__ import annotations
 
+import shlex
+import sys
+
 
 class AdvisorError(Exception):
     """Base of the deliberate errors: the message says what is wrong, the hint what to do."""
@@ -47,6 +50,14 @@ class NotKnownError(RunError):
 
 class ModelError(AdvisorError):
     """A trained model or its parameters cannot be read or do not fit the data."""
+
+
+def pip_hint(*requirements: str) -> str:
+    """Return the command that installs libraries where the advisor itself is installed.
+
+    Pipx and ``uv tool`` give it an environment that no ``pip`` on ``PATH`` belongs to.
+    """
+    return shlex.join([sys.executable, "-m", "pip", "install", *requirements])
 
 
 class AbsentDataError(ModelError):

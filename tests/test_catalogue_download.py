@@ -253,6 +253,19 @@ def test_only_http_is_spoken(session: HttpSession, url: str) -> None:
         session.get(url, name="a.json", max_bytes=MIB)
 
 
+@pytest.mark.parametrize("mirror", ["", "/not-here", "ftp://nowhere"])
+def test_what_a_mirror_lacks_is_named_where_it_was_asked_for(
+    session: HttpSession, site: Site, mirror: str
+) -> None:
+    url = f"{site.base}/absent.csv" if not mirror else "https://prices.example.com/absent.csv"
+    base = f"{site.base}{mirror}" if mirror.startswith("/") else mirror
+    with pytest.raises(CatalogueError) as refused:
+        replace(session, mirror=base).get(url, name="absent.csv", max_bytes=1000)
+    asked = f"{base}/prices.example.com/absent.csv" if mirror else url
+    assert str(refused.value).startswith(f"{asked} ")
+    assert ("leave --mirror" in refused.value.hint) == bool(mirror)
+
+
 def test_a_mirror_takes_the_place_of_every_host(session: HttpSession, site: Site) -> None:
     session = replace(session, mirror=f"{site.base}/mirror")
     site.put("/mirror/prices.example.com/a.json?x=1", content(BODY))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,8 +25,8 @@ from advisor.collectors.derive.certainty import StopRule, judge
 from advisor.collectors.derive.store import read_recording
 from advisor.collectors.format.recording import Recording, StepTime, TotalWork
 from advisor.collectors.format.step_time import Steps
-from advisor.errors import NotKnownError
-from advisor.estimate.estimate import estimate_on_gpu, estimate_on_type
+from advisor.errors import NotKnownError, RunError
+from advisor.estimate.estimate import estimate_on_gpu, estimate_on_type, machine_here, on_device
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
@@ -90,7 +91,7 @@ def test_the_summary_and_the_record_say_it() -> None:
     bad, good = recording(step(0.0, 1.0, 2.0)), recording(step(0.98, 1.0, 1.02))
     problem = summary.recording_problem(bad)
     assert problem is not None
-    assert "not known well enough" in problem[0]
+    assert "too noisy" in problem[0]
     assert summary.summary_record(bad)["not_known"]["hint"] == problem[1]
     assert summary.recording_problem(good) is None
     assert summary.summary_record(good)["not_known"] is None
@@ -120,8 +121,8 @@ def test_every_verb_says_it_and_exits_with_3(
     done = RUN.invoke(app, words)
     assert isinstance(done.exception, NotKnownError), done.output
     assert done.exception.exit_code == 3
-    assert "not known well enough" in str(done.exception)
-    assert "profile on with" in done.exception.hint
+    assert "too noisy" in str(done.exception)
+    assert "advisor profile" in done.exception.hint
 
 
 def test_python_raises_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -286,9 +287,77 @@ def test_the_noise_of_a_processors_step_enters_no_answer_of_a_gpu(
     assert (second.low, second.value, second.high) == (first.low, first.value, first.high)
 
 
-def test_processors_are_refused_where_the_clock_says_nothing(physics: Predictor) -> None:
-    noisy = job_from_recording(traced_run(1.0), total_steps=1000)
-    with pytest.raises(NotKnownError, match="not known well enough"):
-        estimate_on_type(physics, noisy, "c5.xlarge", provider="aws")
-    calm = job_from_recording(traced_run(0.1), total_steps=1000)
-    assert estimate_on_type(physics, calm, "c5.xlarge", provider="aws").step_time_s.value > 0
+def without_clock() -> Recording:
+    """A recording that was stopped in the step after the traced one."""
+    return replace(read_recording(GOLDEN), step_time=None)
+
+
+def slower(seen: Recording, times: float) -> Recording:
+    """The same recording, its clock so many times as slow."""
+    assert seen.step_time is not None
+    mean_s = times * seen.step_time.corrected_s
+    return replace(seen, step_time=replace(seen.step_time, corrected_s=mean_s))
+
+
+def test_only_the_machine_of_the_recording_waits_for_the_clock(physics: Predictor) -> None:
+    """Sold processors are answered by the device model: whatever the noisy clock said."""
+    calm, noisy, other = (
+        job_from_recording(one, total_steps=1000)
+        for one in (traced_run(0.1), traced_run(1.0), slower(traced_run(1.0), 10.0))
+    )
+    sold = [
+        estimate_on_type(physics, job, "c5.xlarge", provider="aws").step_time_s
+        for job in (calm, noisy, other)
+    ]
+    assert sold[2].value == pytest.approx(sold[1].value, rel=0.05)
+    assert sold[1].high / sold[1].low > sold[0].high / sold[0].low
+    machine = machine_here(noisy)
+    for job, is_known in ((calm, True), (noisy, False)):
+        ask = functools.partial(
+            on_device, physics, job, machine.device, (machine.offer(), 1), 0.9, None,
+            is_recorded=True,
+        )  # fmt: skip
+        if is_known:
+            assert ask().step_time_s.value > 0
+            continue
+        with pytest.raises(
+            NotKnownError, match="too uncertain to estimate this machine"
+        ) as refused:
+            ask()
+        assert "--gpu" in refused.value.hint
+
+
+def test_a_run_without_a_step_of_its_own_is_answered_from_the_traced_one(
+    physics: Predictor,
+) -> None:
+    timed = job_from_recording(traced_run(0.05), total_steps=1000)
+    bare = job_from_recording(without_clock(), total_steps=1000)
+    first, second = (estimate_on_gpu(physics, job, "L4").step_time_s for job in (timed, bare))
+    assert (second.low, second.value, second.high) == (first.low, first.value, first.high)
+
+
+@pytest.mark.parametrize("share", [0.05, 1.0, None])
+def test_an_answer_says_that_the_clock_was_not_used(
+    physics: Predictor, share: float | None
+) -> None:
+    seen = without_clock() if share is None else traced_run(share)
+    answer = estimate_on_gpu(physics, job_from_recording(seen, total_steps=1000), "L4")
+    said = [note for note in answer.notes if "machine of the recording is not known" in note]
+    assert len(said) == (0 if share == 0.05 else 1)
+    host = next((f for f in answer.sources if f.what == "step on the host"), None)
+    assert host is None or ("too noisy" in host.value) == bool(said)
+
+
+def test_what_no_trace_answers_names_the_rehearsal() -> None:
+    with pytest.raises(NotKnownError) as refused:
+        job_from_recording(recording(step(0.0, 1.0, 2.0)))
+    assert "--rehearse" in refused.value.hint
+
+
+def test_one_step_that_was_cut_off_names_the_rehearsal() -> None:
+    """Nothing was timed or traced; a run that ended by itself is a program all the same."""
+    cut = replace(recording(None), startup_s=20.0, startup_half_width_s=1.0)
+    with pytest.raises(RunError, match="saw one training step") as refused:
+        job_from_recording(cut)
+    assert "--rehearse" in refused.value.hint
+    assert job_from_recording(replace(cut, status="finished")).program is not None

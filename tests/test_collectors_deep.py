@@ -356,3 +356,19 @@ def test_what_a_loop_still_holds_lives_until_it_is_made_anew() -> None:
     assert max(growing for _, growing, _ in moments) == 10 + 2 * output.nbytes
     assert {fixed for fixed, _, _ in moments} == {model.nbytes}
     assert max(blocks for _, _, blocks in moments) == 4
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_of_a_slow_script_the_second_step_is_traced(tmp_path: Path, is_slow: bool) -> None:
+    """Of others the third: the first two make the optimizer's state and compile."""
+    with hooked(tmp_path) as hooks:
+        model = nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        # As if the first step had taken a minute, or none at all.
+        hooks.session.optimizer_made_ns += -60_000_000_000 if is_slow else 3600_000_000_000
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+        traced = [fact["number"] for fact in hooks.events.facts["deep_step"]]
+    assert traced[0] == (2 if is_slow else 3)

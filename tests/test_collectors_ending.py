@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from advisor.collectors.derive.certainty import Verdict
+from advisor.collectors.derive.certainty import StopRule, Verdict
 from advisor.collectors.format.contention import Corrected
 from advisor.collectors.format.step_time import Mean
+from advisor.collectors.hooks.format import REHEARSED
 from advisor.collectors.run import monitor
 from advisor.collectors.run.child import RecordingPlan
 from advisor.collectors.run.monitor import fitted, step_parts
@@ -23,7 +25,7 @@ class Script:
     def __init__(self, **facts: Any) -> None:
         self.count = facts.pop("count", 0)
         self.first_ns = facts.pop("first_ns", 0)
-        self.expects_steps = self.has_obeyed = False
+        self.expects_steps = self.has_obeyed = self.expects_trace = False
         self.trainer: Any = SimpleNamespace()
         self.verdict: Verdict | None = None
         self.__dict__.update(facts)
@@ -58,6 +60,30 @@ def test_the_limit_counts_from_the_first_step(clock: list[float]) -> None:
     assert limits(script).left_s(590.0) == 40.0
     clock[0] += 41.0
     assert limits(script).reason(631.0) == "60 s are over"
+
+
+def test_a_traced_step_is_waited_for_beyond_the_limit_but_not_for_ever(clock: list[float]) -> None:
+    """What it shows answers for any GPU; steps that were asked for exactly are counted exactly."""
+    script = Script(first_ns=int(clock[0] * 1e9), count=2, expects_trace=True)
+    clock[0] += 61.0
+    assert limits(script).reason(70.0) == ""
+    assert limits(script).until(70.0) == "until a step is traced, 299 s at most"
+    assert limits(script, limit_steps=2).reason(70.0) == "2 steps"
+    assert limits(script, limit_steps=9).reason(70.0) == "60 s are over"
+    script.expects_trace = False  # it has been
+    assert limits(script).reason(70.0) == "60 s are over"
+    script.expects_trace = True
+    clock[0] += 300.0
+    assert limits(script).reason(370.0) == "60 s are over"
+
+
+def test_a_rehearsal_has_steps_to_come_before_its_framework_is_imported(tmp_path: Path) -> None:
+    """On a busy machine the import alone takes longer than a short limit."""
+    watched = monitor.Monitor(tmp_path, StopRule())
+    for kind, expects in (("", False), (REHEARSED, True)):
+        (tmp_path / f"ev-1-2{kind}.bin").write_bytes(b"")
+        watched.update()
+        assert watched.expects_steps == expects
 
 
 def test_a_program_without_steps_has_its_limit_from_the_start() -> None:

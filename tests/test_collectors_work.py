@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from advisor.collectors.derive.work import GivenWork, length_hint, total_work, unused
+from advisor.collectors.derive.work import GivenWork, endless_loop, length_hint, total_work, unused
 from advisor.collectors.format.events import Events, LoaderCounts
 from advisor.collectors.format.recording import TotalWork
 from advisor.collectors.hooks.trace import source as hook
@@ -58,6 +58,63 @@ def look_at(
     batches = round(100 * batches_per_step)
     events.loaders[0] = LoaderCounts(iterators=3, steps=100, batches=batches)
     return count, total_work(events, GivenWork(), samples_per_step=8.0)
+
+
+class StoppedError(Exception):
+    """What ends a script from outside."""
+
+
+# Where a script never ends by itself, the loop that says so; "" where something else decides.
+ENDLESS = {
+    "while True": ("while True:\n    step()", "while True, train.py:"),
+    "while 1 around epochs": (
+        "while 1:\n    for _ in range(4):\n        step()", "while 1, train.py:",
+    ),
+    "count": ("for i in itertools.count():\n    step()", "for itertools.count(), train.py:"),
+    "a number for no end": ("for i in range(10**9):\n    step()", "for range(10**9), train.py:"),
+    "the largest number": (
+        "import sys\nfor i in range(sys.maxsize):\n    step()",
+        "for range(sys.maxsize), train.py:",
+    ),
+    "a long job": ("for i in range(10**7):\n    step()", ""),
+    "what a loss decides": ("loss = 1.0\nwhile loss > 0.1:\n    step()\n    loss *= 0.999", ""),
+    "a loop that is left": (
+        "loss = 1.0\nwhile True:\n    step()\n    loss *= 0.99\n    if loss < 0.1:\n        break",
+        "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_loop_without_an_end_has_no_length_and_is_named(tmp_path: Path, kind: str) -> None:
+    source, loop = ENDLESS[kind]
+    seen: list[dict[str, Any]] = []
+
+    def step() -> None:
+        found = hook.find(sys._getframe(1))
+        seen.append({"step": len(seen) + 1, "candidates": found, "arguments": {}})
+        if len(seen) == 3:
+            raise StoppedError
+
+    script = tmp_path / "train.py"
+    script.write_text(PREAMBLE + source)
+    with pytest.raises(StoppedError):
+        run_alone(script, step)
+    events = Events(facts={"work": seen})
+    if loop:
+        assert total_work(events, GivenWork(), samples_per_step=8.0) is None
+    named = endless_loop(events)
+    assert named.startswith(loop)
+    assert bool(named) == bool(loop)
+
+
+def test_an_argument_or_a_framework_that_says_no_end_says_no_length() -> None:
+    arguments = {"arguments": {"max_steps": float(sys.maxsize)}, "candidates": [], "step": 2}
+    state = {"steps": sys.maxsize, "source": "state.max_steps", "confidence": "certain"}
+    for fact in (arguments, {"arguments": {}, "candidates": [state], "step": 2}):
+        assert (
+            total_work(Events(facts={"work": [fact]}), GivenWork(), samples_per_step=1.0) is None
+        )
 
 
 CASES = {

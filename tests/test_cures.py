@@ -276,7 +276,7 @@ def test_a_larger_batch_costs_the_samples_that_the_recorded_noise_scale_says(
     known = named(step.advise_batches, facts_of({"noise": noise}))["batch"]
     # (N + 2 B) / (N + B) at N = 2 B.
     assert known.time_factor == pytest.approx(unknown.time_factor * 4 / 3)
-    assert "33% more samples" in known.rests_on
+    assert "33 % more samples" in known.rests_on
     assert "no upper end" in known.rests_on
     assert "noise scale is unknown" in unknown.condition
     assert "unknown" not in known.condition

@@ -62,7 +62,7 @@ def own_words(verb: str, words: list[str]) -> list[str]:
         ours: list[str] = []
         for word in words:
             is_value = bool(ours) and ours[-1] in takes_value
-            if word == "--" or (not word.startswith("-") and not is_value):
+            if word in ("--", "-m") or (not word.startswith("-") and not is_value):
                 return ours
             ours.append(word)
     return words

@@ -25,7 +25,8 @@ _ROW = re.compile(r"^\| (?P<system>[^|]+) \| `advisor (?P<verb>[^`]+)` \| (?P<re
 ROWS = [found for line in PAGE.read_text("utf-8").splitlines() if (found := _ROW.match(line))]
 # What the answer of each says, in its own words.
 SAID: Final[Mapping[str, str]] = MappingProxyType({
-    "Nazari": "time (90%) cost (90%)", "Cephalo": "uneven batches", "Zorse": "asymmetric pipeline",
+    "Nazari": "time (90 %) cost (90 %)", "Cephalo": "uneven batches",
+    "Zorse": "asymmetric pipeline",
     "Hydrozoa": "elastic", "Escra": "Escra", "THORN-ML": "with a second", "Tiresias": "waits",
     "Parameter": "aggregating core", "Memory": "of its memory", "SwitchFlow": "Take turns",
     "ATOM": "layer swapping", "PerFect": "then fresh batches", "SAS": "groups and swaps",

@@ -40,7 +40,7 @@ def test_what_was_tried_again_what_failed_once_and_what_is_broken_are_told_apart
     file.write_text(TESTS)
     seen = flakes.rounds(tmp_path, [file], [1, 2], burners=1)
     assert flakes.told(seen, 2) == [
-        "test_some.py::test_broken: failed in every round, which is no flake",
+        "test_some.py::test_broken: failed in every round, which is not a flake",
         "test_some.py::test_once: failed in 1 of 2 rounds (seeds 1)",
         "test_some.py::test_second_try: tried again in 2 of 2 rounds (seeds 1, 2)",
     ]

@@ -203,9 +203,9 @@ def test_what_is_offloaded_crosses_the_link_to_the_host(
     layouts = replace(PLAIN, accumulation_steps=steps, zero_stage=zero, pp=pp)
     held = float(device_parameters(SHAPE, layouts))
 
-    def offloaded_s(share: float = 0.0, **parts: int) -> float:
-        exact = replace(EXACT, offload_overlap=share)
-        asked = case(replace(layouts, **parts), linked, BYTES, parameters=exact)
+    def offloaded_s(share: float = 0.0, passed: float = 1.0, **parts: int) -> float:
+        exact, shapes = replace(EXACT, offload_overlap=share), replace(SHAPE, passed_share=passed)
+        asked = case(replace(layouts, **parts), linked, BYTES, shapes=shapes, parameters=exact)
         return float(step_times(asked).offload_s)
 
     assert offloaded_s() == 0.0
@@ -218,6 +218,8 @@ def test_what_is_offloaded_crosses_the_link_to_the_host(
     kept = float(layer_activation_bytes(SHAPE, layouts, BYTES))
     moved = steps * 2 * np.ceil(24 / pp) * kept / rate
     assert offloaded_s(offloads_activations=1) == pytest.approx(moved)
+    if pp == 1:  # frozen first layers keep nothing for a pass that does not come back to them
+        assert offloaded_s(passed=0.25, offloads_activations=1) == pytest.approx(moved / 4)
     some = offloaded_s(offloads_activations=1, partial_layers=2)
     assert some == pytest.approx(moved * 2 / np.ceil(24 / pp))
     every = dict.fromkeys(("offloads_parameters", "offloads_optimizer", "offloads_activations"), 1)
@@ -299,6 +301,9 @@ def test_a_step_is_layers_of_the_fullest_stage_links_inside_them_and_a_bubble(
 def test_a_slower_device_is_slower_in_all_that_it_computes() -> None:
     """A measured factor multiplies layers, launches, the head and the update, and no link."""
     layouts = replace(PLAIN, tp=2, pp=2, dp=2, shard_group=2)
+    waiting = case(replace(layouts, tp=1), parameters=replace(EXACT, launch_light_s=1.0))
+    waits = [step_times(replace(waiting, device_factor=factor)) for factor in (1.0, 3.0)]
+    assert float(waits[1].compute_s) == pytest.approx(3 * float(waits[0].compute_s))
     plain = step_times(case(layouts, parameters=EXACT))
     slower = step_times(replace(case(layouts, parameters=EXACT), device_factor=3.0))
     assert float(slower.compute_s) == pytest.approx(3 * float(plain.compute_s))

@@ -147,6 +147,8 @@ def test_a_machine_at_hand_with_a_price_competes_by_it() -> None:
     rented = candidate(1.0, 1.0)
     assert picks_of([rented], candidate(10.0, 0.01, rank=0))["best_value"] == "here"
     assert picks_of([rented], candidate(10.0, 5.0, rank=0))["best_value"] == 1
+    # Seen: "Stay on this machine: 4.31 h, $2.16" beside a row of 8 minutes and five cents.
+    assert picks_of([candidate(0.13, 0.05)], candidate(4.31, 2.16, rank=0))["best_value"] == 1
 
 
 def test_the_deadline_is_kept_with_the_confidence_asked_for() -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from advisor.ask import Constraints
-from advisor.catalogue import Catalogue, GpuFilter, OfferFilter
+from advisor.ask import Constraints, JobSpec
+from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, parse_gpus
 from advisor.estimate.best import best_columns, first_look, improvable, is_no_faster, least_step_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
+from advisor.jobs.load import job_from_spec
 from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts import unit_stages
+from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.prune import AskedRows, promising_columns
 from advisor.rank.ranking import recommend
@@ -206,3 +212,68 @@ def test_nearest_misses_are_found_where_bounds_rule_everything_out(
     # Bounds choose which few are searched: the nearest of these may be a little farther off.
     assert pruned
     assert whole[0] <= pruned[0] <= 1.25 * whole[0]
+
+
+def test_the_same_job_under_another_budget_searches_no_layout_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predictor = Predictor(learned=None)
+    job = job_of("small", 256)
+    asked: list[tuple[object, ...]] = []
+    search = LayoutProblem.search
+
+    def counted(problem: LayoutProblem, devices: int, *rest: Any) -> Any:
+        asked.append((id(problem), devices))
+        return search(problem, devices, *rest)
+
+    monkeypatch.setattr(LayoutProblem, "search", counted)
+    some = Constraints(gpus=parse_gpus("A100,L4"), max_nodes=4)
+    free = recommend(job, some, predictor=predictor)
+    first = len(asked)
+    again = recommend(job, replace(some, budget_usd=1e6), predictor=predictor)
+    assert first > 0
+    assert len(asked) == first
+    assert [one.training_time_h for one in again.front] == [o.training_time_h for o in free.front]
+
+
+WHISPER = {
+    "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
+    "d_model": 1280, "encoder_layers": 32, "decoder_layers": 32, "encoder_attention_heads": 20,
+    "decoder_attention_heads": 20, "encoder_ffn_dim": 5120, "decoder_ffn_dim": 5120,
+    "vocab_size": 51865, "max_source_positions": 1500, "max_target_positions": 448,
+    "num_mel_bins": 80,
+}  # fmt: skip
+
+
+def test_steps_that_are_of_no_matter_are_not_cut_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the step leaves every row below it as it was, and cuts nothing for the rest."""
+    (tmp_path / "config.json").write_text(json.dumps(WHISPER))
+    job = job_from_spec(JobSpec(model=str(tmp_path), total_samples=1e6))
+    known = predictor()
+    names = ("g4dn.xlarge", "g5.12xlarge", "g4dn.12xlarge", "p3.16xlarge")
+    rows = np.array([known.catalogue.instance_type(f"aws:{one}").index for one in names])
+    counts = np.array([8, 4, 4, 2])
+    cuts: list[int] = []
+    cut = unit_stages.partition
+
+    def counted(*asked: Any, **more: Any) -> Any:
+        cuts.append(1)
+        return cut(*asked, **more)
+
+    monkeypatch.setattr(unit_stages, "partition", counted)
+    unit_stages._fastest_cut.cache_clear()
+    free = best_columns(replace(known.case(job), seen={}),
+                        rows, counts)  # fmt: skip
+    in_full = len(cuts)
+    assert in_full > 0
+    for factor in (1.01, 1e-3):
+        cuts.clear()
+        unit_stages._fastest_cut.cache_clear()
+        case = replace(known.case(job), seen={})
+        found = best_columns(case, rows, counts, factor * free.step_s)
+        assert len(cuts) < in_full
+        if factor > 1:
+            assert found.step_s == pytest.approx(free.step_s, rel=1e-12)
+    assert not cuts

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 
 from advisor import api, data, recommend
 from advisor.answer import Recommendation
-from advisor.ask import Constraints, JobSpec
+from advisor.ask import Constraints, JobSpec, LayoutRequest, layout_space
 from advisor.catalogue import Catalogue, OfferFilter, account_limits, rented_at_once
 from advisor.collectors.watch.host import describe_host
 from advisor.errors import UsageError
+from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor
-from advisor.jobs import NO_LENGTH
+from advisor.jobs import NO_LENGTH, Job
 from advisor.jobs.describe import model_flop_per_step, utilisation
 from advisor.jobs.load import job_from_spec
 from advisor.machines.devices import host_device
@@ -276,3 +278,15 @@ def test_recipes_are_questions_with_a_source() -> None:
         asked = json.loads(row["question"])
         assert {"tokens", "total_samples", "total_steps"} & set(asked)
         assert bool(row["config"]) != bool({"layers", "cnn"} & set(asked))
+
+
+@pytest.mark.parametrize("fixed", [{"tp": 2}, {"pp": 2}, {"zero": 3}])
+def test_this_machine_is_left_out_where_it_cannot_keep_to_the_layout(
+    predictor: Predictor, make_job: Callable[..., Job], fixed: dict[str, int]
+) -> None:
+    """One processor shares nothing with others: neither a described job nor a recorded one."""
+    space = layout_space(LayoutRequest(**fixed))  # type: ignore[arg-type]
+    described = job_from_spec(JobSpec(layers=12, hidden=768, heads=12, tokens=1e9))
+    for job in (described, make_job()):
+        assert machine_at_hand(predictor, job) is not None
+        assert machine_at_hand(predictor, job, space=space) is None

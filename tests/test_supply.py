@@ -7,10 +7,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+from documentation import tool
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from tests.documentation import tool
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / ".ci" / "lock.txt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
+import shlex
 import struct
 import sys
 import time
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advisor.cli.runs import app
-from advisor.errors import RunError, UsageError
+from advisor.errors import RunError, UsageError, pip_hint
 from advisor.records import Instances, RunRecord, formats, read_records
 from advisor.records.importers.wandb_log import payloads
+from advisor.train.cluster import workers
 
 KEPT = Path(__file__).parent / "data" / "trackers"
 (LOG,) = (KEPT / "wandb").rglob("*.wandb")
@@ -226,7 +228,27 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
         folder = KEPT / ("mlruns" if name == "mlflow" else name)
         with pytest.raises(RunError, match=f"read with {name}, which is not installed") as error:
             formats.read_runs_as(name, folder)
-        assert error.value.hint == "pip install 'cloud-config-advisor[trackers]'"
+        assert error.value.hint == pip_hint(name)
+    with pytest.raises(UsageError) as misspelt:
+        formats.read_runs_as("mlfow", KEPT)
+    assert "did you mean mlflow?" in misspelt.value.hint
+
+
+def test_what_installs_a_library_installs_it_where_the_advisor_runs() -> None:
+    """Not where some ``pip`` on PATH belongs to: the words are a command that a shell reads."""
+    words = shlex.split(pip_hint("dask[distributed]"))
+    assert words == [sys.executable, "-m", "pip", "install", "dask[distributed]"]
+
+
+def test_a_backend_that_is_not_installed_is_named_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for backend, module in (("dask", "distributed"), ("ray", "ray")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(UsageError, match="is not installed") as error, workers(backend):
+            pass
+        assert error.value.hint.startswith(f"{sys.executable} -m pip install")
+        assert backend in error.value.hint
 
 
 class TestTable:

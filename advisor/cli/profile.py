@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from advisor.cli.options import RATE, SECONDS_WITH_UNIT, quantity
+from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from advisor.collectors.run import Interpreter
+    from advisor.collectors.run import Interpreter, RecordingPlan
 
-# Options before the script are ours, everything from the script on is the script's.
+
+class ProfileCommand(TyperCommand):
+    """Options before the script are ours; everything from it, or from ``-m``, on is its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``-m MODULE`` for the begin of the command."""
+        for place, word in enumerate(args):
+            if word == "--":
+                break
+            if word == "-m":
+                if self._is_begun_by(args[:place], ctx):
+                    args = [*args[:place], "--", *args[place:]]
+                break
+        return super().parse_args(ctx, args)
+
+    def _is_begun_by(self, before: list[str], ctx: Any) -> bool:
+        """Whether nothing but whole options of ours stands before ``-m``."""
+        try:
+            return not self.make_parser(ctx).parse_args(list(before))[0].get("script")
+        except Exception:  # half an option: the whole command line says so
+            return False
+
+
 profile_settings: Final[dict[str, Any]] = {
-    "context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": False}
+    "cls": ProfileCommand,
+    "context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": False},
 }
 
 
@@ -25,8 +51,9 @@ def profile(
     script: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...",
-            help="A Python script with its arguments, or after -- any command.",
+            metavar="SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
+            help="A Python script, a module or a notebook with its arguments, or after -- any "
+            "command: torchrun, accelerate launch, uv run, make.",
             show_default=False,
         ),
     ] = None,
@@ -145,11 +172,12 @@ def profile(
         raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
     words = _command(script or [], pid)
     interpreter = _interpreter(words)
+    is_notebook = bool(words) and words[0].endswith(_NOTEBOOK)
     wanted = plan_recording(
         words if interpreter is None else [interpreter.path, *words],
         interpreter=interpreter,
         run_root=runs,
-        name=name,
+        name=name or _name_of(words),
         attached=pid,
         limit_s=limit,
         limit_steps=steps,
@@ -164,6 +192,8 @@ def profile(
         working_set=working_set,
         rehearsal=_rehearsal(rehearse, rehearse_as, ranks, rank, network),
     )
+    if is_notebook:
+        wanted = _as_script(wanted)
     if runs is None or not is_url(runs):
         become_agent(wanted)
     code = run_plan(wanted)
@@ -211,6 +241,18 @@ def _device(name: str) -> dict[str, Any]:
     }
 
 
+_NOTEBOOK: Final = ".ipynb"
+_SCRIPTS: Final = (".py", _NOTEBOOK)
+# What starts a script in an environment of its own making, and does not come with Python.
+_RUNNERS: Final = ("uv", "poetry", "conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "rye")
+# Launchers that a package brings: the package, and the module that is the same.
+_LAUNCHERS: Final = {
+    "torchrun": ("torch", "torch.distributed.run"),
+    "accelerate": ("accelerate", "accelerate.commands.accelerate_cli"),
+    "deepspeed": ("deepspeed", "deepspeed.launcher.runner"),
+}
+
+
 def _command(words: list[str], pid: int | None) -> list[str]:
     """Return the script or command that the words mean; empty for a process to watch."""
     if pid is not None:
@@ -222,23 +264,97 @@ def _command(words: list[str], pid: int | None) -> list[str]:
     if not words:
         raise UsageError("nothing to profile", hint="advisor profile train.py, or -- COMMAND")
     first = words[0]
-    if first.endswith(".py"):
+    if first == "-m":
+        if len(words) < 2:
+            raise UsageError("-m names no module", hint="advisor profile -m package.train")
+        return words
+    if first.endswith(_SCRIPTS):
         if not Path(first).is_file():
+            if " " in first:
+                raise _no_command(words)
             raise UsageError(f"no script at {first}", hint="check the path")
         return words
     if shutil.which(first) is None:
-        what = "is not executable" if Path(first).is_file() else "is not a command"
-        hint = "a script's name ends in .py; put a command after --"
-        if Path(first).is_file() and not os.access(first, os.X_OK):
-            hint = f"chmod +x {first}, or name its interpreter: -- sh {first}"
-        raise UsageError(f"{first!r} {what}", hint=hint)
+        raise _no_command(words)
     return words
+
+
+def _no_command(words: list[str]) -> UsageError:
+    """Return the error of words that nothing can be started by, and the command that works."""
+    first = words[0]
+    if Path(first).is_file():
+        hint = "a script's name ends in .py; put a command after --"
+        if not os.access(first, os.X_OK):
+            hint = f"chmod +x {first}, or name its interpreter: -- sh {first}"
+            return UsageError(f"{first!r} is not executable", hint=hint)
+        return UsageError(f"{first!r} is not a command", hint=hint)
+    script = _script_in(words)
+    alone = f"advisor profile {shell_line(script)}" if script else "advisor profile SCRIPT"
+    hint = "a script's name ends in .py; put a command after --"
+    if first in _LAUNCHERS:
+        package, module = _LAUNCHERS[first]
+        hint = (
+            f"activate the environment that has {package}, or name its Python: "
+            f"advisor profile -- /path/to/python -m {module} {shell_line(words[1:])}"
+        )
+    elif first in _RUNNERS:
+        hint = f"install {first}, or activate the environment that it runs in, then: {alone}"
+    elif " " in first:
+        hint = f"write it without quotes: advisor profile {first}"
+    elif _is_target(first):
+        hint = f"it is a target of the Makefile here: advisor profile -- make {first}"
+    elif Path(*first.split(".")).with_suffix(".py").is_file():
+        hint = f"it is a module here: advisor profile -m {shell_line(words)}"
+    return UsageError(f"{first!r} is not a command", hint=hint)
+
+
+def _script_in(words: list[str]) -> list[str]:
+    """Return a launcher's command from the script, or the module, on; empty where it has none."""
+    for place, word in enumerate(words):
+        if word == "-m" or word.endswith(_SCRIPTS):
+            return words[place:]
+    return []
+
+
+def _is_target(word: str) -> bool:
+    """Whether the Makefile of the working folder has such a target."""
+    for name in ("GNUmakefile", "makefile", "Makefile"):
+        try:
+            lines = Path(name).read_text("utf-8", "replace").splitlines()
+        except OSError:
+            continue
+        return any(line.split(":")[0].strip() == word for line in lines if ":" in line)
+    return False
 
 
 def _interpreter(words: list[str]) -> Interpreter | None:
     """Return the Python that a script runs in; None for a command or a process to watch."""
     from advisor.collectors.run import interpreter_for
 
-    if not words or not words[0].endswith(".py"):
+    if not words or not (words[0] == "-m" or words[0].endswith(_SCRIPTS)):
         return None
     return interpreter_for(Path(words[0]), os.environ)
+
+
+def _name_of(words: list[str]) -> str:
+    """Return what a module's or notebook's run is called; empty where the script says it."""
+    if words[:1] == ["-m"]:
+        return words[1].rpartition(".")[2]
+    return Path(words[0]).stem if words and words[0].endswith(_NOTEBOOK) else ""
+
+
+def _as_script(wanted: RecordingPlan) -> RecordingPlan:
+    """Return the plan for a notebook's code, which is written into the run's folder.
+
+    It finds the modules beside the notebook, and its charts open no windows, as in Jupyter.
+    """
+    from advisor.collectors.format import NOTEBOOK_SCRIPT
+    from advisor.collectors.run import notebook_script
+
+    python, notebook, *rest = wanted.command
+    script = Path(wanted.run, NOTEBOOK_SCRIPT)
+    script.write_text(notebook_script(Path(notebook)), encoding="utf-8")
+    paths = (str(Path(notebook).resolve().parent), os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    return replace(wanted, command=(python, str(script), *rest))

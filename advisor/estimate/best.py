@@ -83,11 +83,22 @@ def _best(
     by_shape = is_laid_out_by_shape(case, type_index)
     if by_shape.all():
         return model_parallel(case, type_index, count)
-    columns = data_parallel(case, type_index, count)
     if by_shape.any():
-        rows = np.flatnonzero(by_shape)
-        return put(columns, rows, model_parallel(case, type_index[rows], count[rows]))
-    return improved(case, columns, most_s)
+        return _parted(case, type_index, count, by_shape, model_parallel)
+    return improved(case, data_parallel(case, type_index, count), most_s)
+
+
+def _parted(
+    case: StepCase, type_index: Integers, count: Integers, by_shape: NDArray[np.bool_],
+    laid_out: Callable[[StepCase, Integers, Integers], TimeColumns],
+) -> TimeColumns:  # fmt: skip
+    """Return rows by shape as ``laid_out`` says, and the others data parallel; each asked once."""
+    columns = nothing(case, type_index, count)
+    for rows, way in (
+        (np.flatnonzero(by_shape), laid_out), (np.flatnonzero(~by_shape), data_parallel),
+    ):  # fmt: skip
+        columns = put(columns, rows, way(case, type_index[rows], count[rows]))
+    return columns
 
 
 def _with_assumed_networks(case: StepCase, columns: TimeColumns) -> TimeColumns:
@@ -109,11 +120,10 @@ def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeCol
     by_shape = is_laid_out_by_shape(case, type_index)
     if by_shape.all():
         columns = nothing(case, type_index, count)
+    elif by_shape.any():
+        columns = _parted(case, type_index, count, by_shape, nothing)
     else:
         columns = data_parallel(case, type_index, count)
-        rows = np.flatnonzero(by_shape)
-        if rows.size:
-            columns = put(columns, rows, nothing(case, type_index[rows], count[rows]))
     return believing(case, _with_assumed_networks(case, columns))
 
 

@@ -480,7 +480,7 @@ def asked_work(job: Job, work: Work) -> Work:
 
 
 def is_step_uncertain(job: Job) -> bool:
-    """Whether the clock says too little of the recorded step to answer for processors.
+    """Whether the clock says too little of the recorded step to answer for its own machine.
 
     The one rule of recordings: beyond ``MOST_RATIO`` between its ends an interval is no answer.
     """
@@ -850,7 +850,8 @@ class StepCase:
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
             (
                 "recorded_step_uncertain",
-                ~fleet.is_accelerated[type_index] & is_step_uncertain(self.job),
+                # Others than the machine of the recording are answered as described jobs are.
+                fleet.is_recorded & is_step_uncertain(self.job) & np.ones(len(count), bool),
             ),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]

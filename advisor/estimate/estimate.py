@@ -273,9 +273,9 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
         reason = STATUSES[int(columns.status[0])].replace("_", " ")
         if columns.status[0] == CODE["recorded_step_uncertain"]:
             raise NotKnownError(
-                f"the step of {job.name} is too uncertain to estimate CPU machines",
-                hint="profile it for longer (advisor profile --for 2m SCRIPT), or name an "
-                "accelerator",
+                f"the step of {job.name} is too uncertain to estimate this machine",
+                hint="profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
+                "--gpu L4, --on c7i.4xlarge",
             )
         raise UsageError(
             f"{job.name} cannot be estimated on {where}: {reason}",

@@ -58,6 +58,10 @@ __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 # The analytic estimate: the planners' laws over a catalogue, anchored on what was measured.
 
 
+# Cases kept: of a question and of what would change its answer, with and without a layout.
+_CASES_KEPT: Final = 4
+
+
 class Physics:
     """Steps of jobs on machines, by physics alone."""
 
@@ -70,6 +74,8 @@ class Physics:
         self._limited: dict[tuple[float | None, float | None, bool], Fleet] = {}
         self._side_prices: SidePrices | None = None
         self.own_runs = OwnRuns(self)
+        # what was last asked of the catalogue's machines, with what was found of them
+        self._cases: tuple[tuple[Job, tuple[object, ...], StepCase], ...] = ()
 
     @property
     def constants(self) -> Constants:
@@ -132,10 +138,28 @@ class Physics:
     ) -> StepCase:
         """Return what the ways of training need to know of a job with steps, and of machines.
 
+        Of the catalogue's machines it is made once for the jobs asked last, so that the same job
+        under other constraints finds the layouts that were searched.
+
         ``believes``: the job's own runs stand for what laws miss of them; True by default.
 
         Raises UsageError if the space fixes what only a transformer of known dimensions has.
         """
+        if fleet is not None:
+            return self._case(job, fleet, space, known_network=known_network, believes=believes)
+        key = space, known_network, believes, id(self.constants), self.fleet_of(job)
+        for known, with_, case in self._cases:
+            # Machines are the same where they are the same object: columns do not compare.
+            if known is job and with_[:-1] == key[:-1] and with_[-1] is key[-1]:
+                return case
+        case = self._case(job, None, space, known_network=known_network, believes=believes)
+        self._cases = ((job, key, case), *self._cases)[:_CASES_KEPT]
+        return case
+
+    def _case(
+        self, job: Job, fleet: Fleet | None, space: SearchSpace | None, *, known_network: bool,
+        believes: bool,
+    ) -> StepCase:  # fmt: skip
         assert job.work is not None
         if space is not None:
             check_space(job, space)

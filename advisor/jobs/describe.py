@@ -59,7 +59,7 @@ def check_length(job: Job) -> None:
     is_text = job.work is not None and tokens_per_sample(job) is not None
     example = "--tokens 5B" if is_text else "--total-samples 2M"
     raise UsageError(
-        f"how long {job.name} is trained is not known",
+        f"the length of {job.name} is not known",
         hint=f"give {example} or --total-steps; without, advisor predict and advisor plan answer "
         "for a step",
     )

@@ -18,6 +18,7 @@ from advisor.collectors.derive import (
     step_log_sd,
     with_correction,
 )
+from advisor.collectors.errors import duration_text
 from advisor.collectors.format import (
     DeepStep,
     Loading,
@@ -89,11 +90,18 @@ def whole_program(recording: Recording, *, is_length_given: bool) -> Job:
             f"run {recording.run_id} has no training steps to count",
             hint="leave out --epochs, --total-steps and --total-samples for this run",
         )
+    if recording.status != "finished" and recording.startup_s is not None:
+        raise RunError(
+            f"run {recording.run_id} saw one training step, and none after it to time or to trace",
+            hint="compute nothing: advisor profile --rehearse SCRIPT answers for GPUs; or profile "
+            "for longer: advisor profile --for 10m SCRIPT",
+        )
     if recording.status != "finished":
         raise RunError(
             f"run {recording.run_id} has no training steps and was not seen to its end",
-            hint="let it finish (advisor profile --continue), or mark steps with advisor.step(); "
-            "advisor advise answers from what was seen",
+            hint="without steps it is answered for processors, never for a GPU: let it finish "
+            "(advisor profile --continue), or mark its steps with advisor.step(); advisor advise "
+            "answers from what was seen",
         )
     return program_so_far(recording)
 
@@ -525,7 +533,7 @@ def job_from_recording(
     _check_lengths(*lengths, global_batch)
     is_length_given = any(length is not None for length in lengths)
     step = recording.step_time
-    if step is None and recording.rehearsal is None:
+    if step is None and recording.rehearsal is None and recording.deep_step is None:
         return whole_program(recording, is_length_given=is_length_given)
     startup_log_sd = with_correction(
         _STARTUP_LOG_SD, recording.startup_half_width_s, recording.startup_s
@@ -547,7 +555,7 @@ def job_from_recording(
         )
     missing = shortfall_of(recording, is_length_given=is_length_given)
     if missing and not _is_traced_on_processor(recording):
-        raise NotKnownError(missing[0], hint=missing[1])
+        raise NotKnownError(missing[0], hint=_or_rehearse(missing[1], recording))
     if recording.deep_step is None and step is None:
         raise RunError(
             f"the rehearsal {recording.run_id} saw no whole training step",
@@ -584,7 +592,7 @@ def job_from_recording(
         total_steps=steps * recorded_global / batch,
         total_source=source,
         feed=_feed(recording, step, local_batch, used),
-        measured=None if step is None else _measured(recording, step, recording.deep_step),
+        measured=_measured(recording, step, recording.deep_step),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
         # Once each, whatever the number of steps: the start, and the end after the last step.
@@ -601,6 +609,7 @@ def job_from_recording(
         is_rehearsed=recording.rehearsal is not None,
         told=recording.told,
         limits=recording.limits,
+        unread=() if missing is None and step is not None else _unclocked(recording),
         length_log_sd=length_log_sd(recording, is_length_given),
         startup_log_sd=startup_log_sd,
         epoch_end_log_sd=with_correction(
@@ -616,12 +625,34 @@ def job_from_recording(
 
 
 def _is_traced_on_processor(recording: Recording) -> bool:
-    """Whether an accelerator is asked about the traced step alone, whatever the clock here said.
+    """Whether other machines are asked about the traced step alone, whatever the clock here said.
 
-    Rows of processors, which the clock does enter, are refused one by one
+    The machine of the recording, which the clock does enter, is refused
     (``estimate.case.StepCase.status``).
     """
     return recording.deep_step is not None and recording.deep_step.device == "cpu"
+
+
+def _or_rehearse(hint: str, recording: Recording) -> str:
+    """Return the hint with the way that needs no clock, where no step could be traced."""
+    if recording.deep_step is not None:
+        return hint
+    return f"{hint}; or compute nothing: advisor profile --rehearse SCRIPT answers for GPUs"
+
+
+def _unclocked(recording: Recording) -> tuple[str, ...]:
+    """Return what is said of a step whose operators are known and whose time here is not."""
+    step = recording.step_time
+    if recording.rehearsal is not None:
+        return ()
+    seen = "no step but the traced one was seen to its end"
+    if step is not None:
+        low, high = duration_text(step.low_s), duration_text(step.high_s)
+        seen = f"a step took {low} to {high} over {step.steps} step{'s' * (step.steps != 1)}"
+    return (
+        f"the time of a step on the machine of the recording is not known ({seen}): times are the "
+        "device model's, from the traced operators, and their ranges are wider",
+    )
 
 
 def _work(recording: Recording, deep: DeepStep) -> Work:
@@ -738,10 +769,10 @@ def _recorded_length(
         return epochs * _steps_per_epoch(recording, batch), "given: --epochs"
     work: TotalWork | None = recording.total_work
     if work is None:
-        raise RunError(
-            f"how long the job of run {recording.run_id} is could not be found",
-            hint=f"say so: {length_hint(recording)}",
-        )
+        what = f"how long the job of run {recording.run_id} is could not be found"
+        if recording.endless:
+            what = f"the job of run {recording.run_id} is endless ({recording.endless})"
+        raise RunError(what, hint=f"say how long to train: {length_hint(recording)}")
     return float(work.steps), f"{work.source} ({work.confidence})"
 
 
@@ -825,10 +856,14 @@ def _cores_waited_for(recording: Recording) -> float:
 _MOST_LOG_SD = math.log(100.0) / REACH_90
 
 
-def _measured(recording: Recording, step: StepTime, deep: DeepStep) -> Measured:
+def _measured(recording: Recording, step: StepTime | None, deep: DeepStep) -> Measured | None:
+    """Return the clock's word on a step; None where nothing was computed."""
+    step_s = sum(o.time_s for o in deep.operators) if step is None else step.corrected_s
+    if recording.rehearsal is not None or step_s <= 0:
+        return None
     return Measured(
-        step_s=step.corrected_s,
-        log_sd=min(step_log_sd(step), _MOST_LOG_SD),
+        step_s=step_s,
+        log_sd=_MOST_LOG_SD if step is None else min(step_log_sd(step), _MOST_LOG_SD),
         host=recording.host,
         threads=recording.threads,
         device=deep.device,

@@ -198,7 +198,8 @@ def load_job(run: str | Path | None = None, **length: Any) -> Job:
     noted = read_actuals(root, path.name)
 
     elsewhere = recorded_elsewhere(path, recording.command, job)
-    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread_lines(root))
+    unread = (*job.unread, *unread_lines(root))
+    return replace(_booting(job), actuals=(*noted, *elsewhere), unread=unread)
 
 
 def job_from_spec(

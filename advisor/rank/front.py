@@ -158,6 +158,8 @@ def _is_enough(renting: Renting, name: str, here: Candidate, rented: Candidate |
         return False
     waited_h = float(renting.judged_h(name, there_h, machines, rented.request_h))
     judged_h = float(renting.judged_h(name, time_h, 0))
+    if price < cost and waited_h < judged_h:
+        return False  # sooner and cheaper, the work of renting included
     saves = judged_h >= LEAST_SPEED_UP * waited_h
     return not saves or (cost > 0 and judged_h * cost <= waited_h * price)
 

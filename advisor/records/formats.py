@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -83,7 +84,9 @@ def read_runs_as(name: str, path: Path, machines: Instances | None = None) -> li
     Raises RunError if a row makes no sense: file, row and column are named.
     """
     if name not in FORMATS:
-        raise UsageError(f"no format named {name!r}", hint=f"one of: {', '.join(FORMATS)}")
+        near = difflib.get_close_matches(name.lower(), FORMATS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"no format named {name!r}", hint=f"{meant}one of: {', '.join(FORMATS)}")
     if not path.exists():
         raise UsageError(f"there is nothing at {path}", hint="name a file or folder")
     if machines is not None and name not in TRACKERS:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.collectors import bounded
-from advisor.errors import RunError
+from advisor.errors import RunError, pip_hint
 from advisor.records.nouns import (
     Fact,
     Instances,
@@ -114,7 +114,7 @@ def library(name: str) -> Any:
         package = name.partition(".")[0]
         raise RunError(
             f"these runs are read with {package}, which is not installed here ({error})",
-            hint="pip install 'cloud-config-advisor[trackers]'",
+            hint=pip_hint(package),
         ) from error
 
 

@@ -29,7 +29,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.errors import ModelError, UsageError
+from advisor.errors import ModelError, UsageError, pip_hint
 from advisor.estimate import OWN_RUNS
 from advisor.learned import (
     FEATURES,
@@ -259,9 +259,7 @@ def _dask(address: str | None) -> Iterator[None]:
         from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
     except ImportError as error:
-        raise UsageError(
-            "Dask is not installed", hint="pip install 'dask[distributed]'"
-        ) from error
+        raise UsageError("Dask is not installed", hint=pip_hint("dask[distributed]")) from error
     connect: Any = distributed.Client
     try:
         with connect(address, timeout=_TIMEOUT_S), joblib.parallel_config(backend="dask"):
@@ -276,7 +274,7 @@ def _ray(address: str | None) -> Iterator[None]:
         import ray
         from ray.util import joblib as ray_joblib
     except ImportError as error:
-        raise UsageError("Ray is not installed", hint="pip install 'ray[default]'") from error
+        raise UsageError("Ray is not installed", hint=pip_hint("ray")) from error
     try:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
         register: Any = ray_joblib.register_ray

@@ -30,7 +30,7 @@ REJECTED: Final = {
     "accelerator_not_supported": "have accelerators this script cannot use unchanged",
     "runs_on_one_machine": "are several machines for a program that runs on one",
     "recorded_step_uncertain": (
-        "are CPU machines, for which the recorded step is too uncertain (profile longer)"
+        "are the machine of the recording, where the step is too uncertain (profile longer)"
     ),
     "over_quota": "are over your quota",
     "over_hourly": "cost more per hour than you allow (--max-hourly)",
@@ -396,6 +396,7 @@ def _row(
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"limited by {one['bottleneck']}"] if names_wait else []
+    particular += ["new accounts ask for quota"] if one.get("request_h") else []
     particular += [price_words(parts)] if name != "here" else []
     lines = []
     for number, said in enumerate(left):
@@ -481,7 +482,7 @@ def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
     if not record["front"]:
         counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
         said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
-        return [*lines, f"{looked} Of the candidates, {said}."]
+        return [*lines, f"{looked} Of the candidates, {said}." if said else looked]
     pick = record["picks"].get("best_value")
     row = pick if isinstance(pick, int) else shown[0]["rank"]
     return [*lines, f"{looked} More about a row: --explain {row}"]

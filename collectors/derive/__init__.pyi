@@ -1,3 +1,4 @@
+from .causes import install_hint as install_hint
 from .certainty import LENGTH_LOG_SD as LENGTH_LOG_SD
 from .certainty import MOST_RATIO as MOST_RATIO
 from .certainty import REACH as REACH

@@ -17,12 +17,10 @@ from advisor.collectors.format import (
     Throttling,
     TouchedReading,
     identity,
-    key_for_reading,
     parse,
     parse_json,
     read_reading,
     read_touched,
-    stored_command,
 )
 from advisor.collectors.hooks import format as fmt
 
@@ -67,7 +65,7 @@ def read_profiler_log(path: Path) -> ProfilerLog:
     except OSError as error:
         raise RecordingError(
             f"no recording at {path.parent}: {error.strerror}",
-            hint="`advisor runs list` shows the runs that are here",
+            hint="list the recorded runs with `advisor runs list`",
         ) from error
     log = ProfilerLog()
     for kind, payload, _ in parse(data):
@@ -101,7 +99,10 @@ def _header(payload: bytes, store: Path) -> dict[str, Any]:
     """Return the header; the command as it is kept today, also of runs of earlier versions."""
     header = parse_json(payload, as_written=("command",))
     command = header.get("command")
-    if isinstance(command, list) and all(isinstance(word, str) for word in command):
+    is_older = header.get("command_kept") != "list"
+    if is_older and isinstance(command, list) and all(isinstance(one, str) for one in command):
+        from advisor.collectors.format import key_for_reading, stored_command
+
         header["command"] = stored_command(command, key_for_reading(store))
     return header
 

@@ -28,6 +28,7 @@ from advisor.collectors.derive.work import (
     GivenWork,
     as_it_ended,
     batches_per_step,
+    endless_loop,
     rounds_of,
     steps_per_epoch,
     total_work,
@@ -47,6 +48,7 @@ from advisor.collectors.format import (
     Recording,
     StepClock,
     StepTime,
+    ended_of,
     gradient_norms,
     limits_of,
     rehearsed_of,
@@ -174,6 +176,8 @@ def _derive(run: Path) -> Recording:
         limits=limits_of(trainer.fact("limits"), host.logical_cpus, host.cpu_limit),
         told=told_of(trainer, device, log.header.get("command", ()), world_size),
         rehearsal=rehearsal,
+        ended=ended_of(processes),
+        endless=endless_loop(trainer) if length is None else "",
     )
     idle = unused(given, derived.total_work, derived) if step_time is not None else ""
     warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))

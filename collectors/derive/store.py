@@ -18,6 +18,7 @@ from advisor.collectors.atomic import OWNER_ONLY, cache_folder, data_folder, pri
 from advisor.collectors.errors import RecordingError, printable, shown
 from advisor.collectors.format import (
     EVENT_FILES,
+    NOTEBOOK_SCRIPT,
     PROFILER_FILE,
     Appender,
     identity,
@@ -174,8 +175,7 @@ def find_run(name: str, root: Root | None = None) -> Path:
         return (exact or runs)[0]
     what = "no run" if not runs else f"{len(runs)} runs"
     raise RecordingError(
-        f"{what} with {name!r} in the name",
-        hint="`advisor runs list` shows the runs that are here",
+        f"{what} with {name!r} in the name", hint="list the recorded runs with `advisor runs list`"
     )
 
 
@@ -269,7 +269,7 @@ def remove_run(path: Path | str) -> None:
     run = Path(path)
     if profiler_lives(run):
         raise RecordingError(f"{run.name} is still being recorded", hint="end it first")
-    for file in [run / PROFILER_FILE, run / fmt.CONTROL_FILE, *run.glob(EVENT_FILES)]:
+    for file in _own_files(run):
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
@@ -282,6 +282,12 @@ def remove_run(path: Path | str) -> None:
         raise RecordingError(
             f"{run} holds files that are not the recording's", hint="look at them, then delete it"
         ) from error
+
+
+def _own_files(run: Path) -> list[Path]:
+    """Return the files that a recording consists of."""
+    named = (PROFILER_FILE, fmt.CONTROL_FILE, NOTEBOOK_SCRIPT)
+    return [*(run / name for name in named), *run.glob(EVENT_FILES)]
 
 
 # ------------------------------------------------------------------------------------------

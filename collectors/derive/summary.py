@@ -6,6 +6,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
+from advisor.collectors.derive.causes import early_end
 from advisor.collectors.derive.certainty import shortfall_of
 from advisor.collectors.derive.deep_step import advised_memory_bytes
 from advisor.collectors.derive.work import length_hint
@@ -52,7 +53,8 @@ def summary_lines(seen: Recording) -> list[str]:
         total = "" if step is None else f", {duration_text(work.steps * step.corrected_s)} here"
         found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
     elif step is not None or seen.rehearsal is not None:
-        found.append(f"whole job: unknown; give {length_hint(seen)}")
+        whole = f"endless ({seen.endless})" if seen.endless else "unknown"
+        found.append(f"whole job: {whole}; give {length_hint(seen)}")
     if seen.rounds is not None:
         found.append(_rounds_line(seen.rounds))
     if seen.deep_step is not None:
@@ -175,18 +177,27 @@ def recording_problem(seen: Recording) -> tuple[str, str] | None:
             "leave out --workers",
         )
     if seen.status in ("failed", "killed") and seen.step_time is None:
-        return (
-            f"{seen.stop_reason} after {duration_text(seen.duration_s)}, before its first step",
-            "run it without the advisor first; its output is above",
-        )
+        return early_end(seen)
     if seen.rehearsal is not None and seen.deep_step is not None:
         return None
+    if seen.step_time is None and seen.deep_step is not None:
+        return (
+            "no step but the traced one was seen to its end: GPUs are answered (advisor "
+            "recommend), this machine is not",
+            "for this machine, profile for longer: advisor profile --for 10m SCRIPT",
+        )
     if seen.step_time is None and seen.status != "interrupted":
         return (
             "no training step was seen, so only resources were recorded",
             "call advisor.step() once a step, or let the script run until it trains (--for 5m)",
         )
-    return shortfall_of(seen)
+    missing = shortfall_of(seen)
+    if missing is None or seen.deep_step is None or seen.deep_step.device != "cpu":
+        return missing
+    return (
+        f"{missing[0]}; GPUs are answered all the same (advisor recommend), this machine is not",
+        missing[1],
+    )
 
 
 def summary_record(seen: Recording) -> dict[str, Any]:

@@ -196,6 +196,10 @@ def steps_per_epoch(events: Events) -> float | None:
 # The length of a job from the loops around a step, as the hooks saw them at several steps.
 
 
+# A loop of so many turns has a number where others write ``while True``: at a millisecond a step
+# it is a day long, at thirty a month.
+MOST_TURNS: Final = 100_000_000
+_ALWAYS: Final = ("True", "1")
 # Steps by which what was seen may lag behind what the loops' counters say: the hooks look in the
 # middle of a turn.
 _LAG_STEPS: Final = 2.0
@@ -449,11 +453,11 @@ def total_work(
     counted = count_rounds(events, is_finished=is_finished)
     if counted is not None:
         return counted
-    found = events.facts.get("work", [])
+    found = _sightings(events)
     if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None
     for candidate in found[-1].get("candidates", []):
-        if candidate.get("steps"):
+        if 0 < (candidate.get("steps") or 0) < MOST_TURNS:
             epochs, sure = candidate.get("epochs"), candidate["confidence"]
             return TotalWork.of(candidate["steps"], epochs, candidate["source"], sure)
         if "loops" in candidate:
@@ -463,6 +467,45 @@ def total_work(
             if is_episodic(candidate["loops"]):  # an argument would say an episode's length
                 return None
     return _from_arguments(found[-1].get("arguments", {}), events)
+
+
+def _sightings(events: Events) -> list[dict[str, Any]]:
+    """Return what was seen of the work, loops with a number in place of no end made endless."""
+    return [
+        {**fact, "candidates": [_with_ends(one) for one in fact.get("candidates", [])]}
+        for fact in events.facts.get("work", [])
+    ]
+
+
+def _with_ends(candidate: dict[str, Any]) -> dict[str, Any]:
+    if "loops" not in candidate:
+        return candidate
+    loops = [
+        {**loop, "turns": None, "is_endless": True} if _is_no_end(loop) else loop
+        for loop in candidate["loops"]
+    ]
+    return {**candidate, "loops": loops}
+
+
+def _is_no_end(loop: dict[str, Any]) -> bool:
+    return loop["turns"] is not None and loop["turns"] >= MOST_TURNS
+
+
+def endless_loop(events: Events) -> str:
+    """Return the outermost loop around the steps if it never ends by itself, "" otherwise.
+
+    Neither has it a bound nor another way out. What other conditions decide, nobody knows.
+    """
+    found = _sightings(events)
+    for candidate in found[-1].get("candidates", []) if found else []:
+        for loop in candidate.get("loops", [])[-1:]:
+            is_for = bool(loop.get("target"))
+            is_open = (
+                loop["turns"] is None and loop.get("bound") is None and not loop.get("may_end")
+            )
+            if is_open and (loop.get("is_endless") if is_for else loop["text"] in _ALWAYS):
+                return f"{'for' if is_for else 'while'} {loop['text']}, {loop['where']}"
+    return ""
 
 
 def as_it_ended(found: TotalWork | None, events: Events, given: GivenWork) -> TotalWork | None:
@@ -483,7 +526,7 @@ def _steps_of_an_epoch(events: Events) -> float | None:
     per_epoch = steps_per_epoch(events)
     if per_epoch is not None or events.loader_fact():
         return per_epoch
-    found = events.facts.get("work", [])
+    found = _sightings(events)
     for candidate in found[-1].get("candidates", []) if found else []:
         if "loops" in candidate and (length := of_loops(candidate["loops"], found, events)):
             return length.steps_per_epoch
@@ -524,11 +567,11 @@ def unused(given: GivenWork, work: TotalWork | None, seen: Recording) -> str:
 def _from_arguments(arguments: dict[str, float], events: Events) -> TotalWork | None:
     """Fall back on an argument that says it: steps, or epochs of a loader of known length."""
     for name in ("max_steps", "total_steps", "num_steps", "steps", "max_iters", "iterations"):
-        if arguments.get(name, 0) > 0:
+        if 0 < arguments.get(name, 0) < MOST_TURNS:
             return TotalWork.of(arguments[name], None, f"argument --{name}", "weak")
     per_epoch = steps_per_epoch(events)
     for name in ("epochs", "num_epochs", "max_epochs", "num_train_epochs", "n_epochs"):
-        if per_epoch is not None and arguments.get(name, 0) > 0:
+        if per_epoch is not None and 0 < arguments.get(name, 0) < MOST_TURNS:
             epochs = float(arguments[name])
             return TotalWork.of(epochs * per_epoch, epochs, f"argument --{name}", "weak")
     return None

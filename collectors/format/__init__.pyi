@@ -8,11 +8,13 @@ from .contention import correct as correct
 from .contention import own_share as own_share
 from .contention import total as total
 from .event_facts import Collective as Collective
+from .event_facts import Ended as Ended
 from .event_facts import Limits as Limits
 from .event_facts import Rehearsed as Rehearsed
 from .event_facts import Routing as Routing
 from .event_facts import Saves as Saves
 from .event_facts import Told as Told
+from .event_facts import ended_of as ended_of
 from .event_facts import gradient_norms as gradient_norms
 from .event_facts import limits_of as limits_of
 from .event_facts import on_accelerators as on_accelerators
@@ -25,6 +27,7 @@ from .events import CommunicationCounts as CommunicationCounts
 from .events import Events as Events
 from .events import take_all as take_all
 from .record_files import EVENT_FILES as EVENT_FILES
+from .record_files import NOTEBOOK_SCRIPT as NOTEBOOK_SCRIPT
 from .record_files import PROFILER_FILE as PROFILER_FILE
 from .record_files import Appender as Appender
 from .record_files import Tail as Tail

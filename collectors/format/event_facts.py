@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median, mode
 from typing import Any, Final
 
+from advisor.collectors.errors import printable
 from advisor.collectors.format.contention import Corrected, Stretch, correct
 from advisor.collectors.format.events import Events
 
@@ -513,3 +514,27 @@ def on_processors(command: Sequence[str]) -> tuple[str, ...]:
         elif not is_assigned and _ACCELERATOR.fullmatch("".join(words[number + 1 : number + 2])):
             words[number + 1] = "cpu"
     return tuple(words)
+
+
+# ------------------------------------------------------------------------------------------
+# The error that a process of the script ended with.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Why the script ended with an error: see ``hooks.ending``."""
+
+    cause: str  # package, file, network, ...; "error" where its cause is not known
+    what: str  # the package, file or host; the error's words
+    where: str  # the script's line, "" where none was on the way
+    python: str  # the interpreter that ran it
+
+
+def ended_of(processes: Sequence[Events]) -> Ended | None:
+    """Return what the first process that ended with an error said; the others wait for it."""
+    said = [one.fact("ended_by") for one in processes if "ended_by" in one.facts]
+    if not said:
+        return None
+    first = min(said, key=lambda fact: int(fact.get("t_ns", 0)))
+    names = ("cause", "what", "where", "python")
+    return Ended(**{name: printable(str(first.get(name, ""))) for name in names})

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from advisor.collectors.format.event_facts import (
+    Ended,
     GradientNorms,
     Limits,
     Rehearsed,
@@ -394,7 +395,9 @@ class Recording:
 
     ``touched`` is the memory touched in windows, where that was asked for; ``routing`` says which
     experts the tokens of a mixture were sent to. ``rehearsal`` is set where nothing was computed:
-    then no step has a time, and operators take none.
+    then no step has a time, and operators take none. ``ended`` is the error that the script ended
+    with, None where no hook saw one. ``endless`` is the loop around the steps that never ends,
+    ``""`` where it ends or nobody knows.
 
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 
@@ -452,6 +455,8 @@ class Recording:
     routing: Routing | None = None
     folder: str = ""
     rehearsal: Rehearsed | None = None
+    ended: Ended | None = None
+    endless: str = ""
 
     @property
     def steps_by_rank(self) -> dict[int, tuple[float, ...]]:

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 
+from . import ending, state
 from . import format as fmt
-from . import state
 from .frameworks import rounds
 from .frameworks.rounds import replace
 from .wants import Wants
@@ -43,8 +43,9 @@ def start(folder: str) -> Any:
     Wants.begin_at_once()
     session = Session(folder)
     _sessions.append(session)
+    ending.watch(session)
+    session.writer.hello()  # the profiler is to know of a rehearsal before its shim is compiled
     session.rehearse(_rehearsal(session))
-    session.writer.hello()
     if session.rehearsal is None:
         session.wants = Wants.watch(session)
     waiting = dict(of(session))
@@ -279,4 +280,11 @@ def _arguments(session: Session, module: Any) -> None:
         session.arguments_parsed(result[0])
         return result
 
+    refuse = parser.error
+
+    def error(self: Any, message: str) -> Any:
+        ending.note(session, "arguments", message)
+        return refuse(self, message)
+
     replace(session, parser, "parse_known_args", parse_known_args)
+    replace(session, parser, "error", error)

@@ -221,6 +221,9 @@ _DEEP_AFTER = (2, 5, 8)
 # A rehearsal computes nothing: one step makes the optimizer's state, the next is traced.
 _DEEP_REHEARSED = (1,)
 _DEEP_BUDGET_NS = 1_000_000_000
+# Where so much has passed from the optimizer to the end of the first step, the second is traced
+# already: of a model that is too large for this machine nobody waits for a third.
+_SLOW_NS = 10_000_000_000
 _WORK_AT = (2, 5, 12)  # again: a loop's counter shows how many turns make a step
 _WORK_REHEARSED = (1, 2, 5)
 _COMMUNICATION_AT = 10  # the framework times the first ten steps
@@ -318,6 +321,9 @@ class Chores:
             self._state.loaders.flush()
         if step == _COMMUNICATION_AT:
             self._describe_communication()
+        since_ns = time.monotonic_ns() - (self._state.optimizer_made_ns or time.monotonic_ns())
+        if step == 1 and is_timed and since_ns > _SLOW_NS:
+            self._deep_wanted = [1, *self._deep_wanted]
         is_torch = self._state.rank >= _RANK_BACKWARD  # a round of another framework shows nothing
         if is_torch and self._deep_wanted and step >= self._deep_wanted[0]:
             self._begin_deep(torch)

@@ -90,6 +90,7 @@ class Session(ProcessState):
         """Take in a new optimizer."""
         try:
             self.settle()
+            self.optimizer_made_ns = time.monotonic_ns()
             self.optimizers.made(optimizer)
         except Exception as error:
             self.failed("optimizer", error)

@@ -232,6 +232,7 @@ class ProcessState:
         self.clock = self.rank = -1
         self.steps = 0
         self.backwards = 0
+        self.optimizer_made_ns = 0  # when the last one was
         self.threads_called: int | None = None
         self.is_rank = fmt.WRAP_VARIABLE in os.environ
         self.last_step = NEVER

@@ -181,7 +181,7 @@ def said_by(words: list[str]) -> str:
 
     ``words``: the command. A script that asks whether there is a device decides for itself.
     """
-    path = next((word for word in words[1:] if word.endswith(".py")), "")
+    path = next((word for word in words[1:] if word.endswith(".py")), _file_of_module(words))
     if not path or _has_device():
         return ""
     import ast
@@ -196,6 +196,15 @@ def said_by(words: list[str]) -> str:
         return ""
     line = _unconditional(ast, tree)
     return "%s:%d" % (os.path.basename(path), line) if line else ""
+
+
+def _file_of_module(words: list[str]) -> str:
+    """Return the file of ``-m package.module`` below the working folder, empty where none is."""
+    if "-m" not in words[1:-1]:
+        return ""
+    path = os.path.join(*words[words.index("-m") + 1].split("."))
+    files = (path + ".py", os.path.join(path, "__main__.py"))
+    return next((one for one in files if os.path.isfile(one)), "")
 
 
 def _unconditional(ast: Any, node: Any) -> int:

@@ -1,3 +1,5 @@
+from .child import RecordingPlan as RecordingPlan
+from .notebooks import notebook_script as notebook_script
 from .runner import Interpreter as Interpreter
 from .runner import become_agent as become_agent
 from .runner import interpreter_for as interpreter_for

@@ -19,6 +19,7 @@ from typing import Final
 
 from advisor.collectors.derive import (
     closing_fact,
+    install_hint,
     recording,
     recording_problem,
     rule_of,
@@ -29,6 +30,7 @@ from advisor.collectors.errors import RecordingError
 from advisor.collectors.format import (
     PROFILER_FILE,
     Appender,
+    Ended,
     Recording,
     machine,
     store_key,
@@ -171,7 +173,7 @@ class Agent:
             reason = redacted(f"{self._plan.command[0]!r} cannot be started: {error.strerror}")
             end = {"status": "failed", "stop_reason": reason, "exit_code": NOT_STARTED}
             self._log.write_json(fmt.END, {**end, "t_ns": time.monotonic_ns()})
-            hint = "run it without the advisor first; a script without #! needs its interpreter"
+            hint = "a script without #! needs its interpreter: advisor profile -- sh SCRIPT"
             if error.errno == errno.E2BIG:
                 hint = "the system limits a command's length: put the arguments into a file"
             write(2, f"error: {reason}\nhint: {hint}\n")
@@ -186,6 +188,7 @@ class Agent:
             "start_ticks": start_ticks(os.getpid()),
             "machine": machine(),
             "command": stored_command(self._plan.command, store_key(Path(self._plan.run).parent)),
+            "command_kept": "list",  # by the allow-list
             "cwd": redacted(_folder_here()),
             "started_at": self._plan.started_at,
             "t_ns": self._start_ns,
@@ -373,17 +376,19 @@ class Agent:
             write(2, summary_text(seen, columns(), PREFIX))
         if (problem := recording_problem(seen)) is not None:
             kind = "note" if seen.exit_code == 0 else "error"
-            write(2, f"{kind}: {problem[0]}\nhint: {self._missing() or problem[1]}\n")
+            write(2, f"{kind}: {problem[0]}\nhint: {self._missing(seen.ended) or problem[1]}\n")
 
-    def _missing(self) -> str:
+    def _missing(self, ended: Ended | None) -> str:
         """Return what to do if the Python that was chosen lacks what the script imports."""
         chosen = self._plan.options.get("interpreter")
-        if not chosen or not self._child.code:
+        if not chosen or not self._child.code or (ended and ended.cause != "package"):
             return ""
-        from advisor.collectors.run.runner import missing_hint, missing_modules
+        from advisor.collectors.run.runner import missing_modules
 
         missing = missing_modules(chosen["path"], Path(self._plan.command[1]))
-        return missing_hint(chosen["path"], chosen["reason"], missing) if missing else ""
+        if ended is not None and ended.what not in missing:
+            missing = [ended.what]
+        return install_hint(chosen["path"], missing, chosen["reason"]) if missing else ""
 
 
 def _tree_of(plan: RecordingPlan) -> Processes:

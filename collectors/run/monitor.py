@@ -23,13 +23,15 @@ from advisor.collectors.derive import (
 )
 from advisor.collectors.errors import bytes_text, duration_text
 from advisor.collectors.format import EVENT_FILES, Events, Tail
-from advisor.collectors.hooks.format import REHEARSED
+from advisor.collectors.hooks.format import CLOCK_BACKWARD, CLOCK_OPTIMIZER, REHEARSED
 from advisor.collectors.run.child import RecordingPlan, send_signal
 from advisor.collectors.watch import Processes, Proportional
 
 # The order is written within some ms of the count that it is made from, and read within 0.1 s; on
 # a machine where both wait for a core it may take ten times as long.
 _TIME_TO_HEAR_S = 2.0
+# Clocks whose steps are traced, operator by operator.
+_TRACED: Final = (CLOCK_OPTIMIZER, CLOCK_BACKWARD)
 
 
 class Monitor:
@@ -93,8 +95,10 @@ class Monitor:
 
     @property
     def expects_steps(self) -> bool:
-        """Whether some process imports a framework whose steps can be seen, or has begun a fit."""
-        return any({"framework", "fit"} & one.facts.keys() for one in self.processes)
+        """Whether a process is rehearsed, imports a framework with steps, or has begun a fit."""
+        return self.is_rehearsed or any(
+            {"framework", "fit"} & one.facts.keys() for one in self.processes
+        )
 
     def first_step_ns(self) -> int:
         """Return when the first step ended, 0 before [ns]."""
@@ -105,6 +109,14 @@ class Monitor:
         """Return the steps so far."""
         trainer = self.trainer
         return 0 if trainer is None else trainer.completed
+
+    @property
+    def expects_trace(self) -> bool:
+        """Whether a step of torch's is to be traced and none has been yet."""
+        trainer = self.trainer
+        if trainer is None or trainer.clock not in _TRACED:
+            return False
+        return not any("deep_step" in one.facts for one in self.processes)
 
     def samples_per_s(self) -> float | None:
         """Return the throughput of all processes by the corrected step, where batches are seen."""
@@ -139,6 +151,9 @@ class Monitor:
 
 
 _FIRST_STEP_S: Final = 600.0  # imports, downloads, compilation: the limit counts from a step
+# The most that a traced step is waited for beyond the limit: it answers for any GPU, however noisy
+# the clock is here. A prior: half of what a first step may take.
+_TRACE_S: Final = 300.0
 # Patience with a script that obeyed, as a multiple: checkpoints, closing of process groups.
 _LEAVING: Final = 6.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGKILL)
@@ -156,8 +171,13 @@ class RecordingLimits:
         monitor, limit_s = self._monitor, self._plan.limit_s
         first_ns = monitor.first_step_ns()
         if first_ns:
+            limit_s += _TRACE_S if self._waits_for_trace else 0.0
             return limit_s - (time.monotonic_ns() - first_ns) / 1e9
         return (max(limit_s, _FIRST_STEP_S) if monitor.expects_steps else limit_s) - elapsed_s
+
+    @property
+    def _waits_for_trace(self) -> bool:
+        return self._plan.limit_steps is None and self._monitor.expects_trace
 
     def reason(self, elapsed_s: float) -> str:
         """Return why it is time to stop; empty while it is not."""
@@ -178,7 +198,10 @@ class RecordingLimits:
         waiting_for = "the first step" if verdict is None else verdict.waiting_for
         if plan.limit_steps is not None:
             waiting_for = f"step {plan.limit_steps}"
-        most = f"{max(0.0, self.left_s(elapsed_s)):.0f} s at most"
+        left_s = self.left_s(elapsed_s)
+        if self._waits_for_trace and left_s < _TRACE_S:
+            waiting_for = "a step is traced"
+        most = f"{max(0.0, left_s):.0f} s at most"
         return f"until {waiting_for}, {most}" if waiting_for else most
 
 

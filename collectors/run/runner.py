@@ -157,16 +157,6 @@ def missing_modules(python: str, script: Path) -> list[str]:
     return [str(name) for name in found]
 
 
-def missing_hint(python: str, reason: str, missing: list[str]) -> str:
-    """Return what to do about packages that are not in the interpreter that was used."""
-    names = ", ".join(missing)
-    verb = "is" if len(missing) == 1 else "are"
-    return (
-        f"{names} {verb} not installed in {python} ({reason}): activate the script's environment, "
-        "or name its interpreter: advisor profile -- /path/to/python SCRIPT"
-    )
-
-
 DEFAULT_LIMIT_S = 120.0
 DEFAULT_INTERVAL_S = 0.2
 PRECISE_FRACTION = 0.02

@@ -59,6 +59,10 @@ WIDTHS: Final = (80, 120)
 CERTAINTY: Final = 0.9
 # Work to rent one machine, where nobody says (``--effort``). [h]
 EFFORT_H: Final = 0.5
+# Hours of the calendar for an hour of work, and the wait below which nobody minds [h]; both as
+# docs/picks.md states them.
+CALENDAR: Final = 168 / 40
+PATIENCE_H: Final = 4.0
 _HOURS: Final = {"us": 1e-6 / 3600, "ms": 1e-3 / 3600, "s": 1 / 3600, "min": 1 / 60, "h": 1.0,
                  "d": 24.0}  # fmt: skip
 _TIME: Final = r"[\d,.]+ (?:us|ms|s|min|h|d)"
@@ -218,7 +222,13 @@ def _rent(reader: Reader, found: re.Match[str]) -> Problems:
 def _stay(reader: Reader, found: re.Match[str]) -> Problems:
     if reader.pick != "here":
         yield "this machine is not the pick"
-    yield from _figures(reader.rows["here"], found)
+    here, work_h = reader.rows["here"], CALENDAR * reader.asked.get("effort", EFFORT_H)
+    yield from _figures(here, found)
+    for one in reader.record["front"]:
+        if one["extrapolating"] or _machines(one) > 1 or one["request_h"]:
+            continue
+        if _cost(one) < _cost(here) and max(PATIENCE_H, _time(one) + work_h) < _time(here):
+            yield f"#{one['rank']} is sooner and cheaper"
 
 
 def _short(reader: Reader, found: re.Match[str]) -> Problems:

@@ -14,6 +14,17 @@ files that nobody has read yet would make the first script of all take seconds l
 
 python -m advisor.lab.experiments.zoo --json quiet.json
 python -m advisor.lab.experiments.zoo --burners 2 --truth quiet.json --json busy.json
+
+``--foreign`` tries scripts as strangers bring them instead, ``lab/scripts/foreign``: modules, a
+notebook, a Makefile's target, endless loops, steps far too large for a laptop, and scripts that
+cannot run for a cause that the hint must name. Each is profiled beside what burns and asked for
+one GPU, and its header says what is right:
+
+    # foreign: steps=endless
+    # foreign: steps=400 call="-m package.train --epochs 4"
+    # foreign: steps=400 says="pip install NAME"
+
+python -m advisor.lab.experiments.zoo --foreign --burners 2 --json foreign.json
 """
 
 from __future__ import annotations
@@ -25,6 +36,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -35,13 +47,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors.derive import MOST_RATIO
 from advisor.collectors.watch.host import cpu_model, usable_cpus
 from advisor.lab import frame
 
 ROOT = frame.ROOT
 SCRIPTS = ROOT / "lab" / "scripts"
+FOREIGN = SCRIPTS / "foreign"
 # What is called right of a whole job.
 TOLERANCE = 0.10
+# What a stranger asks about: the GPU that most published steps are of.
+GPU = "A100-SXM4-80GB"
 _HEADER = re.compile(r"^# zoo:(?P<words>.*)$", re.MULTILINE)
 _TIMEOUT_S = 600.0
 
@@ -70,7 +86,7 @@ class Script:
 
     def is_named(self, names: Sequence[str]) -> bool:
         """Whether a part of its name is among some; of none, always."""
-        return not names or any(name in self.path.name for name in names)
+        return _is_among(self.path.name, names)
 
     @property
     def is_wrapped(self) -> bool:
@@ -92,6 +108,10 @@ class Script:
         if self.workers > 1:
             return frame.torchrun(self.workers, self.path, *self.args)
         return [sys.executable if self.path.suffix == ".py" else "sh", *own]
+
+
+def _is_among(name: str, parts: Sequence[str]) -> bool:
+    return not parts or any(part in name for part in parts)
 
 
 def header(path: Path) -> Script | None:
@@ -211,7 +231,7 @@ def ask(script: Script, folder: Path, *, limit_s: float, burners: int = 0) -> Ro
         )
         row = _profiled(Row(name=script.path.name, true_steps=script.steps), profiled)
         predicted = advisor(folder, "predict", "--on", "here", "--json")
-        if predicted.returncode == 1 and "how long the job" in predicted.stderr:
+        if predicted.returncode == 1 and "--total-steps" in predicted.stderr:
             row = replace(row, is_length_asked=True)
             given = ("--total-steps", str(script.steps))
             predicted = advisor(folder, "predict", "--on", "here", "--json", *given)
@@ -297,6 +317,141 @@ def line(row: Row) -> str:
     )
 
 
+# ------------------------------------------------------------------------------------------
+# Scripts as strangers bring them: is there an answer for a GPU, and is a cause named.
+
+
+_FOREIGN = re.compile(r"^# foreign:(?P<words>.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """A stranger's script, how it is called, and what is right to say of it."""
+
+    path: Path
+    steps: int | None  # of the whole job; None where it is endless
+    call: tuple[str, ...]
+    says: str = ""  # the hint of a script that cannot run
+    is_accelerated: bool = True  # a GPU can run it
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(FOREIGN).as_posix()
+
+
+def foreign(folder: Path = FOREIGN) -> list[Foreign]:
+    """Return the strangers' scripts, by name."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [found for path in paths if (found := _foreign(path, folder)) is not None]
+
+
+def _foreign(path: Path, folder: Path) -> Foreign | None:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    found = _FOREIGN.search(text)
+    if found is None:
+        return None
+    said = dict(word.partition("=")[::2] for word in shlex.split(found["words"]))
+    if unknown := set(said) - {"steps", "call", "says", "accelerated"}:
+        raise ValueError(f"{path.name}: {', '.join(sorted(unknown))}")
+    return Foreign(
+        path=path,
+        steps=None if said["steps"] == "endless" else int(said["steps"]),
+        call=tuple(shlex.split(said.get("call", str(path.relative_to(folder))))),
+        says=said.get("says", ""),
+        is_accelerated=said.get("accelerated") != "no",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRow:
+    """What was said of a stranger's script.
+
+    ``verdict``: "usable" where a GPU's step is answered within ``MOST_RATIO`` and the length is
+    right or asked for; "named" where the hint names the cause or a GPU has no use; else why not.
+    """
+
+    name: str
+    verdict: str
+    exit_codes: tuple[int, ...] = ()  # of ``profile`` and ``predict``
+    low_s: float | None = None  # the step on the GPU [s]
+    high_s: float | None = None
+    is_length_asked: bool = False
+    said: str = ""  # the last error and its hint
+
+
+def ask_for_gpu(script: Foreign, folder: Path, *, limit_s: float, burners: int = 0) -> ForeignRow:
+    """Profile a stranger's script beside what burns, and ask for one GPU."""
+    place = folder / "there"
+    shutil.copytree(FOREIGN, place)
+    with frame.burning(burners):
+        profiled = advisor(place, "profile", "--for", f"{limit_s:g}s", *script.call)
+    asked = ("predict", "--gpu", GPU, "--json")
+    predicted = advisor(place, *asked)
+    is_asked = "--total-steps" in predicted.stderr
+    if is_asked:
+        predicted = advisor(place, *asked, "--total-steps", str(script.steps or 1000))
+    row = ForeignRow(
+        name=script.name,
+        verdict="",
+        exit_codes=(profiled.returncode, predicted.returncode),
+        is_length_asked=is_asked,
+        said=_last_words(profiled if profiled.returncode else predicted),
+    )
+    if predicted.returncode == 0:
+        step = json.loads(predicted.stdout)["step_time_s"]
+        row = replace(row, low_s=step["low"], high_s=step["high"])
+    return replace(row, verdict=_verdict(script, row, predicted.stdout))
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    lines = done.stderr.strip().splitlines()
+    said = [one for one in lines if one.startswith(("error:", "note:", "hint:"))]
+    return " | ".join(said[-2:])
+
+
+def _verdict(script: Foreign, row: ForeignRow, answer: str) -> str:
+    if script.says:
+        return "named" if script.says in row.said else "cause not named"
+    if row.low_s is None or row.high_s is None:
+        is_clear = not script.is_accelerated and "GPU" in row.said
+        return "named" if is_clear else "no answer"
+    if not script.is_accelerated:
+        return "a GPU has no use"
+    if script.steps is None and not row.is_length_asked:
+        return "length invented"
+    return "usable" if 0 < row.low_s < row.high_s <= MOST_RATIO * row.low_s else "too wide"
+
+
+def foreign_summary(rows: Sequence[ForeignRow], scripts: Sequence[Foreign]) -> str:
+    """Count the answers among scripts that can run, the causes among those that cannot."""
+    runs = {one.name for one in scripts if one.is_accelerated and not one.says}
+    usable = sum(row.verdict == "usable" for row in rows if row.name in runs)
+    named = sum(row.verdict == "named" for row in rows if row.name not in runs)
+    of = sum(row.name in runs for row in rows)
+    return (
+        f"usable answer for one {GPU}: {usable} of {of}; cause named: {named} of {len(rows) - of}"
+    )
+
+
+def _measure_foreign(options: argparse.Namespace) -> None:
+    asked = [one for one in foreign() if _is_among(one.name, options.names)]
+    rows = []
+    for script in asked:
+        with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+            limits = {"limit_s": options.seconds, "burners": options.burners}
+            rows.append(ask_for_gpu(script, Path(folder), **limits))
+        row = rows[-1]
+        step = "-" if row.low_s is None else f"{1e3 * row.low_s:.3g}-{1e3 * row.high_s:.3g} ms"
+        said = "" if row.verdict == "usable" else row.said
+        print(f"{row.name:24} {row.verdict:16} {step:>20}  {said}", flush=True)
+    summed = foreign_summary(rows, asked)
+    facts = {"summary": summed, "scripts": [asdict(row) for row in rows]}
+    frame.write_json(options.json, {**_circumstances(options), **facts})
+    print(summed)
+
+
 def measure(script: Script, truth: dict[str, float], options: argparse.Namespace) -> Row:
     name = script.path.name
     left_out = Row(name=name, true_steps=script.steps)
@@ -317,13 +472,19 @@ def measure(script: Script, truth: dict[str, float], options: argparse.Namespace
 def record(rows: Sequence[Row], options: argparse.Namespace) -> dict[str, Any]:
     verdicts = ("ratio", "is_right", "holds", "is_silently_wrong")
     return {
+        **_circumstances(options),
+        "summary": summary(rows),
+        "scripts": [asdict(row) | {name: getattr(row, name) for name in verdicts} for row in rows],
+    }
+
+
+def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    return {
         "schema_version": 1,
         "day": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": {"cpu_model": cpu_model(), "usable_cpus": usable_cpus()},
         "burners": options.burners,
         "profiled_s": options.seconds,
-        "summary": summary(rows),
-        "scripts": [asdict(row) | {name: getattr(row, name) for name in verdicts} for row in rows],
     }
 
 
@@ -333,7 +494,11 @@ def main() -> None:
         "--seconds": (8.0, "to profile each for"), "--burners": (0, "that burn meanwhile"),
         "--minute": (False, "only those of a minute"), "--json": (Path, "write the record here"),
         "--truth": (Path, "earlier record with the true seconds"),
+        "--foreign": (False, "strangers' scripts, asked for a GPU, instead"),
     })  # fmt: skip
+    if options.foreign:
+        _measure_foreign(options)
+        return
     truth: dict[str, float] = {}
     if options.truth is not None:
         before = json.loads(options.truth.read_text(encoding="utf-8"))

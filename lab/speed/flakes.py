@@ -69,7 +69,7 @@ def told(seen: Seen, count: int) -> list[str]:
         failed = sorted(seed for what, seed in happened if what != "RERUN")
         again = sorted({seed for what, seed in happened if what == "RERUN"} - set(failed))
         if len(failed) == count:
-            lines.append(f"{test}: failed in every round, which is no flake")
+            lines.append(f"{test}: failed in every round, which is not a flake")
             continue
         parts = [
             f"{word} in {len(seeds)} of {count} rounds (seeds {', '.join(map(str, seeds))})"

@@ -174,6 +174,23 @@ class HttpSession:
 
         Raises CatalogueError if it cannot be had within the limits.
         """
+        try:
+            return self._get(url, name, max_bytes)
+        except CatalogueError as error:
+            if not self.mirror:
+                raise
+            asked = self._target(url)
+            raise CatalogueError(
+                str(error).replace(url, asked) if asked not in str(error) else str(error),
+                hint=f"have the mirror serve it there, as {url} does, or leave --mirror and "
+                "ADVISOR_CATALOGUE_MIRROR out",
+            ) from error
+
+    def _target(self, url: str) -> str:
+        """Return where a file is asked for: its own address, or the mirror's."""
+        return f"{self.mirror.rstrip('/')}/{url.split('://', 1)[1]}" if self.mirror else url
+
+    def _get(self, url: str, name: str, max_bytes: int) -> RawFile:
         deadline = self.clock.now() + self.limits.file_s
         for attempt in range(1, self.limits.tries + 1):
             try:
@@ -208,9 +225,7 @@ class HttpSession:
             raise _TransientError(f"broke off: {error or type(error).__name__}") from error
 
     def _request(self, url: str, headers: dict[str, str]) -> urllib.request.Request:
-        target = url
-        if self.mirror:
-            target = f"{self.mirror.rstrip('/')}/{url.split('://', 1)[1]}"
+        target = self._target(url)
         scheme = urllib.parse.urlsplit(target).scheme
         if scheme not in ("http", "https"):
             raise _gone(target, f"has the scheme {scheme!r}")

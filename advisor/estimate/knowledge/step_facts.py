@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from advisor.answer import Candidate, Fact
+from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
@@ -76,9 +77,12 @@ class StepFacts:
     def _measured(self) -> Iterator[Fact]:
         measured = self.job.measured
         if measured is not None:
+            noise = f"{100 * math.expm1(measured.log_sd):.0f} % noise"
+            if ratio(measured.log_sd) > MOST_RATIO:
+                noise = "too noisy to use"
             yield Fact(
                 what="step on the host",
-                value=f"{measured.step_s:.4g} s, {100 * math.expm1(measured.log_sd):.0f} % noise",
+                value=f"{measured.step_s:.4g} s, {noise}",
                 source="measured",
                 note=measured.host.cpu_model,
             )

@@ -80,8 +80,8 @@ function interval([value, bounds]) {
 
 function percent(fraction) {
   const shown = 100 * fraction;
-  if (shown > 0 && shown < 1) return "<1%";
-  return `${Math.round(shown)}%`;
+  if (shown > 0 && shown < 1) return "<1 %";
+  return `${Math.round(shown)} %`;
 }
 
 function definitions(pairs) {

@@ -36,7 +36,7 @@ function drawChoice() {
   const { answer, words } = report.data;
   const [lead, ...more] = answer.summary;
   const said = lead || (answer.front.length ? "" : "Nothing satisfies the constraints.");
-  if (!lead && answer.nearest.length) more.push("What comes nearest is listed.");
+  if (!lead && answer.nearest.length) more.push("The nearest misses are listed.");
   if (lead && !answer.front.length) {
     more.push("Nothing that can be rented satisfies the constraints; it is listed for comparison.");
   }
@@ -52,7 +52,7 @@ function drawChoice() {
     report.live && element("div", { id: "handover", role: "group", "aria-label": "Take it along" }),
     element("p", { class: "quiet" }, flagged(words.job)),
     picks.size > 0 && element("div", { class: "picks" }, [...picks].map(([key, names]) => pickCard(key, names))),
-    !shownRows().length && element("p", { class: "empty" }, "No candidate is left to show; what ruled them out stands below."));
+    !shownRows().length && element("p", { class: "empty" }, "No candidate is left to show; the reasons are listed below."));
 }
 
 function pickCard(key, names) {

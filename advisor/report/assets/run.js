@@ -43,8 +43,8 @@ function drawCluster() {
     table("Your own cluster", [
       { name: "Devices", cell: (way) => way.devices },
       { name: "Computing", numeric: true, cell: (way) => interval(way.computing) },
-      { name: "Waits (10–90%)", numeric: true, cell: (way) => way.waits },
-      { name: "Done after (10–90%)", numeric: true, cell: (way) => way.done },
+      { name: "Waits (10–90 %)", numeric: true, cell: (way) => way.waits },
+      { name: "Done after (10–90 %)", numeric: true, cell: (way) => way.done },
     ], own.ways),
     own.ways.map((way) => [element("h3", {}, `Rent or wait, against ${way.devices} of your own cluster`),
       table("Rent or wait", [
