@@ -167,8 +167,8 @@ def test_names_stay_texts(recorded_name: str) -> None:
     answer = {"run": recorded_name, "summary": [recorded_name]}
     found = _parsed(answer_page({"answer": answer}))
     assert found.loads == ["#report"]
-    # Data, what is live, Plotly packed, our own.
-    assert len(found.scripts) == 4
+    # Data, what is live, our own script.
+    assert len(found.scripts) == 3
     assert json.loads(found.scripts[0][1])["answer"] == answer
 
 

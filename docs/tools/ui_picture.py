@@ -19,9 +19,9 @@ HEIGHT: Final = 1000
 
 
 def command(text: str) -> list[str]:
-    """Return the words of the page's last command: a model that was never run."""
+    """Return the words of the page's last command of one's own: a model that was never run."""
     found = re.findall(r"^advisor (ui [^#\n]*)", text, re.M)
-    return str(found[-1]).split()
+    return str([one for one in found if "--serve" not in one][-1]).split()
 
 
 def main() -> None:
