@@ -30,7 +30,8 @@ def test_the_lock_names_one_version_of_everything_that_is_declared_and_keeps_its
     wrong = [
         str(one)
         for one in wanted
-        if one.name != "torch" and versions.get(canonicalize_name(one.name)) not in one.specifier
+        if one.name != "torch"
+        and not one.specifier.contains(versions.get(canonicalize_name(one.name), "0"))
     ]
     assert not wrong, "run make lock"
 

@@ -434,7 +434,7 @@ def save_of_rows_s(job: Job, columns: TimeColumns) -> Floats:
     writers = np.clip(np.ceil(columns.count * shards / columns.workers), 1, columns.count)
     sizes, place = np.unique(job.state_bytes / writers, return_inverse=True)
     alone_s = [size / write_bytes_per_s(job.transfers, size) for size in sizes.tolist()]
-    return np.maximum(np.asarray(alone_s)[place.ravel()], job.checkpoint_s or 0.0)
+    return np.asarray(np.maximum(np.asarray(alone_s)[place.ravel()], job.checkpoint_s or 0.0))
 
 
 def restart_s(columns: TimeColumns) -> Floats:

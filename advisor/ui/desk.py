@@ -52,7 +52,7 @@ class BusyError(AdvisorError):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class _Work:
+class _Pending:
     """An answer that is being computed, or waits for its turn."""
 
     # slot, ticket: of everybody who wants it
@@ -84,7 +84,7 @@ class Desk:
         self._turns = asyncio.Semaphore(at_once)
         self._newest: OrderedDict[str, object] = OrderedDict()
         self._kept: OrderedDict[tuple[str, bool], bytes] = OrderedDict()
-        self._works: dict[tuple[str, bool], _Work] = {}
+        self._works: dict[tuple[str, bool], _Pending] = {}
         self._usual_s = _FIRST_GUESS_S
         self._others = 0  # that wait for a turn of theirs
 
@@ -107,7 +107,7 @@ class Desk:
         work = self._works.get((key, is_whole))
         if work is None:
             self._check_room()
-            work = self._works[key, is_whole] = _Work()
+            work = self._works[key, is_whole] = _Pending()
             work.done = asyncio.create_task(self._work((key, is_whole), question, work))
         work.asked.append((slot, ticket))
         assert work.done is not None
@@ -149,7 +149,7 @@ class Desk:
         rounds = math.ceil((waiting + 1) / self._at_once)
         return max(math.ceil(rounds * self._usual_s), 1)
 
-    def _is_wanted(self, work: _Work) -> bool:
+    def _is_wanted(self, work: _Pending) -> bool:
         return any(not slot or self._newest.get(slot) is ticket for slot, ticket in work.asked)
 
     async def _wait(self) -> None:
@@ -160,7 +160,7 @@ class Desk:
         except TimeoutError:
             raise BusyError(self._expected_s(self._waiting())) from None
 
-    async def _work(self, key: tuple[str, bool], question: Question, work: _Work) -> bytes:
+    async def _work(self, key: tuple[str, bool], question: Question, work: _Pending) -> bytes:
         try:
             await self._wait()
             try:

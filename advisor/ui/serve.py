@@ -19,7 +19,7 @@ from advisor.ui.connections import protocol
 from advisor.ui.guard import HOSTS, Keys
 from advisor.ui.live_report import Beside, LiveReport
 from advisor.ui.server import application
-from advisor.ui.workers import Workers
+from advisor.ui.workers import AnswerProcesses
 
 # Answers that are still being computed are not waited for. [s]
 _PATIENCE_S: Final = 1
@@ -69,7 +69,7 @@ class Server:
         keys = keys or Keys()
         live = LiveReport(question, beside=beside, is_shared=keys.is_shared)
         self._listener = listener
-        self._workers = Workers(live.question, processes) if processes else None
+        self._workers = AnswerProcesses(live.question, processes) if processes else None
         self._app = application(live, keys, workers=self._workers)
         self.address = keys.address(listener.getsockname()[1])
 

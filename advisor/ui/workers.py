@@ -52,7 +52,7 @@ class InThread:
         return await in_thread(lambda: _judge(self._live, question.to_record(), body))
 
 
-class Workers:
+class AnswerProcesses:
     """Answers as ``LiveReport.reply`` gives them, ``count`` at a time.
 
     Parameters

@@ -478,7 +478,7 @@ def least_s(case: RecordedCase) -> Floats:
     """Return bounds from below on the step of any cut, by micro-batch [s]."""
     u = np.array(case.micro_batches, float)
     forward, backward, exchanged = case.times(u)
-    unit_s = forward + backward + exchanged  # (n, n_units)
+    unit_s = np.asarray(forward + backward + exchanged)  # (n, n_units)
     whole_s, steps, pp = unit_s.sum(axis=1), np.ceil(case.local / u), case.layout.pp
     if pp == 1:
         return np.asarray(steps * whole_s)
