@@ -29,7 +29,15 @@ from advisor.jobs.load import job_from_spec
 from advisor.machines.devices import host_device
 from advisor.planners.core import Device
 from advisor.rank.ranking import recommend as rank
-from advisor.rank.renting import CALENDAR, FURTHER, USUALLY, WEIGHTS, Renting, asking_h
+from advisor.rank.renting import (
+    CALENDAR,
+    FURTHER,
+    USUALLY,
+    WAGE_USD_PER_H,
+    WEIGHTS,
+    Renting,
+    asking_h,
+)
 from advisor.words import prediction_text
 
 AMOUNTS = st.floats(0.01, 1000.0)
@@ -66,10 +74,10 @@ def test_who_minds_the_work_more_rents_no_more_machines(
 
 @given(hours=st.floats(100.0, 1e6), effort=st.floats(0.1, 4.0))
 def test_machines_grow_with_the_square_root_of_the_work(hours: float, effort: float) -> None:
-    """The closed form of a job that scales perfectly, its patience used up."""
+    """The closed form of a job that scales perfectly, its bill far above what the work costs."""
     machines = np.arange(1, 4001)
     best = Renting(effort_h=effort).best(
-        "best_value", hours / machines, np.full(machines.size, 1.0), machines
+        "best_value", hours / machines, np.full(machines.size, 1e9), machines
     )
     ideal = math.sqrt(hours / (FURTHER * CALENDAR * effort))
     if hours / ideal > USUALLY.patience_h and ideal < 4000:
@@ -94,8 +102,16 @@ def test_nobody_pays_for_what_ends_before_it_is_waited_for(
     time, cost, machines = columns(rows)
     soon = time + CALENDAR * USUALLY.work_h(machines) <= USUALLY.patience_h
     at = USUALLY.best("best_value", time, cost, machines)
+    paid = cost + WAGE_USD_PER_H * USUALLY.work_h(machines)
     if soon.any():
-        assert cost[at] <= cost[soon].min()
+        assert paid[at] <= paid[soon].min() * (1 + 1e-9)
+
+
+def test_nobody_waits_for_hours_to_save_less_than_the_work_costs() -> None:
+    """What half an hour of work costs, 35 USD, is not noticed; a hundred times as much is."""
+    assert USUALLY.best("best_value", [5.5, 0.7], [6.6, 12.8], [1, 1]) == 1
+    assert USUALLY.best("cheapest", [5.5, 0.7], [6.6, 12.8], [1, 1]) == 0
+    assert USUALLY.best("best_value", [550.0, 70.0], [660.0, 12_800.0], [1, 1]) == 0
 
 
 def test_a_deadline_bounds_the_patience() -> None:

@@ -7,12 +7,13 @@ e            a person's work to rent one machine and set it up: ``--effort``, 30
 E            work for m machines: e (1 + 6 (m - 1)) [h]
 q            wait until a new account is granted what it has to ask for; 0 within its limits [h]
 u            hours of the calendar for an hour of work: 168 in a week over 40 of work
+s            what an hour of that work costs [USD/h]
 P            patience: the wait below which nobody minds more or less; never above the deadline [h]
 T            the wait that is judged: max(P, t + u E + q); of somebody in a hurry t + E + q
 w            how many times the cost one pays for half the wait, as a power of two
 
-A pick is the row with the least T^w c, the energy-delay products of circuit design (Gonzalez and
-Horowitz 1996) with money in place of energy:
+A pick is the row with the least T^w (c + s E), the energy-delay products of circuit design
+(Gonzalez and Horowitz 1996) with money in place of energy; "cheapest" is of the bill c alone:
 
 ================  =====  =========================================================================
 pick              w      half the wait is worth
@@ -26,7 +27,8 @@ within_deadline   0      nothing more, among the rows that keep the deadline wit
 
 Of a job that scales well c is the same on any m, t is W / m, and T is least at m = sqrt(W / (6 u
 e)): another machine is rented where it ends the job sooner by the half day (12.6 hours) that its
-setting up is worth. ``docs/picks.md`` tells where 6 and P come from, and what they were tried on.
+setting up is worth (a little less often, for what its work costs). ``docs/picks.md`` tells where
+6 and P come from, and what they were tried on.
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 FURTHER: Final = 6.0
 # Hours of the calendar for an hour of work: a week has 168, 40 of them of work.
 CALENDAR: Final = 168 / 40
+# A mean year of a software developer over its working hours (US Bureau of Labor Statistics, 2024:
+# 144,570 USD, as shown by ler.me/occupations/software-developers on 2026-11-26). [USD/h]
+WAGE_USD_PER_H: Final = 144_570 / 2_080
 # Half a working day: started before the break, done after it. Chosen on the same recipes. [h]
 PATIENCE_H: Final = 4.0
 
@@ -93,18 +98,22 @@ class Renting:
         self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,
         request_h: ArrayLike = 0.0,
     ) -> Floats:  # fmt: skip
-        """Return T^w c of rows: the least is picked."""
+        """Return T^w (c + s E) of rows, or c: the least is picked."""
+        bill = np.asarray(cost_usd, float)
+        if WEIGHTS[pick] == 0:
+            return bill
         judged = self.judged_h(pick, time_h, machines, request_h)
-        return np.asarray(np.power(judged, WEIGHTS[pick]) * np.asarray(cost_usd, float))
+        work = np.where(np.asarray(machines) > 0, self.work_h(machines), 0.0)
+        return np.asarray(np.power(judged, WEIGHTS[pick]) * (bill + WAGE_USD_PER_H * work))
 
     def best(
         self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,
         request_h: ArrayLike = 0.0,
     ) -> int:  # fmt: skip
-        """Return the row with the least T^w c; of equal ones the cheapest, then the fastest.
+        """Return the row with the least T^w (c + s E); of equal ones the cheapest.
 
         >>> Renting(effort_h=0.5).best("best_value", [0.15, 0.4, 3.0], [9.0, 7.5, 6.9], [4, 1, 1])
-        2
+        1
         """
         value = self.worth(pick, time_h, cost_usd, machines, request_h)
         return int(np.lexsort((np.asarray(time_h, float), np.asarray(cost_usd, float), value))[0])
@@ -116,6 +125,7 @@ class Renting:
             "further_machine_h": self.effort_h * FURTHER,
             "calendar_per_work_h": CALENDAR,
             "patience_h": self.patience_h,
+            "work_usd_per_h": WAGE_USD_PER_H,
         }
 
 
