@@ -18,7 +18,7 @@ def test_a_scripts_own_options_are_its_own(tmp_path: Path) -> None:
     done = advisor(tmp_path, "profile", "--name", "mine", "train.py", "--for", "3", "--lr", "0.1")
     assert done.returncode == 0
     assert done.stdout == "['--for', '3', '--lr', '0.1']\n"
-    (run,) = (tmp_path / "data" / "advisor" / "runs").iterdir()
+    (run,) = (tmp_path / "data" / "advisor" / "runs").glob("[!.]*")
     assert "-mine-" in run.name
 
 
@@ -37,7 +37,7 @@ def test_the_summary_goes_to_stderr_and_says_what_was_learned(tmp_path: Path) ->
     done = advisor(tmp_path, "profile", "--total-samples", "4000", "train.py", "60")
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert re.search(r"^\[advisor\] step [\d.]+ ms ±", done.stderr, re.MULTILINE)
-    assert "4 samples a step" in done.stderr
+    assert "4 samples per step" in done.stderr
     assert "whole job: 1000 steps" in done.stderr
     assert "--total-samples, given" in done.stderr
     assert "rent at least 0.5 GiB" in done.stderr
@@ -101,7 +101,7 @@ def test_a_script_that_dies_at_once_says_so_and_keeps_the_run(tmp_path: Path) ->
     assert error.startswith("error: the command ended with exit code 1 after")
     assert "before its first step" in error
     assert advice.startswith("hint: ")
-    assert len(list((tmp_path / "data" / "advisor" / "runs").iterdir())) == 1
+    assert len(list((tmp_path / "data" / "advisor" / "runs").glob("[!.]*"))) == 1
 
 
 def test_a_script_without_steps_is_a_recording_all_the_same(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_script_without_steps_is_a_recording_all_the_same(tmp_path: Path) -> N
     done = advisor(tmp_path, "profile", "train.py")
     assert (done.returncode, done.stdout) == (0, "nothing learned\n")
     note, advice = done.stderr.splitlines()[-2:]
-    assert note == "note: no training step was seen: only resources were recorded"
+    assert note == "note: no training step was seen, so only resources were recorded"
     assert "advisor.step()" in advice
 
 

@@ -167,7 +167,7 @@ def test_a_profile_that_is_killed_before_its_first_reading_leaves_nothing_for_lo
         while not any(identity(one.read_bytes()) for one in runs.glob(f"*/{PROFILER_FILE}")):
             time.sleep(0.001)
         process.send_signal(signal.SIGSTOP)  # however long it takes to look, nothing is recorded
-        (run,) = runs.iterdir()
+        (run,) = runs.glob("[!.]*")
         assert clean_runs(runs) == 0  # it lives, and nothing is recorded yet
         process.send_signal(signal.SIGKILL)
     assert clean_runs(runs) == 1

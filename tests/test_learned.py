@@ -345,7 +345,7 @@ class TestShipped:
         answer = estimate(example, on="aws:t3.medium")
         text = prediction_text({**answer.to_record(), "effects": found}, width=100)
         assert "by a model of the cost itself" in text
-        assert "what moved the learned answers" in text
+        assert "what moved the learned estimates" in text
         strongest = max(found["cost"], key=lambda one: abs(np.log(found["cost"][one])))
         assert f"  cost       {strongest} x {found['cost'][strongest]:.2f}" in text
 

@@ -156,14 +156,14 @@ def test_bad_input_gets_what_is_wrong_and_what_to_do(
     folder: Path, ask: InProcess, case: str
 ) -> None:
     arguments, code = BAD[case]
-    before = sorted(path.name for path in (folder / "data" / "advisor" / "runs").iterdir())
+    before = sorted(path.name for path in (folder / "data" / "advisor" / "runs").glob("[!.]*"))
     done = ask(*arguments)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) in (2, 3, 4)
     assert (
-        sorted(p.name for p in (folder / "data" / "advisor" / "runs").iterdir())[: len(before)]
+        sorted(p.name for p in (folder / "data" / "advisor" / "runs").glob("[!.]*"))[: len(before)]
         == before
     )
 
@@ -171,7 +171,7 @@ def test_bad_input_gets_what_is_wrong_and_what_to_do(
 def test_a_corrupt_run_is_named_and_kept(folder: Path, ask: InProcess, tmp_path: Path) -> None:
     broken = tmp_path / "data" / "advisor" / "runs" / "broken"
     broken.mkdir(parents=True)
-    for file in next((folder / "data" / "advisor" / "runs").iterdir()).iterdir():
+    for file in next((folder / "data" / "advisor" / "runs").glob("[!.]*")).iterdir():
         (broken / file.name).write_bytes(b"\x00" * 64)
     done = ask("recommend", "--run", str(broken), cwd=tmp_path)
     assert done.returncode == 1
@@ -198,5 +198,5 @@ def test_a_script_without_steps_keeps_its_code_and_says_what_is_missing(
     done = advisor("profile", "train.py", cwd=tmp_path)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
-    runs = list((tmp_path / "data" / "advisor" / "runs").iterdir())
+    runs = list((tmp_path / "data" / "advisor" / "runs").glob("[!.]*"))
     assert len(runs) == 1

@@ -96,7 +96,7 @@ def test_the_page_says_what_the_tables_say(
     assert said["line"] in printed
     assert len(said["ways"]) == len(own["ways"]) == 2
     for way in said["ways"]:
-        assert f"against {way['devices']} of your own cluster" in printed
+        assert f"compared with {way['devices']} of your own cluster" in printed
         assert way["waits"] in printed
         assert way["done"] in printed
         assert [rent["rank"] for rent in way["rents"]] == [one.rank for one in listed.front]
@@ -253,7 +253,6 @@ def test_a_cluster_that_keeps_the_deadline_answers_where_the_cloud_cannot(
 HERE = ["--cluster-trace", "{jobs}", "--cluster", CLUSTER]
 BAD: dict[str, tuple[list[str], type[Exception], str, int]] = {
     "no size": (HERE[:2], AdvisorError, "are needed together", 2),
-    "no trace": (HERE[2:], AdvisorError, "are needed together", 2),
     "no file": (["--cluster-trace", "nowhere", *HERE[2:]], TraceError, "cannot read", 2),
     "too large": ([*HERE, "--cluster-devices", "48"], PlanningError, "the cluster has 40", 3),
     "its own past too large": (

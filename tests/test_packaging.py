@@ -45,6 +45,7 @@ def test_every_package_is_listed() -> None:
         str(file.parent.relative_to(ROOT)).replace("/", ".")
         for folder in ("advisor", "lab", "collectors", "planners")
         for file in (ROOT / folder).rglob("__init__.py")
+        if "scripts" not in file.parts  # strangers' code, run where it lies
     }
     mapped = {name if name.startswith("advisor") else f"advisor.{name}" for name in found}
     assert mapped | {"advisor.datasets", "advisor.trained_models"} == set(settings["packages"])

@@ -28,7 +28,7 @@ def package(folder: Path, source: str = SHOWS_ARGUMENTS) -> None:
 
 
 def runs(folder: Path) -> list[Path]:
-    return sorted((folder / "data" / "advisor" / "runs").iterdir())
+    return sorted((folder / "data" / "advisor" / "runs").glob("[!.]*"))
 
 
 def test_a_module_has_its_own_options(tmp_path: Path) -> None:

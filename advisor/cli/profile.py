@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.cli.options import RATE, SECONDS_WITH_UNIT, quantity
+from advisor.collectors import atomic
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 
@@ -353,7 +354,7 @@ def _as_script(wanted: RecordingPlan) -> RecordingPlan:
 
     python, notebook, *rest = wanted.command
     script = Path(wanted.run, NOTEBOOK_SCRIPT)
-    script.write_text(notebook_script(Path(notebook)), encoding="utf-8")
+    atomic.write_text(script, notebook_script(Path(notebook)))
     paths = (str(Path(notebook).resolve().parent), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.setdefault("MPLBACKEND", "Agg")

@@ -114,7 +114,7 @@ _WORTH_SAYING: Final = 0.01
 def assumed_network(network_share: float | None = None) -> str:
     """Return what is said of a row whose network nobody states.
 
-    >>> assumed_network(0.25)[-39:]
+    >>> assumed_network(0.25)[-40:]
     '(25 % of the step waits for the network)'
     """
     said = "network assumed: none is stated, so the low end of machines of this size is used"

@@ -26,7 +26,7 @@ from advisor.ui.guard import Guard, Keys
 from advisor.ui.live_report import LiveReport
 from advisor.ui.openapi import document
 from advisor.ui.replies import Refusal, read_object, refusal, refused, unreadable
-from advisor.ui.workers import InThread, AnswerProcesses
+from advisor.ui.workers import AnswerProcesses, InThread
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LONGEST_SLOT: Final = 64
@@ -65,7 +65,9 @@ def application(
 class _Handlers:
     """What is replied, path by path; the parts after ``---`` are what OpenAPI says of it."""
 
-    def __init__(self, live: LiveReport, workers: AnswerProcesses | None, most_waiting: int) -> None:
+    def __init__(
+        self, live: LiveReport, workers: AnswerProcesses | None, most_waiting: int
+    ) -> None:
         self._live = live
         self._computer = computer = workers or InThread(live)
         self._pages: OrderedDict[bytes, str] = OrderedDict()
