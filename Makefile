@@ -56,7 +56,11 @@ $(VENV)-exports/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-exports
 	$(PYTHON) .ci/requirements.py exports > $(VENV)-exports/requirements.txt
 	$(VENV)-exports/bin/python -m pip install --quiet $(TORCH)
-	DS_BUILD_OPS=0 $(VENV)-exports/bin/python -m pip install --quiet --requirement $(VENV)-exports/requirements.txt
+	$(VENV)-exports/bin/python -m pip install --quiet --requirement $(VENV)-exports/requirements.txt
+	$(PYTHON) .ci/requirements.py launchers > $(VENV)-exports/launchers.txt
+	$(VENV)-exports/bin/python -m pip install --quiet setuptools wheel
+	DS_BUILD_OPS=0 $(VENV)-exports/bin/python -m pip install --quiet --no-build-isolation \
+		--requirement $(VENV)-exports/launchers.txt
 	touch $@
 
 demo: $(VENV)/.installed

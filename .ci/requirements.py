@@ -4,7 +4,8 @@
 pip. torch is not among them: it is installed first, in the one build for CPUs that can be had.
 ``without-torch``: the same dependencies as they are declared, without torch, for Pythons for
 which no such build can be had.
-``exports``: the tools that exports are checked with, without the product.
+``exports``: the tools that exports are checked with, without the product; ``launchers``: those of
+training scripts, which come after them, whatever versions of others they want.
 ``locked``: the version of every package that the product, its tests, its checks and its
 documentation need, as the running environment has them: what ``make lock`` writes.
 """
@@ -29,6 +30,11 @@ def declared(pyproject: str) -> list[str]:
 def exports(pyproject: str) -> list[str]:
     """Return the requirements of the tools that exports are checked with."""
     return list(tomllib.loads(pyproject)["project"]["optional-dependencies"]["exports"])
+
+
+def launchers(pyproject: str) -> list[str]:
+    """Return the requirements of the launchers that exported files call."""
+    return list(tomllib.loads(pyproject)["project"]["optional-dependencies"]["launchers"])
 
 
 def lowest(pyproject: str) -> list[str]:
@@ -72,6 +78,7 @@ def locked(pyproject: str) -> list[str]:
 
 if __name__ == "__main__":
     text = Path(__file__).parent.with_name("pyproject.toml").read_text()
-    chosen = {"lowest": lowest, "without-torch": declared, "exports": exports,
-              "locked": locked}[sys.argv[1]]  # fmt: skip
+    every = {"without-torch": declared}
+    every |= {one.__name__: one for one in (lowest, exports, launchers, locked)}
+    chosen = every[sys.argv[1]]
     sys.stdout.write("\n".join(chosen(text)) + "\n")
