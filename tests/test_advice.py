@@ -201,4 +201,4 @@ def test_a_saving_that_no_replay_could_tell_from_none_is_not_printed() -> None:
     assert row.split()[-2:] == ["-", "$2.00"]
     assert "times as fast" not in " ".join(advice_text(record))
     piece["time_factor"] = 0.9
-    assert "1.11 times as fast" in " ".join(advice_text(record))
+    assert "1.1 times faster" in " ".join(advice_text(record))

@@ -67,7 +67,7 @@ def test_the_reader_sees_a_false_sentence_of_every_kind() -> None:
             if kind not in FALSE:
                 continue
             lie = re.sub(*FALSE[kind], claim["text"])
-            if lie == claim["text"]:
+            if lie == claim["text"] or "over" in lie:  # a bound that is lower is true as well
                 continue
             summary = [*record["summary"]]
             summary[place] = lie

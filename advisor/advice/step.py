@@ -248,7 +248,7 @@ def _larger(facts: Facts) -> Iterator[Advice | None]:
         steps, epochs = changed.total_steps * more, changed.epochs * more
         changed = replace(changed, total_steps=steps, epochs=epochs)
         rests_on = (
-            f"{MODEL}; {100 * (more - 1):.2g}% more samples by the gradient noise scale of "
+            f"{MODEL}; {100 * (more - 1):.2g} % more samples by the gradient noise scale of "
             f"{_scale(job.noise)} ({job.noise.steps} recorded steps)"
         )
         condition = (
