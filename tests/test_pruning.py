@@ -21,7 +21,7 @@ from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
 from advisor.planners.core.setup import Transformer
-from advisor.planners.layouts import unit_stages
+from advisor.planners.layouts import pipeline, unit_stages
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.prune import AskedRows, promising_columns
@@ -256,7 +256,7 @@ def test_steps_that_are_of_no_matter_are_not_cut_and_the_others_stay(
     rows = np.array([known.catalogue.instance_type(f"aws:{one}").index for one in names])
     counts = np.array([8, 4, 4, 2])
     cuts: list[int] = []
-    cut = unit_stages.partition
+    cut = pipeline.partition
 
     def counted(*asked: Any, **more: Any) -> Any:
         cuts.append(1)

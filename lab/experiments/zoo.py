@@ -443,7 +443,9 @@ def _measure_foreign(options: argparse.Namespace) -> None:
             limits = {"limit_s": options.seconds, "burners": options.burners}
             rows.append(ask_for_gpu(script, Path(folder), **limits))
         row = rows[-1]
-        step = "-" if row.low_s is None else f"{1e3 * row.low_s:.3g}-{1e3 * row.high_s:.3g} ms"
+        step = "-"
+        if row.low_s is not None and row.high_s is not None:
+            step = f"{1e3 * row.low_s:.3g}-{1e3 * row.high_s:.3g} ms"
         said = "" if row.verdict == "usable" else row.said
         print(f"{row.name:24} {row.verdict:16} {step:>20}  {said}", flush=True)
     summed = foreign_summary(rows, asked)
