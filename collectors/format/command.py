@@ -54,7 +54,7 @@ _COUNTS: Final = re.compile(r"num|n|max|min|nb")
 # Last words of the names of options whose words are kept.
 _WORDS: Final = re.compile(
     r"accelerator|arch(itecture)?|attention|backbone|backend|device|dtype|model|optim(izer)?"
-    r"|platform|precision|scheduler?|strategy"
+    r"|platform|precision|recompute|scheduler?|strategy"
 )
 
 
