@@ -599,7 +599,8 @@ class _Search:
             pick: self._worth(pick, every) > least for pick, least in self.least_worth.items()
         }
         if self.is_for_best_value:
-            return np.asarray(beaten | no_picks["best_value"])
+            # What is dominated may still be picked: it can be less work for a person.
+            return no_picks["best_value"]
         return np.asarray(beaten & np.all(list(no_picks.values()), axis=0))
 
     def _worth(self, pick: str, rows: Integers) -> Floats:
