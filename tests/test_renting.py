@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,33 @@ def test_the_pick_is_that_of_a_search_that_leaves_nothing_out(
         return {name: by_rank.get(at) for name, at in answer.picks.items()}
 
     assert named(few) == named(every)
+
+
+def test_the_pick_of_a_recorded_script_is_that_of_a_search_that_leaves_nothing_out(
+    predictor: Predictor,
+) -> None:
+    """The search of cuts stops where a row is no pick, not where another is sooner and cheaper:
+    that one may be more work, or be judged by its worst."""
+    run = str(Path(__file__).parent / "golden" / "run-rehearsed")
+    job = job_from_spec(JobSpec(run=run, batch=64, total_steps=4e5))
+    request = Constraints(providers=("lambda",), max_nodes=8)
+    found = [rank(job, request, predictor=predictor, prunes=one) for one in (True, False)]
+    few, every = (
+        {name: next(one.configuration for one in answer.front if one.rank == at)
+         for name, at in answer.picks.items()}
+        for answer in found
+    )  # fmt: skip
+    assert few == every
+
+
+@given(rows=ROWS, price=AMOUNTS)
+def test_what_takes_longer_than_the_latest_is_worth_more(
+    rows: list[tuple[float, float, int]], price: float
+) -> None:
+    for pick in WEIGHTS:
+        for time, least, machines in rows:
+            late = float(USUALLY.latest_h(pick, least, price)) * 1.001 + time
+            assert float(USUALLY.worth(pick, late, price * late, machines)) > least
 
 
 # Accounts: what a provider rents to somebody new.

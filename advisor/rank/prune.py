@@ -501,8 +501,10 @@ class _Search:
         if not time_h.size:
             return np.full(len(rows), np.inf)
         price = self.price[rows] * self.count[rows]
-        # A row is beaten once it takes longer than a known one, and costs more.
+        # A row is beaten once it takes longer than a known one and costs more, and is no pick.
         late_h = np.maximum(time_h, cost / np.maximum(price, 1e-12)[:, None]).min(axis=1)
+        for pick, least in self.least_worth.items():
+            late_h = np.maximum(late_h, self.renting.latest_h(pick, least, price))
         return np.asarray(late_h * HOUR_S / self.asked.job.paid_steps)
 
     def _evaluate(self, rows: Integers, *, is_bounded: bool = True) -> None:
@@ -594,14 +596,14 @@ class _Search:
 
     def _is_beaten(self) -> Booleans:
         """Return the rows that can be neither on the front nor picked."""
-        beaten, every = self._is_dominated(), np.arange(len(self.count))
-        no_picks = {
-            pick: self._worth(pick, every) > least for pick, least in self.least_worth.items()
-        }
+        every = np.arange(len(self.count))
         if self.is_for_best_value:
             # What is dominated may still be picked: it can be less work for a person.
-            return no_picks["best_value"]
-        return np.asarray(beaten & np.all(list(no_picks.values()), axis=0))
+            return self._worth("best_value", every) > self.least_worth["best_value"]
+        beaten = self._is_dominated()
+        for pick, least in self.least_worth.items():
+            beaten &= self._worth(pick, every) > least
+        return beaten
 
     def _worth(self, pick: str, rows: Integers) -> Floats:
         """Return a bound from below on what a pick judges rows by."""

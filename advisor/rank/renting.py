@@ -72,13 +72,14 @@ class Renting:
         return cls(effort_h=request.effort_h, patience_h=min(PATIENCE_H, deadline_h))
 
     def work_h(self, machines: ArrayLike) -> Floats:
-        """Return a person's work to rent machines and set them up [h].
+        """Return a person's work to rent machines and set them up [h]; 0 for none, at hand.
 
-        >>> Renting(effort_h=0.5).work_h([1, 2, 3]).tolist()
-        [0.5, 3.5, 6.5]
+        >>> Renting(effort_h=0.5).work_h([0, 1, 2, 3]).tolist()
+        [0.0, 0.5, 3.5, 6.5]
         """
-        further = np.maximum(np.asarray(machines, float) - 1.0, 0.0)
-        return np.asarray(self.effort_h * (1.0 + FURTHER * further))
+        count = np.asarray(machines, float)
+        further = np.maximum(count - 1.0, 0.0)
+        return np.asarray(self.effort_h * (np.minimum(count, 1.0) + FURTHER * further))
 
     def judged_h(
         self, pick: str, time_h: ArrayLike, machines: ArrayLike, request_h: ArrayLike = 0.0
@@ -88,7 +89,7 @@ class Renting:
         ``pick``: a name in ``WEIGHTS``; ``machines``: 0 for a machine at hand, which takes no
         work.
         """
-        work = np.where(np.asarray(machines) > 0, self.work_h(machines), 0.0)
+        work = self.work_h(machines)
         waited = np.asarray(time_h, float) + np.asarray(request_h, float)
         if pick == "fastest":
             return np.asarray(waited + work)
@@ -103,8 +104,16 @@ class Renting:
         if WEIGHTS[pick] == 0:
             return bill
         judged = self.judged_h(pick, time_h, machines, request_h)
-        work = np.where(np.asarray(machines) > 0, self.work_h(machines), 0.0)
-        return np.asarray(np.power(judged, WEIGHTS[pick]) * (bill + WAGE_USD_PER_H * work))
+        paid = bill + WAGE_USD_PER_H * self.work_h(machines)
+        return np.asarray(np.power(judged, WEIGHTS[pick]) * paid)
+
+    def latest_h(self, pick: str, worth: float, price_usd_per_h: ArrayLike) -> Floats:
+        """Return a bound on the time of a row that is worth no more than ``worth`` [h].
+
+        T is at least t and the bill at least price t: t^(w + 1) price is at most the worth.
+        """
+        price = np.maximum(np.asarray(price_usd_per_h, float), 1e-12)
+        return np.asarray(np.power(worth / price, 1.0 / (WEIGHTS[pick] + 1.0)))
 
     def best(
         self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,
