@@ -36,6 +36,22 @@ def tables_read() -> Iterator[dict[str, str]]:
         _COLLECTING.reset(token)
 
 
+@contextmanager
+def nothing_noted() -> Iterator[None]:
+    """Note nothing that is read inside the block: what it computes is told apart.
+
+    >>> with tables_read() as inputs, nothing_noted():
+    ...     note_table("suite/table", ["a,b", "1,2"])
+    >>> inputs
+    {}
+    """
+    token = _COLLECTING.set(())
+    try:
+        yield
+    finally:
+        _COLLECTING.reset(token)
+
+
 def note_table(name: str, lines: Iterable[str]) -> None:
     """Note that a table was read; the order of its rows does not matter.
 
