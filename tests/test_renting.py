@@ -24,6 +24,7 @@ from advisor.collectors.watch.host import describe_host
 from advisor.errors import UsageError
 from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor
+from advisor.export.pick import ranks_to_try
 from advisor.jobs import NO_LENGTH, Job
 from advisor.jobs.describe import model_flop_per_step, utilisation
 from advisor.jobs.load import job_from_spec
@@ -139,6 +140,22 @@ def test_a_small_language_model_is_trained_on_one_machine(gpt2: Recommendation) 
     """16 B200 in two machines for 13 minutes, as it was answered, nobody rents."""
     assert picked(gpt2)[1] == picked(gpt2, "fastest")[1] == 1
     assert any(sum(n for _, n in row.configuration.parts) > 1 for row in gpt2.front)
+
+
+def test_what_is_exported_in_place_of_the_pick_is_picked_by_the_same_rule(
+    gpt2: Recommendation,
+) -> None:
+    first, *order = ranks_to_try(gpt2.to_record())
+    assert first is None
+    left = [one for one in gpt2.front if one.rank != gpt2.picks["best_value"]]
+    assert sorted(filter(None, order)) == [one.rank for one in left]
+    for following in order:
+        machines = [sum(n for _, n in one.configuration.parts) for one in left]
+        at = USUALLY.best(
+            "best_value", [one.training_time_h.value for one in left],
+            [one.cost_usd.value for one in left], machines, [one.request_h for one in left],
+        )  # fmt: skip
+        assert left.pop(at).rank == following
 
 
 def test_without_effort_the_list_is_that_of_time_and_cost_alone(predictor: Predictor) -> None:

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from advisor.answer import SCHEMA_VERSION, Candidate, Configuration, Offer
 from advisor.errors import AdvisorError, UsageError
+from advisor.rank import Renting
 
 HERE: Final = "here"
 # Room beside the estimate for pip, which may bring in torch with CUDA's libraries: about 3 GB, at
 # 5 MB/s. [s]
 _INSTALL_S: Final = 600
-# In which somebody rents the machines: as rows are ranked (docs/picks.md). [h]
-_TROUBLE_H: Final = 1 / 6
 
 
 class NothingToExportError(AdvisorError):
@@ -102,9 +101,15 @@ def ranks_to_try(record: Mapping[str, Any]) -> list[int | None]:
     """Return the default pick, and the other rows by time and money as best values are picked."""
     best = record["picks"].get("best_value")
     rows = [row for row in record["front"] if row["rank"] != best]
+    renting = Renting.from_record(record.get("judged_by", {}))
     rows.sort(
-        key=lambda row: (row["training_time_h"]["value"] + _TROUBLE_H) * row["cost_usd"]["value"]
-    )
+        key=lambda row: float(
+            renting.worth(
+                "best_value", row["training_time_h"]["value"], row["cost_usd"]["value"],
+                sum(part["count"] for part in row["configuration"]), row.get("request_h", 0.0),
+            )
+        )
+    )  # fmt: skip
     return [None, *(row["rank"] for row in rows)]
 
 

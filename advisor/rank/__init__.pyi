@@ -2,6 +2,7 @@ from .front import broken as broken
 from .given import PlanQuestion as PlanQuestion
 from .given import plan as plan
 from .ranking import recommend as recommend
+from .renting import Renting as Renting
 from .within import SIZES as SIZES
 from .within import Trained as Trained
 from .within import Within as Within

@@ -33,6 +33,7 @@ setting up is worth (a little less often, for what its work costs). ``docs/picks
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -126,6 +127,14 @@ class Renting:
         """
         value = self.worth(pick, time_h, cost_usd, machines, request_h)
         return int(np.lexsort((np.asarray(time_h, float), np.asarray(cost_usd, float), value))[0])
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, float]) -> Self:
+        """Return it as an answer was judged by (``to_record``); the usual where that says none."""
+        return cls(
+            effort_h=record.get("effort_h", Constraints().effort_h),
+            patience_h=record.get("patience_h", PATIENCE_H),
+        )
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form."""
