@@ -137,6 +137,10 @@ def test_fast_las_decides_as_the_sorted_one(
     preemption=st.sampled_from([0.0, 7.0]),
     ratio=st.sampled_from([0.0, 4.0]),
 )  # fmt: skip
+@example(  # by rounding, a job reaches its limit just before its end
+    rows=[(0, 7, 85), (1, 4, 4), (2, 5, 164), (57, 2, 3), (61, 5, 120), (103, 4, 48)],
+    samples=(15,), preemption=0.0, ratio=4.0,
+)  # fmt: skip
 def test_fast_gittins_decides_as_the_sorted_one(
     rows: list[tuple[int, int, int]], samples: tuple[float, ...], preemption: float, ratio: float
 ) -> None:

@@ -93,7 +93,7 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
         ("profile", "train.py", "--epochs", "3", *words),
         ("runs", "list"),
         ("runs", "list", "--json"),
-        ("runs", "show"),
+        ("runs", "show", "last"),
         ("advise", "--explain", "1", "--total-steps", "1000"),
         ("recommend", "--json", "--total-steps", "1000", "--cloud", "aws"),
         ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/"),
@@ -101,7 +101,7 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
     ):
         done = advisor(tmp_path, *verb, WANDB_API_KEY=secrets["environment"])
         said.append((verb[0], done.stdout + done.stderr))
-    listed = dict(said)["runs"] + said[1][1]
+    listed = said[2][1]  # as JSON: a table leaves out what its width has no room for
     assert "--epochs 3" in listed
     assert "hidden:" in listed
     assert (tmp_path / "page.html").exists(), dict(said)["report"]

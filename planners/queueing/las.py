@@ -82,7 +82,8 @@ class Lines(Engine):
             self.waited[job], self.since[job], self.version[job] = 0.0, now, 0
             self._wait(job, is_front=False)
         late: list[list[int]] = [[] for _ in self.running]
-        for job in sorted(set(demoted)):
+        # By rounding a job can reach its limit and its end at once: it has ended.
+        for job in sorted(set(demoted) & self.queue.keys()):
             late[self._demote(job, now)].append(job)
         for job in sorted(promoted):
             self._promote(job, now)
