@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,26 @@ def start(
         stderr=subprocess.PIPE,
         env={**os.environ, "XDG_CACHE_HOME": str(folder)},
     )
+
+
+LIMIT_BYTES = 300 << 20
+
+
+@pytest.fixture
+def memory_group(tmp_path: Path) -> Iterator[Path]:
+    """A control group that may hold 300 MiB, where the test may make one."""
+    legacy = Path("/sys/fs/cgroup/memory")
+    group = (legacy if legacy.is_dir() else Path("/sys/fs/cgroup")) / f"advisor-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if legacy.is_dir() else "memory.max"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(LIMIT_BYTES))
+        with suppress(OSError):  # a system without swap has no such file
+            (group / "memory.swap.max").write_text("0")
+    except OSError:
+        pytest.skip("control groups cannot be made here")
+    yield group
+    group.rmdir()
 
 
 @pytest.fixture(autouse=True)
@@ -260,6 +281,35 @@ def test_without_proc_the_steps_are_recorded_all_the_same(tmp_path: Path) -> Non
     if b"unshare" in done.stderr or b"umount" in done.stderr:
         pytest.skip("cannot unmount here")
     assert done.stdout.split()[-2:] == [b"finished", b"39"], done.stderr
+
+
+@pytest.mark.needs_root
+def test_a_memory_limit_is_named_where_it_kills(tmp_path: Path, memory_group: Path) -> None:
+    """The kernel kills in a real cgroup; what was stepped is kept, and the peak is called none."""
+    body = """
+kept = []
+for number in range(400):
+    kept.append(bytearray(8 << 20))
+    time.sleep(0.005)
+    step(samples=4)
+"""
+    (tmp_path / "train.py").write_text(marked(body))
+    profile = [sys.executable, "-m", "advisor.cli", "profile", "--runs", str(tmp_path / "runs")]
+    done = subprocess.run(
+        ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(memory_group / "cgroup.procs"),
+         *profile, str(tmp_path / "train.py")],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    said = done.stderr.replace("[advisor]   ", "").replace("\n", " ")
+    assert "allowed when it was killed, most likely for memory" in said
+    assert "rent at least" not in said
+    seen = read_recording(latest_run(tmp_path / "runs"))
+    assert seen.status == "killed"
+    assert seen.host.memory_limit_bytes == LIMIT_BYTES
+    assert seen.step_time is not None
+    assert seen.step_time.steps > 10
 
 
 def test_a_signal_to_the_profiler_is_passed_on(tmp_path: Path) -> None:

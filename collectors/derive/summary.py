@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
@@ -68,11 +69,25 @@ def summary_lines(seen: Recording) -> list[str]:
     if seen.rehearsal is not None:
         return found + [f"warning: {text}" for text in seen.warnings]
     found += _rank_lines(seen)
-    found.append(
-        f"memory: peak {bytes_text(seen.peak_rss_bytes)}, rent at least "
-        f"{advised_memory_bytes(seen.peak_rss_bytes) / 2**30:g} GiB"
-    )
+    found.append(_memory_line(seen))
     return found + [f"warning: {text}" for text in seen.warnings]
+
+
+# A system kills for memory near the limit: what it counts beside (files' pages, its own) is little.
+_NEAR_LIMIT = 0.9
+
+
+def _memory_line(seen: Recording) -> str:
+    """Say the peak and what to rent; of a run that was killed for memory the peak is no peak."""
+    peak, limit = seen.peak_rss_bytes, seen.host.memory_limit_bytes
+    if seen.exit_code == 128 + signal.SIGKILL and peak >= _NEAR_LIMIT * limit > 0:
+        return (
+            f"memory: {bytes_text(peak)} of the {bytes_text(limit)} allowed when it was killed, most "
+            "likely for memory: record it where there is more, or rehearse it (advisor profile "
+            "--rehearse)"
+        )
+    needed = advised_memory_bytes(peak) / 2**30
+    return f"memory: peak {bytes_text(peak)}, rent at least {needed:g} GiB"
 
 
 def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
