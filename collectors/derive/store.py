@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 #
 # Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under
 # the user's cache and are copied file by file when a recording has ended. Files of a run never
-# change afterwards, except that ``recover`` may append to the profiler's.
+# change afterwards, except that ``recover`` may append to the profiler's. A run that could not be
+# copied is marked, and goes along with the next one.
+
+_UNSENT: Final = "unsent"
 
 
 def is_url(root: str | Path) -> bool:
@@ -51,15 +54,21 @@ def mirror_of(url: str) -> Path:
 
 
 def push_run(run: Path, url: str) -> None:
-    """Copy a run's files to ``url``."""
+    """Copy a run's files to ``url``, and those of runs that an earlier copy did not bring."""
+    (run / _UNSENT).touch(mode=0o600)
     files, base = _file_system(url)
     try:
-        files.makedirs(f"{base}/{run.name}", exist_ok=True)
-        for path in [*sorted(run.glob(EVENT_FILES)), run / PROFILER_FILE]:
-            files.put_file(str(path), f"{base}/{run.name}/{path.name}")
+        for mark_of in sorted(run.parent.glob(f"*/{_UNSENT}")):
+            one = mark_of.parent
+            files.makedirs(f"{base}/{one.name}", exist_ok=True)
+            # The profiler's last: without it a folder is no run yet.
+            for path in [*sorted(one.glob(EVENT_FILES)), one / PROFILER_FILE]:
+                files.put_file(str(path), f"{base}/{one.name}/{path.name}")
+            mark_of.unlink()
     except Exception as error:  # every file system has errors of its own
         raise RecordingError(
-            f"cannot copy {run.name} to {url}: {error}", hint=f"the run is kept in {run}"
+            f"cannot copy {run.name} to {url}: {error}",
+            hint=f"the run is kept in {run}; the next recording takes it along",
         ) from error
 
 
@@ -286,7 +295,7 @@ def remove_run(path: Path | str) -> None:
 
 def _own_files(run: Path) -> list[Path]:
     """Return the files that a recording consists of."""
-    named = (PROFILER_FILE, fmt.CONTROL_FILE, NOTEBOOK_SCRIPT)
+    named = (PROFILER_FILE, fmt.CONTROL_FILE, NOTEBOOK_SCRIPT, _UNSENT)
     return [*(run / name for name in named), *run.glob(EVENT_FILES)]
 
 
