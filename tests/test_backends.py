@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -65,6 +67,50 @@ def test_a_dask_cluster_that_goes_away_is_one_clear_error() -> None:
         workers("dask", cluster.scheduler_address),
     ):
         Parallel()(delayed(nap)(1.0) for _ in range(60))
+
+
+def slow_square(number: int, started: Path) -> int:
+    """Say which process is at work, then take a while."""
+    (started / f"{number}-{os.getpid()}").touch()
+    time.sleep(0.3)
+    return number * number
+
+
+def squares_while_a_worker_is_killed(folder: Path) -> list[int]:
+    """Kill the first worker that says it is at work, then return the answers."""
+
+    def kill() -> None:
+        while not (begun := sorted(folder.iterdir())):
+            time.sleep(0.02)
+        os.kill(int(begun[0].name.split("-")[1]), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    return Parallel(n_jobs=2)(delayed(slow_square)(number, folder) for number in range(16))
+
+
+@pytest.mark.frameworks
+def test_a_dask_worker_that_is_killed_costs_its_tasks_only(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        workers("dask", cluster.scheduler_address),
+    ):
+        assert squares_while_a_worker_is_killed(tmp_path) == [n * n for n in range(16)]
+    assert len(list(tmp_path.iterdir())) > 16  # what it held was begun again
+
+
+@pytest.mark.frameworks
+def test_a_ray_worker_that_is_killed_is_one_clear_error(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    with (
+        pytest.raises(ModelError, match="or a worker of it, is gone: The actor died") as told,
+        workers("ray"),
+    ):
+        squares_while_a_worker_is_killed(tmp_path)
+    assert "\n" not in str(told.value)
+    assert "repeat the command" in (told.value.hint or "")
 
 
 @pytest.mark.frameworks

@@ -237,7 +237,8 @@ def workers(backend: str = "loky", address: str | None = None) -> Iterator[None]
     """Run what joblib parallelises inside the block on a backend.
 
     Raises UsageError if there is no such backend, or it is not installed; ModelError if the
-    cluster cannot be reached or went away: nothing was saved yet, run it again.
+    cluster cannot be reached or went away: nothing was saved yet, run it again. A worker that is
+    killed costs Dask its tasks, which are begun again; Ray's pool gives up with it.
 
     ``address``: of the Dask scheduler (``tcp://host:8786``) or the Ray head (``host:6379``);
     without one a local cluster is started and stopped again.
@@ -307,7 +308,8 @@ def _ending_quietly() -> Iterator[None]:
 
 def _gone(name: str, address: str | None, error: BaseException) -> ModelError:
     return ModelError(
-        f"the {name} cluster at {address or 'this machine'} is gone: {error}",
+        f"the {name} cluster at {address or 'this machine'}, or a worker of it, is gone: "
+        + (str(error).strip() or type(error).__name__).splitlines()[0],
         hint="nothing was lost: start it again and repeat the command, or use --backend loky",
     )
 

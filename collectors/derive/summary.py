@@ -73,7 +73,7 @@ def summary_lines(seen: Recording) -> list[str]:
     return found + [f"warning: {text}" for text in seen.warnings]
 
 
-# A system kills for memory near the limit: what it counts beside (files' pages, its own) is little.
+# A system kills for memory near the limit: files' pages and its own, which count too, are little.
 _NEAR_LIMIT = 0.9
 
 
@@ -82,8 +82,8 @@ def _memory_line(seen: Recording) -> str:
     peak, limit = seen.peak_rss_bytes, seen.host.memory_limit_bytes
     if seen.exit_code == 128 + signal.SIGKILL and peak >= _NEAR_LIMIT * limit > 0:
         return (
-            f"memory: {bytes_text(peak)} of the {bytes_text(limit)} allowed when it was killed, most "
-            "likely for memory: record it where there is more, or rehearse it (advisor profile "
+            f"memory: {bytes_text(peak)} of the {bytes_text(limit)} allowed when it was killed, "
+            "most likely for memory: record it where there is more, or rehearse it (advisor profile "
             "--rehearse)"
         )
     needed = advised_memory_bytes(peak) / 2**30
