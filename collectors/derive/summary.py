@@ -83,8 +83,8 @@ def _memory_line(seen: Recording) -> str:
     if seen.exit_code == 128 + signal.SIGKILL and peak >= _NEAR_LIMIT * limit > 0:
         return (
             f"memory: {bytes_text(peak)} of the {bytes_text(limit)} allowed when it was killed, "
-            "most likely for memory: record it where there is more, or rehearse it (advisor profile "
-            "--rehearse)"
+            "most likely for memory: record it where there is more, or rehearse it (advisor "
+            "profile --rehearse)"
         )
     needed = advised_memory_bytes(peak) / 2**30
     return f"memory: peak {bytes_text(peak)}, rent at least {needed:g} GiB"
