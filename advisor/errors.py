@@ -17,6 +17,9 @@ from __future__ import annotations
 import shlex
 import sys
 
+# A message that quotes what somebody wrote ends here, however much that was.
+_MOST_CHARACTERS = 2000
+
 
 class AdvisorError(Exception):
     """Base of the deliberate errors: the message says what is wrong, the hint what to do."""
@@ -24,7 +27,8 @@ class AdvisorError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
+        is_long = len(message) > _MOST_CHARACTERS
+        super().__init__(message[:_MOST_CHARACTERS] + " ..." if is_long else message)
         self.hint = hint
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from advisor.ask.sources import read_question, stated
 from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
-from advisor.errors import AdvisorError
 from advisor.jobs.describe import model_work, read_longest, read_model
 from advisor.jobs.load import read_job, write_job
-from advisor.lab.data.campaigns import read_campaigns
+from advisor.lab.speed import fuzz
 from advisor.machines.cluster import parse_cluster, read_cluster
-from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.describe import convolutional_work, parse_network
-from advisor.records import iterate_records
 from advisor.records.formats import FORMATS, read_runs_as
-from advisor.records.importers.job_tables import read_cluster_trace
-from advisor.records.traces import read_spot_traces
 
-OURS = (AdvisorError, PlanningError)
+OURS = fuzz.OURS
 FUZZED = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -182,16 +177,9 @@ def test_any_job_file(tmp_path: Path, written_job: Any, data: st.DataObject) -> 
     assert not isinstance(found, OURS) or found.hint
 
 
-READERS: dict[str, Callable[[Path], object]] = {
-    "job file": read_job,
-    "question": read_question,
-    "records": lambda path: list(iterate_records(path)),
-    "campaigns": read_campaigns,
-    "availability": read_spot_traces,
-    "cluster trace": read_cluster_trace,
-    "configuration": read_model,
-    "project": lambda path: stated(path.rename(path.with_name("advisor.toml")).parent, {}),
-} | {f"runs import {name}": lambda path, name=name: read_runs_as(name, path) for name in FORMATS}
+READERS = {name: (one.read, one.suffix) for name, one in fuzz.targets().items()} | {
+    f"import {name}": (partial(read_runs_as, name), ".json") for name in FORMATS
+}
 NASTY = {
     "brackets": "[" * 100_000,
     "objects": '{"a":' * 100_000,
@@ -216,9 +204,10 @@ NASTY = {
 
 @pytest.mark.parametrize(("reader", "text"), list(itertools.product(READERS, NASTY)))
 def test_every_reader_refuses_what_is_no_data(reader: str, text: str, tmp_path: Path) -> None:
-    path = tmp_path / ("x.toml" if reader == "project" else "x.json")
+    read, suffix = READERS[reader]
+    path = tmp_path / f"x{suffix}"
     path.write_bytes(NASTY[text].encode(errors="surrogateescape"))
-    found = answer_or_error(lambda: READERS[reader](path))
+    found = answer_or_error(lambda: read(path))
     assert not isinstance(found, OURS) or len(str(found)) < 3000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
 from advisor.catalogue import snapshot as store
 from advisor.catalogue.offer_columns import Floats
@@ -27,6 +29,9 @@ from advisor.catalogue.tables import (
     texts,
 )
 from advisor.errors import CatalogueError
+from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import Job
+from advisor.rank.ranking import recommend
 
 PRICE = Column(name="price", low=1e-5, high=1e5)
 COLUMNS = (text("name", is_required=True), PRICE)
@@ -160,7 +165,9 @@ def test_tables_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         Catalogue.load(tmp_path, with_overrides=False)
 
 
-def test_the_rest_works_without_the_files_of_another_licence(tmp_path: Path) -> None:
+def test_the_rest_works_without_the_files_of_another_licence(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
     for path in store.bundled_folder().iterdir():
         if "cc-by-sa" not in path.name and "skypilot" not in path.name:
             (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -170,6 +177,12 @@ def test_the_rest_works_without_the_files_of_another_licence(tmp_path: Path) -> 
     assert len(snapshot.types) > 3_000
     assert np.isnan(snapshot.types.intra_node_bytes_per_s).all()
     assert set(snapshot.types.provider.tolist()) == {"aws", "azure", "gcp"}
+    # Types whose cores only that file counts are not ranked; the rest is.
+    predictor = Predictor(catalogue=Catalogue(snapshot))
+    unknown = np.isnan(snapshot.types.vcpus) & (snapshot.types.accelerator == "")
+    assert unknown.any()
+    assert (predictor.fleet.device[unknown] == -1).all()
+    assert recommend(make_job(), Constraints(max_nodes=1), predictor=predictor).front
 
 
 def test_a_parsed_copy_gives_the_same_numbers(

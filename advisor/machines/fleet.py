@@ -237,6 +237,8 @@ def _device(
             return key, None
         device = devices.catalogue_device(catalogue.accelerators.get(name), share=share)
         return (None, None) if device is None else (key, device)
+    if np.isnan(types.vcpus[i]):  # stands only in a table that may be left out
+        return None, None
     # nan is unequal to itself, so an unknown speed is None in the key.
     speed = None if np.isnan(types.core_speed[i]) else float(types.core_speed[i])
     key = (
