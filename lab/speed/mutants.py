@@ -1,6 +1,7 @@
 """How many small faults the tests notice: a sample of changed operators, comparisons and numbers.
 
     python -m advisor.lab.speed.mutants [--mutants 12] [--seed WEEK] [--from N] [--at-least 0.5]
+    python -m advisor.lab.speed.mutants --again FILE      # once more what survived in a kept run
 
 What decides (planners, ranking, ways of training, completion, the recorder) is copied to a
 temporary folder; one place of the copy is changed, and the tests that come nearest to it
@@ -177,6 +178,19 @@ def drawn(mutants: Sequence[Mutant], seed: int, start: int, count: int) -> list[
     return [order[(start + at) % len(order)] for at in range(min(count, len(order)))]
 
 
+def survivors(kept: Path, mutants: Sequence[Mutant]) -> list[Mutant]:
+    """Return those of today's mutants that survived in a kept run: by name, lines may have moved.
+
+    A name that stands in several places brings them all.
+    """
+    rows = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+    names = {
+        f"{row['file']} {row['function']}: {row['before']} -> {row['after']}"
+        for row in rows if row["verdict"] == "survived"
+    }  # fmt: skip
+    return [one for one in mutants if one.name in names]
+
+
 class Bench:
     """A copy of the tree in which one place at a time is wrong."""
 
@@ -265,15 +279,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seconds": (600.0, "no mutant is begun after so many seconds"),
         "--at-least": (0.0, "the share killed under which the command fails"),
         "--append": Path,
+        "--within": ("", "change only files whose path contains this"),
+        "--again": Path,
     }, argv)  # fmt: skip
     began, answers = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="advisor-mutants-") as place:
         bench = Bench(frame.ROOT, Path(place))
-        mutants = population(bench.place)
+        mutants = [one for one in population(bench.place) if asked.within in one.file]
         start = vars(asked)["from"]
         start = commits() * asked.mutants if start < 0 else start
         print(f"{len(mutants)} places; seed {asked.seed}, from {start}", flush=True)
-        for one in drawn(mutants, asked.seed, start, asked.mutants):
+        chosen = drawn(mutants, asked.seed, start, asked.mutants)
+        if asked.again:
+            chosen = survivors(asked.again, mutants)
+        for one in chosen:
             if time.monotonic() - began > asked.seconds:
                 break
             at = time.monotonic()
