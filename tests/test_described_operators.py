@@ -219,7 +219,8 @@ def test_experts_are_all_read_and_those_a_token_meets_are_computed() -> None:
         assert many[name] == (one[name][0], 2 * one[name][1], 5 * one[name][2])
     tokens = BATCH * LENGTH
     assert many["router"] == (3, 3 * 2 * tokens * 16 * 5, 3 * 2 * 16 * 5)
-    sent = [o for o in transformer_work(mixed, micro_batch=BATCH).operators if o.name == "dispatch"]
+    work = transformer_work(mixed, micro_batch=BATCH)
+    sent = [o for o in work.operators if o.name == "dispatch"]
     assert [(o.count, o.bytes) for o in sent] == [(6, 3 * 4 * 2 * 2 * tokens * 16)] * 2
 
 

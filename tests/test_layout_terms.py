@@ -18,6 +18,7 @@ import pytest
 
 from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software, busiest_rank
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
+from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import (
     MemoryConstants,
     host_bytes,
@@ -27,7 +28,8 @@ from advisor.planners.memory.transformers import (
 from advisor.planners.step.transformer import head_s, launch_s, layer_times
 
 ROWS = 400
-P = LayoutParameters(wave_exponent=0.6, cast_bytes=3.0)
+FACTOR = 1.3  # of the device's own times
+P = LayoutParameters(wave_exponent=0.6, cast_bytes=3.0, pp_efficiency=0.8, dp_latency_s=1e-4)
 M = MemoryConstants(logit_bytes=6.0, gathered_layers=1.5)
 
 
@@ -59,12 +61,14 @@ def drawn() -> LayoutCase:
             recompute=one_of(0, 1, 2), partial_layers=one_of(0, 1, 2),
             is_sequence_parallel=one_of(0, 1), holds_all=one_of(0, 0, 1),
             offloads_optimizer=one_of(0, 1), offloads_activations=one_of(0, 1),
-            offloads_parameters=np.where(zero == 3, one_of(0, 1), 0),
+            reshards=one_of(0, 1), offloads_parameters=np.where(zero == 3, one_of(0, 1), 0),
         ),
         machines=Machines(
             flop_per_s=one_of(1e14, 3e14), memory_bytes_per_s=one_of(1e12, 2e12),
-            memory_bytes=8e10, intra_bytes_per_s=3e11, network_bytes_per_s=1e11,
-            devices_per_node=8, generation=one_of(0, 1, 2, 3), precision=one_of(0, 1, 2, 3),
+            memory_bytes=8e10, intra_bytes_per_s=one_of(4e10, 3e11),
+            network_bytes_per_s=one_of(2e10, 1e11), domain_machines=one_of(1, 1, 2),
+            host_bytes_per_s=one_of(1e9, 2e10), devices_per_node=one_of(2, 4, 8),
+            generation=one_of(0, 1, 2, 3), precision=one_of(0, 1, 2, 3),
             is_ultra=one_of(0, 1),
         ),
         software=Software(
@@ -78,9 +82,10 @@ def drawn() -> LayoutCase:
             is_ring_balanced=one_of(0, 1), stops_early=one_of(0, 1),
             selective_gemm=one_of(0.0, 0.5), adapter_flop=one_of(0.0, 2e6),
             adapter_product_bytes=one_of(0.0, 3e4), adapter_sum_bytes=one_of(0.0, 5e4),
-            dequantised_bytes=one_of(0.0, 2.5),
+            dequantised_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
+            overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1),
         ),
-        parameters=P,
+        parameters=P, device_factor=FACTOR,
     )  # fmt: skip
 
 
@@ -225,6 +230,20 @@ def repeated_share(r: Any) -> float:
     return min(r.partial_layers / chunk, 1.0) if r.partial_layers else 1.0
 
 
+def head(r: Any) -> float:
+    logits = r.micro_batch * r.sequence / r.cp * r.vocabulary / r.tp
+    took = 2 * (3 if r.trained_share else 2) * logits * r.hidden / rate(r, 0)
+    took += P.logit_bytes * logits / (0.856 * r.memory_bytes_per_s)
+    return float(took * (P.head_share if r.pp > 1 else 1))
+
+
+def started(r: Any) -> float:
+    each = P.launch_eager_s if r.is_trainer else P.launch_light_s
+    if r.is_launch_heavy:
+        each = P.launch_heavy_s + P.launch_tp_s * (r.tp - 1) / (8 - 1)
+    return float((4 if r.recompute == 2 else 3) * each)
+
+
 def test_a_layers_time_is_the_sum_of_its_terms() -> None:
     found = layer_times(drawn())
     columns = (found.forward_s, found.backward_s, found.recompute_s, found.streamed_s)
@@ -232,22 +251,10 @@ def test_a_layers_time_is_the_sum_of_its_terms() -> None:
 
 
 def test_a_head_is_three_products_of_the_vocabulary_in_16_bits_and_the_losss_traffic() -> None:
-    def head(r: Any) -> float:
-        logits = r.micro_batch * r.sequence / r.cp * r.vocabulary / r.tp
-        took = 2 * (3 if r.trained_share else 2) * logits * r.hidden / rate(r, 0)
-        took += P.logit_bytes * logits / (0.856 * r.memory_bytes_per_s)
-        return float(took * (P.head_share if r.pp > 1 else 1))
-
     np.testing.assert_allclose(head_s(drawn()), [head(r) for r in rows()], rtol=1e-9)
 
 
 def test_kernels_are_started_once_forward_twice_backward_and_once_more_to_repeat() -> None:
-    def started(r: Any) -> float:
-        each = P.launch_eager_s if r.is_trainer else P.launch_light_s
-        if r.is_launch_heavy:
-            each = P.launch_heavy_s + P.launch_tp_s * (r.tp - 1) / (8 - 1)
-        return float((4 if r.recompute == 2 else 3) * each)
-
     np.testing.assert_allclose(launch_s(drawn()), [started(r) for r in rows()], rtol=1e-9)
 
 
@@ -384,7 +391,7 @@ def test_a_node_holds_what_its_devices_moved_out() -> None:
         found = (whole - routed) * each(ranks) + routed * each(of_experts)
         share = r.offloads_activations * repeated_share(r) * min(r.passed_share * r.pp, 1)
         found += share * in_flight(r) * math.ceil(r.layers / r.pp) * kept(r)
-        return 8 * found
+        return r.devices_per_node * found
 
     case = drawn()
     found = host_bytes(case.shapes, case.layouts, case.machines, case.software)
@@ -408,3 +415,140 @@ def test_a_lone_device_loses_nothing_of_what_lasts_and_a_replayed_job_neither() 
             assert alone == pytest.approx(20 + 100 + 15 + added)
     small = replace(constants, context_bytes=5.0)
     assert device_bytes(states, passing, small, is_alone=True) == 5 + 100 + 15
+
+
+# ------------------------------------------------------------------------------------------
+# A step
+
+
+def link(r: Any, ranks: int) -> float:
+    """Return what a device has of a ring of so many neighbours [bytes/s]."""
+    if ranks <= r.devices_per_node * r.domain_machines:
+        return float(r.intra_bytes_per_s)
+    return float(min(r.intra_bytes_per_s, r.network_bytes_per_s * r.domain_machines))
+
+
+def inside_layer(r: Any) -> float:
+    """Tensor-parallel all-reduces, a ring of keys and values, and experts' all-to-alls."""
+    tokens, passed = r.micro_batch * r.sequence / r.cp, min(r.passed_share * r.pp, 1)
+    times = 2 + passed * (4 if r.recompute == 2 else 2)
+    stream = 2 * tokens * r.hidden * (2 if r.precision == 3 else 1)
+    reduced = 2 * (r.tp - 1) / r.tp * stream / (P.tp_efficiency * link(r, r.tp))
+    found = times * (reduced + P.tp_latency_s * math.log2(r.tp))
+    found *= P.tp_exposed if r.overlaps_tp else 1
+    keys = 2 * 2 * tokens * r.hidden * r.kv_heads / r.heads / r.tp
+    rate = P.tp_efficiency * link(r, r.tp * r.cp)
+    found += P.cp_exposed * (1 + 2 * passed) * (r.cp - 1) * keys / rate
+    is_near = r.tp * r.ep <= r.devices_per_node * r.domain_machines
+    rate = r.intra_bytes_per_s if is_near else r.network_bytes_per_s / r.devices_per_node
+    sent = 2 * tokens * r.hidden * r.experts_per_token / r.tp * (r.ep - 1) / r.ep * r.busy
+    return float(found + times * sent / (P.tp_efficiency * rate))
+
+
+def send(r: Any) -> float:
+    """Both ways of one micro-batch between all of a device's chunks."""
+    side_by_side = r.tp * r.cp * r.dp
+    joined = r.devices_per_node * r.domain_machines
+    rate = r.intra_bytes_per_s
+    if side_by_side * r.pp > joined:
+        network = r.network_bytes_per_s * r.domain_machines
+        rate = min(rate, network / min(side_by_side, joined))
+    sent = 2 * r.micro_batch * r.sequence / r.cp * r.hidden / r.tp
+    once = sent * (2 if r.precision == 3 else 1) / (P.pp_efficiency * rate) + P.pp_latency_s
+    once += P.launch_send_s if r.is_launch_heavy else 0
+    hidden = P.pp_exposed if r.overlaps_pp and r.virtual_stages > 1 else 1
+    return float(2 * r.virtual_stages * once * hidden)
+
+
+def ring(r: Any, ranks: float) -> float:
+    joined = r.devices_per_node * r.domain_machines
+    inside = P.dp_intra_efficiency * r.intra_bytes_per_s
+    if ranks * r.tp <= joined:
+        return float(inside)
+    network = P.dp_network_efficiency * r.network_bytes_per_s * r.domain_machines
+    return float(min(inside, network / min(r.tp, joined)))
+
+
+def waits(r: Any, ranks: float, size: float) -> float:
+    """Return the steps of the calls, each of which waits for its link."""
+    bucket = max(160e6, 4e6 * ranks)
+    if r.zero_stage == 3:
+        bucket = max(size / math.ceil(r.layers / r.pp), 1)
+    return math.ceil(round(size / bucket, 9)) * (ranks - 1) * P.dp_latency_s
+
+
+def reductions(r: Any, backward_s: float, compute_s: float) -> float:
+    """Return what is exposed of gradients and gathered weights: Rajbhandari et al., section 7."""
+    whole, d, group = held(r)[0], r.dp * r.cp, copies(r)[0]
+    trained, m = whole * r.trained_share, r.accumulation_steps
+    size = r.gradient_bytes * trained
+    passes = 1 if r.pp > 1 and m > 1 else m
+    scattered = size * (group - 1) / group / ring(r, group)
+    scatter = scattered + waits(r, group, size)
+    among = 2 * (size / group * (d - group) / d / ring(r, d) + waits(r, d / group, size / group))
+    weights = r.weight_bytes * (whole if r.zero_stage == 3 else trained)
+    sent = weights * (group - 1) / group / ring(r, group)
+    gather = sent + waits(r, group, weights)
+    if r.zero_stage == 3:
+        times = 2 if r.reshards and r.pp == 1 else 1
+        least = P.fsdp_exposed_core if is_core(r) else P.fsdp_exposed
+        copied = passes * (times * sent + scattered)
+        together = passes * (times * gather + scatter) + among
+        return max(least * copied, together - P.fsdp_overlap * compute_s)
+    scatters = passes if r.zero_stage == 2 else 1
+    found = scatters * scatter + among + gather
+    if r.zero_stage == 0:
+        found = 2 * (size * (d - 1) / d / ring(r, d) + waits(r, d, size))
+    hiding = scatters * backward_s * (P.dp_overlap if r.overlaps_dp else 0)
+    v, within = r.virtual_stages, min(r.pp, m)
+    # Chunks are reduced one after another behind what still goes backward; the last has its own.
+    return float(max(found - hiding * (1 + (v - 1) * within) / v, (found - hiding) / v, 0))
+
+
+def updated(r: Any) -> float:
+    shared = copies(r)[0] if r.zero_stage else 1
+    return float(held(r)[0] * r.trained_share / shared)
+
+
+def offloaded(r: Any, compute_s: float) -> float:
+    """Return gradients down and weights up with the host's update, and what comes and goes."""
+    state = r.weight_bytes + r.gradient_bytes
+    update = state * updated(r) / r.host_bytes_per_s
+    touched = r.gradient_bytes + r.optimizer_state_bytes
+    update += r.devices_per_node * touched * updated(r) / P.host_update_bytes_per_s
+    m, shared = r.accumulation_steps, copies(r)[0] if r.zero_stage == 3 else 1
+    moved = r.offloads_parameters * m * 2 * r.weight_bytes * held(r)[0] / shared
+    passed = math.ceil(r.layers / r.pp) * min(r.passed_share * r.pp, 1)
+    moved += r.offloads_activations * repeated_share(r) * m * 2 * passed * kept(r)
+    exposed = max(moved / r.host_bytes_per_s - P.offload_overlap * compute_s, 0)
+    return float(r.offloads_optimizer * update + exposed)
+
+
+def step(r: Any) -> list[float]:
+    """Return the whole, and computing, inside layers, pipeline, reductions, update, offload."""
+    forward, backward, again, _ = (FACTOR * one for one in layer(r))
+    inside = inside_layer(r)
+    busy = max(forward + backward + again, FACTOR * started(r) - inside)
+    m, layers = r.accumulation_steps, math.ceil(r.layers / r.pp)
+    computing = m * (layers * busy + FACTOR * head(r))
+    pipeline = (r.pp - 1) / r.virtual_stages * layers * (busy + inside)
+    pipeline += m * send(r) if r.pp > 1 else 0
+    share = (r.weight_bytes + r.gradient_bytes + r.optimizer_state_bytes) / 18
+    update = P.optimizer_bytes * share * updated(r) * (1 - r.offloads_optimizer)
+    update *= FACTOR / (0.856 * r.memory_bytes_per_s)
+    parts = [
+        computing, m * layers * inside, pipeline,
+        reductions(r, layers * (backward + again), computing),
+        update + (P.step_eager_s if r.is_trainer else P.step_s), offloaded(r, computing),
+    ]  # fmt: skip
+    nodes = max(r.dp * r.tp * r.pp * r.cp / r.devices_per_node, 1)
+    slow = 1 + P.straggler * math.log2(nodes)
+    return [slow * one for one in (sum(parts), *parts)]
+
+
+def test_a_step_is_the_sum_of_its_parts_each_by_its_own_law() -> None:
+    found = step_times(drawn())
+    parts = [np.broadcast_to(getattr(found, one.name), (ROWS,)) for one in fields(found)]
+    expected = np.array([step(r) for r in rows()])
+    for name, column, by_hand in zip(fields(found), parts, expected.T, strict=True):
+        np.testing.assert_allclose(column, by_hand, rtol=1e-9, err_msg=name.name)
