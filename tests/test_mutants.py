@@ -31,7 +31,9 @@ def f(a, b=2):
 
 @cache
 def related() -> Related:
-    return Related(ROOT, ("planners/links", "planners/layouts", "planners/memory"))
+    return Related(
+        ROOT, ("planners/links", "planners/layouts", "planners/memory", "collectors/hooks")
+    )
 
 
 def test_every_operator_number_and_choice_is_changed_once_and_no_words() -> None:
@@ -94,6 +96,9 @@ def test_runs_of_a_week_look_at_different_places_in_one_order() -> None:
     (LINKS, "ring_all_reduce_s", "tests/test_collectives.py::"),
     ("planners/layouts/time.py", "offload_s", "tests/test_layout_"),
     ("planners/memory/recorded_steps.py", "_last_that_fits", "tests/test_memory.py::"),
+    ("collectors/hooks/trace/whole.py", "_by_sums", "tests/test_rehearsal.py::"),
+    ("collectors/hooks/ranks.py", "_norm2", "tests/test_gradient_noise.py::"),
+    ("collectors/hooks/loaders.py", "_note", "tests/test_collectors_waiting.py::"),
 ])  # fmt: skip
 def test_the_nearest_tests_are_those_of_the_function(path: str, function: str, test: str) -> None:
     nearest = related().of(ROOT / path, function)

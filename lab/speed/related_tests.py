@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,8 +31,12 @@ FADING: Final = 0.35  # of a test's weight, by every step between it and the fun
 NEAR: Final = (1.0, 0.4, 0.03)
 MOST: Final = 30
 LEAST: Final = 0.02
-# Hooks run in the processes of recorded scripts: no name leads from a test to them.
-OF_RECORDING: Final = ("test_collectors", "test_rehearsal", "test_recorded", "test_main_path")
+# Hooks run in the processes of recorded scripts: no name leads from a test to them, but the words
+# of the scripts do (the names of a framework, of its classes and of what is recorded of them).
+OF_RECORDING: Final = ("test_collectors", "test_rehearsal", "test_recorded", "test_main_path",
+                       "test_rounds", "test_ranks", "test_gradient_noise", "test_course",
+                       "test_certainty", "test_own_steps")  # fmt: skip
+WORDS: Final = (3.0, 1.5)  # weights of a function's words and of its module's
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -47,6 +52,14 @@ def names_in(node: ast.AST) -> set[str]:
         elif isinstance(one, ast.arg):
             found.add(one.arg)  # pytest passes fixtures by the names of arguments
     return found
+
+
+def words_in(node: ast.AST) -> set[str]:
+    """Return the words of names and texts under a node, marked as words."""
+    texts = [one.value for one in ast.walk(node)
+             if isinstance(one, ast.Constant) and isinstance(one.value, str)]  # fmt: skip
+    found = re.findall(r"[A-Za-z][a-z]+|[A-Z]{3,}", " ".join([*names_in(node), *texts]))
+    return {f"'{word.lower()}" for word in found if len(word) > 3}
 
 
 def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:
@@ -76,6 +89,9 @@ class Related:
         for path in sorted((tree / "tests").glob("test_*.py")):
             if path.name not in BLIND:
                 self._read_tests(path, shared)
+        self.words = {
+            test: sum(name.startswith("'") for name in names) for test, names in self.tests.items()
+        }
         self.used_by: defaultdict[str, set[str]] = defaultdict(set)
         for test, names in self.tests.items():
             for name in names:
@@ -100,11 +116,11 @@ class Related:
         direct = dict(known)
         for node in tree.body:
             if isinstance(node, Function | ast.ClassDef):
-                direct[node.name] = names_in(node)
+                direct[node.name] = names_in(node) | words_in(node)
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):
-                        direct[target.id] = names_in(node.value)
+                        direct[target.id] = names_in(node.value) | words_in(node.value)
         for _ in range(STEPS):
             direct = {
                 name: used.union(*(direct[one] for one in used & direct.keys()))
@@ -145,6 +161,8 @@ class Related:
                 *(self.private[f"{path} {name}"] if name.startswith("_") else self.users[name]
                   for name in level)
             )  # fmt: skip
+        if "collectors" in path.parts:
+            self._score_words(scores, path, function)
         for test in self.tests:  # where no name is told, the module's own file of tests
             scores[test] += 0.2 * self._nearness(test, path)
         ranked = sorted(scores, key=lambda test: (-scores[test], test))
@@ -157,6 +175,17 @@ class Related:
         rare = math.log((1 + len(self.tests)) / (1 + len(tests)))
         for test in tests:
             scores[test] += weight * rare * self._nearness(test, path)
+
+    def _score_words(self, scores: defaultdict[str, float], path: Path, function: str) -> None:
+        """Add what tests have of a function's words and of its module's, rare ones the more."""
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = [words_in(node) for _, node in functions(tree) if node.name == function]
+        for weight, words in zip(WORDS, (set().union(*own), words_in(tree)), strict=True):
+            found: defaultdict[str, float] = defaultdict(float)
+            for word in words:
+                self._score(found, word, path, weight / max(len(words), 1))
+            for test, score in found.items():
+                scores[test] += score * 10 / math.sqrt(self.words[test])
 
     def _nearness(self, test: str, path: Path) -> float:
         file = test.partition("::")[0].removeprefix("tests/")
