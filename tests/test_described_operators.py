@@ -16,6 +16,7 @@ import pytest
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import TrainingSetup, Transformer, transformer_parameters
 from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_networks import EncoderDecoder, encoder_decoder_work
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -274,3 +275,98 @@ def test_an_update_makes_its_passes_over_every_trained_parameter(
     assert work.parameters == transformer_parameters(GATED) + trained
     assert found.bytes == passes * 4 * trained
     assert found.count == kernels * (2 * 3 * 7 if optimizer == "adafactor" else 1)
+
+
+# ------------------------------------------------------------------------------------------
+# An encoder-decoder, with what its backward pass finds kept.
+
+
+SEEN = EncoderDecoder(
+    encoder_layers=2, decoder_layers=3, hidden=16, encoder_heads=4, decoder_heads=2,
+    encoder_ffn=24, decoder_ffn=40, vocabulary=100, source=12, target=LENGTH,
+    has_embedding_norms=True, encoder_positions=12, decoder_positions=LENGTH,
+)  # fmt: skip
+
+
+def _attended(heads: int) -> Any:
+    """Return attention written out, biases everywhere, with a whole mask of scores."""
+    q, k, v, o = (_linear(16, 16, bias=True) for _ in range(4))
+    masks = {keys: torch.zeros(BATCH, heads, LENGTH, keys) for keys in (LENGTH, 12)}
+    masks[0] = torch.zeros(BATCH, heads, 12, 12)
+
+    def split(x: Any) -> Any:
+        return x.view(BATCH, -1, heads, 16 // heads).transpose(1, 2)
+
+    def forward(queries: Any, read: Any) -> Any:
+        scores = split(q(queries)) @ split(k(read)).transpose(2, 3) / 2.0
+        mask = masks[0] if scores.shape[2] == 12 else masks[scores.shape[3]]
+        weights = (scores + mask).softmax(-1)
+        return o((weights @ split(v(read))).transpose(1, 2).reshape(-1, 16))
+
+    return forward
+
+
+def _stack(layers: int, heads: int, ffn: int, *, reads: bool = False) -> Any:
+    made = [
+        (_attended(heads), _attended(heads), _linear(16, ffn, bias=True),
+         _linear(ffn, 16, bias=True), [torch.nn.LayerNorm(16) for _ in range(3)])
+        for _ in range(layers)
+    ]  # fmt: skip
+    last = torch.nn.LayerNorm(16)
+
+    def forward(x: Any, source: Any = None) -> Any:
+        for own, other, up, down, norms in made:
+            y = norms[0](x)
+            x = x + own(y, y)
+            if reads:
+                x = x + other(norms[1](x), source)
+            x = x + down(F.gelu(up(norms[2](x))))
+        return last(x)
+
+    return forward
+
+
+def test_an_encoder_decoders_operators_are_those_of_pytorch() -> None:
+    setup = TrainingSetup(attention="unfused")
+    work = encoder_decoder_work(SEEN, micro_batch=BATCH, precision="fp32", setup=setup)
+    kept: dict[int, Any] = {}  # storages, alive so that no other one takes their place
+
+    def pack(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point():
+            storage = tensor.untyped_storage()
+            kept[storage._cdata] = storage
+        return tensor
+
+    weights: set[int] = set()
+    seen_made = torch.nn.modules.module.register_module_parameter_registration_hook(
+        lambda module, name, one: one is None or weights.add(one.untyped_storage()._cdata)
+    )
+    with torch.device("meta"):
+        table, head = torch.nn.Embedding(100, 16), _linear(16, 100, bias=False)
+        places = [torch.nn.Parameter(torch.zeros(BATCH * n, 16)) for n in (12, LENGTH)]
+        norms = [torch.nn.LayerNorm(16) for _ in range(2)]
+        encode, decode = _stack(2, 4, 24), _stack(3, 2, 40, reads=True)
+        words = [torch.zeros(BATCH * n, dtype=torch.long) for n in (12, LENGTH)]
+        seen_made.remove()
+        weights |= {one.untyped_storage()._cdata for one in places}
+        with _counter() as seen:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                source = encode(norms[0](table(words[0]) + places[0]))
+                target = decode(norms[1](table(words[1]) + places[1]), source)
+                loss = F.cross_entropy(head(target), words[1])
+            seen.phase = "backward"
+            loss.backward()
+    found = _described(work, 4)
+    for name in ("forward products", "backward products"):
+        assert found[name] == (seen.calls[name], seen.entries[name])
+    for name in ("forward scores", "backward scores"):
+        assert found[name][0] == seen.calls[name]
+    assert found["forward rest"] == (seen.calls["forward rest"], seen.entries["forward rest"])
+    # One sum of gradients is counted for every residual; queries, keys and values add theirs here.
+    adds = 2 * (2 + 2 * 3 + 1)
+    calls, entries = found["backward rest"]
+    assert calls == pytest.approx(seen.calls["backward rest"] - adds, abs=1)
+    assert entries == pytest.approx(seen.entries["backward rest"], rel=0.2)
+    held = sum(one.nbytes() for name, one in kept.items() if name not in weights)
+    assert BATCH * work.saved_bytes_per_sample == pytest.approx(held, rel=0.05)
+    assert work.input_bytes_per_sample == 8 * (12 + LENGTH)
