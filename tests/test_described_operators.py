@@ -7,7 +7,7 @@ vectors (biases, scales) are left aside, as the description leaves them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -40,9 +40,9 @@ Counts = dict[str, tuple[float, float]]  # calls and entries, by phase and group
 def _counter() -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Seen(TorchDispatchMode):  # type: ignore[misc]
+    class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             self.phase = "forward"
             self.calls: Counter[str] = Counter()
             self.entries: Counter[str] = Counter()
@@ -142,8 +142,8 @@ def _counted(model: Transformer, rank: int = 0) -> Counts:
 
 
 def _described(work: Work, size: int) -> Counts:
-    calls: Counter[str] = Counter()
-    entries: Counter[str] = Counter()
+    calls: defaultdict[str, float] = defaultdict(float)
+    entries: defaultdict[str, float] = defaultdict(float)
     for one in work.operators:
         if one.phase == "optimizer" or (one.name, one.phase) == ("embedding", "forward"):
             continue
@@ -338,16 +338,19 @@ def test_an_encoder_decoders_operators_are_those_of_pytorch() -> None:
         return tensor
 
     weights: set[int] = set()
-    seen_made = torch.nn.modules.module.register_module_parameter_registration_hook(
-        lambda module, name, one: one is None or weights.add(one.untyped_storage()._cdata)
-    )
+
+    def note(module: Any, name: str, one: Any) -> None:
+        if one is not None:
+            weights.add(one.untyped_storage()._cdata)
+
+    watched = torch.nn.modules.module.register_module_parameter_registration_hook(note)
     with torch.device("meta"):
         table, head = torch.nn.Embedding(100, 16), _linear(16, 100, bias=False)
         places = [torch.nn.Parameter(torch.zeros(BATCH * n, 16)) for n in (12, LENGTH)]
         norms = [torch.nn.LayerNorm(16) for _ in range(2)]
         encode, decode = _stack(2, 4, 24), _stack(3, 2, 40, reads=True)
         words = [torch.zeros(BATCH * n, dtype=torch.long) for n in (12, LENGTH)]
-        seen_made.remove()
+        watched.remove()
         weights |= {one.untyped_storage()._cdata for one in places}
         with _counter() as seen:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -74,7 +74,7 @@ def test_the_front_of_many_points_is_that_of_all_of_them() -> None:
     """Where there are thousands, a sample rules most out first."""
     time, cost = np.random.default_rng(0).lognormal(0, 1, (2, 9000))
     cost[::7] = np.nan
-    best, front = np.inf, []
+    best, front = np.inf, list[int]()
     for row in np.lexsort((cost, time)):
         if cost[row] < best:
             best, front = cost[row], [*front, row]

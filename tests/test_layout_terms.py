@@ -355,7 +355,7 @@ def passing(r: Any, *, is_first: bool = False) -> float:
     if not r.keeps_gradients and r.accumulation_steps == 1 and r.pp == 1:
         absent = held(r)[0] * r.trained_share * r.gradient_bytes
         absent /= copies(r)[0] if r.zero_stage >= 2 else 1
-    return max(found - absent, of_layer(r))
+    return float(max(found - absent, of_layer(r)))
 
 
 def test_a_device_holds_states_and_what_passes() -> None:
@@ -391,7 +391,7 @@ def test_a_node_holds_what_its_devices_moved_out() -> None:
         found = (whole - routed) * each(ranks) + routed * each(of_experts)
         share = r.offloads_activations * repeated_share(r) * min(r.passed_share * r.pp, 1)
         found += share * in_flight(r) * math.ceil(r.layers / r.pp) * kept(r)
-        return r.devices_per_node * found
+        return float(r.devices_per_node * found)
 
     case = drawn()
     found = host_bytes(case.shapes, case.layouts, case.machines, case.software)
@@ -494,7 +494,7 @@ def reductions(r: Any, backward_s: float, compute_s: float) -> float:
         least = P.fsdp_exposed_core if is_core(r) else P.fsdp_exposed
         copied = passes * (times * sent + scattered)
         together = passes * (times * gather + scatter) + among
-        return max(least * copied, together - P.fsdp_overlap * compute_s)
+        return float(max(least * copied, together - P.fsdp_overlap * compute_s))
     scatters = passes if r.zero_stage == 2 else 1
     found = scatters * scatter + among + gather
     if r.zero_stage == 0:

@@ -232,7 +232,7 @@ def drawn() -> tuple[list[LayoutProblem], MixedColumns]:
     def one_of(*values: int) -> Any:
         return draw.choice(np.array(values), ROWS)
 
-    common = {
+    common: dict[str, Any] = {
         "transformer": replace(MODEL, kv_heads=4, is_gated=True, ffn=5000),
         "software": Software(gradient_bytes=2, overlaps_dp=1, fusion=0, attention=0),
         "parameters": LayoutParameters(pp_efficiency=0.8, pp_latency_s=1e-3, dp_overlap=0.3),

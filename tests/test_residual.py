@@ -138,7 +138,7 @@ def test_what_a_jobs_errors_share_ends_at_one_and_a_half_deviations(
 
     def deviations(covariance: np.ndarray) -> float:
         weight = np.linalg.inv(covariance) @ ones
-        return abs(float(weight @ off / (weight @ ones))) * float(weight @ ones) ** 0.5
+        return float(abs(weight @ off) / np.sqrt(weight @ ones))
 
     assert added >= 0
     if added:

@@ -143,7 +143,7 @@ def looked_at(node: ast.AST, left: tuple[ast.AST, ...] = ()) -> Iterator[ast.AST
                 yield from looked_at(one, left)
 
 
-def of_no_matter(node: ast.AST) -> list[ast.AST]:
+def of_no_matter(node: ast.AST) -> Sequence[ast.AST]:
     """Return the numbers under a node that could as well be twice as large.
 
     Tolerances (up to a millionth, added, compared, or the least or most of something), seeds,
