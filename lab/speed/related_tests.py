@@ -159,28 +159,32 @@ class Related:
 
     def of(self, path: Path, function: str, owner: str = "") -> list[str]:
         """Return the tests of a function, the nearest first; none where no test comes near."""
-        level = {owner if owner and function.startswith("__") else function} | (
-            {owner} if owner else set()
-        )
+        level = {owner} if owner else set()
+        if not owner or not (function.startswith("__") or self._is_common(function)):
+            level.add(function)
         seen: set[str] = set()
         scores: defaultdict[str, float] = defaultdict(float)
         for step in range(STEPS):
             level -= seen
             for name in level:
-                at = self.defined[name] if step else set()
-                places = {path} | (at if len(at) <= SAME_NAME else set())
+                places = {path} | (self.defined[name] if step else set())
                 self._score(scores, name, places, FADING**step / math.sqrt(len(level)))
             seen |= level
             level = set().union(
                 *(self.private[f"{path} {name}"] if name.startswith("_") else self.users[name]
                   for name in level)
             )  # fmt: skip
+            level = {name for name in level if not self._is_common(name)}
         if "collectors" in path.parts or not scores:
             self._score_words(scores, path, function)
         for test in self.tests:  # where no name is told, the module's own file of tests
             scores[test] += 0.2 * self._nearness(test, path)
         ranked = sorted(scores, key=lambda test: (-scores[test], test))
         return [test for test in ranked[:MOST] if scores[test] > LEAST]
+
+    def _is_common(self, name: str) -> bool:
+        """Whether so many modules have a function of the name that it leads anywhere."""
+        return len(self.defined[name]) > SAME_NAME
 
     def _score(
         self, scores: defaultdict[str, float], name: str, places: set[Path], weight: float
