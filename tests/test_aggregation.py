@@ -131,6 +131,19 @@ def test_the_published_three_quarters_are_found_by_default() -> None:
     assert max(found.loss) < 0.05
 
 
+def test_a_task_that_loses_too_much_leaves_no_load_behind() -> None:
+    """Jobs that collide at every step: each is tried beside the first, and gets a core alone."""
+    jobs = [
+        AggregatedJob(name=f"job {k}", step_s=1.0, work_s=(0.3,), scatter=(0.5, 1.5))
+        for k in range(3)
+    ]
+    found = pack(jobs, cap=0.95, most_loss=1e-6)
+    assert sorted(found.loads) == [(0.0, 0.0, 0.3), (0.0, 0.3, 0.0), (0.3, 0.0, 0.0)]
+    assert found.saved_fraction == 0.0
+    (together,) = pack(jobs, cap=0.95, most_loss=10.0).loads
+    assert together == pytest.approx((0.3,) * 3)
+
+
 def test_a_tensor_larger_than_a_core_is_split() -> None:
     found = pack([AggregatedJob(name="large", step_s=1.0, work_s=(5.9, 0.1))])
     assert found.cores == found.dedicated_cores == 6

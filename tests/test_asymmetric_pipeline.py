@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ from advisor.planners.systems.cephalo import Worker
 from advisor.planners.systems.zorse import (
     PipelineGroup,
     PipelineJob,
+    ZorseConstants,
     best_of_groups,
+    memory_bytes,
     order_groups,
+    ring_s,
     schedule_s,
     share_counts,
     share_layers,
@@ -181,3 +185,122 @@ def test_splits_refine_one_another(vertices: int, random: Any) -> None:
     for k, (coarse, fine) in enumerate(itertools.pairwise(partitions), start=1):
         assert len(coarse) == k
         assert all(any(set(p) <= set(q) for q in coarse) for p in fine)
+
+
+def timed(forward_s: float) -> Worker:
+    """A GPU whose backward pass takes twice its forward."""
+    line = LayerLatency(forward_line=(forward_s, 0.0), backward_line=(2 * forward_s, 0.0))
+    return Worker(name="gpu", memory_bytes=1000.0, latency=line)
+
+
+def slow_schedule(
+    groups: list[PipelineGroup], counts: list[list[int]], chunks: list[list[int]], send_s: float
+) -> tuple[float, float, float]:
+    """Start-up, core and drain of section 3.1 (step 5), ministage by ministage and GPU by GPU."""
+
+    def forward(g: int) -> float:
+        return max(float(w.latency.at(1)[0]) for w in groups[g].workers)
+
+    stages = [(g, chunks[g][j]) for j in range(len(chunks[0])) for g in range(len(groups))]
+    edge = min(len(groups) + 1, len(stages))
+    first, last = stages[0], stages[-1]
+    startup = sum(forward(g) * n for g, n in stages[:edge]) + send_s * (edge - 1)
+    startup += first[1] * max(groups[first[0]].all_gather_s - forward(first[0]), 0)
+    drain = sum(3 * forward(g) * n for g, n in stages[-edge:]) + send_s * (edge - 1)
+    drain += last[1] * max(groups[last[0]].reduce_scatter_s - 3 * forward(last[0]), 0)
+    cores = []
+    for g, group in enumerate(groups):
+        core = 0.0
+        for j, layers in enumerate(chunks[g]):
+            up = down = 0.0
+            for worker, n in zip(group.workers, counts[g], strict=True):
+                f = float(worker.latency.at(1)[0])
+                up = max(up, max(f * layers, send_s) * max(n - (j == 0), 0))
+                down = max(down, max(3 * f * layers, send_s) * n)
+            core += max(up, group.all_gather_s * layers)
+            core += max(down, (group.all_gather_s + group.reduce_scatter_s) * layers)
+        cores.append(core)
+    return startup, max(cores), drain
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_schedule_is_its_ministages_one_by_one(data: st.DataObject) -> None:
+    times, links = st.floats(0.1, 3.0), st.sampled_from([0.0, 0.2, 1.0, 20.0])
+    degree = data.draw(st.integers(1, 3))
+    groups, counts, chunks = [], [], []
+    for _ in range(data.draw(st.integers(1, 3))):
+        workers = data.draw(st.lists(times, min_size=1, max_size=3))
+        groups.append(
+            PipelineGroup(
+                workers=tuple(map(timed, workers)), all_gather_s=data.draw(links),
+                reduce_scatter_s=data.draw(links),
+            )
+        )  # fmt: skip
+        counts.append([data.draw(st.integers(0, 4)) for _ in workers])
+        chunks.append([data.draw(st.integers(1, 4)) for _ in range(degree)])
+    send_s = data.draw(links)
+    found = schedule_s(groups, list(map(np.array, counts)), list(map(np.array, chunks)), 1, send_s)
+    slow = slow_schedule(groups, counts, chunks, send_s)
+    assert found == pytest.approx((slow[0], slow[1], slow[2]))
+
+
+@pytest.mark.parametrize("chunk", [[3], [2, 5], [4, 1, 3]])
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_a_gpu_holds_two_ministages_whole_and_shares_the_rest(chunk: list[int], gpus: int) -> None:
+    job = PipelineJob(global_batch=8, layers=12, layer_parameters=10.0, sequence=7, hidden=3)
+    fixed = ZorseConstants(
+        parameter_bytes=2.0, optimizer_bytes=12.0, boundary_activations=3.0, reserve_bytes=1000.0
+    )
+    whole = max(map(sum, itertools.pairwise(chunk))) if len(chunk) > 1 else chunk[0]
+    always = 1000 + 3 * 2 * (2 * 7 * 3)  # two samples of sequence times hidden
+    for is_offloaded in (False, True):
+        found = memory_bytes(gpus, np.array(chunk), job, 2, fixed, is_offloaded=is_offloaded)
+        shared = 0 if is_offloaded else (sum(chunk) - whole) / gpus * 2 + sum(chunk) / gpus * 12
+        assert found == pytest.approx(always + 10 * (2 * whole + shared))
+
+
+def test_a_ring_waits_for_its_slowest_link_in_all_but_one_step() -> None:
+    assert ring_s(6.0, [2.0, 1.0, 3.0], factor=1.5) == pytest.approx(2 * 6 / 3 / 1.0 * 1.5)
+    assert ring_s(6.0, [2.0], factor=1.5) == 0.0
+    assert ring_s(6.0, [2.0, 2.0], factor=1.0) == pytest.approx(1.5)
+
+
+def test_micro_batches_divide_the_batch_and_ministages_hold_layers() -> None:
+    """What cannot be is passed over, and what nothing is left of is refused."""
+    groups = [PipelineGroup(workers=(timed(1.0),))] * 2
+    job = PipelineJob(global_batch=8, layers=3, layer_parameters=1.0, sequence=1, hidden=1)
+
+    def best(*micro_batches: int, **changes: Any) -> Any:
+        return best_of_groups(
+            groups, replace(job, **changes), send_receive_s=lambda _: 0.0,
+            micro_batches=micro_batches or None, constants=ZorseConstants(reserve_bytes=0.0),
+        )  # fmt: skip
+
+    assert best(3, 4).micro_batch == 4
+    assert best().degree == 1  # four ministages do not fit into three layers
+    assert 8 % best().micro_batch == 0
+    for changes, tried in (({}, (3,)), ({"layers": 1}, (1,))):
+        with pytest.raises(PlanningError, match="cannot be cut over 2 groups"):
+            best(*tried, **changes)
+
+
+def test_what_is_offloaded_lies_on_the_host_with_its_optimizer_state() -> None:
+    groups = [PipelineGroup(workers=(timed(1.0),) * 2)] * 2
+    job = PipelineJob(global_batch=8, layers=12, layer_parameters=10.0, sequence=1, hidden=1)
+    found = best_of_groups(
+        groups, job, send_receive_s=lambda _: 0.0, constants=ZorseConstants(reserve_bytes=0.0),
+        may_offload=True,
+    )  # fmt: skip
+    assert found.host_bytes == (found.is_offloaded and 12 * 10 * (2 + 12))
+    tight = [
+        PipelineGroup(workers=tuple(replace(w, memory_bytes=200.0) for w in g.workers))
+        for g in groups
+    ]
+    moved = best_of_groups(
+        tight, job, send_receive_s=lambda _: 0.0, constants=ZorseConstants(reserve_bytes=0.0),
+        may_offload=True,
+    )  # fmt: skip
+    assert moved.is_offloaded
+    assert moved.host_bytes == 12 * 10 * (2 + 12)
+    assert all(bytes_ <= 200 for bytes_ in moved.memory_bytes)

@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,19 @@ from advisor.machines import devices
 from advisor.machines.devices import cpu_device
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
+from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.step.calibrate import calibrated_work
-from advisor.planners.step.device import GRAIN, step_time
-from advisor.planners.step.device_rates import DeviceParameters, runs_as
+from advisor.planners.step.device import GRAIN, PRODUCTS, step_time
+from advisor.planners.step.device_rates import (
+    DeviceParameters,
+    generations_before_pascal,
+    measured_flop_per_s,
+    runs_as,
+    runs_on_matrix_units,
+    sustained_flop_per_s,
+    unmeasured,
+    vector_units,
+)
 
 WORK = Work(
     operators=(
@@ -168,3 +180,193 @@ def test_the_interval_is_wider_the_less_was_seen(
     rated = dataclasses.replace(known, architecture="Ohm")
     assert log_sd(rated) < log_sd(unseen)
     assert log_sd(rated, "convolution") == log_sd(unseen, "convolution")
+
+
+MIXED = dataclasses.replace(
+    WORK,
+    operators=(
+        *WORK.operators,
+        Operator(name="conv", kind="convolution", phase="forward", count=7, flop=9e11, bytes=3e9,
+                 fixed_bytes=1e7, listed=5),
+        Operator(name="dw", kind="depthwise", phase="backward", count=3, flop=4e9, bytes=6e9),
+        Operator(name="tiny", kind="elementwise", phase="forward", count=9, flop=1e3, bytes=1e6),
+    ),
+    precision="fp16", input_bytes_per_sample=6e5,
+)  # fmt: skip
+
+
+def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> dict[str, Any]:
+    """One device and batch, operator by operator: the roofline, its launches and its host."""
+    is_cpu, scale = device.kind == "cpu", batch / work.micro_batch
+    parts = {
+        phase: {"compute": 0.0, "memory": 0.0} for phase in ("forward", "backward", "optimizer")
+    }
+    busy, calls = dict.fromkeys(parts, 0.0), dict.fromkeys(parts, 0.0)
+    launches = p.compiled_launch_fraction if work.is_compiled else 1.0
+    for one in work.operators:
+        times = 1.0 if one.phase == "optimizer" else scale
+        asked = work.precision if one.kind in PRODUCTS else one.dtype
+        runs = runs_as(device, asked)
+        share = p.efficiencies[device.kind][one.kind]
+        is_convolved = one.kind in ("convolution", "winograd")
+        if is_convolved and runs_on_matrix_units(device, runs):
+            share = p.efficiencies[device.kind].get(
+                "matrix_convolution", p.efficiencies[device.kind]["convolution"]
+            )
+        products = sustained_flop_per_s(device, runs, p)
+        vector = device.fp32_flop_per_s or products / 16
+        rate = share.compute * (products if one.kind in PRODUCTS else vector)
+        if asked in ("fp16", "bf16") and device.kind == "gpu" and vector_units(device) == "single":
+            rate *= p.widened_fraction if one.kind in PRODUCTS else 1.0
+            rate *= p.widened_depthwise_fraction if one.kind == "depthwise" else 1.0
+        if runs == "fp64" and device.kind == "gpu" and one.kind != "matmul":
+            rate = 0.8 * products if is_convolved else min(rate, products)
+        memory = device.memory_bytes_per_s * share.memory
+        memory *= p.kepler_fraction ** (0 if is_cpu else generations_before_pascal(device))
+        if work.is_compiled and one.kind not in PRODUCTS:
+            memory /= p.compiled_traffic_fraction
+        moved = times * (one.bytes - one.fixed_bytes) + one.fixed_bytes
+        slower = 1.0
+        if is_cpu and (device.cores or 1) > 1:
+            pieces = max(moved / one.count / 4 / GRAIN, 1.0)
+            slower = max((device.cores or 1) / pieces, p.split_gain) / p.split_gain
+            busy[one.phase] += p.split_s * one.count * (pieces > 1)
+        elif is_cpu:
+            slower = 1 / p.split_gain
+        c, m = times * one.flop / rate * slower, moved / memory * slower
+        took = max(c, m) + p.unhidden_fraction * min(c, m)
+        parts[one.phase]["compute" if c >= m else "memory"] += took
+        n = one.count if is_cpu else one.kernels
+        calls[one.phase] += n
+        busy[one.phase] += took + n * launches * p.latency_s[device.kind]
+    is_unseen = not is_cpu and device.call_s is None and work.call_s is not None
+    each = device.call_s or (not is_cpu and work.call_s) or p.dispatch_s[device.kind]
+    each *= launches
+    whole, logs = {}, []
+    nodes, weights = np.polynomial.hermite_e.hermegauss(7)
+    weights = weights / weights.sum()
+    for node in nodes:
+        host = math.exp(node * p.host_log_sd) if is_unseen else 1.0
+        total = {}
+        for phase in parts:
+            python = p.engine_call_fraction if is_unseen and phase != "forward" else 1.0
+            total[phase] = max(busy[phase], calls[phase] * each * python * host)
+        if is_unseen:
+            given = work.micro_batch * work.input_bytes_per_sample / p.handed_bytes_per_s
+            total["forward"] += given * math.exp(node * p.handed_log_sd) * scale
+        whole[node] = total
+        logs.append(math.log(sum(total.values())))
+    mean = {
+        phase: math.exp(
+            sum(w * math.log(whole[n][phase]) for n, w in zip(nodes, weights, strict=True))
+        )
+        for phase in parts
+    }
+    center = float(weights @ logs)
+    return {
+        "parts": parts, "total": mean,
+        "host_log_sd": math.sqrt(float(weights @ np.square(np.array(logs) - center))),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"setup": TrainingSetup(kernels="compiled")}, {"call_s": 2e-5}]
+)
+def test_a_step_is_its_operators_one_by_one_and_the_calls_that_start_them(
+    parameters: DeviceParameters, sheet: dict[str, Device], precision: Any, changes: dict[str, Any]
+) -> None:
+    cpus = [
+        cpu_device(name="c6i", vcpus=n, memory_bytes=1e9, cpu_model="Xeon 8375C") for n in (2, 16)
+    ]
+    cards = [sheet[name] for name in ("V100-SXM2-16GB", "T4", "H100-SXM5-80GB", "K80", "P40")]
+    told = [dataclasses.replace(cards[1], call_s=3e-5), *cards, *cpus]
+    work = dataclasses.replace(MIXED, precision=precision, **changes)
+    if precision == "fp32" and "call_s" in changes:  # its convolutions run as TF32: another class
+        work = dataclasses.replace(
+            work, operators=tuple(o for o in work.operators if o.kind != "convolution")
+        )
+    batches = [0.25, 8.0, 64.0]
+    found = step_time(work, told, batches, parameters)
+    for i, device in enumerate(told):
+        for j, batch in enumerate(batches):
+            hand = by_hand(work, device, batch, parameters)
+            total, parts = hand["total"], hand["parts"]
+            compute = parts["forward"]["compute"] + parts["backward"]["compute"]
+            memory = parts["forward"]["memory"] + parts["backward"]["memory"]
+            assert found.micro_batch_s[i, j] == pytest.approx(total["forward"] + total["backward"])
+            assert found.backward_s[i, j] == pytest.approx(total["backward"])
+            assert found.compute_s[i, j] == pytest.approx(compute)
+            assert found.memory_s[i, j] == pytest.approx(memory)
+            assert found.host_log_sd[i, j] == pytest.approx(hand["host_log_sd"], abs=1e-9)
+            assert found.optimizer_s[i] == pytest.approx(total["optimizer"])
+            assert found.optimizer_launch_s[i] == pytest.approx(
+                total["optimizer"] - sum(parts["optimizer"].values()), abs=1e-12
+            )
+
+
+def test_a_board_runs_out_of_arithmetic_or_of_power(
+    parameters: DeviceParameters, sheet: dict[str, Device]
+) -> None:
+    """Without power's limit a share of the peak, without arithmetic's the joules; both between."""
+    p = parameters
+    card = dataclasses.replace(
+        unmeasured(sheet["L4"]), tdp_w=100.0, release_year=2023, best_fp16_flop_per_s=None
+    )
+    assert vector_units(card) != "single"
+    arithmetic = (card.fp16_flop_per_s or 0) * p.sustained_fraction["gpu"]["fp16"]
+    power, n = 100 * p.tensor_flop_per_j, p.limit_sharpness
+    expected = (arithmetic**-n + power**-n) ** (-1 / n)
+    assert sustained_flop_per_s(card, "fp16", p) == pytest.approx(expected)
+    assert expected < min(arithmetic, power)
+    later = dataclasses.replace(card, release_year=2023 + p.flop_per_j_doubling_years)
+    twice = (arithmetic**-n + (2 * power) ** -n) ** (-1 / n)
+    assert sustained_flop_per_s(later, "fp16", p) == pytest.approx(twice)
+    boundless = dataclasses.replace(card, tdp_w=None)
+    assert sustained_flop_per_s(boundless, "fp16", p) == pytest.approx(arithmetic)
+    vector = (card.fp32_flop_per_s or 0) * p.vector_fraction[vector_units(card)]
+    by_vector = (vector**-n + (100 * p.vector_flop_per_j) ** -n) ** (-1 / n)
+    assert sustained_flop_per_s(card, "fp32", p) == pytest.approx(by_vector)
+    seen = dataclasses.replace(card, best_fp16_flop_per_s=arithmetic / 2)
+    halved = ((arithmetic / 2) ** -n + power**-n) ** (-1 / n)
+    assert sustained_flop_per_s(seen, "fp16", p) == pytest.approx(halved)
+    measured = dataclasses.replace(card, sustained_fp16_flop_per_s=5e13)
+    assert measured_flop_per_s(measured, "fp16") == 5e13
+    assert sustained_flop_per_s(measured, "fp16", p) == 5e13
+    eight = 5e13 * (card.fp8_flop_per_s or 0) / (card.fp16_flop_per_s or 1)
+    assert sustained_flop_per_s(measured, "fp8", p) == pytest.approx(eight)
+
+
+def test_the_interval_adds_up_what_was_not_seen_in_squares(
+    parameters: DeviceParameters, sheet: dict[str, Device]
+) -> None:
+    """Each reason alone, and together; a step of classes half of which nobody measured."""
+    card = sheet["V100-SXM2-16GB"]
+    known = dataclasses.replace(
+        parameters, log_sd=0.1, unseen_architecture_log_sd=0.2, unseen_kind_log_sd=0.4,
+        unmeasured_rate_log_sd=0.8, distance_log_sd=0.0, unfitted_device_log_sd=1.6,
+        fitted_architectures=frozenset({card.architecture}),
+        fitted_kinds=frozenset({o.kind for o in WORK.operators}),
+    )  # fmt: skip
+
+    def width(device: Device, p: DeviceParameters = known, work: Work = WORK) -> float:
+        return float(step_time(work, [device], [8], p).log_sd[0])
+
+    measured = dataclasses.replace(card, sustained_fp32_flop_per_s=1e13)
+    assert width(measured) == pytest.approx(0.1)
+    assert width(unmeasured(card)) == pytest.approx(math.hypot(0.1, 0.8))
+    other = dataclasses.replace(measured, architecture="new")
+    assert width(other) == pytest.approx(math.hypot(0.1, 0.2))
+    # Of flop and of traffic that grows: each counts for half.
+    flop = [o.flop for o in WORK.operators]
+    grown = [o.bytes - o.fixed_bytes for o in WORK.operators]
+    share = sum(
+        f / sum(flop) / 2 + g / sum(grown) / 2
+        for o, f, g in zip(WORK.operators, flop, grown, strict=True) if o.kind == "matmul"
+    )  # fmt: skip
+    few = dataclasses.replace(known, fitted_kinds=known.fitted_kinds - {"matmul"})
+    assert width(measured, few) == pytest.approx(math.sqrt(0.01 + share * 0.16))
+    host = cpu_device(name="c6i", vcpus=4, memory_bytes=1e9, cpu_model="Xeon 8375C")
+    of_host = dataclasses.replace(known, fitted_architectures=frozenset({host.architecture}))
+    guessed = 0.0 if measured_flop_per_s(host, "fp32") else 0.64
+    assert width(host, of_host) == pytest.approx(math.sqrt(0.01 + 2.56 + guessed))

@@ -1,11 +1,23 @@
 """The Pareto front against its definition, and the law of spreading out."""
 
+from statistics import NormalDist
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.rank.ranking_rows import pareto_front, spread_out
+from advisor.estimate import Completion
+from advisor.rank.ranking_rows import (
+    Further,
+    Rows,
+    _worth_replaying,
+    bar_of,
+    kept_factor,
+    pareto_front,
+    spread_out,
+)
 
 POINTS = st.lists(
     st.tuples(st.sampled_from([1.0, 2.0, 3.0, 5.0, np.nan]), st.sampled_from([1.0, 2.0, 4.0])),
@@ -56,3 +68,125 @@ def test_front_of_nothing_is_empty() -> None:
 @pytest.mark.parametrize("size", [1, 2])
 def test_one_point_is_its_own_front(size: int) -> None:
     assert spread_out([1.0], [1.0], size).tolist() == [0]
+
+
+def test_the_front_of_many_points_is_that_of_all_of_them() -> None:
+    """Where there are thousands, a sample rules most out first."""
+    time, cost = np.random.default_rng(0).lognormal(0, 1, (2, 9000))
+    cost[::7] = np.nan
+    best, front = np.inf, list[int]()
+    for row in np.lexsort((cost, time)):
+        if cost[row] < best:
+            best, front = cost[row], [*front, row]
+    assert pareto_front(time, cost).tolist() == front
+
+
+@given(POINTS, st.lists(st.sampled_from([0.5, 1.0, 2.5, 6.0]), min_size=1, max_size=5))
+def test_the_bar_is_the_least_cost_of_what_is_no_slower(
+    points: list[tuple[float, float]], times: list[float]
+) -> None:
+    kept = [points[i] for i in pareto_front([p[0] for p in points], [p[1] for p in points])]
+    time, cost = (np.array([p[k] for p in kept], float) for k in (0, 1))
+    expected = [min((c for t, c in kept if t <= one), default=np.inf) for one in times]
+    assert bar_of(time, cost, np.array(times)).tolist() == expected
+
+
+def test_what_is_kept_surely_is_the_upper_bound_at_its_own_coverage() -> None:
+    """Half a log-normal above the expected value: its quantiles, by the bounds of 80 %."""
+    bounds = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 5.0]])
+    np.testing.assert_allclose(kept_factor(bounds, 0.9, 0.8), [1.5, 1.0])
+    np.testing.assert_allclose(kept_factor(bounds, 0.5, 0.8), [1.0, 1.0])
+    sd = np.log(1.5) / NormalDist().inv_cdf(0.9)
+    expected = np.exp(sd * NormalDist().inv_cdf(0.99))
+    assert kept_factor(bounds, 0.99, 0.8)[0] == pytest.approx(expected)
+    assert kept_factor(bounds, None, 0.8).tolist() == [1.0, 1.0]
+
+
+def completed(finish: list[list[float]], late: list[float], billed: float = 2.0) -> Completion:
+    hours = np.array(finish)
+    none: Any = np.zeros(len(finish))
+    return Completion(
+        finish_h=hours, billed_h=hours * [1.0, 1.0, billed], overhead_fraction=none,
+        checkpoint_interval_s=none, is_negligible=none > 0, whole_run_factor=none,
+        way=none.astype(int), spot_h=none, on_demand_h=none, rented_h=none,
+        late_fraction=np.array(late), parts_h={},
+    )  # fmt: skip
+
+
+def rows_of() -> Rows:
+    """Return four rows: two on machines that stay, two replayed, one of these by a plan."""
+    steady = completed([[1, 2, 4], [1, 3, 3]], [np.nan, np.nan])
+    spot = completed([[2, 5, 10], [1, 4, 5], [9, 9, 9]], [np.nan, 0.05, np.nan])
+    return Rows(
+        offer=np.array([7, 8, 7, 9]), column=np.array([0, 1, 1, 0]),
+        time_h=np.array([2.0, 3.0, 5.0, 4.0]), cost_usd=np.array([10.0, 20.0, 30.0, 40.0]),
+        is_spot=np.array([False, False, True, True]),
+        is_in_quota=np.array([True, False, True, True]),
+        is_hopeless=np.array([False, False, False, True]), completions=(steady, spot),
+        completed_by=np.array([0, 0, 1, 1]), completed_at=np.array([0, 1, 0, 1]),
+    )  # fmt: skip
+
+
+def test_a_rows_time_and_cost_are_kept_by_its_own_completion() -> None:
+    rows = rows_of()
+    time, cost = rows.with_confidence(0.9, 0.8)
+    np.testing.assert_allclose(time, [2 * 4 / 2, 3 * 1, 5 * 2, 4 * 5 / 4])
+    np.testing.assert_allclose(cost, [10 * 4, 20 * 2, 30 * 4, 40 * 2.5])
+    assert rows.with_confidence(None, 0.8)[0] is rows.time_h
+    assert rows.steady is rows.completions[0]
+    assert [rows.completion_row(i) for i in range(4)] == [0, 1, 0, 1]
+    assert rows.completion_of(2) is rows.completions[1]
+
+
+@pytest.mark.parametrize(
+    ("confidence", "late"),
+    [(None, [False, False, True, False]), (0.9, [False, False, True, False]),
+     (0.96, [True, False, True, True])],
+)  # fmt: skip
+def test_what_is_planned_by_the_deadline_says_itself_how_often_it_is_late(
+    confidence: float | None, late: list[bool]
+) -> None:
+    """A plan that misses in 5 % of the cases keeps 0.9 and not 0.96, whatever its hours say."""
+    rows = rows_of()
+    assert rows.is_late(4.5, confidence, 0.8).tolist() == late
+    assert rows.is_planned(np.arange(4)).tolist() == [False, False, False, True]
+    assert rows.is_planned(np.array([3, 0])).tolist() == [True, False]
+
+
+def test_further_ways_stand_behind_and_are_like_their_rows() -> None:
+    rows = rows_of()
+    assert rows.with_completions([]) is rows
+    way = completed([[1, 6, 7], [1, 8, 9]], [0.5, np.nan])
+    more = Further(completion=way, like=np.array([3, 1]), cost_usd=np.array([50.0, 60.0]))
+    both = rows.with_completions([more, more])
+    assert both.completions == (*rows.completions, way, way)
+    assert both.offer.tolist() == [7, 8, 7, 9, 9, 8, 9, 8]
+    assert both.column.tolist() == [0, 1, 1, 0, 0, 1, 0, 1]
+    assert both.time_h.tolist() == [2, 3, 5, 4, 6, 8, 6, 8]
+    assert both.cost_usd.tolist() == [10, 20, 30, 40, 50, 60, 50, 60]
+    assert both.completed_by.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert both.completed_at.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert both.is_spot.tolist()[4:] == [True, False] * 2
+    assert both.is_in_quota.tolist()[4:] == [True, False] * 2
+    assert not both.is_hopeless[4:].any()
+    assert both.is_planned(np.arange(4, 8)).tolist() == [True, False] * 2
+
+
+@given(st.lists(st.tuples(
+    st.sampled_from([1.0, 2.0, 3.0]), st.sampled_from([1.0, 2.0, 3.0, 4.0]), st.booleans(),
+    st.integers(0, 2), st.integers(-1, 1),
+), min_size=1, max_size=12))  # fmt: skip
+def test_only_the_cheapest_spot_rows_below_every_steady_one_are_replayed(
+    rows: list[tuple[float, float, bool, int, int]],
+) -> None:
+    time, cost, spot, column, band = (np.array(x) for x in zip(*rows, strict=True))
+    found = _worth_replaying(time, cost, spot, column, band.astype(float))
+    steady = [(t, c) for t, c, is_spot, _, _ in rows if not is_spot]
+    seen: dict[tuple[int, int], int] = {}
+    for i in np.argsort(cost, kind="stable").tolist():
+        if spot[i]:
+            seen.setdefault((int(column[i]), int(band[i])), i)
+    expected = {
+        i for i in seen.values() if not any(t <= time[i] and c <= cost[i] for t, c in steady)
+    }
+    assert set(found.tolist()) == expected

@@ -254,3 +254,26 @@ def test_ties_on_slow_links_are_broken_by_balance() -> None:
     assert found.step_s == pytest.approx(2 * 3.0)  # what the links take, whatever is split how
     # In proportion to their speeds, 1 : 1 : 2 : 1/4.
     assert found.batches == (8, 8, 16, 2)
+
+
+def test_a_latency_is_measured_between_its_points_and_on_its_line_beyond_them() -> None:
+    """The line never falls below a thousandth of its slope, however negative it begins."""
+    made = LayerLatency(
+        micro_batches=(2, 4, 8), forward_s=(1.0, 4.0, 5.0), backward_s=(2.0, 2.0, 6.0),
+        forward_line=(1.0, -3.0), backward_line=(2.0, 1.0),
+    )  # fmt: skip
+    at = [1, 2, 3, 4, 6, 8, 10]
+    forward, backward = made.at(at)
+    np.testing.assert_allclose(forward, [1e-3, 1.0, 2.5, 4.0, 4.5, 5.0, 7.0])
+    np.testing.assert_allclose(backward, [3.0, 2.0, 2.0, 2.0, 4.0, 6.0, 21.0])
+    for one, half in zip(made.at(at), made.scaled(0.5).at(at), strict=True):
+        np.testing.assert_allclose(half, 0.5 * one)
+    line = LayerLatency(forward_line=(1.0, -3.0), backward_line=(2.0, 1.0))
+    np.testing.assert_allclose(line.at([2, 10])[0], [2e-3, 7.0])
+    fitted = LayerLatency.from_points([4, 1, 2], [9.0, 3.0, 5.0], [8.0, 8.0, 8.0])
+    assert fitted.micro_batches == (1, 2, 4)
+    assert fitted.forward_s == (3.0, 5.0, 9.0)
+    assert fitted.forward_line == pytest.approx((2.0, 1.0))
+    assert fitted.backward_line == (2.0, 0.0)  # that does not rise: of the largest, in proportion
+    single = LayerLatency.from_points([4], [2.0], [6.0])
+    assert (single.forward_line, single.backward_line) == ((0.5, 0.0), (1.5, 0.0))

@@ -1,4 +1,4 @@
-"""Closed forms and conservation laws of a layout's memory and of what its stages send.
+"""Conservation laws of a layout's memory and of what its stages send.
 
 What ZeRO takes off one rank lies on the others; what offloading takes off the device lies on the
 host; what the ranks of a node send in turn, they cannot send at once. ``tests/test_recorded_laws``
@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.estimate.knowledge.layout_model import software_of
-from advisor.planners.core.arrays import PRECISIONS, Layouts, Machines, Shapes, Software
+from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import broken_rule, layout_columns
@@ -96,26 +96,6 @@ def on_host(shapes: Shapes = SHAPE, **more: Any) -> float:
 # States.
 
 
-@pytest.mark.parametrize("tp", [1, 4])
-def test_states_are_bytes_of_each_kind_times_parameters(tp: int) -> None:
-    held = (6 * LAYER + 2 * TABLE) / tp
-    assert states(tp=tp, embeddings=2.0) == pytest.approx((2 + 4 + 12) * held)
-    light = Software(weight_bytes=0.5, gradient_bytes=2, optimizer_state_bytes=2.0)
-    assert states(tp=tp, embeddings=2.0, software=light) == pytest.approx(4.5 * held)
-    frozen = replace(SHAPE, trained_share=0.0)
-    assert states(shapes=frozen, tp=tp, embeddings=2.0) == pytest.approx(2 * held)
-    half = replace(SHAPE, trained_share=0.5)
-    assert states(shapes=half, tp=tp, embeddings=2.0) == pytest.approx((2 + 8) * held)
-
-
-@pytest.mark.parametrize(("experts", "ep"), [(8, 1), (8, 2), (8, 8)])
-def test_experts_lie_on_the_expert_ranks_and_attention_on_each(experts: int, ep: int) -> None:
-    shapes = replace(SHAPE, experts=experts)
-    attention, ffn = 2048 * 2048 * 2.5, 3 * 2048 * 8192
-    held = 6 * (attention + ffn * experts / ep) + TABLE
-    assert states(shapes=shapes, ep=ep) == pytest.approx(18 * held)
-
-
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
 def test_zero_shards_of_all_ranks_are_the_whole(ranks: int, cp: int, tp: int) -> None:
     """What a stage shards is there once in each group, and the rest on every rank."""
@@ -126,44 +106,6 @@ def test_zero_shards_of_all_ranks_are_the_whole(ranks: int, cp: int, tp: int) ->
         one = states(tp=tp, dp=ranks, cp=cp, shard_group=ranks * cp, zero_stage=stage)
         all_of_them = ranks * cp * (one - kept * held)
         assert all_of_them == pytest.approx((18 - kept) * held if kept < 18 else 0.0, abs=1e-3)
-
-
-def test_a_shard_group_is_no_larger_than_the_ranks_that_share_a_model() -> None:
-    for stage in (1, 2, 3):
-        few = states(dp=2, cp=2, shard_group=4, zero_stage=stage)
-        assert states(dp=4, shard_group=4, zero_stage=stage) == few
-        assert states(dp=2, cp=2, shard_group=64, zero_stage=stage) == few
-        assert states(dp=16, shard_group=4, zero_stage=stage) == few  # hybrid: inside a node
-        assert states(dp=16, shard_group=16, zero_stage=stage) < few
-
-
-@pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize("count", [0.0, 1.0, 2.0, 3.5])
-def test_stage_3_holds_so_many_whole_layers_gathered(count: float, tp: int) -> None:
-    """Whole layers of 16-bit weights beside the shards, whatever the ranks and the depth."""
-    more = replace(NOTHING_ELSE, gathered_layers=count)
-    for ranks, layers in ((2, 6.0), (8, 6.0), (8, 3.0)):
-        same: dict[str, Any] = {"tp": tp, "dp": ranks, "shard_group": ranks, "layers": layers}
-        gathered = states(more, **same, zero_stage=3) - states(**same, zero_stage=3)
-        assert gathered == pytest.approx(count * 2 * LAYER / tp)
-        quantised = replace(SOFTWARE, weight_bytes=0.5)
-        light = states(more, **same, zero_stage=3, software=quantised)
-        light -= states(**same, zero_stage=3, software=quantised)
-        assert light == pytest.approx(count * 0.5 * LAYER / tp)
-        for stage in (0, 1, 2):
-            assert states(more, **same, zero_stage=stage) == states(**same, zero_stage=stage)
-
-
-@pytest.mark.parametrize(
-    ("steps", "stage", "bytes_"),
-    [(4, 2, 2 + 4 + 12 / 8), (4, 3, 2 / 8 + 2 + 4 + 12 / 8), (1, 2, 2 + 4 / 8 + 12 / 8)],
-)
-def test_stages_keep_gathered_weights_and_whole_gradients(
-    steps: int, stage: int, bytes_: float
-) -> None:
-    """Until their last micro-batch (torchtitan); one alone is scattered as it comes."""
-    found = states(dp=8, shard_group=8, pp=4, accumulation_steps=steps, zero_stage=stage)
-    assert found == pytest.approx(bytes_ * (6 * LAYER + TABLE))
 
 
 # Offload: what leaves the device lies on the host.
@@ -229,38 +171,6 @@ def test_offloaded_activations_leave_only_the_layer_at_work(recompute: int) -> N
 # The fullest device.
 
 
-def test_context_and_slack_are_added_and_multiplied_once() -> None:
-    same: dict[str, Any] = {"pp": 2, "accumulation_steps": 4, "micro_batch": 2}
-    tensors = memory(**same)
-    grown = memory(replace(NOTHING_ELSE, slack=1.25, context_bytes=3e9), **same)
-    assert grown == pytest.approx(3e9 + 1.25 * tensors)
-
-
-def test_a_single_stage_has_both_tables_and_a_pipeline_one_at_either_end() -> None:
-    frozen = replace(SHAPE, trained_share=0.0)
-    for tp in (1, 2):
-        kept = 24 * float(kept_bytes(frozen, layout(tp=tp), SOFTWARE))
-        assert memory(shapes=frozen, tp=tp) - kept == pytest.approx(
-            2 * (24 * LAYER + 2 * TABLE) / tp
-        )
-        assert memory(shapes=frozen, tp=tp, pp=24) - kept / 24 == pytest.approx(
-            2 * (LAYER + TABLE) / tp
-        )
-
-
-def test_zero_changes_the_fullest_device_by_its_states_alone() -> None:
-    for tp, pp in ((1, 1), (2, 1), (1, 4)):
-        same: dict[str, Any] = {"tp": tp, "pp": pp, "dp": 4, "shard_group": 4}
-        of_a_stage: dict[str, Any] = {"layers": 24.0 / pp, "embeddings": 2.0 if pp == 1 else 1.0}
-        for stage in (1, 2, 3):
-            fewer = memory(**same) - memory(**same, zero_stage=stage)
-            states_fewer = states(**same, **of_a_stage) - states(
-                **same, **of_a_stage, zero_stage=stage
-            )
-            assert fewer == pytest.approx(states_fewer)
-            assert fewer > 0
-
-
 @given(st.sampled_from([1, 2, 3, 4, 8]), st.integers(1, 16), st.integers(1, 4))
 def test_the_first_stage_keeps_every_micro_batch_in_flight(pp: int, m: int, u: int) -> None:
     same: dict[str, Any] = {"pp": pp, "micro_batch": u, "accumulation_steps": m}
@@ -270,52 +180,12 @@ def test_the_first_stage_keeps_every_micro_batch_in_flight(pp: int, m: int, u: i
     assert float(in_flight(layout(**same, holds_all=1))) == (m if pp > 1 else 1)
 
 
-def test_logits_are_added_where_the_last_stage_is_the_fullest() -> None:
-    constants = replace(NOTHING_ELSE, logit_bytes=6.0)
-    for tp, cp, u in product((1, 2), (1, 2), (1, 3)):
-        same: dict[str, Any] = {"tp": tp, "cp": cp, "micro_batch": u}
-        logits = memory(constants, **same) - memory(**same)
-        assert logits == pytest.approx(6.0 * u * 1024 / cp * 51200 / tp)
-    # With micro-batches enough in flight the first stage, which has none, is fuller.
-    deep: dict[str, Any] = {"pp": 8, "accumulation_steps": 64, "micro_batch": 4}
-    assert memory(constants, **deep) == memory(**deep)
-
-
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 2), (4, 8, 3), (4, 64, 6), (8, 8, 3)])
 def test_interleaving_holds_what_its_schedule_does(p: int, m: int, v: int) -> None:
     """Megatron's warm-up and one chunk, on the first stage (``planners.layouts.pipeline``)."""
     first = in_flight_of_schedule(p, m, schedule="interleaved", virtual_stages=v)[0]
     found = layout(pp=p, accumulation_steps=m, virtual_stages=v)
     assert float(in_flight(found)) == pytest.approx(float(first))
-
-
-def test_one_layer_is_at_work_on_the_first_stage_and_on_the_last() -> None:
-    """Recomputed or fetched from the host, its activations lie beside what is kept."""
-    same: dict[str, Any] = {"pp": 4, "micro_batch": 2, "accumulation_steps": 8}
-    layer = float(layer_activation_bytes(SHAPE, layout(**same), SOFTWARE))
-    whole = states(**same)
-    stream = float(kept_bytes(SHAPE, layout(**same, recompute=2), SOFTWARE))
-    first = memory(**same, recompute=2) - whole
-    assert first == pytest.approx(4 * 6 * stream + layer)
-    # Logits make the last stage the fuller one; they are gone before a layer is computed again.
-    logits = replace(NOTHING_ELSE, logit_bytes=60.0)
-    last = memory(logits, **same, recompute=2) - whole
-    assert last == pytest.approx(6 * stream + max(layer, 60 * 2 * 1024 * 51200))
-    assert memory(**same, offloads_activations=1) - whole == pytest.approx(layer)
-    halved = {**same, "cp": 2}
-    assert float(kept_bytes(SHAPE, layout(**halved, recompute=2), SOFTWARE)) == stream / 2
-
-
-def test_recomputation_keeps_what_enters_a_layer_and_one_layer_at_work() -> None:
-    for u, tp in product((1, 2), (1, 4)):
-        same: dict[str, Any] = {"micro_batch": u, "tp": tp}
-        stream = 2 * u * 1024 * 2048
-        assert float(kept_bytes(SHAPE, layout(**same, recompute=2), SOFTWARE)) == stream
-        spread = layout(**same, recompute=2, is_sequence_parallel=1)
-        assert float(kept_bytes(SHAPE, spread, SOFTWARE)) == stream / tp
-        layer = float(layer_activation_bytes(SHAPE, layout(**same), SOFTWARE))
-        saved = memory(**same) - memory(**same, recompute=2)
-        assert saved == pytest.approx(24 * layer - (24 * stream + layer))
 
 
 # Sends between stages.
@@ -375,46 +245,6 @@ def test_stages_inside_a_node_send_over_its_own_links() -> None:
 
 def test_one_stage_sends_nothing() -> None:
     assert sends_s(pp=1, dp=8, micro_batch=4, accumulation_steps=8) == 0
-
-
-def test_sends_grow_with_hidden_and_chunks_and_shrink_with_bandwidth() -> None:
-    same: dict[str, Any] = {"pp": 12, "micro_batch": 2, "accumulation_steps": 8}
-    once = sends_s(ACROSS, **same)
-    assert once > 0
-    wide = replace(SHAPE, hidden=4096, ffn=16384, heads=32, kv_heads=8)
-    assert sends_s(ACROSS, wide, **same) == pytest.approx(2 * once)
-    faster = replace(ACROSS, network_bytes_per_s=100e9)
-    assert sends_s(faster, **same) == pytest.approx(once / 2)
-    assert sends_s(ACROSS, **same, virtual_stages=3) == pytest.approx(3 * once)
-    single = replace(ACROSS, precision=PRECISIONS.index("tf32"))
-    assert sends_s(single, **same) == pytest.approx(2 * once)
-
-
-def test_only_interleaved_chunks_hide_their_sends() -> None:
-    same: dict[str, Any] = {"pp": 12, "micro_batch": 2, "accumulation_steps": 8}
-    hides = replace(SOFTWARE, overlaps_pp=1)
-    assert sends_s(ACROSS, software=hides, **same) == pytest.approx(sends_s(ACROSS, **same))
-    exposed = sends_s(ACROSS, software=hides, **same, virtual_stages=2)
-    whole = sends_s(ACROSS, **same, virtual_stages=2)
-    assert exposed == pytest.approx(PARAMETERS.pp_exposed * whole)
-    assert 0 < exposed < whole
-
-
-def test_every_send_waits_for_its_link_and_its_launch() -> None:
-    """Two a micro-batch and chunk: the activations, and their gradient back."""
-    same: dict[str, Any] = {"pp": 4, "micro_batch": 1, "accumulation_steps": 6}
-    slow = replace(PARAMETERS, pp_latency_s=1e-3)
-    for chunks in (1, 3):
-        more = {**same, "virtual_stages": chunks}
-        waits = sends_s(parameters=slow, **more) - sends_s(**more)
-        assert waits == pytest.approx(2 * 6 * chunks * 1e-3)
-    heavy = replace(SOFTWARE, is_launch_heavy=1)
-    launching = replace(PARAMETERS, launch_send_s=2e-3)
-    quick = replace(PARAMETERS, launch_send_s=0.0)
-    waits = sends_s(software=heavy, parameters=launching, **same)
-    waits -= sends_s(software=heavy, parameters=quick, **same)
-    assert waits == pytest.approx(2 * 6 * 2e-3)
-    assert sends_s(parameters=launching, **same) == pytest.approx(sends_s(**same))
 
 
 def test_the_stack_says_what_overlaps_and_what_the_loss_keeps() -> None:

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.arrays import Machines
+from advisor.planners.core.arrays import Machines, Software
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.setup import Transformer
-from advisor.planners.layouts.mixed import MachineGroup, apportion, search_mixed
+from advisor.planners.layouts.mixed import (
+    GroupStages,
+    MachineGroup,
+    MixedColumns,
+    apportion,
+    group_stages,
+    search_mixed,
+    update_s,
+)
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
+from advisor.planners.memory.transformers import MemoryConstants
 
 A100 = Machines(
     flop_per_s=271e12,
@@ -211,3 +220,127 @@ def test_activations_in_single_precision_are_sent_twice_as_wide() -> None:
         space = told(4, 4, stage_layers=(6, 6, 6, 6))
         steps.append(search_mixed(groups, 2, space=space).step_s)
     assert steps[0] == pytest.approx(steps[1], rel=1e-3)
+
+
+ROWS = 60
+
+
+def drawn() -> tuple[list[LayoutProblem], MixedColumns]:
+    """Three unlike groups of one transformer, and candidates that differ in every choice."""
+    draw = np.random.default_rng(3)
+
+    def one_of(*values: int) -> Any:
+        return draw.choice(np.array(values), ROWS)
+
+    common: dict[str, Any] = {
+        "transformer": replace(MODEL, kv_heads=4, is_gated=True, ffn=5000),
+        "software": Software(gradient_bytes=2, overlaps_dp=1, fusion=0, attention=0),
+        "parameters": LayoutParameters(pp_efficiency=0.8, pp_latency_s=1e-3, dp_overlap=0.3),
+        "memory": MemoryConstants(slack=1.2, context_bytes=2e9, logit_bytes=6.0),
+    }
+    problems = [
+        LayoutProblem(**(common | {"machines": machines, "device_factor": factor}))
+        for machines, factor in ((A100, 1.0), (V100, 1.4), (replace(A100, precision=3), 0.9))
+    ]
+    micro, steps = one_of(1, 2, 4), one_of(1, 3, 8)
+    columns = MixedColumns(
+        width=one_of(1, 2, 4), micro_batch=micro, steps=steps, recompute=one_of(0, 1, 2),
+        zero_stage=one_of(0, 1), tp=[one_of(1, 2, 4) for _ in problems],
+        pp=[one_of(1, 2) for _ in problems],
+    )  # fmt: skip
+    return problems, columns
+
+
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_a_groups_memory_and_sends_are_those_of_one_stage_counted_by_hand(group: int) -> None:
+    problems, columns = drawn()
+    problem, found = problems[group], group_stages(problems, columns, group)
+    memory, model = problem.memory, problem.transformer
+    of_layer = (2 * 2048 * (2048 + 512) + 3 * 2048 * 5000) / columns.tp[group]
+    for i in range(ROWS):
+        width, tp = int(columns.width[i]), int(columns.tp[group][i])
+        tokens = int(columns.micro_batch[i]) * model.sequence
+        shards = width if columns.zero_stage[i] else 1
+        states = 2 + 2 + 12 / shards  # weight, 16-bit gradient, optimizer and master copy
+        table = model.vocabulary * model.hidden / tp if group in (0, 2) else 0
+        # As many micro-batches in flight as stages follow the group's first, itself included.
+        later = sum(int(pp[i]) for pp in columns.pp[group:])
+        held = min(later, int(columns.steps[i]))
+        ranks = tp if tp > 1 else 1  # they share the sequence
+        scores = 5 * model.heads * model.sequence if columns.recompute[i] == 0 else 0
+        layer = tokens * (
+            8 * model.hidden / ranks
+            + ((4 + 4 * 4 / 16) * model.hidden + 2 * 3 * 5000 + scores) / tp
+        )
+        sent = 2 * tokens * model.hidden / ranks
+        is_repeated = columns.recompute[i] == 2
+        fixed = held * sent + table * states + (layer if is_repeated else 0)
+        fixed += memory.logit_bytes * tokens * model.vocabulary / tp if group == 2 else 0
+        fixed = memory.context_bytes + memory.slack * fixed
+        each = memory.slack * (of_layer[i] * states + held * (sent if is_repeated else layer))
+        assert found.fixed_bytes[i] == pytest.approx(fixed)
+        assert found.layer_bytes[i] == pytest.approx(each)
+        assert found.most[i] == int(max(problem.capacity_bytes - fixed, 0) / each)
+        link = 12.5e9 / min(width * tp, 8)
+        sends = 2 * tokens * model.hidden / tp * (2 if group == 2 else 1) / (0.8 * link) + 1e-3
+        assert found.send_s[i] == pytest.approx(sends)
+    np.testing.assert_allclose(found.layer_parameters, of_layer)
+
+
+def test_a_layer_of_a_group_takes_what_it_takes_in_the_layout_model() -> None:
+    """On the device, its tensor-parallel exchanges beside; starting kernels where they rule."""
+    from advisor.planners.layouts.time import step_times
+
+    problems, columns = drawn()
+    for group, problem in enumerate(problems):
+        found = group_stages(problems, columns, group)
+        case = problem.case(columns.layouts(group))
+        parts = step_times(case)
+        slow = 1 + case.parameters.straggler * np.log2(
+            np.maximum(columns.width * columns.tp[group] * columns.stages / 8, 1)
+        )
+        heads = step_times(problem.case(replace(columns.layouts(group), pp=MODEL.layers)))
+        # m (layers x busy + head) + m layers x inside: of one layer a stage the head is known.
+        per_stage = np.ceil(MODEL.layers / columns.stages)
+        whole = (parts.compute_s + parts.inside_layer_s) / slow / columns.steps
+        lone_slow = 1 + case.parameters.straggler * np.log2(
+            np.maximum(columns.width * columns.tp[group] * MODEL.layers / 8, 1)
+        )
+        lone = (heads.compute_s + heads.inside_layer_s) / lone_slow / columns.steps
+        is_cut = per_stage > 1
+        layer = (whole - lone)[is_cut] / (per_stage - 1)[is_cut]
+        np.testing.assert_allclose(found.layer_s[is_cut], layer, rtol=1e-6)
+
+
+@pytest.mark.parametrize("overlaps", [0, 1])
+def test_the_slowest_groups_reduction_and_update_end_the_step(overlaps: int) -> None:
+    """Rings over D ranks: 2 (D-1)/D of the gradients, or one way of gradients and weights."""
+    problems, columns = drawn()
+    software = replace(problems[0].software, overlaps_dp=overlaps)
+    problems = [replace(one, software=software, trained_share=0.5) for one in problems]
+    draw = np.random.default_rng(4)
+    stages = [
+        GroupStages(
+            layer_s=draw.uniform(0.01, 0.2, ROWS), send_s=np.zeros(ROWS),
+            fixed_bytes=np.zeros(ROWS), layer_bytes=np.ones(ROWS), most=np.ones(ROWS, np.int64),
+            layer_parameters=draw.uniform(1e7, 1e9, ROWS),
+            embedding_parameters=draw.uniform(0, 1e9, ROWS),
+            ring_bytes_per_s=draw.uniform(1e9, 1e11, ROWS),
+            stream_bytes_per_s=draw.uniform(1e11, 1e12, ROWS),
+        )
+        for _ in problems
+    ]  # fmt: skip
+    layers = [draw.integers(1, 9, ROWS) for _ in problems]
+    found = update_s(columns, stages, layers, problems[0])
+    fixed = problems[0].parameters
+    for i in range(ROWS):
+        d, is_sharded = int(columns.width[i]), bool(columns.zero_stage[i])
+        took = []
+        for one, n in zip(stages, layers, strict=True):
+            held = float(n[i] * one.layer_parameters[i] + one.embedding_parameters[i])
+            moved = held * 0.5 * (2 + 2 if is_sharded else 2 * 2) * (d - 1) / d
+            hidden = 0.3 * overlaps * n[i] * one.layer_s[i] * 2 / 3  # of the backward pass
+            update = fixed.optimizer_bytes * held / (d if is_sharded else 1)
+            exposed = max(moved / one.ring_bytes_per_s[i] - hidden, 0)
+            took.append(exposed + update / one.stream_bytes_per_s[i])
+        assert found[i] == pytest.approx(max(took) + fixed.step_s)

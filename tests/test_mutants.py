@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +31,16 @@ def f(a, b=2):
 
 @cache
 def related() -> Related:
-    return Related(ROOT, ("planners/links", "planners/layouts", "planners/memory"))
+    return Related(
+        ROOT,
+        (
+            "planners/links",
+            "planners/layouts",
+            "planners/memory",
+            "planners/step",
+            "collectors/hooks",
+        ),
+    )
 
 
 def test_every_operator_number_and_choice_is_changed_once_and_no_words() -> None:
@@ -40,6 +50,35 @@ def test_every_operator_number_and_choice_is_changed_once_and_no_words() -> None
         "a < b -> (a >= b)", "a != 0 -> (a == 0)", "0 -> 1", "a += 3.5 -> a -= 3.5", "3.5 -> 7.0",
         "max(a, -b) / 4 -> (max(a, -b) * 4)", "max(a, -b) -> (min(a, -b))", "-b -> (b)", "4 -> 8",
     }  # fmt: skip
+
+
+def test_numbers_that_change_no_answer_are_left_out_and_no_others() -> None:
+    """Tolerances, seeds, waits, sizes of reads and where a text is cut: by where they stand."""
+    code = """
+def f(x, rate):
+    sleep(2)
+    draw = numpy.random.default_rng(5)
+    text = file.read(1 << 20)[:90] + text.split(None, 3)[0] + join(timeout=7)
+    return max(x + 1e-9, 1e-6) < 1e-12, seed(x + 11)
+"""
+    assert not {one.before for one in mutants.mutants_of(code, "f.py")} & {
+        "2", "5", "1", "20", "90", "3", "7", "1e-9", "1e-6", "1e-12",
+    }  # fmt: skip
+    told = "x * 1e-6 + 0.1; y[:3]; z.split(None, 4)[1]; w.split(None, 6); v * 1e-9; seed(q[8])"
+    found = {one.before for one in mutants.mutants_of(f"def f():\n    {told}", "f.py")}
+    assert {"1e-6", "0.1", "3", "4", "1", "6", "1e-9", "8"} <= found
+
+
+def test_what_survived_is_found_again_where_lines_have_moved(tmp_path: Path) -> None:
+    before = list(mutants.mutants_of(CODE, "f.py"))
+    kept = tmp_path / "kept.jsonl"
+    verdicts = ["survived" if one.before == "a < b" else "killed" for one in before]
+    rows = [asdict(one) | {"verdict": said} for one, said in zip(before, verdicts, strict=True)]
+    kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    after = list(mutants.mutants_of("\n\n" + CODE, "f.py"))
+    (found,) = mutants.survivors(kept, after)
+    assert found.before == "a < b"
+    assert found.line == 6
 
 
 def test_a_mutant_compiles_and_is_another_program() -> None:
@@ -64,6 +103,10 @@ def test_runs_of_a_week_look_at_different_places_in_one_order() -> None:
     (LINKS, "ring_all_reduce_s", "tests/test_collectives.py::"),
     ("planners/layouts/time.py", "offload_s", "tests/test_layout_"),
     ("planners/memory/recorded_steps.py", "_last_that_fits", "tests/test_memory.py::"),
+    (LINKS, "tensor_parallel_s", "tests/test_mixed_search.py::"),
+    ("collectors/hooks/trace/whole.py", "_by_sums", "tests/test_rehearsal.py::"),
+    ("collectors/hooks/ranks.py", "_norm2", "tests/test_gradient_noise.py::"),
+    ("collectors/hooks/loaders.py", "_note", "tests/test_collectors_waiting.py::"),
 ])  # fmt: skip
 def test_the_nearest_tests_are_those_of_the_function(path: str, function: str, test: str) -> None:
     nearest = related().of(ROOT / path, function)

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from advisor.lab.data import recorded
 from advisor.lab.score.recorded import without_group
 from advisor.machines import suite_device
 from advisor.machines.devices import device_parameters
-from advisor.planners.core.nouns import Work
+from advisor.planners.core.nouns import Operator, Work
 from advisor.planners.step import at_batch, in_precision, step_time
 from advisor.planners.step.device_rates import convolution_kind, unmeasured
 
@@ -171,6 +172,48 @@ def test_autocast_keeps_normalisation_in_32_bits_and_casts_around_it(name: str) 
         assert one.bytes == pytest.approx(other.bytes)
         assert one.count == pytest.approx(other.count)
         assert one.dtype == other.dtype
+
+
+def test_what_autocast_does_to_a_step_operator_by_operator() -> None:
+    """A cast reads 4 and writes 2 bytes of each entry, beside the 8 that are read and written."""
+    kinds: dict[str, Any] = {
+        "aten::mm": "matmul", "aten::relu": "elementwise", "aten::native_layer_norm":
+        "normalisation", "aten::_softmax": "reduction", "aten::gelu": "elementwise",
+    }  # fmt: skip
+    operators = [
+        Operator(name=name, kind=kind, phase="forward", count=3, flop=5.0, bytes=100.0,
+                 fixed_bytes=20.0)
+        for name, kind in kinds.items()
+    ]  # fmt: skip
+    update = Operator(name="aten::add", kind="optimizer", phase="optimizer", count=1, flop=1.0,
+                      bytes=8.0, fixed_bytes=8.0)  # fmt: skip
+    recorded_work = replace(work_of("timm-resnet50_gn-b2"), precision="fp32")
+    whole = replace(recorded_work, operators=(*operators, update))
+    cast = {o.name: o for o in in_precision(whole, "bf16").operators if o.phase != "backward"}
+    for name in ("aten::native_layer_norm", "aten::_softmax"):  # in 32 bits, and cast around
+        found = cast["autocast::" + name]
+        assert (found.count, found.fixed_bytes, found.bytes) == (6, 20, 20 + 80 * (1 + 6 / 8))
+        assert found.dtype == "fp32"
+    assert cast["aten::relu"].bytes == 100  # nothing returns it to 16 bits
+    for name in ("aten::mm", "aten::gelu"):
+        assert (cast[name].bytes, cast[name].dtype, cast[name].count) == (20 + 40, "bf16", 3)
+    assert cast["aten::add"].bytes == 8
+    weights = [o for o in in_precision(whole, "bf16").operators if o.name == "autocast::weights"]
+    assert [o.phase for o in weights] == ["forward", "backward"]
+    for one in weights:
+        assert (one.count, one.bytes) == (3, (4 + 2) * whole.trainable_parameters)
+        assert one.fixed_bytes == one.bytes
+    returned = replace(
+        whole, operators=(*whole.operators, replace(operators[1], name="aten::native_batch_norm"))
+    )
+    narrow = {o.name: o for o in in_precision(returned, "bf16").operators}
+    assert narrow["aten::relu"].bytes == 20 + 40
+    stored = in_precision(whole, "bf16", is_autocast=False)
+    assert [o.bytes for o in stored.operators] == [60.0] * 5 + [8.0]
+    double = in_precision(whole, "fp64")
+    assert [o.bytes for o in double.operators] == [200.0] * 5 + [16.0]
+    single = in_precision(double, "fp32", is_autocast=False)
+    assert [o.bytes for o in single.operators] == [100.0] * 5 + [8.0]
 
 
 def test_weights_stored_in_16_bits_are_not_cast() -> None:

@@ -38,6 +38,7 @@ from advisor.planners.step.calibrate import (
     job_features_at,
     least_growth,
     measured_covariance,
+    shared_variance,
 )
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
@@ -104,6 +105,55 @@ def test_what_is_measured_never_widens_and_moves_towards_it(
     assert log_sd[0] <= prior.log_sd[0] + 1e-9
     if len(errors) == 1:
         assert (mean[0] - prior.mean[0]) * (errors[0] - prior.mean[1]) >= -1e-12
+
+
+def test_measured_errors_condition_the_others_as_a_joint_normal_distribution_has_it() -> None:
+    """An oracle from the inverse of the whole covariance, in which no gain is solved for."""
+    rng = np.random.default_rng(2)
+    root = rng.normal(0, 0.2, (5, 5))
+    prior = ExpectedErrors(mean=rng.normal(0, 0.1, 5), covariance=root @ root.T)
+    noise = np.array([0.05, 0.3])
+    whole = prior.covariance + np.diag([0, 0, 0, *noise**2])
+    precision = np.linalg.inv(whole)
+    errors = prior.mean[3:] + np.array([0.02, -0.03])  # near enough that nothing is doubted
+    mean, log_sd = conditioned(prior, 3, errors, noise)
+    covariance = np.linalg.inv(precision[:3, :3])
+    by_hand = prior.mean[:3] - covariance @ precision[:3, 3:] @ (errors - prior.mean[3:])
+    np.testing.assert_allclose(mean, by_hand)
+    np.testing.assert_allclose(log_sd, np.sqrt(np.diagonal(covariance)))
+    alone, wide = conditioned(prior, 5, np.zeros(0), np.zeros(0))
+    np.testing.assert_allclose(alone, prior.mean)
+    np.testing.assert_allclose(wide, np.sqrt(np.diagonal(prior.covariance)))
+
+
+@pytest.mark.parametrize("errors", [(1.4,), (1.4, 1.1), (0.05,), (-2.0, -1.8, -2.1)])
+def test_what_a_jobs_errors_share_ends_at_one_and_a_half_deviations(
+    errors: tuple[float, ...],
+) -> None:
+    """With the variance added, the least-squares mean lies there; 0 where it lay nearer."""
+    off, n = np.array(errors), len(errors)
+    known = 0.2**2 * np.ones((n, n)) + np.diag(np.full(n, 0.15**2))
+    added = shared_variance(known, off)
+    ones = np.ones(n)
+
+    def deviations(covariance: np.ndarray) -> float:
+        weight = np.linalg.inv(covariance) @ ones
+        return float(abs(weight @ off) / np.sqrt(weight @ ones))
+
+    assert added >= 0
+    if added:
+        assert deviations(known + added) == pytest.approx(1.5)
+    else:
+        assert deviations(known) <= 1.5
+
+
+def test_a_step_at_another_batch_grows_by_what_grows() -> None:
+    twice = at_batch(work(), 2 * work().micro_batch)
+    for a, b in zip(work().operators, twice.operators, strict=True):
+        assert b.fixed_bytes == a.fixed_bytes
+        grows = 1 if a.phase == "optimizer" else 2
+        assert b.flop == grows * a.flop
+        assert b.bytes == pytest.approx(a.fixed_bytes + grows * (a.bytes - a.fixed_bytes))
 
 
 def test_a_precise_measurement_on_the_very_card_is_believed() -> None:

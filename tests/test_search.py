@@ -14,7 +14,7 @@ from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.layouts.problem import SearchSpace, divisors, splits
+from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors, splits
 from advisor.planners.layouts.search import node_counts, search
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import host_bytes, needed_bytes
@@ -294,6 +294,72 @@ def test_absurd_sizes_are_refused(change: dict[str, int]) -> None:
 def test_absurd_counts_are_refused(nodes: int, batch: int) -> None:
     with pytest.raises(PlanningError, match="out of range"):
         search(SMALL, NODE, nodes, batch)
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ({"tp": -1}, "tp -1 x pp 1 does not divide 8"),
+        ({"pp": -1}, "tp 1 x pp -1 does not divide"),
+        ({"tp": 3}, "tp 3 x pp 1 does not divide 8"), ({"pp": 3}, "tp 1 x pp 3 does not divide"),
+        ({"tp": -2}, "does not divide"), ({"tp": 4, "pp": 4}, "tp 4 x pp 4 does not divide 8"),
+        ({"pp": 8}, "4 layers do not fill 8 stages"),
+    ],
+)  # fmt: skip
+def test_each_constraint_that_cannot_be_is_refused_alone(space: dict[str, int], says: str) -> None:
+    with pytest.raises(PlanningError, match=says) as caught:
+        search(SMALL, NODE, 2, 16, space=SearchSpace(**space))  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+
+
+def test_heads_and_stages_that_do_not_come_out_even_name_what_does() -> None:
+    odd = replace(SMALL, heads=6, hidden=768, layers=5)
+    with pytest.raises(PlanningError, match="6 heads do not divide over tp 4") as caught:
+        search(odd, NODE, 2, 16, space=SearchSpace(tp=4))
+    assert caught.value.hint == "tp may be 1, 2, 3, 6"
+    with pytest.raises(
+        PlanningError, match="5 layers over pp 4 leave the last stage empty"
+    ) as cut:
+        search(odd, NODE, 2, 16, space=SearchSpace(pp=4))
+    assert cut.value.hint == "pp may be 1, 2"
+
+
+def test_a_batch_that_leaves_no_layout_names_the_nearest_one_that_does() -> None:
+    """One device a head: the batch must be a multiple of the replicas."""
+    alone = replace(NODE, devices_per_node=1)
+    odd = Transformer(layers=1, hidden=1023, heads=11, sequence=1023, vocabulary=999)
+    with pytest.raises(PlanningError, match="nothing divides") as caught:
+        search(odd, alone, 5, 8)
+    assert caught.value.hint == "a batch of 10 divides"
+    with pytest.raises(PlanningError, match="nothing divides") as caught:
+        search(odd, alone, 5, 7)
+    assert caught.value.hint == "a batch of 5 divides"
+    with pytest.raises(PlanningError, match="no data parallelism"):
+        search(SMALL, NODE, 2, 1, space=SearchSpace(zero_stages=(2,), tp=8))
+    with pytest.raises(PlanningError, match="a micro-batch of 3 leaves no layout"):
+        search(SMALL, NODE, 1, 16, space=SearchSpace(micro_batch=3))
+
+
+@pytest.mark.parametrize(("memory_gib", "kept_gib"), [(2.0, 0.0), (3.0, 1.5)])
+def test_a_miss_names_the_device_and_the_count_that_would_do(
+    memory_gib: float, kept_gib: float
+) -> None:
+    """As many bytes as are missing, in one device or spread over more."""
+    machines = replace(
+        NODE, memory_bytes=memory_gib * GIB, kept_free_bytes=kept_gib * GIB, host_memory_bytes=0.0
+    )
+    problem = LayoutProblem(transformer=SMALL, machines=machines)
+    found = problem.search(8, 16, SearchSpace())
+    assert found.nearest is not None
+    excess = found.nearest[0]
+    with pytest.raises(PlanningError) as caught:
+        search(SMALL, machines, 2, 16)
+    room = (memory_gib - kept_gib) * GIB
+    wanted = f"with devices of {(memory_gib * GIB + excess) / GIB:.0f} GiB, with about "
+    wanted += f"{int(np.ceil(8 * (room + excess) / room))} devices, or with shorter sequences"
+    assert caught.value.hint == f"it would fit {wanted}"
+    assert f"misses by {excess / GIB:.1f} GiB" in str(caught.value)
+    assert ("are kept free" in str(caught.value)) == (kept_gib >= 1)
 
 
 def test_smaller_clusters_are_powers_of_two_and_the_whole() -> None:

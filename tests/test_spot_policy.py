@@ -217,6 +217,102 @@ def test_the_chain_of_ages_is_one_process() -> None:
     assert np.all(staying <= short + 1e-12)
 
 
+def hazard_by_hand(records: list[list[float]]) -> list[float]:
+    """Hazards of up spells of the first record, the last of each cut: bins one by one."""
+    ages = [0.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 57600.0, np.inf]
+    tables = []
+    for ups in records:
+        exposure, events = [0.0] * 8, [0] * 8
+        for number, length in enumerate(ups):
+            for b in range(8):
+                exposure[b] += min(max(length - ages[b], 0.0), ages[b + 1] - ages[b])
+                events[b] += number + 1 < len(ups) and ages[b] <= length < ages[b + 1]
+        tables.append((exposure, events))
+    x = [sum(table[0][b] for table in tables) for b in range(8)]
+    e = [sum(table[1][b] for table in tables) for b in range(8)]
+    mean = (sum(e) + 1) / (sum(x) + 36000.0)  # one removal in ten hours is known beforehand
+    shape = [(e[b] + 1) / (x[b] + 1 / mean) for b in range(8)]
+    own_x, own_e = tables[0]
+    scale = (sum(own_e) + 1) / (sum(a * b for a, b in zip(own_x, shape, strict=True)) + 1)
+    return [(own_e[b] + 3) / (own_x[b] + 3 / (shape[b] * scale)) for b in range(8)]
+
+
+def test_a_hazard_is_events_over_exposure_with_three_of_the_other_zones() -> None:
+    records = [
+        [500.0, 50.0, 2000.0, 70.0, 700.0, 30.0, 30000.0],
+        [900.0, 40.0, 9000.0, 20.0, 100.0],
+    ]
+    # The last up spell of each reaches the record's end, within the second that it is kept to.
+    own, other = (replace(spells_of(one), end_s=float(sum(one))) for one in records)
+    found = SpellHazards.of(own, [other])
+    np.testing.assert_allclose(found.up_per_s, hazard_by_hand([one[::2] for one in records]))
+    alone = SpellHazards.of(own)
+    np.testing.assert_allclose(alone.up_per_s, hazard_by_hand([records[0][::2]]))
+
+
+def policy_by_hand(
+    hazards: SpellHazards, job: SpotJob, deadline_s: float, spot: float, demand: float
+) -> tuple[np.ndarray, float]:
+    """Step back from the deadline situation by situation: what to be on, and the least bill."""
+    step = max(deadline_s / 360, 60.0)
+    usd = [1e-4 * demand / HOUR_S, spot / HOUR_S, demand / HOUR_S]
+    any_way, staying = hazards.moves(step)
+    whole = replace(job, warning_s=None).attempt_s
+    lost = min(job.checkpoint_interval_s + job.checkpoint_s, whole) / 2
+    if job.saves_on_notice:
+        lost = job.checkpoint_s
+    works = int(np.ceil((whole + 2 * (job.restart_s + job.checkpoint_s) + lost) / step)) + 2
+    value = np.zeros((3, works, 2 * BINS))
+    for i in range(1, works):
+        value[:2, i], value[2, i] = usd[2] * (i * step + job.restart_s), usd[2] * i * step
+    plan = [np.full((3, works, 2 * BINS), ON_DEMAND)]
+
+    def ahead(values: list[float], rest: float) -> float:
+        place = min(max(rest / step, 0), works - 1)
+        low = min(int(place), works - 2)
+        return values[low] * (1 - (place - low)) + values[low + 1] * (place - low)
+
+    for number in range(1, round(deadline_s / step) + 1):
+        then = np.zeros_like(value)
+        chosen = np.zeros((3, works, 2 * BINS), int)
+        for s in range(2 * BINS):
+            waited, bought = value[0] @ any_way[s], value[2] @ any_way[s]
+            stayed, gone = value[1] @ staying[s], value[0] @ (any_way[s] - staying[s])
+            for mode, i in product(range(3), range(works)):
+                rest, save = i * step, 0.0 if mode == 0 else job.checkpoint_s
+                move = [0.0 if m == mode else save + job.restart_s for m in range(3)]
+                slack = number * step - rest - job.restart_s - step
+                bills = [1e12] * 3
+                if slack >= save:
+                    bills[0] = usd[0] * step + ahead(waited, rest + save)
+                if s < BINS and slack >= (-step if mode == 1 else move[1]):
+                    bills[1] = usd[1] * min(rest + move[1], step)
+                    bills[1] += ahead(stayed, rest + move[1] - step)
+                    bills[1] += ahead(gone, rest + move[1] + lost - step)
+                bills[2] = usd[2] * min(rest + move[2], step)
+                bills[2] += ahead(bought, rest + move[2] - step)
+                then[mode, i, s] = min(bills) if i else 0.0
+                chosen[mode, i, s] = int(np.argmin(bills))
+        value = then
+        plan.append(chosen)
+    return np.stack(plan), float(value[0, min(round(whole / step), works - 1), BINS])
+
+
+@pytest.mark.parametrize("notice_s", [None, 60.0])
+def test_a_plan_is_the_least_bill_of_every_situation_stepped_back(notice_s: float | None) -> None:
+    hazards = SpellHazards.of(spells_of([2000.0, 300.0, 700.0, 900.0, 4000.0, 200.0, 500.0]))
+    job = SpotJob(
+        work_s=400.0, restart_s=70.0, checkpoint_interval_s=200.0, checkpoint_s=20.0,
+        warning_s=notice_s,
+    )  # fmt: skip
+    plan, usd = policy_by_hand(hazards, job, 900.0, 0.3, 1.0)
+    found = SpotPolicy.of(hazards, job, deadline_s=900.0, **PRICES)
+    assert found.step_s == 60.0
+    assert found.expected_usd == pytest.approx(usd, rel=1e-9)
+    rows = np.arange(found.modes.shape[2]) > 0  # without work left nothing is to be chosen
+    assert (found.modes[:, :, rows] != plan[:, :, rows]).mean() < 2e-3  # ties are rounded
+
+
 def test_memoryless_spells_have_one_hazard() -> None:
     hazards = SpellHazards.of(exponential_spells(6, 2.0, 0.5))
     # At most 1 in 15 of 4,000 spells are left in the last bins that are compared.

@@ -292,6 +292,15 @@ def test_fewer_machines_are_there_whenever_more_are(minutes: list[int], gamma: f
         assert np.all(at >= 0)
         assert np.all(inner_end <= end[at] + 1e-9)
         assert np.sum(end - begin) <= spells.end_s + 1e-9
+    # Earlier and later by equal shares of what gamma makes the spells longer, to mid-gap at most.
+    gaps = np.diff(np.concatenate([[-np.inf], np.ravel([spells.up_start_s, ends], "F"), [np.inf]]))
+    for count, level in zip((1, 2, 4), levels, strict=False):
+        each = spells.up_length_s * ((count / 8) ** -gamma - 1) / 2
+        begins = np.maximum(spells.up_start_s - np.minimum(each, gaps[0::2][:-1] / 2), 0)
+        over = np.minimum(ends + np.minimum(each, gaps[0::2][1:] / 2), spells.end_s)
+        np.testing.assert_allclose(level[0], begins[np.isin(begins, level[0])])
+        np.testing.assert_allclose(level[1], over[np.isin(over, level[1])])
+        assert level[0].size == 1 + np.sum(begins[1:] > over[:-1] * (1 + 1e-12))
     # As many machines alone are there as long as gamma says, where the gaps leave room.
     longer = 8**gamma * spells.up_length_s
     one = levels[0][1] - levels[0][0]

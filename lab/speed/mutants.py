@@ -1,6 +1,7 @@
 """How many small faults the tests notice: a sample of changed operators, comparisons and numbers.
 
     python -m advisor.lab.speed.mutants [--mutants 12] [--seed WEEK] [--from N] [--at-least 0.5]
+    python -m advisor.lab.speed.mutants --again FILE      # once more what survived in a kept run
 
 What decides (planners, ranking, ways of training, completion, the recorder) is copied to a
 temporary folder; one place of the copy is changed, and the tests that come nearest to it
@@ -36,7 +37,8 @@ CHANGED: Final = (
     "planners", "advisor/rank", "advisor/estimate/ways", "advisor/estimate/completion.py",
     "advisor/estimate/spot.py", "collectors",
 )  # fmt: skip
-LEFT_OUT: Final = ("inject",)
+# What only the tests of `make test-frameworks` see, and what a child process runs once.
+LEFT_OUT: Final = ("inject", "frameworks")
 PRODUCT: Final = ("planners", "collectors", *(
     f"advisor/{room}" for room in (
         "ask", "jobs", "machines", "catalogue", "records", "learned", "estimate", "rank", "advice",
@@ -53,6 +55,15 @@ SWAPS: Final[dict[type[ast.AST], type[ast.AST]]] = {
 OTHER_CALLS: Final = {
     "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "ceil": "floor",
     "floor": "ceil", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin",
+}  # fmt: skip
+TOLERANCE: Final = 1e-6
+LIMITS: Final = {"max", "min", "maximum", "minimum", "isclose", "allclose"}
+LONG_TEXT: Final = 40  # characters: an error's own words, a line of a log
+# Functions and arguments that take a seed, seconds to wait, or how much is read or kept at a time.
+UNHEARD: Final = {
+    "default_rng", "Random", "seed", "random_state", "sleep", "timeout", "timeout_s", "read",
+    "read1", "recv", "stacklevel", "maxsize", "maxlen", "indent", "rtol", "atol", "rel_tol",
+    "abs_tol",
 }  # fmt: skip
 EQUIVALENT: Final = Path(__file__).with_name("equivalent_mutants.txt")
 FEWEST: Final = 10  # settled mutants that a score can fail by: fewer say nothing
@@ -116,15 +127,54 @@ def _is_text(node: ast.BinOp) -> bool:
     )
 
 
-def looked_at(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is computed under a node: no annotations, no words of errors and answers."""
+def looked_at(node: ast.AST, left: tuple[ast.AST, ...] = ()) -> Iterator[ast.AST]:
+    """Yield what is computed under a node: no annotations, no words of errors and answers.
+
+    Nor numbers that change no answer when they are doubled (``of_no_matter``).
+    """
     yield node
+    left = (*left, *of_no_matter(node))
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list"):
             continue
         for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, ast.AST) and not isinstance(one, ast.Raise | ast.JoinedStr):
-                yield from looked_at(one)
+            is_words = not isinstance(one, ast.AST) or isinstance(one, ast.Raise | ast.JoinedStr)
+            if not is_words and not any(one is other for other in left):
+                yield from looked_at(one, left)
+
+
+def of_no_matter(node: ast.AST) -> Sequence[ast.AST]:
+    """Return the numbers under a node that could as well be twice as large.
+
+    Tolerances (up to a millionth, added, compared, or the least or most of something), seeds,
+    how long something waits and how much is read at a time, after how many characters a text is
+    cut off, and how often a text is split of which the first part alone is taken.
+    """
+    match node:
+        case ast.BinOp(op=ast.Add() | ast.Sub(), left=a, right=b):
+            return [one for one in (a, b) if _is_tolerance(one)]
+        case ast.Compare(left=a, comparators=others):
+            return [one for one in (a, *others) if _is_tolerance(one)]
+        case ast.Call(
+            func=ast.Name(id=name) | ast.Attribute(attr=name), args=args, keywords=named
+        ):
+            found = [one for one in args if name in LIMITS and _is_tolerance(one)]
+            found += [one for one in args if name in UNHEARD]
+            found += [one.value for one in named if name in UNHEARD or one.arg in UNHEARD]
+            return [
+                one for one in found if not any(isinstance(x, ast.Name) for x in ast.walk(one))
+            ]
+        case ast.Subscript(value=ast.Call(func=ast.Attribute(attr="split" | "rsplit")) as call):
+            is_first = isinstance(node.slice, ast.Constant) and node.slice.value == 0
+            return call.args[1:] if is_first else []
+        case ast.Subscript(slice=ast.Slice(lower=None, upper=ast.Constant(value=int() as end))):
+            return [node.slice] if end >= LONG_TEXT else []
+    return []
+
+
+def _is_tolerance(node: ast.AST) -> bool:
+    is_number = isinstance(node, ast.Constant) and isinstance(node.value, float)
+    return is_number and 0 < node.value <= TOLERANCE  # type: ignore[attr-defined]
 
 
 def mutants_of(text: str, file: str) -> Iterator[Mutant]:
@@ -175,6 +225,19 @@ def drawn(mutants: Sequence[Mutant], seed: int, start: int, count: int) -> list[
     order = list(mutants)
     random.Random(seed).shuffle(order)
     return [order[(start + at) % len(order)] for at in range(min(count, len(order)))]
+
+
+def survivors(kept: Path, mutants: Sequence[Mutant]) -> list[Mutant]:
+    """Return those of today's mutants that survived in a kept run: by name, lines may have moved.
+
+    A name that stands in several places brings them all.
+    """
+    rows = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+    names = {
+        f"{row['file']} {row['function']}: {row['before']} -> {row['after']}"
+        for row in rows if row["verdict"] == "survived"
+    }  # fmt: skip
+    return [one for one in mutants if one.name in names]
 
 
 class Bench:
@@ -265,15 +328,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seconds": (600.0, "no mutant is begun after so many seconds"),
         "--at-least": (0.0, "the share killed under which the command fails"),
         "--append": Path,
+        "--within": ("", "change only files whose path contains this"),
+        "--again": Path,
     }, argv)  # fmt: skip
     began, answers = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="advisor-mutants-") as place:
         bench = Bench(frame.ROOT, Path(place))
-        mutants = population(bench.place)
+        mutants = [one for one in population(bench.place) if asked.within in one.file]
         start = vars(asked)["from"]
         start = commits() * asked.mutants if start < 0 else start
         print(f"{len(mutants)} places; seed {asked.seed}, from {start}", flush=True)
-        for one in drawn(mutants, asked.seed, start, asked.mutants):
+        chosen = drawn(mutants, asked.seed, start, asked.mutants)
+        if asked.again:
+            chosen = survivors(asked.again, mutants)
+        for one in chosen:
             if time.monotonic() - began > asked.seconds:
                 break
             at = time.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,13 +26,19 @@ BLIND: Final = {
 NOT_HERE: Final = {"slow", "frameworks", "browser", "exports", "needs_root"}
 STEPS: Final = 4
 FADING: Final = 0.35  # of a test's weight, by every step between it and the function
-# Of a name's weight: a test whose file imports the function's module or a name of it, one that
-# imports from its room, and one that only uses the same name.
+# Of a name's weight: a test whose file imports the module where the name stands (the function's
+# own, or that of one on the way to it) or a name of it, one that imports from its room, and one
+# that only uses the same name.
 NEAR: Final = (1.0, 0.4, 0.03)
+SAME_NAME: Final = 2  # modules with a function of the name: of more, nobody knows which is meant
 MOST: Final = 30
 LEAST: Final = 0.02
-# Hooks run in the processes of recorded scripts: no name leads from a test to them.
-OF_RECORDING: Final = ("test_collectors", "test_rehearsal", "test_recorded", "test_main_path")
+# Hooks run in the processes of recorded scripts: no name leads from a test to them, but the words
+# of the scripts do (the names of a framework, of its classes and of what is recorded of them).
+OF_RECORDING: Final = ("test_collectors", "test_rehearsal", "test_recorded", "test_main_path",
+                       "test_rounds", "test_ranks", "test_gradient_noise", "test_course",
+                       "test_certainty", "test_own_steps")  # fmt: skip
+WORDS: Final = (3.0, 1.5)  # weights of a function's words and of its module's
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -47,6 +54,14 @@ def names_in(node: ast.AST) -> set[str]:
         elif isinstance(one, ast.arg):
             found.add(one.arg)  # pytest passes fixtures by the names of arguments
     return found
+
+
+def words_in(node: ast.AST) -> set[str]:
+    """Return the words of names and texts under a node, marked as words."""
+    texts = [one.value for one in ast.walk(node)
+             if isinstance(one, ast.Constant) and isinstance(one.value, str)]  # fmt: skip
+    found = re.findall(r"[A-Za-z][a-z]+|[A-Z]{3,}", " ".join([*names_in(node), *texts]))
+    return {f"'{word.lower()}" for word in found if len(word) > 3}
 
 
 def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:
@@ -67,6 +82,8 @@ class Related:
         self.users: defaultdict[str, set[str]] = defaultdict(set)
         self.private: defaultdict[str, set[str]] = defaultdict(set)  # by module and name
         self.public: dict[Path, set[str]] = {}
+        self.defined: defaultdict[str, set[Path]] = defaultdict(set)
+        self.near: dict[tuple[str, Path], float] = {}
         for folder in folders:
             for path in sorted((tree / folder).rglob("*.py")):
                 self._read(path, ast.parse(path.read_text(encoding="utf-8")))
@@ -76,6 +93,9 @@ class Related:
         for path in sorted((tree / "tests").glob("test_*.py")):
             if path.name not in BLIND:
                 self._read_tests(path, shared)
+        self.words = {
+            test: sum(name.startswith("'") for name in names) for test, names in self.tests.items()
+        }
         self.used_by: defaultdict[str, set[str]] = defaultdict(set)
         for test, names in self.tests.items():
             for name in names:
@@ -85,7 +105,15 @@ class Related:
         self.public[path] = {path.stem} | {
             node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
         }
+        for node in tree.body:  # a table of functions is how some are called
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        for name in names_in(node.value):
+                            self.users[name].add(target.id)
         for owner, node in functions(tree):
+            self.defined[node.name].add(path)
             user = owner if owner and (node.name.startswith("__")) else node.name
             for name in names_in(node) - {user}:
                 if name.startswith("_"):
@@ -100,11 +128,11 @@ class Related:
         direct = dict(known)
         for node in tree.body:
             if isinstance(node, Function | ast.ClassDef):
-                direct[node.name] = names_in(node)
+                direct[node.name] = names_in(node) | words_in(node)
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):
-                        direct[target.id] = names_in(node.value)
+                        direct[target.id] = names_in(node.value) | words_in(node.value)
         for _ in range(STEPS):
             direct = {
                 name: used.union(*(direct[one] for one in used & direct.keys()))
@@ -131,35 +159,63 @@ class Related:
 
     def of(self, path: Path, function: str, owner: str = "") -> list[str]:
         """Return the tests of a function, the nearest first; none where no test comes near."""
-        level = {owner if owner and function.startswith("__") else function} | (
-            {owner} if owner else set()
-        )
+        level = {owner} if owner else set()
+        if not owner or not (function.startswith("__") or self._is_common(function)):
+            level.add(function)
         seen: set[str] = set()
         scores: defaultdict[str, float] = defaultdict(float)
         for step in range(STEPS):
             level -= seen
             for name in level:
-                self._score(scores, name, path, FADING**step / math.sqrt(len(level)))
+                places = {path} | (self.defined[name] if step else set())
+                self._score(scores, name, places, FADING**step / math.sqrt(len(level)))
             seen |= level
             level = set().union(
                 *(self.private[f"{path} {name}"] if name.startswith("_") else self.users[name]
                   for name in level)
             )  # fmt: skip
+            level = {name for name in level if not self._is_common(name)}
+        if "collectors" in path.parts or not scores:
+            self._score_words(scores, path, function)
         for test in self.tests:  # where no name is told, the module's own file of tests
             scores[test] += 0.2 * self._nearness(test, path)
         ranked = sorted(scores, key=lambda test: (-scores[test], test))
         return [test for test in ranked[:MOST] if scores[test] > LEAST]
 
+    def _is_common(self, name: str) -> bool:
+        """Whether so many modules have a function of the name that it leads anywhere."""
+        return len(self.defined[name]) > SAME_NAME
+
     def _score(
-        self, scores: defaultdict[str, float], name: str, path: Path, weight: float
+        self, scores: defaultdict[str, float], name: str, places: set[Path], weight: float
     ) -> None:
         tests = self.used_by[name]
         rare = math.log((1 + len(self.tests)) / (1 + len(tests)))
         for test in tests:
-            scores[test] += weight * rare * self._nearness(test, path)
+            near = max(self._nearness(test, one) for one in places)
+            scores[test] += weight * rare * near
+
+    def _score_words(self, scores: defaultdict[str, float], path: Path, function: str) -> None:
+        """Add what tests have of a function's words and of its module's, rare ones the more."""
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = [words_in(node) for _, node in functions(tree) if node.name == function]
+        for weight, words in zip(WORDS, (set().union(*own), words_in(tree)), strict=True):
+            found: defaultdict[str, float] = defaultdict(float)
+            for word in words:
+                self._score(found, word, {path}, weight / max(len(words), 1))
+            for test, score in found.items():
+                scores[test] += score * 10 / math.sqrt(self.words[test])
 
     def _nearness(self, test: str, path: Path) -> float:
         file = test.partition("::")[0].removeprefix("tests/")
+        if (file, path) not in self.near:
+            self.near[file, path] = self._measured(file, path)
+        near = self.near[file, path]
+        if near < NEAR[1] and "collectors" in path.parts and file.startswith(OF_RECORDING):
+            return NEAR[1] * (2.0 if path.stem.rstrip("s") in test else 1.0)
+        return near
+
+    def _measured(self, file: str, path: Path) -> float:
         room = ".".join(path.parts[-3:-1]).removeprefix(f"{self.tree.name}.")
         near = NEAR[2]
         for module, names in self.imports[file]:
@@ -167,6 +223,4 @@ class Related:
                 if module.endswith(f".{path.stem}") or names & self.public[path]:
                     return NEAR[0]
                 near = NEAR[1]
-        if near < NEAR[1] and "collectors" in path.parts and file.startswith(OF_RECORDING):
-            return NEAR[1] * (2.0 if path.stem.rstrip("s") in test else 1.0)
         return near
