@@ -301,6 +301,13 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     return question
 
 
+def given_flags(question: Question, names: Iterable[str]) -> list[str]:
+    """Return the flags of these names that the command line gives, those of settings left out."""
+    places = (one.answers for one in stated(Path.cwd(), os.environ))
+    said, record = Question.read(merged(*places)).to_record(), question.to_record()
+    return [flag_of(name) for name in names if record.get(name) != said.get(name)]
+
+
 # The argument of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 Recorded = Annotated[
     str | None,
