@@ -111,8 +111,11 @@ class Renting:
     def latest_h(self, pick: str, worth: float, price_usd_per_h: ArrayLike) -> Floats:
         """Return a bound on the time of a row that is worth no more than ``worth`` [h].
 
-        T is at least t and the bill at least price t: t^(w + 1) price is at most the worth.
+        T is at least t and the bill at least price t: t^(w + 1) price is at most the worth. Where
+        no worth is known yet (inf), any time will do.
         """
+        if np.isinf(worth):
+            return np.full(np.shape(price_usd_per_h), np.inf)
         price = np.maximum(np.asarray(price_usd_per_h, float), 1e-12)
         return np.asarray(np.power(worth / price, 1.0 / (WEIGHTS[pick] + 1.0)))
 
