@@ -129,7 +129,11 @@ class Renting:
         1
         """
         value = self.worth(pick, time_h, cost_usd, machines, request_h)
-        return int(np.lexsort((np.asarray(time_h, float), np.asarray(cost_usd, float), value))[0])
+        # Of a million rows a few are equal: only these are sorted.
+        least = np.flatnonzero(value == np.fmin.reduce(value, initial=np.inf))
+        ties = least if least.size else np.arange(value.size)
+        time, cost = np.asarray(time_h, float)[ties], np.asarray(cost_usd, float)[ties]
+        return int(ties[np.lexsort((time, cost, value[ties]))[0]])
 
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> Self:
