@@ -628,7 +628,9 @@ def _drawn_row(
         price_as_of=_one(random, ("", "2026-07-20", "2025-04-04")),
     )  # fmt: skip
     is_extrapolating = bool(random.uniform() < 0.2)
-    sd = _some(random, 0.02, 0.9)
+    # Of a job that boots longer than it trains a range is narrow, whatever was measured.
+    is_narrow = is_extrapolating and random.uniform() < 0.3
+    sd = 0.03 if is_narrow else float(random.uniform(0.2 if is_extrapolating else 0.02, 0.9))
     time = Estimate.lognormal(time_h, sd)
     cost = Estimate.lognormal(usd, sd) if usd else Estimate(value=0.0, low=0.0, high=0.0)
     bottleneck = _one(random, ("compute", "memory", "network"))
