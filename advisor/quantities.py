@@ -445,6 +445,21 @@ def hours_interval(estimate: Interval) -> tuple[str, str]:
     return _time_interval(estimate, 3600.0)
 
 
+def hours_spread(middle: float | None, low: float | None, high: float | None) -> str:
+    """Return hours with two others around them, in one unit; None is never.
+
+    Examples
+    --------
+    >>> hours_spread(46.32, 32.12, 47.8), hours_spread(0.0, 0.0, 0.92)
+    ('46.3 h (32.1-47.8)', '0 min (0-55.2)')
+    >>> hours_spread(51.2, 32.0, None)
+    '2.13 d (1.33-never)'
+    """
+    unit, size = _time_unit(3600.0 * (middle or high or low or 1.0))
+    said = ["never" if one is None else digits(one * 3600.0 / size) for one in (middle, low, high)]
+    return f"{said[0]}{'' if middle is None else f' {unit}'} ({said[1]}-{said[2]})"
+
+
 def seconds_interval(estimate: Interval) -> tuple[str, str]:
     """Return a time given in seconds and its bounds, in the unit that fits the time.
 

@@ -183,9 +183,9 @@ def duration_text(seconds: float) -> str:
     ('12.3 ms', '2.50 s', '1.1 h')
     """
     if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
+        return f"{seconds * 1e6:.0f} us"
     if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
+        return f"{seconds * 1e3:#.3g} ms".replace(". ", " ")
     if seconds < 120:
         return f"{seconds:.3g} s" if seconds >= 10 else f"{seconds:.2f} s"
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

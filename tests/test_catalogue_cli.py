@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -209,3 +210,12 @@ def test_markup_in_names_is_shown_as_it_is(tmp_path: Path) -> None:
     )
     done = run("list", "--cloud", "lab", "--overrides", str(rules))
     assert "[red]box[/red]" in done.stdout
+
+
+def test_prices_of_storage_are_words_in_eighty_columns() -> None:
+    """A day that is no day once took all the room: an item stood there letter below letter."""
+    done = run("storage", columns=80)
+    assert done.exit_code == 0
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("gcp ", "aws "))]
+    assert rows
+    assert all(re.search(r" (internet|block|object) ", line) for line in rows)

@@ -202,3 +202,20 @@ def test_the_users_pages_stay_short() -> None:
     assert "architecture.md" in contributors
     assert not [page for page in users if page.startswith("cli/")]
     assert sum(users.values()) <= words.MOST
+
+
+def test_help_has_one_way_of_saying_a_default_and_no_cut_sentence() -> None:
+    """As people read it: "(default: 1)" in the sentence, and lists of verbs without three dots."""
+    for name, command in REFERENCE.verbs().items():
+        with command.make_context(name, ["--help"], resilient_parsing=True) as context:
+            said = command.get_help(context)
+        assert not re.search(r"\[default|x>=|x<=", said), name
+        listed = said.partition("\nCommands:\n")[2]
+        assert "..." not in listed, name
+
+
+def test_the_targets_of_export_are_named_in_its_help() -> None:
+    from advisor.export import TARGETS
+
+    (to,) = (p for p in REFERENCE.options(REFERENCE.verbs()["export"]) if p.opts == ["--to"])
+    assert set(re.findall(r"[a-z]+", to.help.partition(": ")[2])) == {*TARGETS, "or"}

@@ -241,7 +241,7 @@ def test_the_exit_code_says_the_verdict() -> None:
     dear = RUN.invoke(app, [*asked, "--budget", str(0.5 * cost), "--cloud", "aws"])
     assert dear.exit_code == 3
     assert "budget: costs" in dear.stdout
-    assert "would do" in dear.stdout or "nothing keeps the limits" in dear.stdout
+    assert "would pass" in dear.stdout or "nothing keeps the limits" in dear.stdout
     for wrong in (["gate"], ["gate", "--on", "g5.xlarge", "--sbatch"], [*asked, "train.sbatch"]):
         with pytest.raises(UsageError):
             RUN.invoke(app, wrong, catch_exceptions=False)

@@ -26,6 +26,7 @@ from advisor.jobs.job import Job
 from advisor.planners import PlanningError
 from advisor.planners.queueing.engine import POLICIES
 from advisor.planners.queueing.simulator import Wait, rent_or_wait
+from advisor.quantities import hours_text
 from advisor.rank.ranking import recommend
 from advisor.records.traces import TraceError
 from advisor.report import simulation as report
@@ -191,7 +192,7 @@ def test_the_text_fits_the_terminal_and_shows_the_records_numbers(
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width
     for way in both.ways:
-        assert f"{way.queue.completion_h[1]:.2f} h" in text
+        assert hours_text(way.queue.completion_h[1]) in text
     assert "rent" in text
 
 

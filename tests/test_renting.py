@@ -224,6 +224,13 @@ def test_what_takes_longer_than_the_latest_is_worth_more(
             assert float(USUALLY.worth(pick, late, price * late, machines)) > least
 
 
+def test_any_time_will_do_as_long_as_nothing_is_known() -> None:
+    """Of machines without a price, too: inf over inf bounds nothing."""
+    for pick in WEIGHTS:
+        latest = USUALLY.latest_h(pick, math.inf, [0.0, 1.0, math.inf])
+        assert latest.tolist() == [math.inf] * 3
+
+
 # Accounts: what a provider rents to somebody new.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -154,7 +155,7 @@ def test_a_job_without_checkpoints_never_ends_on_many_devices() -> None:
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
     ("verb", "shown"),
-    [("spot", "on demand"), ("queue", "rent"), ("elastic", "saved"), ("failures", "asked")],
+    [("spot", "on demand"), ("queue", "rent"), ("elastic", "workers save"), ("failures", "asked")],
 )
 def test_text_is_shown_and_fits_the_terminal(
     verb: str, shown: str, columns: int, zone: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch
@@ -253,3 +254,24 @@ def test_what_never_ends_in_practice_is_said_in_few_letters_and_not_drawn() -> N
     few = CliRunner().invoke(app, ["failures", "--hours", "2", "--devices", "8", "--checkpoint",
                                    "5s", "--plot"], catch_exceptions=False)  # fmt: skip
     assert "a curve ends" not in few.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_what_is_said_fits_the_terminal_and_keeps_numbers_with_their_units(
+    zone: Path, cluster: Path, columns: int
+) -> None:
+    asked = (
+        ("spot", "--hours", "10h", "--trace", str(zone), "--price", "3", "--spot-price", "1"),
+        ("queue", "--trace", str(cluster), "--nodes", "10", "--devices-per-node", "4",
+         "--devices", "8", "--hours", "5h", "--insertions", "5", "--deadline", "12h"),
+        ("failures", "--hours", "30d", "--devices", "1024", "--checkpoint", "40s"),
+        ("peers", "--peer", "4x35@us", "--peer", "4x35@eu", "--link", "us,eu=210Mbps",
+         "--target-batch", "32768", "--parameters", "198M", "--samples", "1M"),
+    )  # fmt: skip
+    for words in asked:
+        done = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)})
+        assert done.exit_code == 0
+        lines = done.stdout.splitlines()
+        assert max(len(line.rstrip()) for line in lines) <= columns
+        assert not [line for line in lines if re.match(r"(%|h|min|s|d|ms)\b", line)]
+        assert "(s)" not in done.stdout

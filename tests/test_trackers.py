@@ -234,6 +234,19 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     assert "did you mean mlflow?" in misspelt.value.hint
 
 
+def test_a_table_of_parquet_without_its_library_says_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pyarrow", "fastparquet"):
+        for one in [name, *(loaded for loaded in sys.modules if loaded.startswith(f"{name}."))]:
+            monkeypatch.setitem(sys.modules, one, None)
+    (tmp_path / "anchor_g4dn.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunError, match="read with pyarrow, which is not installed") as error:
+        formats.read_runs_as("profet", tmp_path)
+    assert error.value.hint == pip_hint("pyarrow")
+    assert "\n" not in str(error.value)
+
+
 def test_what_installs_a_library_installs_it_where_the_advisor_runs() -> None:
     """Not where some ``pip`` on PATH belongs to: the words are a command that a shell reads."""
     words = shlex.split(pip_hint("dask[distributed]"))

@@ -162,6 +162,30 @@ def test_recommend_holds_given_machines_to_the_deadline(
     assert (late.returncode, "misses --deadline" in late.stderr) == (3, True)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [("--cloud", "aws"), ("--gpus", "A100:8"), ("--spot",), ("--full",), ("--explain", "1"),
+     ("--max-price", "3", "--cluster-price", "2")],
+)  # fmt: skip
+def test_recommend_refuses_what_says_nothing_of_given_machines(
+    in_process: InProcess, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    words = ("recommend", "--cluster", UNLIKE, *WORDS, "--tokens", "1B", *flags)
+    done = in_process(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert all(flag in done.stderr for flag in flags if flag.startswith("--"))
+    assert "--cluster-trace" in done.stderr  # what to do
+
+
+def test_settings_of_a_project_do_not_forbid_given_machines(
+    in_process: InProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "advisor.toml").write_text('cloud = "aws"\ndeadline = "300d"\n')
+    words = ("recommend", "--cluster", UNLIKE, *WORDS, "--tokens", "1B")
+    assert in_process(*words, cwd=tmp_path).returncode == 0
+    assert in_process(*words, "--cloud", "gcp", cwd=tmp_path).returncode == 2
+
+
 def test_a_time_without_machines_is_a_mistake(in_process: InProcess, tmp_path: Path) -> None:
     done = in_process("recommend", *WORDS, "--tokens", "1B", "--for", "3d", cwd=tmp_path)
     assert done.returncode == 2

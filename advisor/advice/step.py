@@ -238,7 +238,7 @@ def _larger(facts: Facts) -> Iterator[Advice | None]:
     """Offer twice the batch; where gradients were seen, with the samples that it needs more."""
     job, twice = facts.job, 2 * facts.job.global_batch
     changed = job_from_spec(JobSpec(batch=twice), job=job)
-    rests_on = f"{MODEL}, as many samples as now"
+    rests_on = f"{MODEL}, for as many samples as now"
     condition = (
         "Below the critical batch: the gradient noise scale is unknown, since one gradient norm "
         "a step was seen; profile with --workers 2 to know it. Tune the learning rate again."

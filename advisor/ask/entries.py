@@ -231,8 +231,9 @@ _JOB: Final = _entries("job", {
                  ("--job",)),
     "model": ("model", TEXT, "A model that was never run: the config.json of a Hugging Face "
               "model, or its folder."),
-    "cnn": ("cnn", TEXT, "A convolutional network in numbers: IMAGE:STEM:BLOCKSxWIDTH,...:"
-            "KIND[:HIDDEN[:CLASSES]]; ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck."),
+    "cnn": ("cnn", TEXT, "A convolutional network in numbers: side of the images, width of the "
+            "stem, blocks x width of each stage, and kind of block (plain, basic or bottleneck). "
+            "ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck."),
     "runs": ("runs", TEXT, "Steps of the job measured elsewhere: a CSV with the columns "
              "machine, step and batch. Without a job, these runs alone describe it."),
     "runs_of": ("runs_of", TEXT, "Job to take from --runs, if its column job names several. The "

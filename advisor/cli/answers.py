@@ -27,6 +27,7 @@ from advisor.cli.options import (
     Recorded,
     asks,
     check_drawable,
+    given_flags,
     is_terminal,
     quantity,
     show_plot,
@@ -400,14 +401,15 @@ def recommend(
 ) -> None:
     """Recommend what to rent for a job, by training time and cost.
 
-    With --cluster and no trace, answer for those machines alone, as advisor plan does. Exit code 3
-    means that nothing satisfies the constraints; the nearest misses are shown.
+    With --cluster and no trace, answer for those machines alone, with the record of advisor plan.
+    Exit code 3 means that nothing satisfies the constraints; the nearest misses are shown.
     """
     from advisor import api
     from advisor.catalogue import Catalogue
     from advisor.estimate import Predictor
 
     if question.cluster.trace is None and question.cluster.machines is not None:
+        _refuse_beside_machines(question, {"--explain": explain is not None, "--full": full})
         _recommend_given(question, plot=plot, as_json=as_json)
         return
     if question.cluster.within_h is not None:
@@ -440,6 +442,26 @@ def recommend(
     show_plot(charts, plot)
     if not answer.picks and not (own is not None and own.meets_constraints):
         raise typer.Exit(3)
+
+
+# What is asked of machines that are given; other limits choose what to rent.
+_OF_GIVEN: Final = ("budget", "deadline", "coverage", "cluster", "within")
+
+
+def _refuse_beside_machines(question: Question, shown: Mapping[str, bool]) -> None:
+    """Refuse flags that say nothing of given machines; settings of all verbs are no flags.
+
+    ``shown``: the verb's own flags, and whether they are given.
+    """
+    others = [name for name in (*CONSTRAINTS, *CLUSTER) if name not in _OF_GIVEN]
+    flags = [*given_flags(question, others), *(flag for flag, is_said in shown.items() if is_said)]
+    if flags:
+        verb = "does" if len(flags) == 1 else "do"
+        raise UsageError(
+            f"{', '.join(flags)} {verb} not apply to machines that are given (--cluster)",
+            hint="leave --cluster out to choose among rented ones, or add --cluster-trace to "
+            "compare with them",
+        )
 
 
 def _recommend_given(question: Question, *, plot: str | None, as_json: bool) -> None:

@@ -385,5 +385,6 @@ def _warn_of_age(catalogue: Catalogue) -> None:
     age = catalogue.age_days()
     if age > OLD_DAYS:
         typer.echo(
-            f"note: the newest price is {age:.0f} days old; advisor catalogue update", err=True
+            f"note: the newest price is {age:.0f} days old: run `advisor catalogue update`",
+            err=True,
         )

@@ -208,7 +208,14 @@ def export(
         int | None,
         typer.Argument(metavar="N", show_default=False, help="Row (default: the best value)."),
     ] = None,
-    to: Annotated[str, typer.Option(metavar="TARGET", help="Tool to write for.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET",
+            help="Tool to write for: skypilot, dstack, kubernetes, kubeflow, sagemaker, vertex, "
+            "azureml, slurm, torchrun, accelerate, deepspeed or megatron.",
+        ),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="PATH", show_default=False,

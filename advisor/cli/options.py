@@ -301,6 +301,13 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     return question
 
 
+def given_flags(question: Question, names: Iterable[str]) -> list[str]:
+    """Return the flags of these names that the command line gives, those of settings left out."""
+    places = (one.answers for one in stated(Path.cwd(), os.environ))
+    said, record = Question.read(merged(*places)).to_record(), question.to_record()
+    return [flag_of(name) for name in names if record.get(name) != said.get(name)]
+
+
 # The argument of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 Recorded = Annotated[
     str | None,
@@ -383,11 +390,15 @@ def in_plain_words(command: Any) -> Any:
             param.metavar = param.metavar or param.name.upper()
             if hasattr(param, "_usage_display_name"):  # of a typer that sets brackets itself
                 param.metavar = param.metavar.removeprefix("[").removesuffix("]")
+                if param.nargs != 1 and param.metavar.count("...") == 1:  # and dots
+                    param.metavar = param.metavar.removesuffix("...")
         elif not getattr(param, "is_flag", False):
             param.metavar = value_word(param)
-            _say_default(param)
+        _say_default(param)
     for one in getattr(command, "commands", {}).values():
         in_plain_words(one)
+        # Else the list of verbs ends sentences with three dots.
+        one.short_help = one.short_help or (one.help or "").partition("\n\n")[0]
     return command
 
 
@@ -406,9 +417,28 @@ def value_word(param: Any) -> str:
 
 
 def _say_default(param: Any) -> None:
-    if isinstance(param.show_default, str):
-        param.help = f"{(param.help or '').rstrip('.')} (default: {param.show_default})."
+    """Put an option's default into its sentence; no "x>=1" after it, which the error says."""
+    param._get_number_range_help_str = _no_range
+    if default := _default_of(param):
+        param.help = f"{(param.help or '').rstrip('.')} (default: {default})."
         param.show_default = False
+
+
+def _default_of(param: Any) -> str | None:
+    """Return what help says that an option is by default, None for nothing."""
+    default = getattr(param.default, "value", param.default)
+    if isinstance(param.show_default, str) or not param.show_default:
+        return param.show_default or None
+    if isinstance(default, bool):
+        flags = param.opts if default else param.secondary_opts
+        return flags[0] if flags and param.secondary_opts else None
+    if isinstance(default, float):
+        return f"{default:g}"
+    return str(default) if isinstance(default, str | int) and default != "" else None
+
+
+def _no_range() -> str:
+    return ""
 
 
 def _nothing(ctx: Any) -> None:  # typer asks every argument for the name of its type

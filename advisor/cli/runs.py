@@ -76,7 +76,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     elif not found:
-        typer.echo(f"no actual run has been recorded yet; {_NOTE_ONE}", err=True)
+        typer.echo(f"no actual run has been recorded yet: note one with `{_NOTE_ONE}`", err=True)
     else:
         typer.echo("\n".join([*_table(found), *_verdict(summary)]))
     if plot is not None:
@@ -390,8 +390,9 @@ def _line(rank: int, one: NextTry, width: int) -> str:
 # ``advisor runs import``: labelled runs of other formats become records.
 
 
-HELP = "Read runs of another format and write them as records. Formats: " + "; ".join(
-    f"{name} ({about})" for name, (_, about) in FORMATS.items()
+# "\b" keeps a line for each format.
+HELP = "Read runs of another format and write them as records.\n\n\b\nFormats:\n" + ";\n".join(
+    f"{name}: {about}" for name, (_, about) in FORMATS.items()
 )
 
 

@@ -77,11 +77,11 @@ def show(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     else:
-        from rich.console import Console, Group
+        from rich.console import Console
 
-        from advisor.report import SIMULATIONS
+        from advisor.report import show_simulated
 
-        Console().print(Group(*SIMULATIONS[verb](record)))
+        show_simulated(verb, record, Console())
     show_plot(charts, plot)
 
 
@@ -400,9 +400,13 @@ def elastic(
     known = _figures(question, on, counts) if is_named else None
     if known is None:
         missing = [flag for flag, value in by_hand.items() if value is None]
-        if missing or on is not None:
-            what = "--on needs a job" if not missing else f"not given: {', '.join(missing)}"
-            raise UsageError(what, hint="take them from a recording: --run latest --on g5.xlarge")
+        if missing:
+            raise UsageError(
+                f"missing: {', '.join(missing)}",
+                hint="give them, or take them from a recording: --run latest --on g5.xlarge",
+            )
+        if on is not None:
+            raise UsageError("--on needs a job", hint="name one: --run latest --on g5.xlarge")
     asked = question_of(
         samples=samples,
         phases=int(_first(phases, None if known is None else known.phases)),

@@ -467,6 +467,7 @@ class _Search:
             if on_front.size and not self.is_for_best_value:
                 self._evaluate(_spread(on_front))
             elif front.size:  # what is no longer on the front may still be picked
+                rows = rows[np.isfinite(self.cost_usd[rows])]  # the others cannot be rented
                 value = self._worth("best_value", rows)
                 self._evaluate(rows[np.argsort(value, kind="stable")[:_AT_ONCE]])
             elif self.known[0].size == 0 and np.isfinite(self.most_usd_per_h):

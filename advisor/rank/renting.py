@@ -111,8 +111,11 @@ class Renting:
     def latest_h(self, pick: str, worth: float, price_usd_per_h: ArrayLike) -> Floats:
         """Return a bound on the time of a row that is worth no more than ``worth`` [h].
 
-        T is at least t and the bill at least price t: t^(w + 1) price is at most the worth.
+        T is at least t and the bill at least price t: t^(w + 1) price is at most the worth. Where
+        no worth is known yet (inf), any time will do.
         """
+        if np.isinf(worth):
+            return np.full(np.shape(price_usd_per_h), np.inf)
         price = np.maximum(np.asarray(price_usd_per_h, float), 1e-12)
         return np.asarray(np.power(worth / price, 1.0 / (WEIGHTS[pick] + 1.0)))
 
@@ -126,7 +129,11 @@ class Renting:
         1
         """
         value = self.worth(pick, time_h, cost_usd, machines, request_h)
-        return int(np.lexsort((np.asarray(time_h, float), np.asarray(cost_usd, float), value))[0])
+        # Of a million rows a few are equal: only these are sorted.
+        least = np.flatnonzero(value == np.fmin.reduce(value, initial=np.inf))
+        ties = least if least.size else np.arange(value.size)
+        time, cost = np.asarray(time_h, float)[ties], np.asarray(cost_usd, float)[ties]
+        return int(ties[np.lexsort((time, cost, value[ties]))[0]])
 
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> Self:

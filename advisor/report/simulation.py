@@ -10,9 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from advisor.quantities import digits, hours_text, percent_text, seconds_text, usd_text
+from advisor.quantities import (
+    digits,
+    hours_spread,
+    hours_text,
+    percent_text,
+    seconds_text,
+    usd_text,
+)
 from advisor.records import left_out_note
-from advisor.words import hours_words, interval_text
+from advisor.words import hours_words, interval_text, wrapped
 
 # ------------------------------------------------------------------------------------------
 # The user's own shared cluster under the list of what could be rented, as text.
@@ -29,14 +36,32 @@ def show_simulation(record: Mapping[str, Any], console: Console) -> None:
         parts.append(_rents(way["rent_or_wait"]))
     beyond = max(way["beyond_trace_fraction"] for way in ways)
     if beyond > 0:
-        parts.append(
-            Text(
-                f"note: {percent_text(beyond)} of the insertions ended after the trace did, on "
-                "an emptier "
-                "cluster than they would have met"
-            )
-        )
-    console.print(Group(*parts))
+        parts.append(Text(_beyond(beyond)))
+    console.print(Group(*(_fitted(one, console.width) for one in parts)))
+
+
+def show_simulated(verb: str, record: Mapping[str, Any], console: Console) -> None:
+    """Print the record of a verb of ``advisor simulate``."""
+    parts = SIMULATIONS[verb](record)
+    console.print(Group(*(_fitted(one, console.width) for one in parts)))
+
+
+def _fitted(part: RenderableType, width: int) -> RenderableType:
+    """Return a text with its lines broken between words, and not before a unit."""
+    if not isinstance(part, Text):
+        return part
+    lines = [
+        [line] if len(line) <= width or line.startswith(" ") else wrapped(line, width)
+        for line in part.plain.split("\n")
+    ]
+    return Text("\n".join(one for broken in lines for one in broken))
+
+
+def _beyond(fraction: float) -> str:
+    return (
+        f"note: {percent_text(fraction)} of the insertions ended after the trace did, on an "
+        "emptier cluster than they would have met"
+    )
 
 
 def own_words(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,16 +87,20 @@ def own_words(record: Mapping[str, Any]) -> dict[str, Any]:
 def saved_words(rent: Mapping[str, Any]) -> str:
     """Say how much earlier a rented candidate is done, and what it costs more."""
     saved = rent["saved_h"]
-    when = f"{digits(saved)} h earlier" if saved > 0 else f"{digits(-saved)} h later"
+    when = f"{hours_text(abs(saved))} {'earlier' if saved > 0 else 'later'}"
     return (
-        f"{when} (earlier in {percent_text(rent['earlier_probability'])}), "
+        f"{when} (earlier in {percent_text(rent['earlier_probability'])} of cases), "
         f"{usd_text(abs(rent['extra_cost_usd']))} "
         + ("more" if rent["extra_cost_usd"] >= 0 else "less")
     )
 
 
 def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
+    return _many(count, "device")
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _cluster_line(record: Mapping[str, Any]) -> str:
@@ -83,8 +112,8 @@ def _cluster_line(record: Mapping[str, Any]) -> str:
         f"{cluster['accelerator']}, {cluster['policy']}; {trace['source']}: {trace['jobs']} jobs"
         + (f" ({left_out})" if left_out else "")
         + f", load {trace['load_fraction']:.2f}; its jobs waited "
-        f"{trace['simulated_mean_delay_h']:.2f} h on average as simulated"
-        + (" (not recorded)" if recorded is None else f", {recorded:.2f} h as recorded")
+        f"{_wait_text(trace['simulated_mean_delay_h'])} on average as simulated"
+        + (" (not recorded)" if recorded is None else f", {_wait_text(recorded)} as recorded")
     )
 
 
@@ -112,9 +141,24 @@ def _table(ways: list[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _spread(levels: Mapping[str, float]) -> str:
-    low, middle, high = (f"{levels[p]:.2f}" for p in ("p10", "p50", "p90"))
-    return f"{middle} h ({low}-{high})"
+def _spread(levels: Mapping[str, float | None] | None) -> str:
+    """Return the median of hours with the 10th and 90th percentile: ``"46.3 h (32.1-47.8)"``."""
+    return "-" if levels is None else hours_spread(levels["p50"], levels["p10"], levels["p90"])
+
+
+def _wait_text(hours: float) -> str:
+    """Return a wait, which may be none at all."""
+    return hours_text(hours) if hours else "0 h"
+
+
+def _spread_usd(levels: Mapping[str, float | None] | None) -> str:
+    """Return the median of a cost and its percentiles: ``"$40.65 (30.59-84.04)"``."""
+    if levels is None:
+        return "-"
+    middle, low, high = (
+        "never" if levels[p] is None else usd_text(levels[p] or 0.0) for p in ("p50", "p10", "p90")
+    )
+    return f"{middle} ({low.removeprefix('$')}-{high.removeprefix('$')})"
 
 
 def verdict(rent: Mapping[str, Any]) -> str:
@@ -151,31 +195,22 @@ def _simulation_table(*columns: str) -> Table:
     return table
 
 
-def _between(value: Mapping[str, float | None] | None) -> str:
-    if value is None:
-        return "-"
-    low, middle, high = (
-        "never" if value[p] is None else f"{value[p]:.2f}" for p in ("p10", "p50", "p90")
-    )
-    return f"{middle} ({low}-{high})"
-
-
 def spot(record: Mapping[str, Any]) -> list[Text | Table]:
     """List every way of running the job, on demand first."""
     job = record["job"]
-    table = _simulation_table("way", "finish h (10-90 %)", "cost USD (10-90 %)", "late")
+    table = _simulation_table("way", "finish (10-90 %)", "cost (10-90 %)", "late")
     for way in record["ways"]:
         late = way["miss_probability"]
         table.add_row(
             way["name"],
-            _between(way["finish_h"]),
-            _between(way["cost_usd"]),
-            "" if late is None else f"{100 * late:.0f} %",
+            _spread(way["finish_h"]),
+            _spread_usd(way["cost_usd"]),
+            "" if late is None else percent_text(late),
         )
     head = (
-        f"{seconds_text(job['work_s'])} of work on {job['nodes']} spot node(s); "
-        f"{record['trace']}, "
-        f"{record['days']:.1f} days, all nodes up {100 * record['availability_fraction']:.0f} %"
+        f"{seconds_text(job['work_s'])} of work on {_many(job['nodes'], 'spot node')}; "
+        f"{record['trace']} of {digits(record['days'])} days, in which all nodes were up "
+        f"{percent_text(record['availability_fraction'])} of the time"
     )
     return [Text(head), table]
 
@@ -190,29 +225,26 @@ def queue(record: Mapping[str, Any]) -> list[Text | Table]:
         + (f" ({left_out})" if left_out else "")
         + f", load {trace['load_fraction']:.2f} of {cluster['nodes']} x "
         f"{cluster['devices_per_node']} devices, {cluster['policy']}",
-        f"mean delay of its own jobs: {trace['simulated_mean_delay_h']:.2f} h simulated"
-        + ("" if recorded is None else f", {recorded:.2f} h recorded"),
-        f"your job, {record['job']['devices']} devices: waits {_between(record['delay_h'])} h, "
-        f"done after {_between(record['completion_h'])} h",
+        f"mean wait of its own jobs: {_wait_text(trace['simulated_mean_delay_h'])} simulated"
+        + ("" if recorded is None else f", {_wait_text(recorded)} recorded"),
+        f"your job on {_devices(record['job']['devices'])}, median (10-90 %): waits "
+        f"{_spread(record['delay_h'])}, is done after {_spread(record['completion_h'])}",
     ]
     if (now := record["submitted_now"]) is not None:
         lines.append(
-            f"submitted now, {now['running']} running and {now['waiting']} waiting: starts within "
-            f"the hour with {100 * now['within_hour_probability']:.0f} %, waits "
-            f"{_between(now['delay_h'])} h"
+            f"submitted now, beside {now['running']} running and {now['waiting']} waiting: starts "
+            f"within the hour in {percent_text(now['within_hour_probability'])} of cases, waits "
+            f"{_spread(now['delay_h'])}"
         )
     if record["miss_probability"] is not None:
-        lines.append(f"misses the deadline: {100 * record['miss_probability']:.0f} %")
+        lines.append(f"misses the deadline in {percent_text(record['miss_probability'])} of cases")
     if record["beyond_trace_fraction"] > 0:
-        lines.append(
-            f"note: {100 * record['beyond_trace_fraction']:.0f} % ended after the trace did, "
-            "on an emptier cluster than they would have met"
-        )
+        lines.append(_beyond(record["beyond_trace_fraction"]))
     rent = record["rent_or_wait"]
     if rent is not None:
         lines.append(
-            f"{_difference(rent)} (earlier in "
-            f"{100 * rent['earlier_probability']:.0f} %): {verdict(rent)}"
+            f"{_difference(rent)} (earlier in {percent_text(rent['earlier_probability'])} of "
+            f"cases): {verdict(rent)}"
         )
     parts: list[Text | Table] = [Text("\n".join(lines))]
     return [*parts, *_policies(record["policies"], cluster["policy"])]
@@ -251,16 +283,17 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
     job, slot = record["job"], seconds_text(record["slot_s"])
     chosen = next(way for way in record["ways"] if way["name"] == record["chosen"])
     head = (
-        f"{job['workers']} workers, {hours_text(job['work_h'])} on whole nodes; "
-        f"{record['trace']}: {len(record['nodes'])} nodes, {record['days']:.1f} days of {slot}"
+        f"{_many(job['workers'], 'worker')}, {hours_text(job['work_h'])} on whole nodes; "
+        f"{record['trace']}: {_many(len(record['nodes']), 'node')} for {digits(record['days'])} "
+        f"days, in slots of {slot}"
     )
     pick = (
         f"nodes: {', '.join(chosen['nodes'])} ({chosen['name']}); expected "
-        f"{hours_text(chosen['expected_h'])}, 19 of 20 futures within "
-        f"{hours_text(chosen['p95_h'])}; {100 * chosen['straggler_loss_fraction']:.0f} % of the "
-        "next step is waiting for the slowest; all have "
-        f"{percent_text(record['need_fraction'])} of their "
-        f"node in {percent_text(chosen['enough_probability'])} of the slots"
+        f"{hours_text(chosen['expected_h'])}, in 19 of 20 cases within "
+        f"{hours_text(chosen['p95_h'])}; {percent_text(chosen['straggler_loss_fraction'])} of the "
+        "next step waits for the slowest node; in "
+        f"{percent_text(chosen['enough_probability'])} of the slots every worker has "
+        f"{percent_text(record['need_fraction'])} of its node"
     )
     table = _simulation_table(
         "way of choosing", "expected h", "enough", "past jobs: mean h", "median", "p90"
@@ -284,10 +317,10 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
     note = (
         "the record is too short to judge the ways of choosing on it"
         if judged is None
-        else f"past jobs: {judged['jobs']} arrivals on parts of the record, with what the other "
-        f"parts told{_kept_policy(record)}"
+        else f"past jobs: {judged['jobs']} arrivals, each on a part of the record that the ways "
+        f"had not seen{_kept_policy(record)}"
     )
-    return [Text(head), Text(pick), table, Text(note), Text(f"like nodes: {alike}")]
+    return [Text(head), Text(pick), table, Text(note), Text(f"nodes that are alike: {alike}")]
 
 
 def _kept_policy(record: Mapping[str, Any]) -> str:
@@ -307,8 +340,8 @@ def _kept_policy(record: Mapping[str, Any]) -> str:
     true = record["enough_of_past_jobs"]
     if true is not None:
         said += (
-            f"; the node share that suffices was put at {percent_text(true['said'])} and was "
-            f"{percent_text(true['was'])}"
+            f"; every worker was expected to have enough of its node in "
+            f"{percent_text(true['said'])} of the slots, and had in {percent_text(true['was'])}"
         )
     return said
 
@@ -321,7 +354,7 @@ def _past_cells(past: Mapping[str, float] | None) -> tuple[str, str, str]:
 
 def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
     """Set the best fixed number of workers beside the best schedule."""
-    table = _simulation_table("", "hours", "USD", "resizes", "workers (batch) by phase")
+    table = _simulation_table("", "time", "cost", "resizes", "workers (batch) by phase")
     table.columns[-1].justify = "left"
     plans = [("fixed", record["fixed"]), ("elastic", record["elastic"])]
     if record["constant"] != record["fixed"]:
@@ -339,7 +372,7 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
             if not shown or shown[-1] != part:
                 shown.append(part)
         table.add_row(
-            name, f"{plan['time_h']:.2f}", f"{plan['cost_usd']:.2f}", f"{plan['resizes']}",
+            name, hours_text(plan["time_h"]), usd_text(plan["cost_usd"]), f"{plan['resizes']}",
             " > ".join(shown),
         )  # fmt: skip
     parts: list[Text | Table] = [table]
@@ -354,10 +387,12 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
 
 def _saved_words(record: Mapping[str, Any]) -> str:
     """Say what coming and going saves, apart from what a growing batch does."""
-    text = f"saved by elastic workers: {100 * record['saving_fraction']:.1f} % of the fixed bill"
+    saved = record["saving_fraction"]
+    share = f"{percent_text(saved, 1)} of the fixed bill" if saved >= 0.0005 else "nothing"
+    text = f"elastic workers save {share}"
     by_batch = record["batch_saving_fraction"]
     if by_batch is not None and by_batch > 0.0005:
-        text += f"; by the batch of each phase, on fixed workers: {100 * by_batch:.1f} %"
+        text += f"; on fixed workers, a batch for each phase saves {percent_text(by_batch, 1)}"
     return text
 
 
@@ -394,9 +429,7 @@ def _noise(record: Mapping[str, Any]) -> str:
 def failures(record: Mapping[str, Any]) -> list[Text | Table]:
     """Say what failures add, by scale, without and with a second network path."""
     job = record["job"]
-    table = _simulation_table(
-        "devices", "failures", "checkpoint every", "adds", "with a second path", ""
-    )
+    table = _simulation_table("devices", "failures", "checkpoint every", "adds", "second path", "")
     table.columns[-1].justify = "left"
     for row in record["scales"]:
         plain, second = row["plain"], row["second_path"]
@@ -408,13 +441,15 @@ def failures(record: Mapping[str, Any]) -> list[Text | Table]:
             _added(second),
             "negligible" if plain["is_negligible"] else "",
         )
-    save = "no saves"
+    save = "no checkpoints"
     if job["saves_checkpoints"]:
-        save = f"a save of {seconds_text(job['checkpoint_s'])}"
+        save = f"{seconds_text(job['checkpoint_s'])} to save a checkpoint"
+    often = "no device ever fails"
+    if record["failures_per_device_h"]:
+        often = f"a device fails every {hours_text(1.0 / record['failures_per_device_h'])}"
     head = (
-        f"{hours_text(job['work_h'])} of work, {save}, a restart of "
-        f"{seconds_text(job['restart_s'])}; {record['failures_per_device_h']:.3g} failures "
-        f"per device and hour ({record['source']})"
+        f"{hours_text(job['work_h'])} of work, {save}, {seconds_text(job['restart_s'])} to "
+        f"restart; {often} on average ({record['source']})"
     )
     return [Text(head), table]
 
@@ -423,7 +458,7 @@ def _added(way: Mapping[str, Any]) -> str:
     overhead = way["overhead_fraction"]
     if overhead is None:
         return "never ends"
-    return f"{100 * overhead:.2f} %" if overhead < _HOPELESS else f"> {_HOPELESS} times"
+    return percent_text(overhead, 2) if overhead < _HOPELESS else f"> {_HOPELESS} times"
 
 
 def peers(record: Mapping[str, Any]) -> list[Text | Table]:
@@ -434,12 +469,12 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
     lines = [
         f"{record['peers']} peers {over}, averaging every {record['target_batch']:,.0f} samples; "
         f"known: {record['known']}",
-        f"together {rate['value']:.4g} samples/s ({rate['low']:.4g}-{rate['high']:.4g}), "
+        f"together {digits(rate['value'])} samples/s "
+        f"({digits(rate['low'])}-{digits(rate['high'])}), "
         f"{percent_text(record['share_of_the_sum'])} of their sum",
     ]
     if hours is not None:
-        bounds = f"{hours_text(hours['low'])}-{hours_text(hours['high'])}"
-        lines.append(f"whole job {hours_text(hours['value'])} ({bounds})")
+        lines.append(f"whole job {interval_text(hours_words(hours))}")
     return [Text(line) for line in lines]
 
 
@@ -459,11 +494,11 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
         )
     cores, own = record["cores"], record["dedicated_cores"]
     head = (
-        f"{len(record['jobs'])} jobs of {record['workers']} machines need {cores} aggregating "
-        f"{'core' if cores == 1 else 'cores'} instead of {own}: "
+        f"{len(record['jobs'])} jobs on {record['workers']} machines each need {cores} "
+        f"aggregating {'core' if cores == 1 else 'cores'} instead of {own}: "
         f"{percent_text(record['saved_fraction'])} "
-        f"saved, at most {percent_text(record['most_saved_fraction'])} of equal jobs that "
-        "never wait"
+        f"saved (at most {percent_text(record['most_saved_fraction'])} with equal jobs that "
+        "never wait)"
     )
     foot = (
         "All-reduce needs no aggregating core; the times beside it are to exchange the gradients "
@@ -491,10 +526,12 @@ def limits(record: Mapping[str, Any]) -> list[Text | Table]:
             "never" if one["done_s"] is None else seconds_text(one["done_s"]),
             f"{one['usd_per_h']:.3g}",
         )  # fmt: skip
-    table.columns[0].no_wrap = True
+    table.padding = (0, 1, 0, 0)  # ten columns in eighty
+    for one in table.columns:
+        one.no_wrap = " " not in str(one.header)
     shared = "given" if pool["is_given"] else "the recorded peaks, and 50 MiB a job"
     head = (
-        f"{len(record['jobs'])} recorded job(s) on {digits(pool['cores'])} cores and "
+        f"{_many(len(record['jobs']), 'recorded job')} on {digits(pool['cores'])} cores and "
         f"{pool['memory_bytes'] / 2**30:.3g} GiB ({shared}), run again as recorded; a core "
         f"{usd_text(prices['usd_per_core_h'])} and a GiB {usd_text(prices['usd_per_gib_h'])} an "
         f"hour ({prices['source']})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -84,8 +85,9 @@ def instance_type(record: Record, console: Console, *, all_regions: bool = False
     if shown:
         console.print(Text("\nprices in USD per hour", style="bold"))
         console.print(_prices(shown))
-    if len(shown) < len(prices):
-        console.print(Text(f"{len(prices) - len(shown)} more regions: --all-regions", style="dim"))
+    if more := len(prices) - len(shown):
+        regions = "region" if more == 1 else "regions"
+        console.print(Text(f"{more} more {regions}: --all-regions", style="dim"))
     if not prices:
         console.print(Text("no price known"))
     console.print(Text("\nsources", style="bold"))
@@ -136,11 +138,15 @@ def _accelerator(one: Record, record: Record) -> Iterable[tuple[str, str]]:
         f"{one['intra_node_link'] or 'unknown'}: {rate(one['intra_node_bytes_per_s'])} ({basis}); "
         f"{nominal}",
     )
-    yield (
-        "host to one",
-        f"{rate(one['host_device_bytes_per_s'])} ({one['host_device_basis'] or 'not measured'}); "
-        f"PCIe {rate(record['nominal_pcie_bytes_per_s'])} nominal",
-    )
+    seen = "not measured"
+    if one["host_device_bytes_per_s"] is not None:
+        basis = one["host_device_basis"]
+        seen = rate(one["host_device_bytes_per_s"]) + (f" ({basis})" if basis else "")
+    yield "host to one", f"{seen}; PCIe {rate(record['nominal_pcie_bytes_per_s'])} nominal"
+
+
+# Dashes between words, and not those of a region: "scaled-by-us-east-1-change".
+_WORDS_OF_STATUS: Final = re.compile(r"-(?!(?:east|west|north|south|central)\w*-\d|\d)")
 
 
 def _prices(rows: Sequence[Record]) -> Table:
@@ -154,7 +160,7 @@ def _prices(rows: Sequence[Record]) -> Table:
         cells = [usd_per_h(row[f"{way}_usd_per_h"]) for way in used]
         band = [row["interruption"] or ""] if has_bands else []
         words = [row["status"]] + ([row["listing"]] if row["listing"] != "offered" else [])
-        status = ", ".join(words).replace("-", " ")
+        status = _WORDS_OF_STATUS.sub(" ", ", ".join(words))
         _add(table, row["region"], *cells, *band, row["as_of"] or "undated", status)
     return table
 
@@ -193,6 +199,13 @@ def info(record: Record, console: Console) -> None:
     console.print(table)
 
 
+# Where the speed of a type's cores is from, in words.
+_SPEEDS: Final[Mapping[str, str]] = {
+    "other benchmark": "from another benchmark", "same family": "from the same family",
+    "same cpu model": "from the same CPU model",
+}  # fmt: skip
+
+
 def _about(record: Record) -> Iterable[tuple[str, str]]:
     yield "snapshot", record["path"] + (" (bundled)" if record["is_bundled"] else "")
     age = "undated" if record["age_days"] is None else f"{record['age_days']:.0f} days ago"
@@ -202,8 +215,8 @@ def _about(record: Record) -> Iterable[tuple[str, str]]:
         f"{record['types']:,} types, {record['priced_pairs']:,} on-demand prices, "
         f"{record['accelerators']} accelerators",
     )
-    speeds = ", ".join(f"{count:,} {name}" for name, count in record["core_speed"].items())
-    yield "core speed", speeds
+    ways = sorted(record["core_speed"].items(), key=lambda one: -one[1])
+    yield "core speed", ", ".join(f"{count:,} {_SPEEDS.get(way, way)}" for way, count in ways)
     if record["unchecked_accelerators"]:
         yield "unchecked", f"{', '.join(record['unchecked_accelerators'])}: typed from memory"
     if record["overrides"]:
@@ -212,7 +225,8 @@ def _about(record: Record) -> Iterable[tuple[str, str]]:
 
 def other_prices(rows: Sequence[Record], console: Console) -> None:
     """Print prices of storage and outgoing traffic."""
-    table = _table("provider", "region", "~item", "~tier", ">USD", "unit", "as of")
+    table = _table("provider", "region", "~item", "~tier", ">USD", "unit", "~as of")
+    table.columns[-1].min_width = len("2026-11-26")
     for row in rows:
         price = f"{row['price_usd']:.4g}"
         unit = row["unit"].removeprefix("USD/")

@@ -76,8 +76,10 @@ def time_text(answer: Record) -> str:
 
 
 def cost_text(answer: Record) -> str:
-    """Return the cost of the whole job with its bounds."""
-    return interval_text(usd_words(answer["cost_usd"]))
+    """Return the cost of the whole job with its bounds; nobody bills for a machine at hand."""
+    return (
+        "free" if answer["cost_usd"]["high"] == 0 else interval_text(usd_words(answer["cost_usd"]))
+    )
 
 
 def direct_cost_text(answer: Record) -> str:
@@ -324,3 +326,9 @@ def wrapped(text: str, width: int, *, indent: str = "", first: str = "") -> list
         break_long_words=False,
     )  # fmt: skip
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def indented(line: str, width: int) -> list[str]:
+    """Return a line as several that fit, the later ones indented beyond the first."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrapped(line, width, indent=indent) or [""]

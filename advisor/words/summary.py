@@ -24,6 +24,8 @@ ClaimKind = Literal[
 _NEAR: Final = 0.05
 # Ratios above this say no more than the times do.
 _FARTHEST: Final = 100
+# A range is called wide from this ratio of its ends on.
+_WIDE: Final = 1.2
 # Ratios have a decimal below this.
 _ROUND_FROM: Final = 10
 # Ratios below this are said in percent.
@@ -190,9 +192,12 @@ def _accuracy(error: Record | None, chosen: Record, unmeasured: str) -> Iterator
         said = f"Typical error {_error_of(error)}: {percent_text(fraction)} (held-out test)."
         yield Claim(kind="error", text=said, error_fraction=fraction)
     elif chosen["extrapolating"]:
-        text = "We have no measurements of this GPU family, so the range is wide."
-        if not any(part["accelerator"] for part in chosen["configuration"]):
-            text = "We have no measurements of such machines, so the range is wide."
+        has_gpu = any(part["accelerator"] for part in chosen["configuration"])
+        text = f"We have no measurements of {'this GPU family' if has_gpu else 'such machines'}"
+        # Where booting takes most of the time, the range of the whole is narrow nevertheless.
+        time = chosen["training_time_h"]
+        is_wide = time["high"] >= _WIDE * time["low"]
+        text += ", so the range is wide." if is_wide else "."
         yield Claim(kind="extrapolating", row=chosen["rank"], text=text)
     elif unmeasured:
         yield Claim(kind="unmeasured", row=chosen["rank"], text=unmeasured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -10,7 +11,7 @@ from advisor.errors import UsageError
 from advisor.planners.core import GIB
 from advisor.quantities import digits, hours_text, percent_text, usd_text
 from advisor.words import pieces
-from advisor.words.pieces import cost_text, time_text, wrapped
+from advisor.words.pieces import cost_text, indented, time_text, wrapped
 from advisor.words.recommendation import SCREEN_LINES
 from advisor.words.summary import faster_words
 
@@ -18,17 +19,18 @@ __all__ = ["SCREEN_LINES", "advice_text", "explained_advice"]
 
 
 _KINDS = {
-    "same_machines": "the same machines",
-    "recommended": "recommended",
-    "nearest": "nothing keeps the limits; nearest",
+    "same_machines": "would pass on the same machines",
+    "recommended": "would pass, and is recommended",
+    "nearest": "nothing keeps the limits; the nearest",
 }
 
 
-def text(record: Mapping[str, Any]) -> str:
+def text(record: Mapping[str, Any], *, width: int | None = None) -> str:
     """Return the verdict, a line a machine, what is against it, and what would do.
 
-    ``record``: of ``advisor gate --json``.
+    ``record``: of ``advisor gate --json``; ``width``: columns; the terminal's otherwise.
     """
+    columns = width or shutil.get_terminal_size().columns
     lines = []
     for one in record["submission"]:
         lines.append(f"{_word(one)}: {one['asked']}{_numbers(one)}")
@@ -39,8 +41,8 @@ def text(record: Mapping[str, Any]) -> str:
         lines.append(f"note: {record['note']}")
     for one in record["remedies"]:
         if one["label"]:
-            lines.append(f"would do ({_KINDS[one['kind']]}): {one['label']}{_numbers(one)}")
-    return "\n".join(lines).replace("would do (nothing", "(nothing")
+            lines.append(f"{_KINDS[one['kind']]}: {one['label']}{_numbers(one)}")
+    return "\n".join(part for line in lines for part in indented(line, columns))
 
 
 def _word(one: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from advisor.quantities import count_text, digits, hours_text, percent_text, seconds_text
 from advisor.words import pieces
-from advisor.words.pieces import wrapped
+from advisor.words.pieces import indented, wrapped
 from advisor.words.summary import slower_words
 
 Record = Mapping[str, Any]
@@ -45,7 +45,7 @@ def show(record: Record, *, width: int | None = None) -> str:
             if "gain_over_pipeline" in one["details"]:  # nobody can run it: it speaks for itself
                 lines += [f"    {note}" for note in one["notes"]]
     lines += [f"  {name}: not possible: {why}" for name, why in record["left_out"].items()]
-    lines = [part for line in lines for part in _indented(line, columns)]
+    lines = [part for line in lines for part in indented(line, columns)]
     lines += ["", "run:"]
     for command in best["commands"]:
         lines.append(f"  # {command['group']}")
@@ -55,7 +55,7 @@ def show(record: Record, *, width: int | None = None) -> str:
             lines += [f"  {line}" for line in text.splitlines()]
     model = record["model"]
     notes = [*best["notes"], *model.get("notes", ()), *model.get("assumptions", ())]
-    return "\n".join(lines + [x for n in notes for x in _indented(f"note: {n}", columns)])
+    return "\n".join(lines + [x for n in notes for x in indented(f"note: {n}", columns)])
 
 
 # ------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def within_text(record: Record, *, width: int | None = None) -> str:
     lines = [f"{_machines(record)} for {hours_text(record['within_h'])}:", ""]
     is_one = len(rows) == 1 and not record["left_out"]
     said = _one_trained(rows[0]) if is_one else [*_size_lines(record), *_size_notes(record)]
-    lines += [part for line in said for part in _indented(line, columns)]
+    lines += [part for line in said for part in indented(line, columns)]
     return "\n".join(lines)
 
 
@@ -139,16 +139,10 @@ def _one_trained(row: Record) -> list[str]:
     return [*said, f"{best['name']}: {_speed(best)}", *_details(best)]
 
 
-def _indented(line: str, columns: int) -> list[str]:
-    """Return a line as several that fit, the later ones indented beyond the first."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return wrapped(line, columns, indent=indent) or [""]
-
-
 def _command(text: str, columns: int) -> list[str]:
     """Return a shell command as lines that can be pasted: what it says first, then the words."""
     said, _, comment = text.partition("  # ")
-    lines = _indented(f"  # {comment}", columns) if comment else []
+    lines = indented(f"  # {comment}", columns) if comment else []
     lines = [line if line.startswith("  #") else f"  # {line.strip()}" for line in lines]
     parts = wrapped(f"  {said}", columns - 2, indent="    ")
     return lines + [f"{part} \\" for part in parts[:-1]] + parts[-1:]

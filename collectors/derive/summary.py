@@ -46,7 +46,7 @@ def summary_lines(seen: Recording) -> list[str]:
         found.append(text if step.is_settled else text + ", not settled")
         if seen.step_samples:
             rate = seen.step_samples / step.corrected_s
-            found.append(f"{seen.step_samples:g} samples per step, {rate:.4g} samples/s")
+            found.append(f"{seen.step_samples:g} samples per step, {rate:,.4g} samples/s")
     if seen.rehearsal is not None:
         found += _rehearsal_lines(seen, seen.rehearsal)
     if seen.total_work is not None:

@@ -534,7 +534,7 @@ def host_lines(host: Host) -> list[str]:
         f"{figures.matmul_one_core_flop_per_s / 1e9:.0f}",
         f"memory copy: {figures.copy_bytes_per_s / 1e9:.1f} GB/s, one core "
         f"{figures.copy_one_core_bytes_per_s / 1e9:.1f}",
-        f"integers: {figures.scalar_score:.0f} CoreMark-like iterations/s on one core",
-        "disk: unknown" if disk is None else f"disk: {disk / 1e6:.0f} MB/s read",
-        f"measured {figures.measured_at}",
+        f"integers: {figures.scalar_score:,.0f} CoreMark-like iterations/s on one core",
+        "disk: unknown" if disk is None else f"disk: {disk / 1e6:,.0f} MB/s read",
+        f"measured on {figures.measured_at[:10]}",
     ]

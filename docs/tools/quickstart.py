@@ -40,7 +40,7 @@ _BLOCK: Final = re.compile(
 )
 _TIMEOUT_S: Final = 600
 # Whatever may differ between two runs of one command: numbers with their units, names of runs.
-_NUMBER: Final = re.compile(r"[\d][\w.,:%/+-]*|(?<= )(?:ms|s|min|h|d|GiB|MiB|µs)\b")
+_NUMBER: Final = re.compile(r"[\d][\w.,:%/+-]*|(?<= )(?:ms|s|min|h|d|GiB|MiB|us)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

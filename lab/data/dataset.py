@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from advisor import data
 from advisor.collectors import atomic
-from advisor.errors import AbsentDataError, ModelError
+from advisor.errors import AbsentDataError, ModelError, pip_hint
 from advisor.records import RunRecord, reads
 from advisor.records.files import read_records, to_line
 
@@ -186,7 +186,9 @@ def read_frame(path: Path) -> pd.DataFrame:
             return pd.read_parquet(path)
         frame: pd.DataFrame = pd.read_csv(path, **options)
     except ImportError as error:
-        raise ModelError(f"cannot read {path}: {error}", hint="pip install pyarrow") from error
+        raise ModelError(
+            f"{path} is read with pyarrow, which is not installed", hint=pip_hint("pyarrow")
+        ) from error
     except (OSError, EOFError, ValueError) as error:
         raise ModelError(
             f"cannot read {path}: {error}", hint="name the measurements with --data"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.errors import RunError
+from advisor.errors import RunError, pip_hint
 from advisor.lab.data.hivemind_sites import sites_of, slowest_link_gbit_per_s
 from advisor.records import AnchorRun, Fact, Instances, JobFacts, ResourceSeries, RunRecord
 from advisor.records.tracked import (
@@ -856,7 +856,9 @@ def read_parquet(path: Path, columns: Collection[str]) -> Any:
     try:
         frame = pd.read_parquet(path)
     except ImportError as error:
-        raise RunError(f"cannot read {path}: {error}", hint="pip install pyarrow") from error
+        raise RunError(
+            f"{path} is read with pyarrow, which is not installed", hint=pip_hint("pyarrow")
+        ) from error
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}", hint="name the folder or file") from error
     missing = sorted(set(columns) - set(frame.columns))

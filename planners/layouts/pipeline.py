@@ -335,6 +335,8 @@ def partition(
             f"{count} layers cannot be cut into {stages} stages",
             hint=f"use at most {count} stages",
         )
+    capacity = np.broadcast_to(np.asarray(capacity_bytes, float), (stages,))[:, None, None]
+    is_free = bool(np.all(np.isinf(capacity)))
     # Stages of equal devices share one table of spans.
     per_stage = _spans(times)
     per_stage[:, :, 1:] += np.where(
@@ -343,8 +345,6 @@ def partition(
     memory = _spans(np.broadcast_to(state_bytes, (1, count))) + np.broadcast_to(
         in_flight, (stages,)
     )[:, None, None] * _spans(np.broadcast_to(activation_bytes, (1, count)))
-    capacity = np.broadcast_to(np.asarray(capacity_bytes, float), (stages,))[:, None, None]
-    is_free = bool(np.all(np.isinf(capacity)))
     allowed = per_stage if is_free else np.where(memory <= capacity, per_stage, np.inf)
     allowed = np.broadcast_to(allowed, (stages, count + 1, count + 1))
     per_stage = np.broadcast_to(per_stage, allowed.shape)

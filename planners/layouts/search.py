@@ -177,7 +177,7 @@ def nothing_fits(
             exit_code=3,
         )
     capacity, free = problem.capacity_bytes, float(problem.machines.kept_free_bytes)
-    kept = f" (of which {free / GIB:.0f} GiB are kept free)" if free >= GIB else ""
+    kept = f" (of which {free / GIB:.0f} GiB is kept free)" if free >= GIB else ""
     return PlanningError(
         f"no layout fits into {(capacity + free) / GIB:.0f} GiB{kept}: the nearest ({nearest}) "
         f"misses by {excess / GIB:.1f} GiB",

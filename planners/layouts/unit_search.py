@@ -168,11 +168,9 @@ def _layouts(case: RecordedCase, ways: Sequence[Layout], space: SearchSpace) -> 
         if way.recompute == "full" and len(case.model.table.names) < 2:
             continue
         for zero in [z for z in space.zero_stages if z == 0 or degrees.dp > 1]:
-            layout = replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
             # The rules of what runs a script ask which degrees are above one.
-            asked = {name: min(getattr(degrees, name), 2) for name in ("dp", "tp", "pp")}
-            if _runs(replace(layout, **asked)):
-                yield layout
+            if _runs(way, zero, min(degrees.dp, 2), min(degrees.tp, 2), min(degrees.pp, 2)):
+                yield replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
 
 
 def _evaluated(
@@ -188,8 +186,9 @@ def _evaluated(
 
 
 @cache
-def _runs(layout: Layout) -> bool:
+def _runs(way: Layout, zero_stage: int, dp: int, tp: int, pp: int) -> bool:
     """Return whether something runs a script so."""
+    layout = replace(way, dp=dp, tp=tp, pp=pp, zero_stage=zero_stage)
     return bool(is_runnable(layout_columns(layout), frameworks=RECORDED))
 
 

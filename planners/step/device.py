@@ -42,6 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, get_args
 
 import numpy as np
@@ -221,12 +222,11 @@ class _Rates:
         devices: Sequence[Device],
         parameters: DeviceParameters,
     ) -> _Rates:
-        pairs = sorted(set(zip(table.kind, table.dtype, strict=True)))
+        pairs = tuple(sorted(set(zip(table.kind, table.dtype, strict=True))))
         column = {pair: i for i, pair in enumerate(pairs)}
         index = [column[pair] for pair in zip(table.kind, table.dtype, strict=True)]
-        by_pair = np.array(
-            [[_pair_rates(d, *p, work, parameters) for p in pairs] for d in devices]
-        )
+        known = _Same(parameters)
+        by_pair = np.array([_device_rates(d, pairs, work.is_compiled, known) for d in devices])
         by_pair = by_pair.reshape(len(devices), len(pairs), 2)
         launches = parameters.compiled_launch_fraction if work.is_compiled else 1.0
         is_unseen = np.array([_is_host_unseen(d, work) for d in devices], dtype=bool)
@@ -262,8 +262,29 @@ def _is_host_unseen(device: Device, work: Work) -> bool:
     return device.kind != "cpu" and device.call_s is None and work.call_s is not None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """Parameters as a key: they hold mappings, and a search asks with the same ones."""
+
+    parameters: DeviceParameters
+
+    def __hash__(self) -> int:
+        return id(self.parameters)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.parameters is self.parameters
+
+
+@lru_cache(maxsize=2**14)  # a search asks of the same devices in every step that it estimates
+def _device_rates(
+    device: Device, pairs: tuple[tuple[str, str], ...], is_compiled: bool, known: _Same
+) -> tuple[tuple[float, float], ...]:
+    """Return the rates of every class and precision on a device."""
+    return tuple(_pair_rates(device, *one, is_compiled, known.parameters) for one in pairs)
+
+
 def _pair_rates(
-    device: Device, kind: str, dtype: str, work: Work, parameters: DeviceParameters
+    device: Device, kind: str, dtype: str, is_compiled: bool, parameters: DeviceParameters
 ) -> tuple[float, float]:
     """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class on a device."""
     runs = runs_as(device, dtype)
@@ -282,7 +303,7 @@ def _pair_rates(
         double = sustained_flop_per_s(device, runs, parameters)
         rate = _DOUBLE_CONVOLUTION * double if kind in _CONVOLUTIONS else min(rate, double)
     memory = device.memory_bytes_per_s * efficiency.memory * share_of_rates(device, parameters)
-    if work.is_compiled and kind not in PRODUCTS:
+    if is_compiled and kind not in PRODUCTS:
         memory /= parameters.compiled_traffic_fraction
     return rate, memory
 

@@ -82,7 +82,7 @@ class StepFacts:
                 noise = "too noisy to use"
             yield Fact(
                 what="step on the host",
-                value=f"{measured.step_s:.4g} s, {noise}",
+                value=f"{seconds_text(measured.step_s)}, {noise}",
                 source="measured",
                 note=measured.host.cpu_model,
             )
@@ -97,7 +97,7 @@ class StepFacts:
         for actual in self.job.actuals:
             yield Fact(
                 what=f"step on {actual.count} x {actual.instance_type}",
-                value=f"{actual.step_s:.4g} s", source="measured", note="advisor runs actual",
+                value=seconds_text(actual.step_s), source="measured", note="advisor runs actual",
             )  # fmt: skip
         for run in self.job.layout_runs:
             yield Fact(
@@ -145,7 +145,7 @@ class StepFacts:
         )  # fmt: skip
         yield Fact(
             what="work of a sample", source="computed", value=f"{digits(flop / 1e9)} Gflop, "
-            f"{digits(moved / 1e9)} GB moved", note=f"{len(work.operators)} operators, {traced}",
+            f"{size_text(moved)} moved", note=f"{len(work.operators)} operators, {traced}",
         )  # fmt: skip
         if said := beside_words(self.columns, 0):
             way, *limits = said
