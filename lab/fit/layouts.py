@@ -177,8 +177,14 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
     return from_logarithms(found.x[: centre.size])
 
 
-def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
-    """Fit on all tables and without each; keep each left-out table's errors."""
+def train(
+    rows: LayoutRows, *, version: str, note: Any = None, most: int | None = None
+) -> LayoutModel:
+    """Fit on all tables and without each; keep each left-out table's errors.
+
+    ``most``: rows of a table that are asked, evenly from first to last, where nobody will ask for
+    the folds of the fine-tuning runs; by default all, and those folds are fitted too.
+    """
     rows = usable(rows)
     tables = list(dict.fromkeys(rows.table))
     folds, errors = {}, []
@@ -189,12 +195,21 @@ def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
         if note:
             note(f"without {table}: median error {100 * float(np.median(log_error)):.1f} %")
         errors += _by_generation(left_out, log_error)
-    for name, here in parts_left_out(rows).items():
+    for name, here in parts_left_out(rows).items() if most is None else ():
         folds[name] = fit(rows.take(~here))
         if note:
             note(f"without {name}")
     model = LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
-    return replace(model, asked=asked_errors(rows, model))
+    return replace(model, asked=asked_errors(_thinned(rows, most), model))
+
+
+def _thinned(rows: LayoutRows, most: int | None) -> LayoutRows:
+    """Return at most so many rows of each table."""
+    kept = [
+        here if most is None else here[np.unique(np.linspace(0, here.size - 1, most).astype(int))]
+        for here in (np.flatnonzero(rows.table == table) for table in dict.fromkeys(rows.table))
+    ]
+    return rows.take(np.sort(np.concatenate(kept)))
 
 
 def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[TableErrors, ...]]:

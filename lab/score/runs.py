@@ -32,7 +32,6 @@ import numpy as np
 from advisor import data as packaged
 from advisor.collectors import bounded
 from advisor.errors import ModelError
-from advisor.estimate.case import constants
 from advisor.estimate.predictor import Predictor
 from advisor.lab.data import CAMPAIGNS, IBM, SCOUT, TRAINPRED
 from advisor.lab.data.campaigns import read_campaigns, read_packaged
@@ -45,8 +44,10 @@ from advisor.lab.fit.campaigns import (
     columns,
     fit,
 )
+from advisor.lab.fit.without import Hidden, Known
 from advisor.lab.learned.sequence import SequenceNetwork
-from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.blind import BY_HAND, Refit, Rows, predictor_with
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.raw import RawColumns
 from advisor.learned import features
 from advisor.learned.base import RunRegressor
@@ -574,8 +575,15 @@ RANKING: Final = Protocol(
 # campaigns
 
 _Z: Final = QUANTILES[COVERAGE]
-# A family whose own steps are among those that the layout model is fitted on: (family, table).
-OWN_TABLE: Final = ("Megatron", "megatron_sc21")
+# Families whose organisation's own steps are among those that the layout model is fitted on.
+_NVIDIA: Final = (
+    "megatron_sc21", "megatron_jan2021", "megatron_seqsel", "nemo_2407", "nemo_bridge",
+    "dgxc_bench",
+)  # fmt: skip
+OWN_TABLES: Final = {
+    "Megatron": _NVIDIA, "NVIDIA examples": _NVIDIA, "MosaicML": ("llm_foundry_mpt",),
+    "Llama 3": ("torchtitan",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -647,25 +655,21 @@ def _campaign_answers(rows: Questions) -> Answers:
     return band(value, log_sd, figures=_campaign_figures(facts, value, log_sd))
 
 
-def _blind_campaigns(rows: Questions) -> Blinded:
-    """Answer Megatron's with a layout model that never saw the steps of the same paper."""
+def _own_tables(rows: Questions) -> list[Hidden]:
+    """Hide the steps that the same organisation published."""
+    families = rows.facts.rows.family
+    return [Hidden(tables=frozenset(OWN_TABLES.get(str(family), ()))) for family in families]
+
+
+def _ask_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    """Answer some campaigns; the laws of the others are fitted on answers of the same constants.
+
+    A family's law sees the published hours of no other run of it, as in the figures.
+    """
     facts: Campaigns = rows.facts
-    law = constants().layout
-    known = replace(constants(), layout=replace(law, parameters=law.without(OWN_TABLE[1])))
-    asking = Predictor(Predictor().catalogue, constants=known, learned=None)
-    published = [a.question.campaign for a in facts.found]
-    own, _ = answers([c for c in published if c.family == OWN_TABLE[0]], asking)
-    blinded = {a.question.campaign.campaign: a for a in own}
-    again = columns([blinded.get(a.question.campaign.campaign, a) for a in facts.found])
-    return Blinded(
-        answers=band(*predict(again, again)),
-        changed=(f"{OWN_TABLE[0]}'s steps by constants fitted without {OWN_TABLE[1]}",),
-        still_seen=CAMPAIGN.seen[:2],
-        kept=(
-            "Megatron's steps of other papers: they are in three more tables, and a fit without "
-            "all four takes minutes (advisor train layout-model)",
-        ),
-    )
+    found, _ = answers([a.question.campaign for a in facts.found], predictor_with(known))
+    again = columns(found)
+    return band(*predict(again, again)).take(here)
 
 
 def _by_other_families(target: Callable[[Campaigns, Bools], Floats | None]) -> Any:
@@ -745,6 +749,11 @@ def _campaign_notes(
     return (*notes, *(f"{count} rows left out: {why}" for why, count in left_out.items()))
 
 
+_CAMPAIGN_SEEN: Final = (
+    "the law's two ideas (size, age of software) and the root law of its spread; which of them "
+    "are used is nested",
+    "the year that software counts from, the noise of a row and the priors' width",
+)
 CAMPAIGN: Final = Protocol(
     name="campaigns",
     description="device-hours of published training runs, each family left out",
@@ -758,9 +767,7 @@ CAMPAIGN: Final = Protocol(
     rows=lambda data: read_published(CAMPAIGNS.path("runs", data)),
     answer=_campaign_answers,
     seen=(
-        "the law's two ideas (size, age of software) and the root law of its spread; which of "
-        "them are used is nested",
-        "the year that software counts from, the noise of a row and the priors' width",
+        *_CAMPAIGN_SEEN,
         "the layout model behind a step: fitted on steps measured by some of the same "
         "organisations (Megatron)",
     ),
@@ -769,7 +776,7 @@ CAMPAIGN: Final = Protocol(
         "the same factor for every run": _by_other_families(_same_factor),
         "6 N D at the others' MFU": _by_other_families(_constant_mfu),
     },
-    blind=_blind_campaigns,
+    blind=Refit(hidden=_own_tables, ask=_ask_blind, still_seen=(*_CAMPAIGN_SEEN, BY_HAND)),
     notes=(
         "median ratio: ours / published; layouts are the best that the search finds, not the "
         "published ones; software of 2022 and before is taken without flash attention",
