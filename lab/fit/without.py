@@ -7,13 +7,15 @@ collectives (``scaling``) were fitted on no row of a group that ships.
 
 Widths and correlations come from errors on what these fits leave out in turn, so each is a fit
 inside a fit. To keep them to minutes, devices, models and chip families are left out of the device
-model together in ``PARTS`` parts, and of a table of layouts ``ASKED`` runs are asked.
+model together in ``PARTS`` parts, tables likewise out of the layout model, and of each of these
+``ASKED`` runs are asked. How well the tables determine the layout model's constants
+(``LayoutModel.log_spread``) is not known from parts: only a user's own runs ask for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import Constants, constants
+from advisor.estimate.knowledge.layout_model import LayoutModel
 from advisor.lab.fit import memory
 from advisor.lab.fit.described import known_steps
 from advisor.lab.fit.described_columns import MeasuredStep, chip_of, columns
@@ -38,14 +41,15 @@ if TYPE_CHECKING:
 
 Bools = NDArray[np.bool_]
 PARTS: Final = 4
-ASKED: Final = 50
+ASKED: Final = 25
 DEVICE_MODEL: Final = (
     "device_model: constants and the process of errors; widths off what "
     f"{PARTS} parts of devices, models and chip families leave out in turn"
 )
 CALLS: Final = "what a call takes on the suites' hosts"
 LAYOUT_MODEL: Final = (
-    f"layout_model: constants; widths off each other table left out, {ASKED} of its runs"
+    "layout_model: constants; widths off what "
+    f"{PARTS} parts of the other tables leave out in turn, {ASKED} runs of each"
 )
 MEMORY: Final = "memory: context, slack and their scatter"
 
@@ -95,6 +99,8 @@ class FittedTables:
     """What the constants under ``trained_models`` are fitted on."""
 
     folder: Path
+    # without which of its rows -> the layout model fitted on the others
+    _layout_models: dict[bytes, LayoutModel] = field(default_factory=dict, init=False)
 
     @cached_property
     def steps(self) -> list[MeasuredStep]:
@@ -153,10 +159,13 @@ class FittedTables:
         out = hidden.hides_layouts(self.layouts)
         if not out.any():
             return known
-        model = train(self.layouts.take(~out), version="blind", most=ASKED)
+        key = out.tobytes()
+        if key not in self._layout_models:
+            kept = self.layouts.take(~out)
+            self._layout_models[key] = train(kept, version="blind", parts=PARTS, most=ASKED)
         return replace(
             known,
-            constants=replace(known.constants, layout=model),
+            constants=replace(known.constants, layout=self._layout_models[key]),
             changed=(*known.changed, LAYOUT_MODEL),
         )
 
