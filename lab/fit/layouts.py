@@ -208,7 +208,8 @@ def train(
 
 def _together(tables: list[str], parts: int | None) -> list[list[str]]:
     """Return each table alone, or all in so many parts."""
-    return [tables[i :: parts or len(tables)] for i in range(min(parts or len(tables), len(tables)))]
+    count = min(parts or len(tables), len(tables))
+    return [tables[i::count] for i in range(count)]
 
 
 def _thinned(rows: LayoutRows, most: int | None) -> LayoutRows:
