@@ -173,7 +173,8 @@ def _rows(
     )
 
 
-def _answers(found: Sequence[StepAnswer]) -> Answers:
+def answers_of(found: Sequence[StepAnswer]) -> Answers:
+    """Return the product's answers in the form of the harness."""
     return spread([(a.step_s, a.log_sd) for a in found])
 
 
@@ -184,7 +185,7 @@ def _devices(rows: Questions) -> list[Hidden]:
 def _ask_blind(rows: Questions, here: Rows, known: Known) -> Answers:
     """Answer steps with what is known without their devices."""
     by_others = predictor_with(known)
-    return _answers([answer(by_others, rows.facts.steps[i], is_left_out=True) for i in here])
+    return answers_of([answer(by_others, rows.facts.steps[i], is_left_out=True) for i in here])
 
 
 _BLIND: Final = Refit(hidden=_devices, ask=_ask_blind, still_seen=(BY_HAND, _RATES))
@@ -231,7 +232,7 @@ def _described_answers(rows: Questions) -> Answers:
     residuals = {way: r[: told.log_s.size] for way, r in residuals_of(known, folds).items()}
     plain = residuals_of(known, folds, has_deviations=False)
     found = left_out_answers(rows, folds, plain)
-    answers = _answers(found)
+    answers = answers_of(found)
     everything = np.isfinite(answers.value)
     devices = {
         d: answers.scores(rows.truth, mask)
@@ -468,7 +469,7 @@ def _neusight_answers(rows: Questions) -> Answers:
         for i in map(int, np.flatnonzero(out & ours)):
             found[i] = answer(asking, known[i], is_left_out=True)
             zero[i] = answer(nothing, known[i], is_left_out=True).step_s
-    answers, table = _answers([found[i] for i in sorted(found)]), rows.facts.table
+    answers, table = answers_of([found[i] for i in sorted(found)]), rows.facts.table
     of_others = {shown: table[f"{name}_s"] for name, shown in OTHERS.items()}
     return replace(
         answers,

@@ -299,11 +299,18 @@ def _read_jobs(data: Path) -> Questions:
     return _rows(table, by(frame["collection"]) | by(labels))
 
 
+def by_other_jobs(rows: Questions, scored: Bools | None = None) -> Answers:
+    """Answer cells, or some of them, by the job's runs elsewhere and all of other families'."""
+    frame = rows.facts.frame
+    device, family = frame["device"].to_numpy(), frame["family"].to_numpy(str)
+    return _answers(rows.facts, device, families=family, scored=scored)
+
+
 def _by_runs_and_other_jobs(rows: Questions) -> Answers:
     table: CellTable = rows.facts
     device = table.frame["device"].to_numpy()
     alone = _answers(table, device)
-    found = _answers(table, device, families=table.frame["family"].to_numpy(str))
+    found = by_other_jobs(rows)
     without = replace(alone, value=np.where(np.isfinite(found.value), alone.value, np.nan))
     groups = {"other jobs unknown": np.ones(len(table.frame), bool)} | {
         f"{name}, other jobs unknown": mask for name, mask in by(table.frame["collection"]).items()
