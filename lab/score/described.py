@@ -384,9 +384,10 @@ def _layer_answers(rows: Questions) -> Answers:
 
 
 def _devices_and_models(rows: Questions) -> list[Hidden]:
-    """Hide a step's device, and its model with a few others: in parts of whole models."""
-    models = in_parts([step.model for step in rows.facts.steps])
-    return [replace(of_devices(s.device), models=models[s.model]) for s in rows.facts.steps]
+    """Hide a step's device and its model, each with a few others: in parts of whole ones."""
+    steps = rows.facts.steps
+    devices, models = in_parts([s.device.name for s in steps]), in_parts([s.model for s in steps])
+    return [Hidden(devices=devices[s.device.name], models=models[s.model]) for s in steps]
 
 
 LAYER: Final = Protocol(
@@ -405,7 +406,7 @@ LAYER: Final = Protocol(
     },
     notes=(
         "a layer alone: no embedding, head, loss or update",
-        "blind: models are left out in four parts of whole models, each with every GPU in turn",
+        "blind: GPUs and models are left out in four parts each, of whole GPUs and models",
     ),
 )
 
