@@ -189,7 +189,8 @@ def train(
     """
     rows = usable(rows)
     tables = list(dict.fromkeys(rows.table))
-    folds, errors = {}, []
+    folds: dict[str, LayoutParameters] = {}
+    errors: list[TableErrors] = []
     for names in _together(tables, parts):
         folds |= dict.fromkeys(names, fit(rows.take(~np.isin(rows.table, names))))
         for table in names:

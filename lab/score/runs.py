@@ -160,11 +160,10 @@ def _placed(split: SplitScores, rows: Questions, values: Floats) -> Floats:
 
 def split_answers(split: SplitScores, rows: Questions, **more: Any) -> Answers:
     """Return a split's values, and its bounds where it has some, as answers to the rows."""
-    ends = [None, None]
+    value, low, high = _placed(split, rows, split.predicted), None, None
     if split.bounds is not None:
-        ends = [_placed(split, rows, split.bounds[:, k]) for k in (0, 1)]
-    value = _placed(split, rows, split.predicted)
-    return Answers(value=value, low=ends[0], high=ends[1], **more)
+        low, high = (_placed(split, rows, split.bounds[:, k]) for k in (0, 1))
+    return Answers(value=value, low=low, high=high, **more)
 
 
 def _beside(split: SplitScores, rows: Questions) -> dict[str, Floats | Answers]:
