@@ -321,8 +321,10 @@ def _blind(record: Mapping[str, Any], *, is_here: bool) -> str:
         return " / ".join(_percent(blind["overall"][k]) for k in _SHOWN_STATISTICS)
     if protocol.blind is not None and not is_here:
         return f"not here: with the data, `advisor validate {protocol.name} --blind`"
-    fitted = protocol.fitted_on
-    return f"in sample: {'; '.join(fitted)}" if fitted else "nothing fitted on it"
+    fitted = "; ".join(protocol.fitted_on)
+    if fitted and protocol.blind is not None:
+        return f"in sample: {fitted} (`advisor validate {protocol.name} --blind` fits it again)"
+    return f"in sample: {fitted}" if fitted else "nothing fitted on it"
 
 
 def _three(record: Mapping[str, Any]) -> str:
