@@ -274,9 +274,9 @@ def _blind_lines(every: Sequence[Stored]) -> list[str]:
         is_fitted = bool(blind.get("changed"))
         for what in blind.get("changed", ()):
             again.setdefault(what, {})[one.protocol] = None
-        fitted = score.load(one.protocol).fitted_on
+        in_sample = () if is_fitted else score.load(one.protocol).fitted_on  # the table says it
         for what in blind["still_seen"] if is_fitted else one.record["seen"]:
-            if what not in fitted:
+            if what not in in_sample:
                 seen.setdefault(what, {})[one.protocol] = None
     found = []
     for title, told in (
