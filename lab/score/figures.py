@@ -280,10 +280,10 @@ def _blind_lines(every: Sequence[Stored]) -> list[str]:
                 seen.setdefault(what, {})[one.protocol] = None
     found = []
     for title, told in (
-        ("Blind figures are of these, fitted again without the scored group:", again),
-        ("Nothing fits these again, people chose them with the rows in sight (protocols without "
-         "blind figures among them, which leave the scored group out of all that is fitted):",
-         seen),
+        ("For the blind figures these are fitted again without the scored group:", again),
+        ("People chose these with the rows in sight, and no command chooses them again. Protocols "
+         "without a blind figure stand here too: but for what the table calls in sample, all that "
+         "they fit leaves the scored group out.", seen),
     ):  # fmt: skip
         names = {what: ", ".join(f"`{name}`" for name in of) for what, of in told.items()}
         found += [title, "", *(f"- {what}: {of}" for what, of in names.items()), ""]
