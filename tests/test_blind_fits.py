@@ -83,10 +83,10 @@ def spoilt(one: Any, hidden: Hidden, family: str = "") -> Any:
             return replace(one, measured_bytes=one.measured_bytes * factor)
         case CellTable():
             names = [device_names(one.frame["gpu"].iloc[[i]])[0] for i in range(len(one.frame))]
-            is_out = np.isin(names, sorted(hidden.devices))
+            cells_out = np.isin(names, sorted(hidden.devices))
             if family:  # a user who knows other families' runs on the device tells them
-                is_out &= (one.frame["family"] == family).to_numpy()
-            factor = np.where(is_out, SLOWER, 1.0)
+                cells_out &= (one.frame["family"] == family).to_numpy()
+            factor = np.where(cells_out, SLOWER, 1.0)
             frame = one.frame.assign(throughput=one.frame["throughput"] / factor)
             cells = replace(one.cells, log_throughput=one.cells.log_throughput - np.log(factor))
             return replace(one, frame=frame, cells=cells)
