@@ -230,7 +230,7 @@ models: $(VENV)/.installed
 ## docs: build the documentation into site/, without warnings
 ## docs-serve: show the documentation while you write
 ## accuracy: run every protocol; fail where a figure is worse than is stored
-## accuracy-quick: the same without the protocols of minutes
+## accuracy-quick: the same, of the protocols of minutes a sample
 ## mutants: small faults, and which of them no test notices: make mutants [MUTANTS=200]
 ## fuzz: hostile input for every reader: make fuzz [INPUTS=500000]
 ## flakes: some files of tests three times beside load; what was not the same: make flakes [FLAKES=12]

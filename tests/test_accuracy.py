@@ -25,8 +25,9 @@ from advisor.rank import changes
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = stored.read_all()
 FETCHED = stored.read_all(stored.fetched())
-SHIPPED = stored.read_shipped()
-EVERY = FETCHED | KEPT | SHIPPED
+SHIPPED = stored.read_held("shipped")
+SAMPLED = stored.read_held("sampled")
+EVERY = FETCHED | KEPT | SHIPPED | SAMPLED
 
 
 def _record(mean: float = 0.1, coverage: float | None = 0.88, rows: int = 100) -> dict[str, Any]:
@@ -295,6 +296,30 @@ def test_every_shipped_folder_has_stored_figures_on_what_ships() -> None:
         assert stored.place_of(name, one.inputs) == stored.folder()
 
 
+def test_what_is_left_out_of_the_quick_check_is_sampled_where_it_ships() -> None:
+    slow = {name for name in KEPT if not KEPT[name].is_quick}
+    assert {f"sampled/{name}" for name in slow} == set(scored.SAMPLED) == set(SAMPLED)
+    script = _script()
+    for one in EVERY.values():
+        assert script.is_asked(one, is_quick=False) == (one.protocol not in SAMPLED)
+        assert script.is_asked(one, is_quick=True) == one.is_quick
+
+
+@pytest.mark.parametrize("name", ["own", "minutes", "thesis"])
+def test_a_sample_errs_on_its_groups_as_the_whole_protocol_does(name: str) -> None:
+    """The same rows by the same fits: what differs is the day on which they were stored."""
+    sample, whole = SAMPLED[f"sampled/{name}"].record, KEPT[name].record
+    of_whole = {group["group"]: group for group in whole["groups"]}
+    assert sample["rows"] == whole["rows"] or sample["groups"]
+    pairs = [(group, of_whole[group["group"]]) for group in sample["groups"]]
+    if sample["rows"] == whole["rows"]:
+        pairs.append((sample["overall"], whole["overall"]))
+    for ours, theirs in pairs:
+        loose = gate.GROUP + gate.GROUP_SHARE * theirs["mape_fraction"]
+        assert ours["rows"] == theirs["rows"]
+        assert ours["mape_fraction"] == pytest.approx(theirs["mape_fraction"], abs=loose)
+
+
 @pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
 def test_a_shipped_constant_that_changed_is_seen(
     monkeypatch: pytest.MonkeyPatch, factor: float
@@ -319,6 +344,16 @@ def test_the_quickest_protocol_runs_as_it_is_stored() -> None:
         assert verdict.rows == KEPT["failures"].record["rows"]
 
 
+def test_what_blind_figures_fitted_again_and_what_saw_the_rows_is_said() -> None:
+    """One line each, with every protocol that it is true of."""
+    lines = figures.readme_table(KEPT, FETCHED).splitlines()
+    for name, one in KEPT.items():
+        blind = one.record.get("blind") or {}
+        told = [*blind.get("changed", ()), *(blind["still_seen"] if blind.get("changed") else ())]
+        for what in told:
+            assert any(row.startswith(f"- {what}: ") and f"`{name}`" in row for row in lines), what
+
+
 def test_every_line_says_what_is_left_of_the_rows_in_the_fit() -> None:
     table = figures.readme_table(KEPT, FETCHED)
     for name in scored.PROTOCOLS:
@@ -328,6 +363,10 @@ def test_every_line_says_what_is_left_of_the_rows_in_the_fit() -> None:
         if record.get("blind", {}).get("changed"):
             again = record["blind"]["overall"]["mape_fraction"]
             assert told.startswith(f"{100 * again:.1f} / "), name
+        elif name not in KEPT and scored.load(name).blind is not None:
+            assert told.startswith("not here: ")
         else:
+            again = f" (`advisor validate {name} --blind` fits it again)"
+            told = told.removesuffix(again if scored.load(name).blind else "")
             assert told == (f"in sample: {'; '.join(declared)}" if declared
                             else "nothing fitted on it"), name  # fmt: skip

@@ -17,7 +17,7 @@ from advisor.lab.data import BLACKWELL, FINETUNE
 from advisor.lab.fit import asked
 from advisor.lab.fit.asked import columns_of, joined
 from advisor.lab.fit.layouts import predicted_s
-from advisor.lab.score.asked import ask, memory_bytes
+from advisor.lab.score.asked import ask, memory_bytes, predictor_by
 from advisor.planners.memory.transformers import MemoryConstants
 
 TUNED = {
@@ -79,7 +79,7 @@ def test_what_a_user_can_say_gives_what_the_columns_give(tmp_path: Path) -> None
     runs, _ = asked.finetune_rows_read(
         tuned(tmp_path, {}, {"batch_size": 16.0}, {"number_gpus": 8.0, "method": "lora"})
     )
-    answers = ask(runs, load())
+    answers = ask(predictor_by(load()), runs)
     assert answers.is_answered.all(), answers.status
     direct = predicted_s(columns_of(runs), load().parameters)
     assert answers.step_s == pytest.approx(direct, rel=0.02)
@@ -90,10 +90,10 @@ def test_what_a_user_can_say_gives_what_the_columns_give(tmp_path: Path) -> None
 def test_a_model_of_8b_trains_on_one_gpu_in_pure_bf16(tmp_path: Path) -> None:
     one = {"number_gpus": 1.0, "batch_size": 1.0, "dataset_tokens_per_second": 2540.8}
     runs, _ = asked.finetune_rows_read(tuned(tmp_path, one))
-    answers = ask(runs, load())
+    answers = ask(predictor_by(load()), runs)
     assert answers.is_answered.all(), answers.status
     wide = [replace(r, setup=replace(r.setup, weights="fp32", gradients="fp32")) for r in runs]
-    assert not ask(wide, load()).is_answered.any()
+    assert not ask(predictor_by(load()), wide).is_answered.any()
 
 
 def test_runs_that_cannot_be_are_left_out(tmp_path: Path) -> None:

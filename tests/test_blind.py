@@ -83,23 +83,6 @@ def test_a_described_job_is_answered_without_its_device(tmp_path: Path) -> None:
     assert answers[0] == answers[1]
 
 
-def test_a_blind_device_model_has_seen_nothing_of_the_device_left_out(tmp_path: Path) -> None:
-    """Its published steps may be twice as fast: the constants that answer for it stay the same."""
-    table = throughputs()
-    names = table.frame["device"].to_numpy()
-    found = []
-    for name, wrong in (("right", None), ("wrong", GPUS[3])):
-        known = read_steps(described_rows(tmp_path / name, wrong))
-        found.append(np.vstack(left_out(table, names, names == GPUS[3], known=known)))
-        found.append(np.vstack(left_out(table, names, names == GPUS[2], known=known)))
-    shipped = np.vstack(left_out(table, names, names == GPUS[3]))
-    of_it, of_another = np.isfinite(found[0]), np.isfinite(found[1])
-    assert of_it.any()
-    assert np.array_equal(found[0][of_it], found[2][of_it])
-    assert not np.allclose(found[1][of_another], found[3][of_another])
-    assert not np.allclose(found[0][of_it], shipped[of_it])
-
-
 def suite_name(gpu: str) -> str:
     device = suite_device(gpu)
     assert device is not None

@@ -191,7 +191,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
     module.__dict__["P"] = Protocol(
         name="p", description="d", rows=lambda _: made(truth),
         answer=lambda _: Answers(value=1.1 * truth),
-        blind=lambda _: Blinded(
+        blind=lambda _, __: Blinded(
             answers=Answers(value=1.3 * truth), changed=("the form",),
             still_seen=("what there is to choose from",),
         ),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import least_squares
 
 from advisor import data
 from advisor.ask import JobSpec, SetupRequest
@@ -25,6 +24,8 @@ from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
 from advisor.lab import score
 from advisor.lab.data import recorded
+from advisor.lab.fit.described import recorded_rows
+from advisor.lab.fit.hosts import fit_call
 from advisor.lab.score.recorded import without_group
 from advisor.machines import suite_device
 from advisor.machines.devices import device_parameters
@@ -233,51 +234,12 @@ def test_weights_stored_in_16_bits_are_not_cast() -> None:
 
 def test_what_a_call_takes_is_what_the_suites_hosts_took() -> None:
     """Fitted again: a call of the suite's median host, beside the constants that ship."""
-    steps = [
-        s for s in recorded.recorded_steps(data.measurements(None)) if s.suite == "torchvision"
-    ]
-    hosts = sorted({s.machine for s in steps})
-    at = np.array([hosts.index(s.machine) for s in steps])
-    half = np.array([s.precision == "fp16" for s in steps])
-    truth = np.log([s.seconds for s in steps])
-    parts = np.array([_parts(s) for s in steps]).T
-
-    nodes, weights = np.polynomial.hermite_e.hermegauss(7)
     parameters = device_parameters()
-    spread, share = (
-        np.exp(parameters.host_log_sd * nodes)[:, None],
-        parameters.engine_call_fraction,
-    )
-
-    def over_hosts(starting: np.ndarray, busy: np.ndarray) -> np.ndarray:
-        logs = np.log(np.maximum(spread * starting, busy))
-        return np.asarray(np.exp(weights @ logs / weights.sum()))
-
-    def errors(p: np.ndarray) -> np.ndarray:
-        host, device = np.exp(p[: len(hosts)])[at], np.exp(p[len(hosts) : -1])
-        busy = device.reshape(-1, 2)[at, half.astype(int)]
-        call = math.exp(p[-1])
-        forward = over_hosts(host * call * parts[0], busy * parts[2])
-        backward = over_hosts(host * call * share * parts[1], busy * parts[3])
-        pulls = np.r_[p[: len(hosts)] / 0.3, p[len(hosts) : -1] / 0.3]
-        return np.asarray(np.r_[np.log(forward + backward) - truth, pulls])
-
-    start = np.r_[np.zeros(3 * len(hosts)), math.log(50e-6)]
-    found = least_squares(errors, start, loss="soft_l1", f_scale=0.1).x
-    assert math.exp(found[-1]) == pytest.approx(call_s(recorded.TORCH), rel=0.2)
-    assert 0.08 < np.std(found[: len(hosts)]) < parameters.host_log_sd
-
-
-def _parts(step: recorded.RecordedStep) -> tuple[float, float, float, float]:
-    """Calls forward and backward, and what both take on a device that waits for no host [s]."""
-    assert step.job.work is not None
-    work = replace(step.job.work, call_s=1e-9)
-    found = step_time(work, [unmeasured(step.device)], [float(step.batch)], device_parameters())
-    calls = [
-        sum(o.kernels for o in work.operators if o.phase == p) for p in ("forward", "backward")
-    ]
-    backward = float(found.backward_s[0, 0])
-    return calls[0], calls[1], float(found.micro_batch_s[0, 0]) - backward, backward
+    found = fit_call(recorded_rows(data.measurements(None)), parameters)
+    assert found is not None
+    call, hosts = found
+    assert call == pytest.approx(call_s(recorded.TORCH), rel=0.2)
+    assert 0.08 < np.std(hosts) < parameters.host_log_sd
 
 
 # The protocol.

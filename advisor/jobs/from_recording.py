@@ -348,8 +348,8 @@ def input_bytes(loading: Loading | None, micro_batch: int) -> float:
 # What a call that Python makes takes on a host with a GPU, its driver included, by the major
 # version of PyTorch; calls of autograd's engine and of updates over lists take a fifth of it
 # (``DeviceParameters.engine_call_fraction``). Under PyTorch 1 as fitted to the steps of 32
-# networks on seven hosts (tests/test_recorded_steps.py); under 2 a prior: today's hosts need 25
-# to 30 us over all calls of a ResNet-50. A processor without a driver takes 9 to 14 here
+# networks on seven hosts (lab/fit/hosts.py); under 2 a prior: today's hosts need 25 to 30 us over
+# all calls of a ResNet-50. A processor without a driver takes 9 to 14 here
 # (lab/experiments/eager_calls.py), which is nobody's GPU.
 _CALL_S: Final = {1: 100e-6, 2: 52e-6}
 # Traced as one call already, or no work at all.

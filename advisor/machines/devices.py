@@ -93,11 +93,16 @@ def calibration_parameters(path: Path | None = None) -> CalibrationParameters:
     Raises ModelError as ``device_parameters``.
     """
     try:
-        found = _read(path)["calibration"]
-        bounded.check_numbers(found)
-        return CalibrationParameters(**found)
+        record = _read(path)
+        bounded.check_numbers(record["calibration"])
+        return calibration_of(record)
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(path, f"lacks or spoils a constant: {error}") from error
+
+
+def calibration_of(record: Mapping[str, Any]) -> CalibrationParameters:
+    """Return the same from the content of ``parameters.json``."""
+    return CalibrationParameters(**record["calibration"])
 
 
 def accelerator_devices(path: Path | None = None) -> dict[str, Device]:

@@ -54,11 +54,13 @@ Folds = dict[str, list[tuple[NDArray[np.bool_], Fitted]]]
 
 
 def left_out_fits(
-    rows: DescribedRows, fitted: Fitted, asked: NDArray[np.bool_] | None = None
-) -> Folds:
+    rows: DescribedRows, fitted: Fitted, asked: NDArray[np.bool_] | None = None,
+    parts: int | None = None,
+) -> Folds:  # fmt: skip
     """Return, by way of leaving out, which rows were left out and the fit on the others.
 
-    ``asked``: rows whose groups are left out; by default all.
+    ``asked``: rows whose groups are left out; by default all. ``parts``: groups are left out
+    together, in no more than so many parts a way; by default each alone.
     """
     model, is_convolutional = StepModel(rows), has_convolutions(rows)
     everything = np.ones(rows.log_s.size, bool)
@@ -71,7 +73,9 @@ def left_out_fits(
     }
     found: Folds = {}
     for way, (labels, wanted) in groups.items():
-        left_out = [labels == label for label in np.unique(labels[wanted & asked])]
+        names = np.unique(labels[wanted & asked])
+        together = min(parts or names.size, names.size)
+        left_out = [np.isin(labels, names[part::together]) for part in range(together)]
         found[way] = [
             (out, model.fit(~out, fitted.parameters)) for out in left_out if not out.all()
         ]

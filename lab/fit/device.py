@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from advisor.collectors import bounded
 from advisor.lab.data import MLPERF
 from advisor.lab.fit.described import (
     NETWORKS,
+    Folds,
     fitted_correlations,
     fitted_spreads,
     known_steps,
@@ -388,23 +389,47 @@ FITTED_KINDS: Final = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFit:
+    """The device model fitted on some steps: what the files of its folder say."""
+
+    record: dict[str, Any]  # of ``parameters.json``
+    process: ResidualParameters
+    rows: DescribedRows
+    folds: Folds
+
+    @property
+    def parameters(self) -> DeviceParameters:
+        return devices.parameters_of(self.record)
+
+
+def fit_steps(
+    steps: list[MeasuredStep], processors: pd.DataFrame, *, parts: int | None = None
+) -> DeviceFit:
+    """Fit constants, spreads, correlations and the process of errors; all from their priors.
+
+    ``processors``: as ``processor_rows``; ``parts``: as ``left_out_fits``.
+    """
+    rows = columns(steps)
+    whole = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
+    folds = left_out_fits(rows, whole, parts=parts)
+    plain = residuals_of(rows, folds, has_deviations=False)
+    record: dict[str, Any] = bounded.read_json(_packaged())
+    update(record, whole.constants, fitted_spreads(rows, plain), rows)
+    _update_uncertainty(record, rows, plain["device"], processors)
+    process = fit_residual(steps, devices.parameters_of(record))
+    return DeviceFit(record=record, process=process, rows=rows, folds=folds)
+
+
 def fitted(given: Path | None, day: str) -> FittedFolder:
     measurements = folders.measurements(given)
     measured = known_steps(measurements)
-    processors = processor_rows(measurements)
-    rows = columns(measured)
-    whole = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
-    folds = left_out_fits(rows, whole)
-    errors = residuals_of(rows, folds)
-    plain = residuals_of(rows, folds, has_deviations=False)
-    record = bounded.read_json(_packaged())
-    update(record, whole.constants, fitted_spreads(rows, plain), rows)
-    _update_uncertainty(record, rows, plain["device"], processors)
-    record["as_of"] = day
-    process = fit_residual(measured, devices.parameters_of(record))
+    found = fit_steps(measured, processor_rows(measurements))
+    rows, process = found.rows, found.process
+    errors = residuals_of(rows, found.folds)
     return FittedFolder(
         files={
-            "parameters.json": json.dumps(record, indent=1) + "\n",
+            "parameters.json": json.dumps({**found.record, "as_of": day}, indent=1) + "\n",
             devices.FILE: json.dumps(devices.to_record(process)) + "\n",
             "residuals.csv": residual_table(rows, errors).to_csv(index=False, lineterminator="\n"),
         },

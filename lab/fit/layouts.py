@@ -177,24 +177,49 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
     return from_logarithms(found.x[: centre.size])
 
 
-def train(rows: LayoutRows, *, version: str, note: Any = None) -> LayoutModel:
-    """Fit on all tables and without each; keep each left-out table's errors."""
+def train(
+    rows: LayoutRows, *, version: str, note: Any = None, parts: int | None = None,
+    most: int | None = None,
+) -> LayoutModel:  # fmt: skip
+    """Fit on all tables and without each; keep each left-out table's errors.
+
+    Where nobody will ask for a fold again, ``parts`` leaves tables out together, in so many parts,
+    and ``most`` rows of a table are asked, evenly from first to last; the folds of parts of the
+    fine-tuning runs are not fitted then.
+    """
     rows = usable(rows)
     tables = list(dict.fromkeys(rows.table))
-    folds, errors = {}, []
-    for table in tables:
-        folds[table] = fit(rows.take(rows.table != table))
-        left_out = rows.take(rows.table == table)
-        log_error = np.abs(np.log(predicted_s(left_out, folds[table]) / left_out.measured_s))
-        if note:
-            note(f"without {table}: median error {100 * float(np.median(log_error)):.1f} %")
-        errors += _by_generation(left_out, log_error)
-    for name, here in parts_left_out(rows).items():
+    folds: dict[str, LayoutParameters] = {}
+    errors: list[TableErrors] = []
+    for names in _together(tables, parts):
+        folds |= dict.fromkeys(names, fit(rows.take(~np.isin(rows.table, names))))
+        for table in names:
+            left_out = rows.take(rows.table == table)
+            log_error = np.abs(np.log(predicted_s(left_out, folds[table]) / left_out.measured_s))
+            if note:
+                note(f"without {table}: median error {100 * float(np.median(log_error)):.1f} %")
+            errors += _by_generation(left_out, log_error)
+    for name, here in parts_left_out(rows).items() if parts is None else ():
         folds[name] = fit(rows.take(~here))
         if note:
             note(f"without {name}")
     model = LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
-    return replace(model, asked=asked_errors(rows, model))
+    return replace(model, asked=asked_errors(_thinned(rows, most), model))
+
+
+def _together(tables: list[str], parts: int | None) -> list[list[str]]:
+    """Return each table alone, or all in so many parts."""
+    count = min(parts or len(tables), len(tables))
+    return [tables[i::count] for i in range(count)]
+
+
+def _thinned(rows: LayoutRows, most: int | None) -> LayoutRows:
+    """Return at most so many rows of each table."""
+    kept = [
+        here if most is None else here[np.unique(np.linspace(0, here.size - 1, most).astype(int))]
+        for here in (np.flatnonzero(rows.table == table) for table in dict.fromkeys(rows.table))
+    ]
+    return rows.take(np.sort(np.concatenate(kept)))
 
 
 def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[TableErrors, ...]]:

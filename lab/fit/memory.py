@@ -56,8 +56,9 @@ class MemoryRows:
 def fitted(given: Path | None, day: str) -> FittedFolder:
     known = read_memory(packaged.measurements(given))
     constants = fit_constants(known, known.is_reading)
+    parameters = _parameters(known, constants, known.is_reading)
     return FittedFolder(
-        files={"parameters.json": case.text(_parameters(known, constants))},
+        files={"parameters.json": case.text(parameters)},
         metrics={"in_sample": _errors(known, constants)},
     )
 
@@ -65,11 +66,16 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
 def fit(data: Path) -> MemoryParameters:
     """Fit context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
     known = read_memory(data)
-    return _parameters(known, fit_constants(known, known.is_reading))
+    return fit_rows(known, known.is_reading)
 
 
-def _parameters(known: MemoryRows, constants: MemoryConstants) -> MemoryParameters:
-    error = _log_errors(known, constants)
+def fit_rows(known: MemoryRows, rows: Bools) -> MemoryParameters:
+    """Fit the same to the readings among some rows."""
+    return _parameters(known, fit_constants(known, rows), rows)
+
+
+def _parameters(known: MemoryRows, constants: MemoryConstants, rows: Bools) -> MemoryParameters:
+    error = _log_errors(known, constants)[rows[known.is_reading]]
     return replace(
         case.memory(),
         context_bytes=constants.context_bytes,

@@ -5,7 +5,8 @@
     python -m advisor.lab.score.accuracy figures [--check]
 
 ``check`` fails where a figure is worse than is stored (``lab.score.gate``), of protocols and of
-folders of constants as they ship (``shipped/FOLDER``), and, with ``--since``, where stored figures
+folders of constants as they ship (``shipped/FOLDER``; ``--quick`` runs ``sampled/PROTOCOL`` of
+what takes minutes), and, with ``--since``, where stored figures
 became worse under the reason of the former ones.
 ``figures`` writes ``docs/generated/protocols.md`` and ``docs/generated/accuracy.md``.
 """
@@ -27,6 +28,7 @@ from advisor.lab.score.figures import between_markers, hardware_table, readme_ta
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "generated" / "protocols.md"
 HARDWARE = ROOT / "docs" / "generated" / "accuracy.md"
+EVERY = (*score.PROTOCOLS, *score.SHIPPED, *score.SAMPLED)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,10 +39,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def check(asked: argparse.Namespace) -> int:
     """Run protocols and compare them with what is stored."""
-    main, more = stored.read_all() | stored.read_shipped(), stored.read_all(stored.fetched())
+    held = stored.read_held("shipped") | stored.read_held("sampled")
+    main, more = stored.read_all() | held, stored.read_all(stored.fetched())
     kept = more | main
-    names = asked.protocols or [n for n in kept if kept[n].is_quick or not asked.quick]
-    missing = [n for n in (*score.PROTOCOLS, *score.SHIPPED) if n not in kept]
+    names = asked.protocols or [n for n in kept if is_asked(kept[n], is_quick=asked.quick)]
+    missing = [n for n in EVERY if n not in kept]
     failed = [f"{n}: no stored figures" for n in missing if n in names or not asked.protocols]
     rows, reproduced, cpu_s = 0, 0, 0.0
     for now in gate.measure_all([n for n in names if n in kept], processes=asked.processes):
@@ -52,7 +55,7 @@ def check(asked: argparse.Namespace) -> int:
         verdict = gate.judge(column[now.protocol], now, is_fetched=column is more)
         said = "worse" if verdict.failures else (verdict.remark and "not compared") or "as stored"
         cpu_s += now.cpu_s
-        if now.protocol in score.PROTOCOLS:
+        if now.protocol not in score.SHIPPED:
             rows += 0 if verdict.remark else verdict.rows
             reproduced += verdict.rows if column is main and said == "as stored" else 0
         print(f"{now.protocol:21}{said:14}{verdict.rows:6} rows {now.cpu_s:7.1f} s of CPU "
@@ -62,12 +65,19 @@ def check(asked: argparse.Namespace) -> int:
         failed.append(f"only {rows:,} rows were compared, {gate.LEAST_ROWS:,} are needed")
     if asked.since:
         failed += unexplained_since(asked.since, kept)
-    wanted = sum(int(main[n].record["rows"]) for n in names if n in main and n in score.PROTOCOLS)
+    wanted = sum(
+        int(main[n].record["rows"]) for n in names if n in main and n not in score.SHIPPED
+    )
     share = f"{100 * reproduced / wanted:.1f} %" if wanted else "none"
     print(f"{rows:,} rows, {cpu_s:.0f} s of CPU",
           f"of what ships {reproduced:,} of {wanted:,} as stored ({share})",
           *failed, sep="\n")  # fmt: skip
     return 1 if failed else 0
+
+
+def is_asked(one: stored.Stored, *, is_quick: bool) -> bool:
+    """Whether a check of everything runs it: samples where the whole is left out."""
+    return is_quick if one.protocol in score.SAMPLED else one.is_quick or not is_quick
 
 
 def unexplained_since(ref: str, kept: Mapping[str, stored.Stored]) -> list[str]:
@@ -88,7 +98,7 @@ def store(asked: argparse.Namespace) -> int:
     """Run protocols and store their figures."""
     day = date.fromisoformat(asked.day).isoformat()
     failed = []
-    names = asked.protocols or [*score.PROTOCOLS, *score.SHIPPED]
+    names = asked.protocols or EVERY
     for now in gate.measure_all(names, processes=asked.processes, is_blind=asked.blind):
         if now.record is None:
             failed.append(f"{now.protocol}: {now.problem}")
@@ -105,7 +115,7 @@ def store(asked: argparse.Namespace) -> int:
 
 
 def _command(name: str, asked: argparse.Namespace) -> str:
-    if name in score.SHIPPED:
+    if name not in score.PROTOCOLS:
         return f"python -m advisor.lab.score.accuracy check {name}"
     return f"advisor validate {name}{' --blind' if asked.blind else ''} --json"
 
@@ -135,10 +145,10 @@ def _arguments() -> argparse.ArgumentParser:
     for call in (check, store):
         verb = verbs.add_parser(call.__name__, help=call.__doc__)
         verb.set_defaults(call=call)
-        verb.add_argument("protocols", nargs="*", choices=[*score.PROTOCOLS, *score.SHIPPED, []])
+        verb.add_argument("protocols", nargs="*", choices=[*EVERY, []])
         verb.add_argument("--processes", type=int, default=2, help="at once (default: 2)")
         if call is check:
-            verb.add_argument("--quick", action="store_true", help="without those of minutes")
+            verb.add_argument("--quick", action="store_true", help="of those of minutes some rows")
             verb.add_argument("--since", metavar="REF", help="commit to compare the reasons with")
         else:
             today = datetime.now(UTC).date().isoformat()

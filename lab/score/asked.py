@@ -278,14 +278,14 @@ def own_runs(runs: Sequence[AskedRun], model: LayoutModel) -> list[MeasuredLayou
     return [run for run in found if run is not None]
 
 
-def ask(runs: Sequence[AskedRun], model: LayoutModel) -> RunAnswers:
-    """Return the product's answers where all is told: software, and the layout that ran."""
-    return answers(predictor_by(model), [_told(run) for run in runs])
+def ask(asking: Predictor, runs: Sequence[AskedRun]) -> RunAnswers:
+    """Return a predictor's answers where all is told: software, and the layout that ran."""
+    return answers(asking, [_told(run) for run in runs])
 
 
-def ask_plainly(runs: Sequence[AskedRun], model: LayoutModel) -> RunAnswers:
-    """Return the product's answers to model, batch, GPUs and what is trained of the model."""
-    return answers(predictor_by(model), [_plain(run) for run in runs])
+def ask_plainly(asking: Predictor, runs: Sequence[AskedRun]) -> RunAnswers:
+    """Return a predictor's answers to model, batch, GPUs and what is trained of the model."""
+    return answers(asking, [_plain(run) for run in runs])
 
 
 def _told(run: AskedRun) -> Typed:
@@ -345,13 +345,30 @@ def ask_rows(rows: LayoutRows, model: LayoutModel, *, how: Asked) -> RunAnswers:
     overlap, schedule, loss and buffers are the product's in both.
     """
     found = np.full((4, len(rows)), np.nan)
-    status = np.full(len(rows), "not whole machines or batches", dtype="U32")
+    status = np.full(len(rows), "", dtype="U32")
     for table in dict.fromkeys(rows.table):
         asking = predictor_by(model.left_out(str(table), str(table)))
-        here = np.flatnonzero((rows.table == table) & _is_whole(rows))
-        said = answers(asking, [typed_row(rows, int(i), how=how) for i in here])
+        here = np.flatnonzero(rows.table == table)
+        said = ask_some(asking, rows, here, how=how)
         found[:, here] = said.step_s, said.low_s, said.high_s, said.memory_bytes
         status[here] = said.status
+    return _run_answers(found, status)
+
+
+def ask_some(
+    asking: Predictor, rows: LayoutRows, index: NDArray[np.intp], *, how: Asked
+) -> RunAnswers:
+    """Return a predictor's answers to some of the rows, asked in the same ways."""
+    found = np.full((4, index.size), np.nan)
+    status = np.full(index.size, "not whole machines or batches", dtype="U32")
+    whole = _is_whole(rows)[index]
+    said = answers(asking, [typed_row(rows, int(i), how=how) for i in index[whole]])
+    found[:, whole] = said.step_s, said.low_s, said.high_s, said.memory_bytes
+    status[whole] = said.status
+    return _run_answers(found, status)
+
+
+def _run_answers(found: Floats, status: NDArray[np.str_]) -> RunAnswers:
     step_s, low_s, high_s, memory_bytes = found
     return RunAnswers(
         step_s=step_s, low_s=low_s, high_s=high_s, memory_bytes=memory_bytes, status=status

@@ -11,9 +11,8 @@ are known by all of their runs, on the device left out too (``--runs-of``).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
@@ -61,7 +60,6 @@ class CellTable:
     frame: pd.DataFrame
     notes: tuple[str, ...]
     published: pd.DataFrame | None = None
-    measurements: Path | None = None  # the folder that what the product is fitted on lies in
 
 
 def cell_table(frame: pd.DataFrame) -> CellTable:
@@ -150,15 +148,16 @@ SEEN: Final = (
 def left_out(
     table: CellTable, groups: NDArray[np.str_], scored: NDArray[np.bool_] | None = None,
     most: int | None = None, order: NDArray[np.int64] | None = None,
-    families: NDArray[np.str_] | None = None, known: Sequence[MeasuredStep] = (),
+    families: NDArray[np.str_] | None = None,
+    constants_of: Callable[[pd.Series], Constants] | None = None,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Return mean and deviation of ln(throughput) of each cell, its group of devices left out.
 
     ``groups`` are left out together: devices, or chips. Of a job at most ``most`` runs are given,
     taken in ``order``. ``families`` are kinds of jobs in one table of runs, "table: family", all
     in one precision: jobs of the others in the table are known as well. nan where the job was run
-    on no device outside the group, or is not asked for (``scored``). ``known``: what the device
-    model is fitted on again, the group's devices left out; as it ships where there is nothing.
+    on no device outside the group, or is not asked for (``scored``). ``constants_of``: what is
+    known without a group's devices; by default what ships, their errors not seen.
     """
     frame = table.frame
     catalogue = Catalogue.load(with_overrides=False)
@@ -168,9 +167,8 @@ def left_out(
     of_others = _of_other_families(frame, families)
     for group in np.unique(groups[asked]):
         out = groups == group
-        asking = Predictor(
-            catalogue, constants=_without(frame["device"][out], known), learned=None
-        )
+        known = (constants_of or _without)(frame["device"][out])
+        asking = Predictor(catalogue, constants=known, learned=None)
         for i in np.flatnonzero(out & asked):
             cell = frame.iloc[i]
             same = (frame["model"] == cell["model"]) & (frame["precision"] == cell["precision"])
@@ -235,15 +233,16 @@ def _device(name: str) -> Device:
     return cast(Device, suite_device(name))  # ``cell_table`` has left out what is unknown
 
 
-def _without(gpus: pd.Series, known: Sequence[MeasuredStep]) -> Constants:
-    """Return the constants without what is seen of some GPUs."""
-    names = {_device(str(gpu)).name for gpu in gpus.unique()}
-    kept = [step for step in known if step.device.name not in names]
-    if len(kept) < len(known):
-        return fitted_on(kept)
+def _without(gpus: pd.Series) -> Constants:
+    """Return the constants without the errors that are seen on some GPUs."""
     shipped = constants()
-    seen = np.isin(shipped.residual.seen.points.device, list(names))
+    seen = np.isin(shipped.residual.seen.points.device, device_names(gpus))
     return replace(shipped, residual=without(shipped.residual, seen))
+
+
+def device_names(gpus: pd.Series) -> list[str]:
+    """Return the names of GPUs in the device sheet."""
+    return sorted({_device(str(gpu)).name for gpu in gpus.unique()})
 
 
 def fitted_on(steps: list[MeasuredStep]) -> Constants:

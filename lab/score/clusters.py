@@ -616,7 +616,7 @@ def _failure_answers(rows: Questions) -> Answers:
     )  # fmt: skip
 
 
-def _blind_failures(rows: Questions) -> Blinded:
+def _blind_failures(rows: Questions, _data: Path) -> Blinded:
     """Answer by laws of up to 8 nodes, and each save by the other one's rate of a node."""
     rates = [p * BYTES_PER_PARAMETER / nodes / seconds for p, nodes, seconds in SAVES]
     others = np.array([np.mean(rates[:i] + rates[i + 1 :]) for i in range(len(rates))])

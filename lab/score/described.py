@@ -12,7 +12,7 @@ of these rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -43,11 +43,13 @@ from advisor.lab.fit.described import (
 from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, chip_of, columns
 from advisor.lab.fit.device import equation_s, fit_residual, parameters_of, seen_steps, without
 from advisor.lab.fit.efficiencies import Fitted, StepModel
+from advisor.lab.fit.without import Hidden, Known, in_parts, of_devices
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import step_on
+from advisor.lab.score.blind import BY_HAND, Refit, Rows, predictor_with, spread
 from advisor.lab.score.cells import chip_family
 from advisor.lab.score.devices import sibling_figures
-from advisor.lab.score.harness import Answers, Blinded, Bools, Protocol, Questions, Rule, by
+from advisor.lab.score.harness import Answers, Bools, Protocol, Questions, Rule, by
 from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Scores, score
 from advisor.machines.devices import inferred_flop_per_s, suite_device
@@ -57,13 +59,14 @@ from advisor.planners.step.device_rates import unmeasured
 
 SHAPES: Final = "transformer shapes"
 OPERATORS: Final = "operators"
-# What --blind cannot fit again: each width needs every way of leaving out again, device by device.
 WIDTHS: Final = (
     "the widths of intervals: read off left-out errors of other devices, whose fits had the "
-    "scored one; a fit for every pair of devices would take hours"
+    "scored one"
 )
 _START: Final = "where every fit starts: a fit that has every row"
-_PRIORS: Final = "every fit starts from the priors; as shipped from a fit that has every row"
+_RATES: Final = (
+    "what large products reach of a peak that nobody measured: by family, off cards scored here"
+)
 SEEN: Final = (
     "the equation and its classes of operators: chosen with these rows in sight",
     "medians and widths of the constants' priors, and the noise of a row",
@@ -170,8 +173,22 @@ def _rows(
     )
 
 
-def _answers(found: Sequence[StepAnswer]) -> Answers:
-    return Answers.spread(np.array([a.step_s for a in found]), np.array([a.log_sd for a in found]))
+def answers_of(found: Sequence[StepAnswer]) -> Answers:
+    """Return the product's answers in the form of the harness."""
+    return spread([(a.step_s, a.log_sd) for a in found])
+
+
+def _devices(rows: Questions) -> list[Hidden]:
+    return [of_devices(step.device) for step in rows.facts.steps]
+
+
+def _ask_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    """Answer steps with what is known without their devices."""
+    by_others = predictor_with(known)
+    return answers_of([answer(by_others, rows.facts.steps[i], is_left_out=True) for i in here])
+
+
+_BLIND: Final = Refit(hidden=_devices, ask=_ask_blind, still_seen=(BY_HAND, _RATES))
 
 
 # described
@@ -215,7 +232,7 @@ def _described_answers(rows: Questions) -> Answers:
     residuals = {way: r[: told.log_s.size] for way, r in residuals_of(known, folds).items()}
     plain = residuals_of(known, folds, has_deviations=False)
     found = left_out_answers(rows, folds, plain)
-    answers = _answers(found)
+    answers = answers_of(found)
     everything = np.isfinite(answers.value)
     devices = {
         d: answers.scores(rows.truth, mask)
@@ -291,17 +308,6 @@ def _fit_figures(rows: DescribedRows, residuals: dict[str, Array]) -> dict[str, 
     return found
 
 
-def _blind_described(rows: Questions) -> Blinded:
-    told = columns(rows.facts.known)
-    model = StepModel(told)
-    left_out = [told.device == device for device in np.unique(told.device)]
-    folds = {"device": [(out, model.fit(~out)) for out in left_out if not out.all()]}
-    value = np.array([a.step_s for a in left_out_answers(rows, folds, None)])
-    return Blinded(
-        answers=Answers(value=value), changed=(_PRIORS,), still_seen=SEEN, kept=(WIDTHS,)
-    )
-
-
 DESCRIBED: Final = Protocol(
     name="described",
     description="steps of described jobs, each device left out",
@@ -311,7 +317,7 @@ DESCRIBED: Final = Protocol(
     seen=SEEN,
     baselines=baselines.DESCRIBED,
     fitted_on=(_START, WIDTHS),
-    blind=_blind_described,
+    blind=_BLIND,
     notes=(
         "layers are without optimizer and loss, NeuSight's rows without optimizer",
         "'the fit': its own equation, with deviations of families of models and of chips "
@@ -323,6 +329,8 @@ DESCRIBED: Final = Protocol(
 
 
 # layers: one layer's forward and backward, GPU and model left out
+
+_FUSED: Final = "whether a model's attention is asked as fused"
 
 
 def read_layers(path: Path, data: Path | None = None) -> Questions:
@@ -337,11 +345,11 @@ def read_layers(path: Path, data: Path | None = None) -> Questions:
     return _rows(scored, [*known_steps(data), *scored] if data and has_suite else scored)
 
 
-def _layer_answers(rows: Questions, *, is_blind: bool = False) -> Answers:
+def _layer_answers(rows: Questions) -> Answers:
     """Answer with the GPU and the model left out; the figures also with the GPU alone."""
     scored, known = rows.facts.steps, rows.facts.known
     told = columns(known)
-    model, start = (StepModel(told), None) if is_blind else _fit_of_all(told)
+    model, start = _fit_of_all(told)
     seen, unseen, log_sd = np.full((3, len(scored)), np.nan)
     device = np.array([step.device.name for step in scored])
     names = np.array([step.model for step in scored])
@@ -375,11 +383,11 @@ def _layer_answers(rows: Questions, *, is_blind: bool = False) -> Answers:
     return replace(answers, figures=figures)
 
 
-def _blind(answers: Callable[..., Answers]) -> Callable[[Questions], Blinded]:
-    """Return the answers of fits that start from the priors, not from a fit that has every row."""
-    return lambda rows: Blinded(
-        answers=answers(rows, is_blind=True), changed=(_PRIORS,), still_seen=SEEN, kept=(WIDTHS,)
-    )
+def _devices_and_models(rows: Questions) -> list[Hidden]:
+    """Hide a step's device and its model, each with a few others: in parts of whole ones."""
+    steps = rows.facts.steps
+    devices, models = in_parts([s.device.name for s in steps]), in_parts([s.model for s in steps])
+    return [Hidden(devices=devices[s.device.name], models=models[s.model]) for s in steps]
 
 
 LAYER: Final = Protocol(
@@ -387,16 +395,19 @@ LAYER: Final = Protocol(
     description="a layer's forward and backward, GPU type and model left out",
     rows=read_layers,
     answer=_layer_answers,
-    seen=(_EQUATION, "whether a model's attention is asked as fused"),
+    seen=(_EQUATION, _FUSED),
     fitted_on=(_START, WIDTHS),
-    blind=_blind(_layer_answers),
+    blind=replace(_BLIND, hidden=_devices_and_models, still_seen=(BY_HAND, _FUSED, _RATES)),
     baselines={
         **baselines.DESCRIBED,
         "mean of the other GPUs": baselines.same_row_elsewhere("nothing"),
         "ratio of peak FLOP/s": baselines.same_row_elsewhere("peak"),
         "ratio of bandwidth": baselines.same_row_elsewhere("bandwidth"),
     },
-    notes=("a layer alone: no embedding, head, loss or update",),
+    notes=(
+        "a layer alone: no embedding, head, loss or update",
+        "blind: GPUs and models are left out in four parts each, of whole GPUs and models",
+    ),
 )
 
 
@@ -459,7 +470,7 @@ def _neusight_answers(rows: Questions) -> Answers:
         for i in map(int, np.flatnonzero(out & ours)):
             found[i] = answer(asking, known[i], is_left_out=True)
             zero[i] = answer(nothing, known[i], is_left_out=True).step_s
-    answers, table = _answers([found[i] for i in sorted(found)]), rows.facts.table
+    answers, table = answers_of([found[i] for i in sorted(found)]), rows.facts.table
     of_others = {shown: table[f"{name}_s"] for name, shown in OTHERS.items()}
     return replace(
         answers,
@@ -499,21 +510,6 @@ def _one_row(rows: Questions, predicted: Array) -> dict[str, float]:
     return scores.named("one row of another model on the device, ", "MAPE", "median APE")
 
 
-def _blind_neusight(rows: Questions) -> Blinded:
-    known = rows.facts.known
-    told = columns(known)
-    ours = told.suite == "neusight"
-    model, value = StepModel(told), np.full(told.log_s.size, np.nan)
-    for device in np.unique(told.device[ours]):
-        out = told.device == device
-        asking = asking_with(model.fit(~out), {}, known, told, ~out)
-        for i in np.flatnonzero(out & ours):
-            value[i] = answer(asking, known[i], is_left_out=True).step_s
-    return Blinded(
-        answers=Answers(value=value[ours]), changed=(_PRIORS,), still_seen=SEEN, kept=(WIDTHS,)
-    )
-
-
 NEUSIGHT_STEPS: Final = Protocol(
     name="neusight",
     description="training steps (fp32, forward and backward) of described models, device out",
@@ -522,7 +518,7 @@ NEUSIGHT_STEPS: Final = Protocol(
     seen=SEEN,
     baselines=baselines.DESCRIBED,
     fitted_on=(_START, WIDTHS),
-    blind=_blind_neusight,
+    blind=_BLIND,
     notes=(
         "dense transformers on one device; the switch transformers (two towers) and the rows "
         "on four devices are not described, nor are those in the baselines",
@@ -594,10 +590,10 @@ def _job(step: MeasuredStep) -> tuple[str, int, float]:
     return step.model, step.work.micro_batch, sum(o.flop for o in step.operators)
 
 
-def _instance_answers(rows: Questions, *, is_blind: bool = False) -> Answers:
+def _instance_answers(rows: Questions) -> Answers:
     steps, anchors, known = rows.facts.steps, rows.facts.anchors, rows.facts.known
     told = columns(known)
-    model, start = (StepModel(told), None) if is_blind else _fit_of_all(told)
+    model, start = _fit_of_all(told)
     found = np.full((3, len(steps)), np.nan)
     for name in {s.device.name for s in steps}:
         out = told.chip == chip_of(name)
@@ -620,6 +616,15 @@ def _ask_instance(
     return step_on(asking, job, unmeasured(step.device))
 
 
+def _chips(rows: Questions) -> list[Hidden]:
+    return [Hidden(chips=frozenset([chip_of(s.device.name)])) for s in rows.facts.steps]
+
+
+def _ask_instance_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    steps, anchors, by_others = rows.facts.steps, rows.facts.anchors, predictor_with(known)
+    return spread([_ask_instance(by_others, steps[i], anchors[i]) for i in here])
+
+
 def _anchor_by(rate: str) -> Rule:
     """Return the run on the anchor times the ratio of datasheets' rates."""
 
@@ -640,7 +645,7 @@ INSTANCE: Final = Protocol(
     answer=_instance_answers,
     seen=(_EQUATION,),
     fitted_on=(_START, WIDTHS),
-    blind=_blind(_instance_answers),
+    blind=Refit(hidden=_chips, ask=_ask_instance_blind, still_seen=(BY_HAND,)),
     baselines={
         "anchor x ratio of peak FLOP/s": _anchor_by("fp32_flop_per_s"),
         "anchor x ratio of bandwidth": _anchor_by("memory_bytes_per_s"),

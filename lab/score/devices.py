@@ -6,8 +6,9 @@ Also any table of such cells (``table_of_cells``), its devices left out one by o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +17,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from advisor.errors import ModelError
+from advisor.estimate.case import Constants
 from advisor.lab.data import LAMBDA, MLPERF, PROFET, TRAINPRED
-from advisor.lab.fit.described import known_steps
-from advisor.lab.fit.described_columns import MeasuredStep
+from advisor.lab.fit.without import Hidden, Known
 from advisor.lab.score import baselines
-from advisor.lab.score.cells import SEEN, CellTable, cell_table, left_out
-from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.blind import BY_HAND, Refit
+from advisor.lab.score.cells import SEEN, CellTable, cell_table, device_names, left_out
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Group
 from advisor.machines.devices import suite_device
@@ -38,7 +40,7 @@ UNUSUAL_SOFTWARE: Final = frozenset({"RTX-4090", "RX-7900XTX", "MI325X"})
 # Beyond this ratio to what other devices measured, no device is that fast: the units are wrong.
 # (The worst known slip of a published table is a factor of 14.)
 IMPLAUSIBLE: Final = 50.0
-_SPREADS: Final = "the device model's spreads: read off left-out errors, the scored device's too"
+_OF_OTHER_JOBS: Final = "five round constants of what other jobs say of a device"
 _RATIOS: Final = {
     "ratio of peak FLOP/s": baselines.each_other_device("peak"),
     "ratio of bandwidth": baselines.each_other_device("bandwidth"),
@@ -76,9 +78,10 @@ def _rows(table: CellTable, groups: Mapping[str, Bools] | None = None) -> Questi
 
 def _answers(
     table: CellTable, groups: NDArray[np.str_], families: NDArray[np.str_] | None = None,
-    scored: Bools | None = None, known: Sequence[MeasuredStep] = (),
+    scored: Bools | None = None,
+    constants_of: Callable[[pd.Series], Constants] | None = None,
 ) -> Answers:  # fmt: skip
-    mean, log_sd = left_out(table, groups, scored, families=families, known=known)
+    mean, log_sd = left_out(table, groups, scored, families=families, constants_of=constants_of)
     return Answers.spread(np.exp(mean), log_sd)
 
 
@@ -86,20 +89,32 @@ def _device_left_out(rows: Questions) -> Answers:
     return _answers(rows.facts, rows.facts.frame["device"].to_numpy())
 
 
-def _blind(rows: Questions, families: NDArray[np.str_] | None = None) -> Blinded:
-    """Answer with the device model fitted again wherever it has seen the device left out."""
-    table: CellTable = rows.facts
-    assert table.measurements is not None  # readers keep it
-    known = known_steps(table.measurements)
-    found = _answers(table, table.frame["device"].to_numpy(), families, known=known)
-    return Blinded(answers=found, changed=SEEN[1:], still_seen=(*SEEN[:1], _SPREADS))
+def _hidden(rows: Questions) -> list[Hidden]:
+    frame = rows.facts.frame
+    names = {gpu: frozenset(device_names(of)) for gpu, of in frame["gpu"].groupby(frame["device"])}
+    return [Hidden(devices=names[device]) for device in frame["device"]]
+
+
+def _ask_blind(
+    rows: Questions, here: NDArray[np.intp], known: Known, column: str | None = None
+) -> Answers:
+    """Answer the cells of one device with what is known without it."""
+    frame = rows.facts.frame
+    found = _answers(
+        rows.facts, frame["device"].to_numpy(),
+        families=None if column is None else frame[column].to_numpy(str),
+        scored=np.isin(np.arange(len(frame)), here), constants_of=lambda _: known.constants,
+    )  # fmt: skip
+    return found.take(here)
+
+
+_BLIND: Final = Refit(hidden=_hidden, ask=_ask_blind, still_seen=(*SEEN[:1], BY_HAND))
 
 
 def read_gpu(data: Path) -> Questions:
     """Return Lambda's cells of one GPU; labels as the table has them."""
     published = LAMBDA.read("throughputs", data)
-    table = cell_table(lambda_cells(published))
-    return _rows(replace(table, published=published, measurements=data))
+    return _rows(replace(cell_table(lambda_cells(published)), published=published))
 
 
 def lambda_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -174,7 +189,7 @@ GPU: Final = Protocol(
     answer=_device_left_out,
     seen=SEEN,
     fitted_on=SEEN[1:],
-    blind=_blind,
+    blind=_BLIND,
     baselines=_RATIOS,
     figures=_gpu_figures,
     notes=(
@@ -186,8 +201,7 @@ GPU: Final = Protocol(
 
 def read_mlperf(data: Path) -> Questions:
     """Return MLPerf's cells of small systems."""
-    table = cell_table(mlperf_cells(MLPERF.read("entries", data)))
-    return _rows(replace(table, measurements=data))
+    return _rows(cell_table(mlperf_cells(MLPERF.read("entries", data))))
 
 
 def mlperf_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -227,7 +241,7 @@ GPU_MLPERF: Final = Protocol(
     answer=_device_left_out,
     seen=SEEN,
     fitted_on=SEEN[1:],
-    blind=_blind,
+    blind=_BLIND,
     baselines=_RATIOS,
     figures=_usual_software,
     notes=(
@@ -279,17 +293,24 @@ def _steps(collection: str, runs: list[RunRecord]) -> Iterator[dict[str, str | f
 
 
 def _read_jobs(data: Path) -> Questions:
-    table = replace(cell_table(job_cells(data)), measurements=data)
+    table = cell_table(job_cells(data))
     frame = table.frame
     labels = [f"{s} on {gpu}" for s, gpu in zip(frame["collection"], frame["gpu"], strict=True)]
     return _rows(table, by(frame["collection"]) | by(labels))
+
+
+def by_other_jobs(rows: Questions, scored: Bools | None = None) -> Answers:
+    """Answer cells, or some of them, by the job's runs elsewhere and all of other families'."""
+    frame = rows.facts.frame
+    device, family = frame["device"].to_numpy(), frame["family"].to_numpy(str)
+    return _answers(rows.facts, device, families=family, scored=scored)
 
 
 def _by_runs_and_other_jobs(rows: Questions) -> Answers:
     table: CellTable = rows.facts
     device = table.frame["device"].to_numpy()
     alone = _answers(table, device)
-    found = _answers(table, device, families=table.frame["family"].to_numpy(str))
+    found = by_other_jobs(rows)
     without = replace(alone, value=np.where(np.isfinite(found.value), alone.value, np.nan))
     groups = {"other jobs unknown": np.ones(len(table.frame), bool)} | {
         f"{name}, other jobs unknown": mask for name, mask in by(table.frame["collection"]).items()
@@ -300,18 +321,18 @@ def _by_runs_and_other_jobs(rows: Questions) -> Answers:
     )
 
 
-def _blind_by_other_jobs(rows: Questions) -> Blinded:
-    return _blind(rows, rows.facts.frame["family"].to_numpy(str))
-
-
 JOB: Final = Protocol(
     name="job",
     description="samples/s of a job known by its steps on other GPUs and by other jobs' there",
     rows=_read_jobs,
     answer=_by_runs_and_other_jobs,
-    seen=(*SEEN, "five round constants of what other jobs say of a device"),
+    seen=(*SEEN, _OF_OTHER_JOBS),
     fitted_on=SEEN[1:],
-    blind=_blind_by_other_jobs,
+    blind=Refit(
+        hidden=_hidden,
+        ask=partial(_ask_blind, column="family"),
+        still_seen=(SEEN[0], _OF_OTHER_JOBS, BY_HAND),
+    ),
     baselines={
         "nearest run": baselines.of_the_jobs_runs("nearest"),
         "mean of the runs": baselines.of_the_jobs_runs("mean"),

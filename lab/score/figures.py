@@ -245,7 +245,8 @@ def readme_table(
         "",
         f"{len(stored)} protocols, {rows:,} rows that ship with the package, as do the constants. "
         "**Bold: a simpler rule errs less than we do.** "
-        "Blind: constants that otherwise see the scored group, fitted without it. "
+        "Blind: every folder of constants that has a row of the scored group, fitted again "
+        "without it; below is which, and what people chose with these rows in sight. "
         "*In sample* names the constants that saw these rows and were not fitted again. "
         "Form says how the model was chosen. *Seen*: we looked at these rows while choosing it, "
         "so expect larger errors on new data. *Nested*: chosen without them. "
@@ -261,7 +262,32 @@ def readme_table(
             values = "; ".join(f"{label} {_value(kind, value)}" for label, kind, value in told)
             more = "" if name in stored else " (with what was fetched)"
             lines.append(f"- `{name}`{more}: {values}")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_blind_lines([*stored.values(), *fetched.values()])])
+
+
+def _blind_lines(every: Sequence[Stored]) -> list[str]:
+    """Return what was fitted again without the scored groups, and what saw them all the same."""
+    again: dict[str, dict[str, None]] = {}
+    seen: dict[str, dict[str, None]] = {}
+    for one in every:
+        blind = one.record.get("blind") or {}
+        is_fitted = bool(blind.get("changed"))
+        for what in blind.get("changed", ()):
+            again.setdefault(what, {})[one.protocol] = None
+        in_sample = () if is_fitted else score.load(one.protocol).fitted_on  # the table says it
+        for what in blind["still_seen"] if is_fitted else one.record["seen"]:
+            if what not in in_sample:
+                seen.setdefault(what, {})[one.protocol] = None
+    found = []
+    for title, told in (
+        ("For the blind figures these are fitted again without the scored group:", again),
+        ("People chose these with the rows in sight, and no command chooses them again. Protocols "
+         "without a blind figure stand here too: but for what the table calls in sample, all that "
+         "they fit leaves the scored group out.", seen),
+    ):  # fmt: skip
+        names = {what: ", ".join(f"`{name}`" for name in of) for what, of in told.items()}
+        found += [title, "", *(f"- {what}: {of}" for what, of in names.items()), ""]
+    return found[:-1]
 
 
 def _line(own: Stored | None, more: Stored | None, name: str) -> str:
@@ -279,21 +305,26 @@ def _line(own: Stored | None, more: Stored | None, name: str) -> str:
     rows = f"{record['rows']:,}"
     if own is None:  # what stands beside it is of the second column, too
         rows, ours = "", f"not here: `{NEEDS[name]}`"
-    cells = [f"{QUESTIONS[name]} (`{name}`){mark}", rows, ours, covers, _blind(record),
+    cells = [f"{QUESTIONS[name]} (`{name}`){mark}", rows, ours, covers,
+             _blind(record, is_here=own is not None),
              "; ".join(_rules(record)), FORMS[record["form"]], one.day, second]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
-def _blind(record: Mapping[str, Any]) -> str:
+def _blind(record: Mapping[str, Any], *, is_here: bool) -> str:
     """Return the scores without what was fitted on the rows, or what of it is left in them.
 
     What was never declared as fitted to scored rows is fitted without the scored group.
     """
-    blind = record.get("blind")
+    blind, protocol = record.get("blind"), score.load(record["protocol"])
     if blind and blind["changed"]:
         return " / ".join(_percent(blind["overall"][k]) for k in _SHOWN_STATISTICS)
-    fitted = score.load(record["protocol"]).fitted_on
-    return f"in sample: {'; '.join(fitted)}" if fitted else "nothing fitted on it"
+    if protocol.blind is not None and not is_here:
+        return f"not here: with the data, `advisor validate {protocol.name} --blind`"
+    fitted = "; ".join(protocol.fitted_on)
+    if fitted and protocol.blind is not None:
+        return f"in sample: {fitted} (`advisor validate {protocol.name} --blind` fits it again)"
+    return f"in sample: {fitted}" if fitted else "nothing fitted on it"
 
 
 def _three(record: Mapping[str, Any]) -> str:

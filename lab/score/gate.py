@@ -67,9 +67,9 @@ class Judgement:
 def measure(protocol: str, *, is_blind: bool = False) -> ProtocolRun:
     """Run a protocol on the measurements that are here, and note what it read.
 
-    What ships as it ships (``score.SHIPPED``) is run on what ships.
+    What ships as it ships (``score.SHIPPED``) and samples are run on what ships.
     """
-    folder = packaged_alone() if protocol in score.SHIPPED else data.measurements()
+    folder = data.measurements() if protocol in score.PROTOCOLS else packaged_alone()
     before = resource.getrusage(resource.RUSAGE_SELF)
     record, problem, is_absent = None, "", False
     with reads.tables_read() as inputs:

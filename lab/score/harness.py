@@ -99,6 +99,11 @@ class Answers:
         half = np.exp(REACH_90 * log_sd)
         return cls(value=value, low=value / half, high=value * half, **more)
 
+    def take(self, rows: NDArray[np.intp]) -> Answers:
+        """Return the answers to some rows, without what stands beside them."""
+        low, high = (None if c is None else c[rows] for c in (self.low, self.high))
+        return Answers(value=self.value[rows], low=low, high=high)
+
     def scores(self, truth: Floats, among: Bools | None = None) -> Scores:
         """Score what is answered (and decided) among some rows."""
         rows = np.isfinite(self.value) & np.isfinite(truth)
@@ -146,7 +151,8 @@ class Protocol:
     # figure (a pattern of ``fnmatch``; the first that fits) -> what is better of it
     senses: Mapping[str, Sense] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    blind: Callable[[Questions], Blinded] | None = None
+    # answers without the scored group (``blind.Refit``); also told the folder of measurements
+    blind: Callable[[Questions, Path], Blinded] | None = None
     # scores answers where errors and coverage are not plain means over rows
     scorer: Callable[[Questions, Answers, Bools], Scores] | None = None
 
@@ -179,7 +185,7 @@ def run(protocol: Protocol, data: Path, *, is_blind: bool = False) -> Validation
         )  # fmt: skip
         return replace(found, blind=same)
     with reads.nothing_noted():  # what is compared later are the plain figures, and their inputs
-        again = protocol.blind(rows)
+        again = protocol.blind(rows, data)
     return replace(
         found,
         blind=Blind(

@@ -24,16 +24,19 @@ from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
+from advisor.lab.fit.without import Hidden, Known
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import (
     PUTS_IN,
     TOLD,
     RunAnswers,
     ask_rows,
+    ask_some,
     own_rows,
     predictor,
     step_s,
 )
+from advisor.lab.score.blind import BY_HAND, Refit, Rows, predictor_with
 from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
@@ -77,7 +80,7 @@ class AfterRuns:
 
 def after_runs(rows: LayoutRows, model: LayoutModel, *, seeds: int = SEEDS) -> list[AfterRuns]:
     """Score every table of enough dense rows on a GPU before and after three of them are known."""
-    return list(_tables(rows, model, seeds))
+    return list(_by_table(rows, model, seeds))
 
 
 def calibrated(runs: Sequence[MeasuredLayout], model: LayoutModel) -> OwnLayouts:
@@ -92,7 +95,7 @@ def asked_after(run: MeasuredLayout, own: OwnLayouts, log_sd: float = 0.0) -> tu
     return step_s, own.log_sd(problem, run.layout, run.device, log_sd)
 
 
-def _tables(rows: LayoutRows, model: LayoutModel, seeds: int) -> Iterator[AfterRuns]:
+def _by_table(rows: LayoutRows, model: LayoutModel, seeds: int) -> Iterator[AfterRuns]:
     dense = is_dense_training(rows)
     for table, gpu in dict.fromkeys(zip(rows.table[dense], rows.gpu[dense], strict=True)):
         here = dense & (rows.table == table) & (rows.gpu == gpu)
@@ -301,6 +304,15 @@ def _layout_answers(rows: Questions) -> Answers:
     return replace(plain, others={TOLD: told, ALL_TOLD: all_told}, figures=figures)
 
 
+def _tables(rows: Questions) -> list[Hidden]:
+    return [Hidden(tables=frozenset([str(table)])) for table in rows.facts.rows.table]
+
+
+def _ask_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    said = ask_some(predictor_with(known), rows.facts.rows, here, how="plain")
+    return Answers(value=said.step_s, low=said.low_s, high=said.high_s)
+
+
 def _constant_efficiency(rows: Questions, _answered: Bools) -> Floats:
     facts: LayoutFacts = rows.facts
     found = np.full(len(facts.rows), np.nan)
@@ -484,6 +496,7 @@ def regrets(rows: LayoutRows, predicted: Floats) -> list[float]:
     return found
 
 
+_PRIORS: Final = "centres and widths of the priors: of a model tuned on rows of these tables"
 LAYOUT_STEPS: Final = Protocol(
     name="layouts",
     description="step time of published transformer runs, one source table left out",
@@ -508,7 +521,8 @@ LAYOUT_STEPS: Final = Protocol(
         "which software, overlap and schedule a table's rows had (advisor.lab.fit.layout_rows)",
         "the noise of a row and the offset of a table in the fit",
     ),
-    fitted_on=("centres and widths of the priors: of a model tuned on rows of these tables",),
+    fitted_on=(_PRIORS,),
+    blind=Refit(hidden=_tables, ask=_ask_blind, still_seen=(BY_HAND, _PRIORS)),
     baselines={
         "constant hardware-FLOP efficiency": _constant_efficiency,
         "operators' law in the same layout": _operators_law,
@@ -519,7 +533,8 @@ LAYOUT_STEPS: Final = Protocol(
         "recomputation what is stated. What a table knows beyond goes into the third column: "
         + PUTS_IN,
         "constants are global; each table is scored with the fit that left it out. The priors' "
-        "centres were inherited from, and set while looking at, rows of these tables: not blind",
+        "centres were inherited from, and set while looking at, rows of these tables: no command "
+        "sets them again",
         "three rows: drawn by nine seeds and noted as a user's own runs (advisor runs actual), "
         "the others are scored; medians over seeds. Grid and belief of the calibration were "
         "chosen on "

@@ -18,11 +18,14 @@ import numpy as np
 
 from advisor.catalogue import Catalogue
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.job import Job
 from advisor.lab.data.recorded import RecordedStep, double_steps, family_of, recorded_steps
 from advisor.lab.fit.described import read_steps, recorded_rows
 from advisor.lab.fit.described_columns import MeasuredStep, columns
+from advisor.lab.fit.without import Known, of_devices
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import step_on
+from advisor.lab.score.blind import BY_HAND, Refit, Rows, predictor_with, spread
 from advisor.lab.score.cells import fitted_on
 from advisor.lab.score.harness import Answers, Floats, Protocol, Questions, Rule, by
 from advisor.lab.score.scores import Group
@@ -111,6 +114,24 @@ def _answers_by(rows: Questions, way: str) -> tuple[Answers, Answers]:
             value[i], log_sd[i] = step_on(asking, step.job, unmeasured(step.device))
     size = len(facts.steps)
     return Answers.spread(value[:size], log_sd[:size]), Answers.spread(value[size:], log_sd[size:])
+
+
+def _ask_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    """Answer steps with what is known without their GPU, what a call takes among it."""
+    facts, by_others = rows.facts, predictor_with(known)
+    return spread(
+        [
+            step_on(by_others, _with_call(facts.steps[i].job, known), unmeasured(device))
+            for i in here
+            for device in [facts.steps[i].device]
+        ]
+    )
+
+
+def _with_call(job: Job, known: Known) -> Job:
+    if known.call_s is None or job.work is None:
+        return job
+    return replace(job, work=replace(job.work, call_s=known.call_s))
 
 
 def _recorded_answers(rows: Questions) -> Answers:
@@ -253,6 +274,11 @@ RECORDED: Final = Protocol(
         "what a call takes on the suites' hosts, and how hosts differ: fitted to all of them",
     ),
     fitted_on=("what a call takes on the suites' hosts, and how hosts differ",),
+    blind=Refit(
+        hidden=lambda rows: [of_devices(s.device) for s in rows.facts.steps],
+        ask=_ask_blind,
+        still_seen=(BY_HAND, "how much hosts differ: 0.25 of ln, set by hand after the fit"),
+    ),
     puts_in="torch 1, whose calls take longer to start, which no flag says",
     baselines=_RULES,
     notes=(

@@ -32,7 +32,6 @@ import numpy as np
 from advisor import data as packaged
 from advisor.collectors import bounded
 from advisor.errors import ModelError
-from advisor.estimate.case import constants
 from advisor.estimate.predictor import Predictor
 from advisor.lab.data import CAMPAIGNS, IBM, SCOUT, TRAINPRED
 from advisor.lab.data.campaigns import read_campaigns, read_packaged
@@ -45,8 +44,10 @@ from advisor.lab.fit.campaigns import (
     columns,
     fit,
 )
+from advisor.lab.fit.without import Hidden, Known
 from advisor.lab.learned.sequence import SequenceNetwork
-from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.blind import BY_HAND, Refit, Rows, predictor_with
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.raw import RawColumns
 from advisor.learned import features
 from advisor.learned.base import RunRegressor
@@ -157,14 +158,18 @@ def _placed(split: SplitScores, rows: Questions, values: Floats) -> Floats:
     return found
 
 
-def _split_answers(split: SplitScores, rows: Questions, **more: Any) -> Answers:
-    assert split.bounds is not None
-    low, high = (_placed(split, rows, split.bounds[:, k]) for k in (0, 1))
-    others = {name: _placed(split, rows, values) for name, values in split.simple.items()}
-    return Answers(
-        value=_placed(split, rows, split.predicted), low=low, high=high,
-        others=more.pop("others", {}) | others | {"sequence network": _network(rows)}, **more,
-    )  # fmt: skip
+def split_answers(split: SplitScores, rows: Questions, **more: Any) -> Answers:
+    """Return a split's values, and its bounds where it has some, as answers to the rows."""
+    value, low, high = _placed(split, rows, split.predicted), None, None
+    if split.bounds is not None:
+        low, high = (_placed(split, rows, split.bounds[:, k]) for k in (0, 1))
+    return Answers(value=value, low=low, high=high, **more)
+
+
+def _beside(split: SplitScores, rows: Questions) -> dict[str, Floats | Answers]:
+    """Return what simpler models say, and the thesis's kind of network."""
+    simple = {name: _placed(split, rows, values) for name, values in split.simple.items()}
+    return {**simple, "sequence network": _network(rows)}
 
 
 def _network(rows: Questions) -> Floats:
@@ -187,9 +192,10 @@ def _own_answers(rows: Questions) -> Answers:
     splits = [evaluate(asked, build, name, most_folds=_MOST_FOLDS) for name in _SPLITS]
     figures = {key: value for split in splits for key, value in _split_figures(split).items()}
     job = splits[0]
-    return _split_answers(
-        job, rows, figures=figures | _steady(asked, job) | _costs(asked, job, build)
-    )
+    return split_answers(
+        job, rows, others=_beside(job, rows),
+        figures=figures | _steady(asked, job) | _costs(asked, job, build),
+    )  # fmt: skip
 
 
 def _split_figures(split: SplitScores) -> dict[str, float]:
@@ -271,8 +277,8 @@ def _minutes_answers(rows: Questions) -> Answers:
     own = evaluate(asked, build, "job", coverage=0.9, tested=tested)
     seconds = evaluate(asked, build, "job", tested=tested, fitted=~tested, has_intervals=False)
     alone = _placed(seconds, rows, seconds.predicted)
-    return _split_answers(
-        own, rows, others={"fitted to jobs of seconds alone": alone},
+    return split_answers(
+        own, rows, others={"fitted to jobs of seconds alone": alone, **_beside(own, rows)},
         figures=_minutes_figures(asked, own),
     )  # fmt: skip
 
@@ -383,18 +389,22 @@ def _thesis_answers(rows: Questions) -> Answers:
             if kind == "time":
                 others[name] = np.full(rows.truth.size, np.nan)
                 others[name][test] = said
-    found = evaluate(
-        asked, lambda: predictor("auto", channels=0, folds=5), "random",
-        has_intervals=False, most_folds=1,
-    )  # fmt: skip
+    found = best_of_all(rows)
     cost = np.array([r.cost_usd or np.nan for r in asked.records])[found.rows]
     truth, name = asked.truth[found.rows], "physics + correction"
     priced = found.predicted * cost / truth  # the price per second is known
     figures |= _judged("time", name, metrics(found.predicted, truth))
     figures |= _judged("cost", name, metrics(priced, cost))
     figures |= {f"thesis_{k}_r2": r2 for k, r2 in _THESIS_R2.items()}
-    value = _placed(found, rows, found.predicted)
-    return Answers(value=value, others=others, figures=figures)
+    return split_answers(found, rows, others=others, figures=figures)
+
+
+def best_of_all(rows: Questions) -> SplitScores:
+    """Return what the best estimator says of the random split, chosen inside the fit."""
+    return evaluate(
+        rows.facts.asked, lambda: predictor("auto", channels=0, folds=5), "random",
+        has_intervals=False, most_folds=1,
+    )  # fmt: skip
 
 
 def _judged(kind: str, name: str, found: Metrics) -> dict[str, float]:
@@ -427,7 +437,9 @@ THESIS: Final = Protocol(
     },
     rows=_read_thesis,
     answer=_thesis_answers,
-    fitted_on=("siblings of every scored run: the split is random",),
+    fitted_on=(
+        "siblings of every scored run: the split is random; with programs left out it is `own`",
+    ),
     seen=(
         "a random split: siblings of every scored run are fitted",
         "sizes of our own estimators: chosen on these runs",
@@ -574,8 +586,15 @@ RANKING: Final = Protocol(
 # campaigns
 
 _Z: Final = QUANTILES[COVERAGE]
-# A family whose own steps are among those that the layout model is fitted on: (family, table).
-OWN_TABLE: Final = ("Megatron", "megatron_sc21")
+# Families whose organisation's own steps are among those that the layout model is fitted on.
+_NVIDIA: Final = (
+    "megatron_sc21", "megatron_jan2021", "megatron_seqsel", "nemo_2407", "nemo_bridge",
+    "dgxc_bench",
+)  # fmt: skip
+OWN_TABLES: Final = {
+    "Megatron": _NVIDIA, "NVIDIA examples": _NVIDIA, "MosaicML": ("llm_foundry_mpt",),
+    "Llama 3": ("torchtitan",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -647,25 +666,21 @@ def _campaign_answers(rows: Questions) -> Answers:
     return band(value, log_sd, figures=_campaign_figures(facts, value, log_sd))
 
 
-def _blind_campaigns(rows: Questions) -> Blinded:
-    """Answer Megatron's with a layout model that never saw the steps of the same paper."""
+def _own_tables(rows: Questions) -> list[Hidden]:
+    """Hide the steps that the same organisation published."""
+    families = rows.facts.rows.family
+    return [Hidden(tables=frozenset(OWN_TABLES.get(str(family), ()))) for family in families]
+
+
+def _ask_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    """Answer some campaigns; the laws of the others are fitted on answers of the same constants.
+
+    A family's law sees the published hours of no other run of it, as in the figures.
+    """
     facts: Campaigns = rows.facts
-    law = constants().layout
-    known = replace(constants(), layout=replace(law, parameters=law.without(OWN_TABLE[1])))
-    asking = Predictor(Predictor().catalogue, constants=known, learned=None)
-    published = [a.question.campaign for a in facts.found]
-    own, _ = answers([c for c in published if c.family == OWN_TABLE[0]], asking)
-    blinded = {a.question.campaign.campaign: a for a in own}
-    again = columns([blinded.get(a.question.campaign.campaign, a) for a in facts.found])
-    return Blinded(
-        answers=band(*predict(again, again)),
-        changed=(f"{OWN_TABLE[0]}'s steps by constants fitted without {OWN_TABLE[1]}",),
-        still_seen=CAMPAIGN.seen[:2],
-        kept=(
-            "Megatron's steps of other papers: they are in three more tables, and a fit without "
-            "all four takes minutes (advisor train layout-model)",
-        ),
-    )
+    found, _ = answers([a.question.campaign for a in facts.found], predictor_with(known))
+    again = columns(found)
+    return band(*predict(again, again)).take(here)
 
 
 def _by_other_families(target: Callable[[Campaigns, Bools], Floats | None]) -> Any:
@@ -745,6 +760,11 @@ def _campaign_notes(
     return (*notes, *(f"{count} rows left out: {why}" for why, count in left_out.items()))
 
 
+_CAMPAIGN_SEEN: Final = (
+    "the law's two ideas (size, age of software) and the root law of its spread; which of them "
+    "are used is nested",
+    "the year that software counts from, the noise of a row and the priors' width",
+)
 CAMPAIGN: Final = Protocol(
     name="campaigns",
     description="device-hours of published training runs, each family left out",
@@ -758,9 +778,7 @@ CAMPAIGN: Final = Protocol(
     rows=lambda data: read_published(CAMPAIGNS.path("runs", data)),
     answer=_campaign_answers,
     seen=(
-        "the law's two ideas (size, age of software) and the root law of its spread; which of "
-        "them are used is nested",
-        "the year that software counts from, the noise of a row and the priors' width",
+        *_CAMPAIGN_SEEN,
         "the layout model behind a step: fitted on steps measured by some of the same "
         "organisations (Megatron)",
     ),
@@ -769,7 +787,7 @@ CAMPAIGN: Final = Protocol(
         "the same factor for every run": _by_other_families(_same_factor),
         "6 N D at the others' MFU": _by_other_families(_constant_mfu),
     },
-    blind=_blind_campaigns,
+    blind=Refit(hidden=_own_tables, ask=_ask_blind, still_seen=(*_CAMPAIGN_SEEN, BY_HAND)),
     notes=(
         "median ratio: ours / published; layouts are the best that the search finds, not the "
         "published ones; software of 2022 and before is taken without flash attention",

@@ -2,8 +2,9 @@
 
 ``datasets/accuracy/PROTOCOL.json`` holds the record of ``advisor validate PROTOCOL --json`` with
 where it comes from, on what ships; ``fetched/PROTOCOL.json``, with what ``advisor data fetch``
-brings and constants fitted on that too; ``shipped/FOLDER``, constants as they ship. The tables of
-the documentation, the gate (``gate``) and ``recommend`` read these files; nobody else writes them.
+brings and constants fitted on that too; ``shipped/FOLDER``, constants as they ship;
+``sampled/PROTOCOL``, some rows of one that takes minutes. The tables of the documentation, the
+gate (``gate``) and ``recommend`` read these files; nobody else writes them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from advisor.lab.data import BY_NAME
 
 SCHEMA_VERSION: Final = 1
 DECIMALS: Final = 6
-# Protocols of more than 100 s of CPU on a quiet machine: not checked on every change. They are
-# named, for by seconds of a busy machine a protocol would drop out of the check unseen.
+# Protocols of more than 100 s of CPU on a quiet machine: of those that ship only some rows are
+# checked on every change (``score.SAMPLED``). They are named, for by seconds of a busy machine a
+# protocol would drop out of the check unseen.
 SLOW: Final = ("described", "gpu", "job", "minutes", "own", "scaling", "thesis")
 _HINT: Final = "store it again: python -m advisor.lab.score.accuracy store PROTOCOL --reason TEXT"
 
@@ -106,9 +108,9 @@ def read_all(within: Path | None = None) -> dict[str, Stored]:
     return {file.stem: read(file.stem, within) for file in found}
 
 
-def read_shipped() -> dict[str, Stored]:
-    """Read what is stored of the shipped folders (``score.SHIPPED``)."""
-    return {f"shipped/{name}": one for name, one in read_all(folder() / "shipped").items()}
+def read_held(kind: str) -> dict[str, Stored]:
+    """Read what is ``shipped`` or ``sampled`` (``score.SHIPPED``, ``score.SAMPLED``)."""
+    return {f"{kind}/{name}": one for name, one in read_all(folder() / kind).items()}
 
 
 def text(stored: Stored) -> str:

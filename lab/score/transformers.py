@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.estimate.case import constants
-from advisor.estimate.knowledge.layout_model import LayoutModel, load
+from advisor.estimate.knowledge.layout_model import load
+from advisor.estimate.predictor import Predictor
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.jobs.describe import described_job
@@ -39,6 +40,7 @@ from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of
 from advisor.lab.fit.layout_rows import LayoutRows
 from advisor.lab.fit.memory import MemoryRows, fit_constants, read_memory
+from advisor.lab.fit.without import Hidden, Known
 from advisor.lab.score import baselines
 from advisor.lab.score.asked import (
     PUTS_IN,
@@ -49,7 +51,9 @@ from advisor.lab.score.asked import (
     needed_bytes,
     own_runs,
     predictor,
+    predictor_by,
 )
+from advisor.lab.score.blind import Refit, Rows, predictor_with
 from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.layouts import asked_after, calibrated, errors_by_size
 from advisor.lab.score.raw import RawColumns
@@ -104,7 +108,7 @@ def read_finetune(data: Path) -> Questions:
     )
 
 
-Asking = Callable[[Sequence[AskedRun], LayoutModel], RunAnswers]
+Asking = Callable[[Predictor, Sequence[AskedRun]], RunAnswers]
 
 
 def _without(runs: list[AskedRun], kind: str, asking: Asking) -> Answers:
@@ -114,7 +118,7 @@ def _without(runs: list[AskedRun], kind: str, asking: Asking) -> Answers:
     for name, mask in by(names, is_sorted=False).items():
         here = np.flatnonzero(mask)
         known = model.left_out(finetune_rows.fold(kind, name), finetune_rows.FINETUNE_ROWS_TABLE)
-        said = asking([runs[i] for i in here], known)
+        said = asking(predictor_by(known), [runs[i] for i in here])
         found[:, here] = said.step_s, said.low_s, said.high_s
     return Answers(value=found[0], low=found[1], high=found[2])
 
@@ -146,6 +150,22 @@ def _finetune_answers(rows: Questions) -> Answers:
     )
 
 
+def _models(rows: Questions) -> list[Hidden]:
+    return [Hidden(models=frozenset([run.model])) for run in rows.facts.runs]
+
+
+def _ask_finetune_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    """Ask plainly; widths are of the other tables' errors alone, as in the figures."""
+    layout = known.constants.layout.left_out("", finetune_rows.FINETUNE_ROWS_TABLE)
+    without = replace(known, constants=replace(known.constants, layout=layout))
+    return _said_by(without, [rows.facts.runs[i] for i in here], ask_plainly)
+
+
+def _said_by(known: Known, runs: Sequence[AskedRun], asking: Asking) -> Answers:
+    said = asking(predictor_with(known), runs)
+    return Answers(value=said.step_s, low=said.low_s, high=said.high_s)
+
+
 def _of(name: str, scores: Scores) -> dict[str, float]:
     return {
         f"{name}: MAPE": scores.mape_fraction,
@@ -154,13 +174,15 @@ def _of(name: str, scores: Scores) -> dict[str, float]:
     }
 
 
+_EAGER: Final = "the form of the eager stack's terms, and what its defaults are taken to be"
 FINETUNE: Final = Protocol(
     name="finetune",
     description="steps of fine-tuning runs on Hugging Face's trainer, the model left out",
     senses={"*refused*": "fewer", "runs left out": "fewer"},
     rows=read_finetune,
     answer=_finetune_answers,
-    seen=("the form of the eager stack's terms, and what its defaults are taken to be", _PRIORS),
+    seen=(_EAGER, _PRIORS),
+    blind=Refit(hidden=_models, ask=_ask_finetune_blind, still_seen=(_EAGER, _PRIORS)),
     baselines={
         "constant efficiency of the other models": lambda rows, _: (
             baselines.efficiency_of_other_models(columns_of(rows.facts.runs))
@@ -200,7 +222,7 @@ def _blackwell_answers(rows: Questions) -> Answers:
     facts: _B200 = rows.facts
     model, table = load(), columns_of(facts.runs)
     blind = model.left_out(blackwell_rows.TABLE, blackwell_rows.TABLE)
-    said = ask(facts.runs, blind)
+    said = ask(predictor_by(blind), facts.runs)
     order = np.argsort(rows.truth, kind="stable")
     known = order[[0, order.size // 2, -1]]
     rest = np.setdiff1d(np.arange(order.size), known)
@@ -230,20 +252,32 @@ def _blackwell_answers(rows: Questions) -> Answers:
     )
 
 
+_BLACKWELL_SEEN: Final = (
+    "how Megatron keeps rotated queries and logits: counted from its source with these readings "
+    "in sight",
+    "what power leaves of 16-bit products: operators 16,384 wide, timed on that machine",
+    _PRIORS,
+)
+
+
+def _ask_blackwell_blind(rows: Questions, here: Rows, known: Known) -> Answers:
+    return _said_by(known, [rows.facts.runs[i] for i in here], ask)
+
+
 BLACKWELL: Final = Protocol(
     name="blackwell",
     description="Megatron steps on eight B200s, the table left out, and their memory",
     senses={"memory, largest error": "lower", "rows with latent*": "neutral"},
     rows=read_blackwell,
     answer=_blackwell_answers,
-    seen=(
-        "how Megatron keeps rotated queries and logits: counted from its source with these "
-        "readings in sight",
-        "what power leaves of 16-bit products: operators 16,384 wide, timed on that machine",
-        _PRIORS,
+    seen=_BLACKWELL_SEEN,
+    blind=Refit(
+        hidden=lambda rows: [Hidden(tables=frozenset([blackwell_rows.TABLE]))] * rows.truth.size,
+        ask=_ask_blackwell_blind,
+        still_seen=_BLACKWELL_SEEN,
     ),
     notes=(
-        "blind: constants fitted without this table; how Megatron keeps rotated queries and "
+        "constants are fitted without this table; how Megatron keeps rotated queries and "
         "logits was counted from its source with these readings in sight",
         "three rows: the shortest, the middle and the longest step are a user's own runs "
         "(advisor runs actual), the others are scored",
@@ -536,7 +570,7 @@ def _rules(known: MemoryRows, predicted: Floats) -> dict[str, Bools]:
     }
 
 
-def _blind_oom(rows: Questions) -> Blinded:
+def _blind_oom(rows: Questions, _data: Path) -> Blinded:
     """Score what is asked where nothing is known of the framework, and a nested memory rule.
 
     What the frameworks keep was read off these rows, so that without it nothing of a table is
