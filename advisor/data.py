@@ -26,9 +26,38 @@ def root(folder: str) -> Path:
     return inside if inside.is_dir() else package.parent / folder
 
 
+MODELS: Final = "ADVISOR_MODELS"
+
+
 def own_models() -> Path:
-    """Return the folder of models that the user fitted: ``$XDG_DATA_HOME/advisor/models``."""
-    return user_data() / "models"
+    """Return the folder of models that the user fitted: ``$XDG_DATA_HOME/advisor/models``.
+
+    ``ADVISOR_MODELS`` names another one, or a team's URL, which is copied once a process.
+    """
+    named = os.environ.get(MODELS)
+    if not named:
+        return user_data() / "models"
+    return _brought(named) if "://" in named else Path(named)
+
+
+@cache
+def _brought(url: str) -> Path:
+    from advisor.collectors.derive import pull_models
+
+    return pull_models(url)
+
+
+def writable_models() -> Path:
+    """Return ``own_models`` as a folder to write to.
+
+    Raises UsageError where they are a team's: that is only read.
+    """
+    if "://" in os.environ.get(MODELS, ""):
+        raise UsageError(
+            f"{MODELS} is an address, which is only read",
+            hint="write to a folder with --out, then copy the folder there",
+        )
+    return own_models()
 
 
 def model(name: str) -> Path:

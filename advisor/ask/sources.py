@@ -26,6 +26,7 @@ from advisor.collectors import bounded
 from advisor.collectors.atomic import config_folder
 from advisor.collectors.derive import VARIABLE, default_run_root
 from advisor.collectors.errors import shell_line
+from advisor.data import MODELS
 from advisor.errors import UsageError
 from advisor.planners.layouts import SearchSpace
 
@@ -338,6 +339,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off"})
 # of runs that a question has under this name is given by its flag.
 _TAKEN: Final[Mapping[str, str]] = {
     VARIABLE: "folder or URL of recorded runs",
+    MODELS: "folder or URL of your own models",
     "ADVISOR_DEBUG": "tracebacks of errors",
     "ADVISOR_SHARED": "mirror of public measurements",
     "ADVISOR_CATALOGUE_MIRROR": "mirror that `catalogue update` downloads from",

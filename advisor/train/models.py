@@ -111,7 +111,7 @@ def _save(
     trained: Any, results: Any, origin: dict[str, Any], out: Path | None,
     told: Callable[[Any], str], as_json: bool,
 ) -> None:  # fmt: skip
-    folder = out or data.own_models() / trained.name
+    folder = out or data.writable_models() / trained.name
     stated = replace(trained, metrics=origin | dict(trained.metrics))
     stated.save(folder, told(stated))
     record = {"schema_version": 1, "model": str(folder), **results}

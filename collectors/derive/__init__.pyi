@@ -31,6 +31,7 @@ from .store import list_runs as list_runs
 from .store import local_folder as local_folder
 from .store import local_folders as local_folders
 from .store import new_run as new_run
+from .store import pull_models as pull_models
 from .store import push_run as push_run
 from .store import read_recording as read_recording
 from .store import recover_all as recover_all

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -74,24 +75,47 @@ def push_run(run: Path, url: str) -> None:
 
 def pull(url: str) -> Path:
     """Bring what the mirror of ``url`` lacks, and return the mirror."""
-    files, base = _file_system(url)
     mirror = mirror_of(url)
+
+    def lacks(path: Path, size: int) -> bool:
+        is_runs = path.name == PROFILER_FILE or fnmatchcase(path.name, EVENT_FILES)
+        is_whole = path.is_file() and path.stat().st_size >= size
+        return path.parent.parent == mirror and is_runs and not is_whole
+
+    _bring(url, mirror, lacks, "runs")
+    return mirror
+
+
+_MOST_OF_A_MODEL: Final = 64 << 20  # bytes of a file
+
+
+def pull_models(url: str) -> Path:
+    """Bring the models that ``advisor train`` wrote to ``url``: a folder each. All, each time."""
+    mirror = cache_folder() / "models" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+    def is_models(path: Path, size: int) -> bool:
+        return path.parent.parent == mirror and size <= _MOST_OF_A_MODEL
+
+    _bring(url, mirror, is_models, "models")
+    return mirror
+
+
+def _bring(url: str, mirror: Path, wanted: Callable[[Path, int], bool], what: str) -> None:
+    """Copy files of ``url`` that are wanted, by where they go and their size, to the mirror."""
+    files, base = _file_system(url)
     try:
         found = files.find(base, detail=True) if files.exists(base) else {}
         for name, details in found.items():
-            run, file = Path(name).parent.name, Path(name).name
-            if run == ".." or not (file == PROFILER_FILE or fnmatchcase(file, EVENT_FILES)):
-                continue  # not a run's
-            path = mirror / run / file
-            if not path.is_file() or path.stat().st_size < details["size"]:
+            inside = str(name).removeprefix(base).lstrip("/").split("/")
+            path = mirror.joinpath(*inside)
+            if not {"", ".", ".."} & set(inside) and wanted(path, details["size"]):
                 private_folder(path.parent)
                 with atomic.writing(path, mode=0o600) as copy, files.open(name, "rb") as original:
                     shutil.copyfileobj(original, copy)
     except Exception as error:  # every file system has errors of its own
         raise RecordingError(
-            f"cannot read the runs at {url}: {error}", hint="check the address and your rights"
+            f"cannot read the {what} at {url}: {error}", hint="check the address and your rights"
         ) from error
-    return mirror
 
 
 def _file_system(url: str) -> tuple[Any, str]:

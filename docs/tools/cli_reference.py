@@ -95,7 +95,10 @@ def _variables(known: dict[str, Any]) -> set[tuple[str, str]]:
         for p in command.params
         if p.envvar
     }
-    return named | {("ADVISOR_DEBUG", "Set to 1 to see the traceback of an error.")}
+    return named | {
+        ("ADVISOR_DEBUG", "Set to 1 to see the traceback of an error."),
+        ("ADVISOR_MODELS", "Folder or URL of your own models."),
+    }
 
 
 def _page(name: str, command: Any, inner: dict[str, Any]) -> Iterator[str]:

@@ -51,7 +51,7 @@ def fit(verb: str, given: Path | None, out: Path | None, day: str | None) -> Non
     name, module = FITS[verb]
     if out is None and given is None and name in _FETCHED:
         is_more = _FETCHED[name].is_in(data.measurements())
-        out = data.own_models() / name if is_more else None
+        out = data.writable_models() / name if is_more else None
     stated, folder = model_folder.day_of(day), target(out, name)
     with reads.tables_read() as inputs:
         made: FittedFolder = importlib.import_module(module).fitted(given, stated)
