@@ -85,7 +85,7 @@ def squares_while_a_worker_is_killed(folder: Path) -> list[int]:
         os.kill(int(begun[0].name.split("-")[1]), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    return Parallel(n_jobs=2)(delayed(slow_square)(number, folder) for number in range(16))
+    return list(Parallel(n_jobs=2)(delayed(slow_square)(n, folder) for n in range(16)))
 
 
 @pytest.mark.frameworks

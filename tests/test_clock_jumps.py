@@ -60,10 +60,10 @@ LIBRARY = ("vendor", "libfaketime", "src", "libfaketime.so.1")
 )
 def test_a_clock_that_is_set_changes_no_step(tmp_path: Path, jump: str, seconds: int) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(steps=STEPS))
-    done = advisor(tmp_path, "profile", "train.py", jump, **faked(tmp_path))
+    done = advisor(tmp_path, "profile", "train.py", jump, umask=-1, **faked(tmp_path))
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split("jumped")[1].split()[0]) == pytest.approx(seconds, rel=0.01)
-    shown = advisor(tmp_path, "runs", "show", "train", "--json", **faked(tmp_path))
+    shown = advisor(tmp_path, "runs", "show", "train", "--json", umask=-1, **faked(tmp_path))
     record = json.loads(shown.stdout)
     steps = record["step_time"]
     assert record["status"] == "finished"
@@ -81,7 +81,7 @@ def test_the_hour_that_comes_twice_keeps_the_order_of_runs(tmp_path: Path) -> No
         (tmp_path / "clock").write_text(ahead)
         environment = faked(tmp_path, TZ="Europe/Berlin")
         named = ("profile", "--name", f"at{minutes}", "train.py", ahead)
-        done = advisor(tmp_path, *named, **environment)
+        done = advisor(tmp_path, *named, umask=-1, **environment)
         assert done.returncode == 0, done.stderr
-    listed = advisor(tmp_path, "runs", "list", "--json", **environment)
+    listed = advisor(tmp_path, "runs", "list", "--json", umask=-1, **environment)
     assert ["at-10" in one["run"] for one in json.loads(listed.stdout)["runs"]] == [True, False]
