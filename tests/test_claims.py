@@ -248,6 +248,7 @@ def test_every_text_has_one_number_of_accelerators() -> None:
     assert {number for _, number in said} == {count}, said
 
 
+@pytest.mark.slow  # `make accuracy-quick` scores these rows
 def test_a_run_elsewhere_is_worth_something_on_an_unseen_card() -> None:
     found = scored.run("instance", shipped())
     assert {g.group for g in found.groups} == {"K80", "V100-SXM2-16GB"}
@@ -303,6 +304,7 @@ def test_a_random_order_costs_what_many_random_orders_cost() -> None:
     assert random_ratio(runs, 0, spent) == pytest.approx(np.mean(walked), rel=0.02)
 
 
+@pytest.mark.slow  # `make accuracy-quick` scores these rows
 def test_baselines_of_accelerators_are_on_our_rows_and_say_where_we_lose() -> None:
     found = scored.run("gpu-mlperf", shipped())
     for name, theirs in found.baselines.items():

@@ -99,7 +99,7 @@ def test_what_is_waited_for_is_said(clock: list[float]) -> None:
     script.verdict = Verdict(is_settled=False, mean=mean, waiting_for="±5 %")
     assert limits(script).until(30.0) == "until ±5 %, 50 s at most"
     assert limits(script, limit_steps=90).until(30.0) == "until step 90, 50 s at most"
-    assert step_parts(41, script.verdict) == ["step 41", "10 ms ±10 %"]
+    assert step_parts(41, script.verdict) == ["step 41", "10.0 ms ±10 %"]
     script.verdict = Verdict(is_settled=True, mean=mean, waiting_for="")
     assert limits(script).reason(30.0) == "the step time has settled"
     assert limits(script, limit_steps=90).reason(30.0) == ""

@@ -27,7 +27,7 @@ ROWS = [found for line in PAGE.read_text("utf-8").splitlines() if (found := _ROW
 SAID: Final[Mapping[str, str]] = MappingProxyType({
     "Nazari": "time (90 %) cost (90 %)", "Cephalo": "uneven batches",
     "Zorse": "asymmetric pipeline",
-    "Hydrozoa": "elastic", "Escra": "Escra", "THORN-ML": "with a second", "Tiresias": "waits",
+    "Hydrozoa": "elastic", "Escra": "Escra", "THORN-ML": "second path", "Tiresias": "waits",
     "Parameter": "aggregating core", "Memory": "of its memory", "SwitchFlow": "Take turns",
     "ATOM": "layer swapping", "PerFect": "then fresh batches", "SAS": "groups and swaps",
     "SMS": "samples it can do in one time", "eMoE": "experts",

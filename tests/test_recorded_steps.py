@@ -245,6 +245,7 @@ def test_what_a_call_takes_is_what_the_suites_hosts_took() -> None:
 # The protocol.
 
 
+@pytest.mark.slow  # of a few tables `tests/test_blind_fits.py` holds the same
 def test_the_left_out_gpu_is_in_no_fit() -> None:
     rows = score.load("recorded").rows(data.measurements(None))
     asking = without_group(rows.facts, "GPU", "RTX-3090")

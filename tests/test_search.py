@@ -359,7 +359,7 @@ def test_a_miss_names_the_device_and_the_count_that_would_do(
     wanted += f"{int(np.ceil(8 * (room + excess) / room))} devices, or with shorter sequences"
     assert caught.value.hint == f"it would fit {wanted}"
     assert f"misses by {excess / GIB:.1f} GiB" in str(caught.value)
-    assert ("are kept free" in str(caught.value)) == (kept_gib >= 1)
+    assert ("is kept free" in str(caught.value)) == (kept_gib >= 1)
 
 
 def test_smaller_clusters_are_powers_of_two_and_the_whole() -> None:
