@@ -463,7 +463,7 @@ class _Search:
                 self._look_at_nearest()
                 return
             front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
-            on_front = front[~self._is_dominated()[front]]
+            on_front = front[~self._is_dominated(front)]
             if on_front.size and not self.is_for_best_value:
                 self._evaluate(_spread(on_front))
             elif front.size:  # what is no longer on the front may still be picked
@@ -586,24 +586,27 @@ class _Search:
             value = self.renting.worth(pick, done.finish_h[:, 1], cost_usd, count, request_h)
             self.least_worth[pick] = min(self.least_worth[pick], value[sure].min(initial=np.inf))
 
-    def _is_dominated(self) -> Booleans:
-        """Return the rows that something known is no slower and no more expensive than."""
+    def _is_dominated(self, rows: Integers) -> Booleans:
+        """Return where something known is no slower and no more expensive."""
         time_h, cost = self.known
         if time_h.size == 0:
-            return np.zeros(len(self.count), dtype=bool)
-        place = np.searchsorted(time_h, self.time_h, side="right") - 1
+            return np.zeros(len(rows), dtype=bool)
+        place = np.searchsorted(time_h, self.time_h[rows], side="right") - 1
         least = np.where(place >= 0, cost[np.maximum(place, 0)], np.inf)
-        return np.asarray(least <= self.cost_usd)
+        return np.asarray(least <= self.cost_usd[rows])
 
     def _is_beaten(self) -> Booleans:
-        """Return the rows that can be neither on the front nor picked."""
-        every = np.arange(len(self.count))
+        """Return the open rows that can be neither on the front nor picked."""
+        rows = np.flatnonzero(self.is_open)
         if self.is_for_best_value:
             # What is dominated may still be picked: it can be less work for a person.
-            return self._worth("best_value", every) > self.least_worth["best_value"]
-        beaten = self._is_dominated()
-        for pick, least in self.least_worth.items():
-            beaten &= self._worth(pick, every) > least
+            is_beaten = self._worth("best_value", rows) > self.least_worth["best_value"]
+        else:
+            is_beaten = self._is_dominated(rows)
+            for pick, least in self.least_worth.items():
+                is_beaten &= self._worth(pick, rows) > least
+        beaten = np.zeros(len(self.count), dtype=bool)
+        beaten[rows[is_beaten]] = True
         return beaten
 
     def _worth(self, pick: str, rows: Integers) -> Floats:
