@@ -49,23 +49,25 @@ def is_url(root: str | Path) -> bool:
     return "://" in str(root)
 
 
-def mirror_of(url: str) -> Path:
-    """Return the local folder in which the runs of ``url`` are mirrored."""
-    return cache_folder() / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
+def mirror_of(url: str, what: str = "runs") -> Path:
+    """Return the local folder in which the runs of ``url`` are mirrored, or its ``"models"``."""
+    return cache_folder() / what / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def push_run(run: Path, url: str) -> None:
     """Copy a run's files to ``url``, and those of runs that an earlier copy did not bring."""
-    (run / _UNSENT).touch(mode=0o600)
-    files, base = _file_system(url)
     try:
-        for mark_of in sorted(run.parent.glob(f"*/{_UNSENT}")):
-            one = mark_of.parent
+        (run / _UNSENT).touch(mode=0o600)
+        files, base = _file_system(url)
+        for unsent in sorted(run.parent.glob(f"*/{_UNSENT}")):
+            one = unsent.parent
             files.makedirs(f"{base}/{one.name}", exist_ok=True)
             # The profiler's last: without it a folder is no run yet.
             for path in [*sorted(one.glob(EVENT_FILES)), one / PROFILER_FILE]:
                 files.put_file(str(path), f"{base}/{one.name}/{path.name}")
-            mark_of.unlink()
+            unsent.unlink(missing_ok=True)  # another recording may take it along too
+    except RecordingError:
+        raise
     except Exception as error:  # every file system has errors of its own
         raise RecordingError(
             f"cannot copy {run.name} to {url}: {error}",
@@ -75,15 +77,12 @@ def push_run(run: Path, url: str) -> None:
 
 def pull(url: str) -> Path:
     """Bring what the mirror of ``url`` lacks, and return the mirror."""
-    mirror = mirror_of(url)
 
-    def lacks(path: Path, size: int) -> bool:
-        is_runs = path.name == PROFILER_FILE or fnmatchcase(path.name, EVENT_FILES)
-        is_whole = path.is_file() and path.stat().st_size >= size
-        return path.parent.parent == mirror and is_runs and not is_whole
+    def lacks(_: Path, path: Path, size: int) -> bool:
+        is_a_runs = path.name == PROFILER_FILE or fnmatchcase(path.name, EVENT_FILES)
+        return is_a_runs and not (path.is_file() and path.stat().st_size >= size)
 
-    _bring(url, mirror, lacks, "runs")
-    return mirror
+    return _bring(url, mirror_of(url), lacks, "runs")
 
 
 _MOST_OF_A_MODEL: Final = 64 << 20  # bytes of a file
@@ -91,24 +90,23 @@ _MOST_OF_A_MODEL: Final = 64 << 20  # bytes of a file
 
 def pull_models(url: str) -> Path:
     """Bring the models that ``advisor train`` wrote to ``url``: a folder each. All, each time."""
-    mirror = cache_folder() / "models" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    top = url.rstrip("/").rpartition("/")[2]
 
-    def is_models(path: Path, size: int) -> bool:
-        return path.parent.parent == mirror and size <= _MOST_OF_A_MODEL
+    def is_a_models(name: Path, _: Path, size: int) -> bool:
+        return name.parent.parent.name == top and size <= _MOST_OF_A_MODEL
 
-    _bring(url, mirror, is_models, "models")
-    return mirror
+    return _bring(url, mirror_of(url, "models"), is_a_models, "models")
 
 
-def _bring(url: str, mirror: Path, wanted: Callable[[Path, int], bool], what: str) -> None:
-    """Copy files of ``url`` that are wanted, by where they go and their size, to the mirror."""
+def _bring(url: str, mirror: Path, wanted: Callable[[Path, Path, int], bool], what: str) -> Path:
+    """Copy files of ``url`` to the mirror: those wanted by name there, place here and size."""
     files, base = _file_system(url)
     try:
         found = files.find(base, detail=True) if files.exists(base) else {}
         for name, details in found.items():
-            inside = str(name).removeprefix(base).lstrip("/").split("/")
-            path = mirror.joinpath(*inside)
-            if not {"", ".", ".."} & set(inside) and wanted(path, details["size"]):
+            there = Path(name)
+            path = mirror / there.parent.name / there.name
+            if there.parent.name != ".." and wanted(there, path, details["size"]):
                 private_folder(path.parent)
                 with atomic.writing(path, mode=0o600) as copy, files.open(name, "rb") as original:
                     shutil.copyfileobj(original, copy)
@@ -116,6 +114,7 @@ def _bring(url: str, mirror: Path, wanted: Callable[[Path, int], bool], what: st
         raise RecordingError(
             f"cannot read the {what} at {url}: {error}", hint="check the address and your rights"
         ) from error
+    return mirror
 
 
 def _file_system(url: str) -> tuple[Any, str]:
