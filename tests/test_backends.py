@@ -7,7 +7,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,15 +39,19 @@ def test_an_unknown_backend_is_a_usage_error() -> None:
         pass
 
 
-@pytest.mark.frameworks
-def test_a_dask_cluster_gives_the_same_model() -> None:
+@pytest.fixture
+def dask_cluster() -> Iterator[Any]:
+    """Two workers, each a process."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        workers("dask", cluster.scheduler_address),
-    ):
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        yield cluster
+
+
+@pytest.mark.frameworks
+def test_a_dask_cluster_gives_the_same_model(dask_cluster: Any) -> None:
+    with workers("dask", dask_cluster.scheduler_address):
         there = fitted()
     assert np.array_equal(there, fitted())
 
@@ -56,15 +62,11 @@ def nap(seconds: float) -> float:
 
 
 @pytest.mark.frameworks
-def test_a_dask_cluster_that_goes_away_is_one_clear_error() -> None:
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
-    cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    )
-    threading.Timer(3.0, cluster.close).start()
+def test_a_dask_cluster_that_goes_away_is_one_clear_error(dask_cluster: Any) -> None:
+    threading.Timer(3.0, dask_cluster.close).start()
     with (
         pytest.raises(ModelError, match=r"cluster at .* is gone"),
-        workers("dask", cluster.scheduler_address),
+        workers("dask", dask_cluster.scheduler_address),
     ):
         Parallel()(delayed(nap)(1.0) for _ in range(60))
 
@@ -89,14 +91,10 @@ def squares_while_a_worker_is_killed(folder: Path) -> list[int]:
 
 
 @pytest.mark.frameworks
-def test_a_dask_worker_that_is_killed_costs_its_tasks_only(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        workers("dask", cluster.scheduler_address),
-    ):
+def test_a_dask_worker_that_is_killed_costs_its_tasks_only(
+    tmp_path: Path, dask_cluster: Any
+) -> None:
+    with workers("dask", dask_cluster.scheduler_address):
         assert squares_while_a_worker_is_killed(tmp_path) == [n * n for n in range(16)]
     assert len(list(tmp_path.iterdir())) > 16  # what it held was begun again
 
@@ -146,15 +144,9 @@ def write_runs(folder: Path, files: int = 4) -> list[Path]:
 
 
 @pytest.mark.frameworks
-def test_trees_are_grown_where_the_runs_are(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+def test_trees_are_grown_where_the_runs_are(tmp_path: Path, dask_cluster: Any) -> None:
     paths = write_runs(tmp_path)
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        workers("dask", cluster.scheduler_address),
-    ):
+    with workers("dask", dask_cluster.scheduler_address):
         model, found = train_on_dask(paths, rounds=60)
     records = read_runs(paths)
     assert model.about["records"] == len(records)

@@ -22,7 +22,7 @@ from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.export.launch import NotRunnableError
 from advisor.export.pick import NothingToExportError, read_pick
-from advisor.export.targets import export_to
+from advisor.export.targets import TARGETS, export_to
 from advisor.jobs.job import Job
 from advisor.rank.ranking import recommend
 
@@ -172,6 +172,12 @@ def test_the_command_to_type_names_the_file_that_was_written(stored: str, tmp_pa
     assert said.exit_code == 0
     command = said.stderr.rpartition("run: ")[2]
     assert shlex.split(command)[-1] == str(at)
+
+
+def test_help_names_every_target() -> None:
+    said = " ".join(run("--help").output.split())
+    listed = said.partition("Tool to write for: ")[2].partition(".")[0]
+    assert listed.replace(" or ", ", ").split(", ") == list(TARGETS)
 
 
 def test_a_target_is_asked_for_rows_of_its_own_clouds() -> None:
