@@ -21,6 +21,7 @@ from .devices import residual_parameters as residual_parameters
 from .devices import sheet_sources as sheet_sources
 from .devices import suite_device as suite_device
 from .fleet import Fleet as Fleet
+from .fleet import alike as alike
 from .fleet import assumed_network_log_sd as assumed_network_log_sd
 from .fleet import catalogue_fleet as catalogue_fleet
 from .fleet import limited_fleet as limited_fleet

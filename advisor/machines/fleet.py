@@ -75,6 +75,29 @@ class Fleet:
         return (job_boot_s or 0.0) if self.is_rented else 0.0
 
 
+def alike(fleet: Fleet, type_index: Integers) -> tuple[Integers, Integers]:
+    """Return types that stand for all others: no column of the fleet tells them apart.
+
+    ``type_index``: shape (n,).
+
+    Returns
+    -------
+    first, place : integer arrays of shape (k,) and (n,)
+        Types among ``type_index``, rising; and which of them stands for each.
+    """
+    columns = [getattr(fleet, f.name) for f in fields(fleet)]
+    facts = np.column_stack(
+        [c[type_index].astype(float) for c in columns if isinstance(c, np.ndarray)]
+    )
+    facts = np.ascontiguousarray(facts + 0.0)  # no negative zeros: bytes are compared
+    rows = facts.view(np.dtype((np.void, facts.dtype.itemsize * facts.shape[1]))).ravel()
+    _, at, place = np.unique(rows, return_index=True, return_inverse=True)
+    order = np.argsort(at)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    return np.asarray(type_index[at[order]]), np.asarray(rank[place.ravel()])
+
+
 def assumed_network_log_sd(
     fleet: Fleet, type_index: Integers, count: Integers, network_share: Floats
 ) -> Floats:

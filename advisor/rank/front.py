@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -187,7 +188,7 @@ _REGIONS: Final = 3
 _MACHINES: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Beliefs:
     """What is believed of rows, those of mixed clusters behind those of equal machines."""
 
@@ -202,10 +203,13 @@ class Beliefs:
     machines: Integers
     request_h: Floats
 
-    @property
+    @cached_property
     def worst(self) -> Floats:
         """Factor by which rows are judged worse than expected, as ``picks.picks`` judges them."""
-        return np.where(self.is_extrapolating, np.exp(REACH_90 * self.log_sd), 1.0)
+        factor = np.ones(self.log_sd.shape)
+        far = np.flatnonzero(self.is_extrapolating)
+        factor[far] = np.exp(REACH_90 * self.log_sd[far])
+        return factor
 
     @classmethod
     def of(
@@ -239,14 +243,12 @@ class Beliefs:
             request_h=np.concatenate([found.request_h, np.zeros(len(mixed.rows))]),
         )
 
-    def best(self, pick: str, rows: Integers, renting: Renting) -> int:
-        """Return the row that a pick names among ``rows``, of which there is at least one."""
+    def best(self, names: Iterable[str], rows: Integers, renting: Renting) -> dict[str, int]:
+        """Return the row that each pick names among ``rows``, of which there is at least one."""
         worst = self.worst[rows]
-        at = renting.best(
-            pick, self.time_h[rows] * worst, self.cost_usd[rows] * worst, self.machines[rows],
-            self.request_h[rows],
-        )  # fmt: skip
-        return int(rows[at])
+        time_h, cost_usd = self.time_h[rows] * worst, self.cost_usd[rows] * worst
+        others = self.machines[rows], self.request_h[rows]
+        return {one: int(rows[renting.best(one, time_h, cost_usd, *others)]) for one in names}
 
 
 def worth_a_line(beliefs: Beliefs, front: Integers, gain: float) -> Integers:
@@ -274,13 +276,28 @@ def shown_of(beliefs: Beliefs, rows: Integers, size: int, *, first: Integers) ->
     return rows[spread_out(time_h, cost, size, first=places.tolist())]
 
 
+def near_any(beliefs: Beliefs, feasible: Integers, shown: Integers, gain: float) -> Integers:
+    """Return the rows that may be an alternative to one that is shown: all that ``apart`` admits.
+
+    ``gain``: as of ``alternatives``.
+    """
+    most = 1.0 + (max(gain, _LARGEST_NOISE) if gain > 0 else 0.0)
+    order = shown[np.argsort(beliefs.time_h[shown], kind="stable")]
+    # The dearest that takes at least so long, by place in the order; none behind the slowest.
+    dearest = np.maximum.accumulate(beliefs.cost_usd[order][::-1])[::-1]
+    place = np.searchsorted(most * beliefs.time_h[order], beliefs.time_h[feasible])
+    bar = np.append(most * dearest, -np.inf)[place]
+    return feasible[beliefs.cost_usd[feasible] <= bar]
+
+
 def alternatives(
     beliefs: Beliefs, rows: Rows, columns: TimeColumns, feasible: Integers, row: int, gain: float,
     predictor: Predictor, offers: OfferColumns,
 ) -> tuple[Alternative, ...]:  # fmt: skip
     """Return what could be rented in place of ``row``, the best product of time and cost first.
 
-    ``feasible``: rows that keep the constraints; those of mixed clusters are passed over;
+    ``feasible``: rows that keep the constraints, those that are not ``near_any`` left out if one
+    likes; those of mixed clusters are passed over;
     ``gain``: as of ``picks.apart``; 0 admits only what is as good.
     """
     near = feasible[feasible < len(rows.offer)]

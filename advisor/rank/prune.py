@@ -43,7 +43,7 @@ from advisor.estimate import (
     refined_step_s,
 )
 from advisor.jobs import Job
-from advisor.machines import ClusterGroup, NamedCluster, group_of_type
+from advisor.machines import ClusterGroup, Fleet, NamedCluster, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.rank.group_offers import MixedOffers, mixed_offers
 from advisor.rank.ranking_rows import bar_of, kept_factor, pareto_front
@@ -358,11 +358,29 @@ class AskedRows:
     counts: Integers
     # only the row of best value is asked for: what cannot be that is not searched either
     for_best_value: bool = False
+    # (types of the catalogue,); place among ``types`` of what each is searched as; its own by
+    # default
+    searched_as: Integers | None = None
 
     @property
     def rows(self) -> tuple[Integers, Integers]:
         """Type and count of every row, type by type."""
         return np.repeat(self.types, len(self.counts)), np.tile(self.counts, len(self.types))
+
+    def of_kinds(self, fleet: Fleet) -> AskedRows:
+        """Return the rows of types that differ: each is rented where any type like it is."""
+        kinds, place = alike(fleet, self.types)
+        searched_as = np.zeros(int(self.types[-1]) + 1 if self.types.size else 0, dtype=np.int64)
+        searched_as[self.types] = place
+        return replace(self, types=kinds, searched_as=searched_as)
+
+    def of_types(self, columns: TimeColumns, asked: AskedRows) -> TimeColumns:
+        """Return what was found of kinds as the rows of all types that ``asked`` has."""
+        if self.searched_as is None:
+            return columns
+        n = len(self.counts)
+        rows = (self.searched_as[asked.types][:, None] * n + np.arange(n)).ravel()
+        return replace(select(columns, rows), type_index=asked.rows[0])
 
     def cheapest(self, pricing: str, most_usd_per_h: float) -> tuple[Floats, Integers]:
         """Return the lowest price of a machine of every row within quota, and its offer's row.
@@ -373,7 +391,7 @@ class AskedRows:
         price, place = np.full((n, k), np.inf), np.full((n, k), -1, dtype=np.int64)
         rows = np.flatnonzero(self.offers.pricing == pricing)
         rows = rows[np.argsort(-self.offers.price_usd_per_h[rows], kind="stable")]
-        at = np.searchsorted(self.types, self.offers.type_index[rows])
+        at = self._place(self.offers.type_index[rows])
         for j, count in enumerate(self.counts):
             within = self.offers.max_instances[rows] >= count
             within &= self.offers.price_usd_per_h[rows] * count <= most_usd_per_h
@@ -381,6 +399,11 @@ class AskedRows:
             price[at[within], j] = self.offers.price_usd_per_h[rows[within]]
             place[at[within], j] = rows[within]
         return price.ravel(), place.ravel()
+
+    def _place(self, type_index: Integers) -> Integers:
+        if self.searched_as is None:
+            return np.asarray(np.searchsorted(self.types, type_index))
+        return self.searched_as[type_index]
 
 
 def promising_columns(
@@ -409,10 +432,13 @@ def promising_columns(
     case = predictor.case(
         job, space=asked.request.space, known_network=asked.request.known_network
     )
-    columns = predictor.corrected(job, first_look(case, type_index, count))
-    search = _Search(asked, predictor, case, columns)
+    # What was learned may know types by name; else types that differ in nothing are searched once.
+    is_by_kind = learned is None or not learned.may_correct(job)
+    kinds = asked.of_kinds(case.fleet) if is_by_kind else asked
+    columns = predictor.corrected(job, first_look(case, *kinds.rows))
+    search = _Search(kinds, predictor, case, columns)
     search.run()
-    return search.columns
+    return kinds.of_types(search.columns, asked)
 
 
 class _Search:
@@ -422,7 +448,8 @@ class _Search:
         self, asked: AskedRows, predictor: Predictor, case: StepCase, columns: TimeColumns
     ) -> None:
         self.asked, self.predictor, self.case = asked, predictor, case
-        self.columns = columns
+        nothing = np.zeros(0, dtype=np.int64)
+        self.columns = put(columns, nothing, select(columns, nothing))  # its own: written to
         self.type_index, self.count = asked.rows
         self.is_open = improvable(case, columns)
         rows = np.flatnonzero(self.is_open)
@@ -517,16 +544,19 @@ class _Search:
             found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))
         if self.columns.is_learned is None and found.is_learned is not None:
             found = replace(found, is_learned=None)
-        self.columns = put(self.columns, rows, found)
+        self.columns = put(self.columns, rows, found, is_own=True)
         self.is_open[rows] = False
         self._learn(rows[found.status == 0])
 
     def _bound_slower_links(self, rows: Integers, found: TimeColumns) -> None:
         """Raise the bounds of open rows that are like searched ones but for slower links."""
         before_s = np.nan_to_num(self.columns.startup_s + self.columns.data_in_s)
+        device = self.case.fleet.device[self.type_index]
+        is_like = self.is_open & np.isin(device, device[rows]) & np.isin(self.count, self.count[rows])
+        near = np.flatnonzero(is_like)
         for at in np.flatnonzero(found.status == 0).tolist():
             row = int(rows[at])
-            like = np.flatnonzero(self.is_open & (self.count == self.count[row]))
+            like = near[(self.count[near] == self.count[row]) & (device[near] == device[row])]
             like = like[is_no_faster(self.case, self.type_index[like], int(self.type_index[row]))]
             least_s = found.step_s[at] * self.asked.job.paid_steps + before_s[like]
             self.time_h[like] = np.maximum(self.time_h[like], least_s / HOUR_S)

@@ -231,11 +231,13 @@ def price_rows(
 ) -> Rows:  # fmt: skip
     """Cross the offers with the counts; the times of a type hold in all its regions.
 
-    ``side`` has one row an offer; what it has no price of costs nothing here.
+    Rows that have no estimate are left out: their price is of no matter. ``side`` has one row an
+    offer; what it has no price of costs nothing here.
     """
     position = np.searchsorted(types, offers.type_index)
-    column = (position[:, None] * counts + np.arange(counts)).ravel()
-    offer = np.repeat(np.arange(len(offers.type_index)), counts)
+    is_known = (columns.status == 0).reshape(-1, counts)
+    offer, number = np.nonzero(is_known[position])
+    column = position[offer] * counts + number
     steady = on_demand(job, columns, request.coverage)
     hourly = offers.price_usd_per_h + np.nan_to_num(side.storage_usd_per_h)
     price = hourly[offer] * columns.count[column]

@@ -50,6 +50,10 @@ WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 # A further machine takes a network, a launcher and shared data: as many times the work of one.
 # Chosen on twenty published recipes (docs/picks.md): three hours beside half an hour.
 FURTHER: Final = 6.0
+# Rows that are set against all others first, where there are many, and where in them: spread out,
+# in step with nothing that they are sorted by.
+_SAMPLE: Final = 1000
+_GOLDEN: Final = 0.618034
 # Hours of the calendar for an hour of work: a week has 168, 40 of them of work.
 CALENDAR: Final = 168 / 40
 # A mean year of a software developer over its working hours (US Bureau of Labor Statistics, 2024:
@@ -128,12 +132,29 @@ class Renting:
         >>> Renting(effort_h=0.5).best("best_value", [0.15, 0.4, 3.0], [9.0, 7.5, 6.9], [4, 1, 1])
         1
         """
-        value = self.worth(pick, time_h, cost_usd, machines, request_h)
+        given = np.broadcast_arrays(time_h, cost_usd, machines, request_h)
+        able = self._able(pick, *given)
+        value = self.worth(pick, *(column[able] for column in given))
         # Of a million rows a few are equal: only these are sorted.
         least = np.flatnonzero(value == np.fmin.reduce(value, initial=np.inf))
-        ties = least if least.size else np.arange(value.size)
+        ties = able[least if least.size else np.arange(value.size)]
         time, cost = np.asarray(time_h, float)[ties], np.asarray(cost_usd, float)[ties]
-        return int(ties[np.lexsort((time, cost, value[ties]))[0]])
+        return int(ties[np.lexsort((time, cost))[0]])
+
+    def _able(self, pick: str, *given: NDArray[Any]) -> Integers:
+        """Return the rows that may be worth the least: all, or what a sample does not beat.
+
+        T is at least t and what is paid at least c.
+        """
+        time_h, cost_usd, *_ = given
+        n = time_h.size
+        if n <= 4 * _SAMPLE:
+            return np.arange(n)
+        some = np.unique((np.arange(_SAMPLE) * (_GOLDEN * n) % n).astype(np.int64))
+        bar = np.fmin.reduce(self.worth(pick, *(column[some] for column in given)), initial=np.inf)
+        bound = np.power(time_h, WEIGHTS[pick]) * cost_usd
+        able = np.flatnonzero(bound <= bar * (1.0 + 1e-9))
+        return able if able.size else np.arange(n)
 
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> Self:

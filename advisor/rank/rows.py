@@ -37,7 +37,14 @@ from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
-from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, shown_of, worth_a_line
+from advisor.rank.front import (
+    CONFIDENCE,
+    Beliefs,
+    alternatives,
+    near_any,
+    shown_of,
+    worth_a_line,
+)
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
 from advisor.rank.ranking_rows import Further, Rows, bar_of, pareto_front, price_rows
 from advisor.rank.renting import WEIGHTS, Renting, asking_h
@@ -324,13 +331,17 @@ def ranked_rows(
     rows = price_rows(job, request, offers, side, types, columns, len(counts))
     rows = with_spot_ways(job, request, predictor, offers, side, columns, rows)
     rejected, feasible = _reject(request, rows, columns, offers)
+    crossed = np.repeat(np.bincount(np.searchsorted(types, offers.type_index)), len(counts))
+    for code, reason in enumerate(STATUSES[1:], start=1):
+        rejected[reason] += int(crossed[columns.status == code].sum())
     admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
     rejected["no_price"] = (admitted - len(types)) * len(counts)
     mixed: MixedRows | None = None
     if _may_mix(request, offers, feasible):
         steady = rows.time_h[feasible], rows.cost_usd[feasible]
         mixed = mixed_rows(job, request, predictor, offers, side, steady)
-    considered = len(rows.offer) + rejected["no_price"]
+    further = len(rows.offer) - int(crossed[columns.status == 0].sum())  # ways on the same offers
+    considered = int(crossed.sum()) + further + rejected["no_price"]
     if mixed is not None:
         considered += mixed.considered
         # Mixed clusters are numbered behind those of equal machines.
@@ -379,6 +390,7 @@ class Ranked:
         self.front = front[np.argsort(beliefs.time_h[front], kind="stable")]
         self.kept = self.front[np.isin(self.front, np.concatenate([kept, sure, picked]))]
         self.shown = shown_of(beliefs, self.kept, request.top, first=picked)
+        self.near = near_any(beliefs, feasible, self.shown, request.least_gain_fraction)
         is_empty = self.front.size == 0
         self.nearest = _nearest(request, rows, offers, columns) if is_empty else self.front[:0]
 
@@ -401,12 +413,11 @@ class Ranked:
         feasible = self.feasible
         if feasible.size == 0:
             return feasible
+        found = self.beliefs.best(WEIGHTS, feasible, self.renting)
         able = self._keeping(feasible)
-        rows = {"best_value": able if able.size else feasible}
-        found = [
-            self.beliefs.best(name, rows.get(name, feasible), self.renting) for name in WEIGHTS
-        ]
-        return np.array(list(dict.fromkeys([*found, *sure.tolist()])), dtype=np.int64)
+        if 0 < able.size < feasible.size:
+            found |= self.beliefs.best(["best_value"], able, self.renting)
+        return np.array(list(dict.fromkeys([*found.values(), *sure.tolist()])), dtype=np.int64)
 
     def _keeping(self, places: Integers) -> Integers:
         """Return the rows that keep the deadline with the confidence; all where there is none.
@@ -458,7 +469,7 @@ class Ranked:
         if rows.is_planned(np.array([row]))[0]:
             return found  # what costs and lasts as much does not keep the deadline as surely
         others = alternatives(
-            self.beliefs, rows, self.columns, self.feasible, row, request.least_gain_fraction,
+            self.beliefs, rows, self.columns, self.near, row, request.least_gain_fraction,
             self.predictor, self.offers,
         )  # fmt: skip
         return replace(found, alternatives=others)
@@ -502,15 +513,11 @@ def _reject(
     request: Constraints, rows: Rows, columns: TimeColumns, offers: OfferColumns
 ) -> tuple[Counter[str], Integers]:
     """Count the rows by the first reason against them; return the counts and the rows left."""
-    status = columns.status[rows.column]
     _, cost = rows.with_confidence(request.confidence, request.coverage)
     deadline_h = request.deadline_h or np.inf
     late = rows.is_late(deadline_h, request.confidence, request.coverage)
     rejected: Counter[str] = Counter()
-    for code, reason in enumerate(STATUSES):
-        if code:
-            rejected[reason] += int(np.count_nonzero(status == code))
-    left = status == 0
+    left = np.ones(rows.offer.shape, dtype=bool)
     for reason, holds in (
         ("over_quota", ~rows.is_in_quota),
         ("over_hourly", rows.usd_per_h(offers, columns) > request.most_usd_per_h),

@@ -413,14 +413,15 @@ def select(record: Record, rows: NDArray[Any] | tuple[slice | NDArray[Any] | Non
     return some
 
 
-def put(record: Record, rows: NDArray[Any], part: Record) -> Record:
+def put(record: Record, rows: NDArray[Any], part: Record, *, is_own: bool = False) -> Record:
     """Return a record with ``part`` in place of the rows at ``rows``.
 
-    Raises ValueError if ``part`` has not one row for each of ``rows``.
+    Raises ValueError if ``part`` has not one row for each of ``rows``. ``is_own``: the arrays are
+    the caller's, each of one field only, and are written to; False by default.
     """
 
     def placed(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        whole = parts[0].copy()
+        whole = parts[0] if is_own else parts[0].copy()
         whole[rows] = parts[1]
         return whole
 

@@ -93,9 +93,11 @@ class Learned:
     def covers_accelerators_of(self, job: Job) -> bool:
         """Whether it may correct the job on accelerators: a user's own model may know some."""
         runs: dict[str, int] = self.about["accelerators"]
-        if job.actuals or not any(name and seen >= LEAST_ROWS for name, seen in runs.items()):
-            return False
-        known = profile(job)
+        return any(n and seen >= LEAST_ROWS for n, seen in runs.items()) and self.may_correct(job)
+
+    def may_correct(self, job: Job) -> bool:
+        """Whether there is a machine on which it may correct the job."""
+        known = None if job.actuals else profile(job)
         return known is not None and self._covers_job(known)
 
     def covers(self, records: Sequence[RunRecord]) -> NDArray[np.bool_]:
@@ -149,8 +151,7 @@ class Learned:
     def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
         """Return the rows that may be covered: looks at the job once, then at three columns."""
         none = np.zeros(0, dtype=np.int64)
-        known = None if job.actuals else profile(job)
-        if known is None or not self._covers_job(known):
+        if not self.may_correct(job):
             return none
         types = catalogue.types
         at = columns.type_index
