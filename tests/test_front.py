@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.estimate import Completion
+from advisor.rank.front import Beliefs, apart, near_any
 from advisor.rank.ranking_rows import (
     Further,
     Rows,
@@ -190,3 +191,24 @@ def test_only_the_cheapest_spot_rows_below_every_steady_one_are_replayed(
         i for i in seen.values() if not any(t <= time[i] and c <= cost[i] for t, c in steady)
     }
     assert set(found.tolist()) == expected
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 9.0), st.floats(1.0, 9.0)), min_size=1, max_size=30),
+       st.sets(st.integers(0, 29)), st.sampled_from([0.0, 0.1, 0.4]))  # fmt: skip
+def test_what_may_stand_beside_a_shown_row_is_near_it(
+    rows: list[tuple[float, float]], at: set[int], gain: float
+) -> None:
+    shown = np.array(sorted(one for one in at if one < len(rows)), dtype=np.int64)
+    time, cost = np.array(rows).T
+    nothing = np.zeros(len(rows))
+    beliefs = Beliefs(
+        time_h=time, cost_usd=cost, log_sd=nothing, kind=nothing.astype(int),
+        is_extrapolating=nothing > 0, machines=nothing.astype(int), request_h=nothing,
+    )  # fmt: skip
+    every = np.arange(len(rows))
+    most = 1.0 + max(apart(9.0, 0.0, False, gain) if gain else 0.0, gain)
+    expected = [
+        row for row in every.tolist()
+        if any(time[row] <= most * time[i] and cost[row] <= most * cost[i] for i in shown.tolist())
+    ]  # fmt: skip
+    assert near_any(beliefs, every, shown, gain).tolist() == expected

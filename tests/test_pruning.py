@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
+from advisor.machines.fleet import alike
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts import pipeline, unit_stages
 from advisor.planners.layouts.problem import LayoutProblem
@@ -119,6 +120,54 @@ def test_a_pruned_search_looks_at_a_part_of_the_rows_only() -> None:
     columns = promising_columns(asked, predictor())
     evaluated = np.isfinite(columns.step_s) & predictor().fleet.is_accelerated[columns.type_index]
     assert 0 < np.count_nonzero(evaluated) < 0.2 * len(columns.count)
+
+
+def columns_at(columns: TimeColumns, row: int) -> list[object]:
+    """Everything that a row says but its type."""
+    some = replace(columns.select(np.array([row])), type_index=np.zeros(1, np.int64))
+    return [repr(getattr(some, field.name)) for field in fields(some)]
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_types_that_nothing_tells_apart_have_the_same_answers(
+    is_recorded: bool, make_job: MakeJob
+) -> None:
+    job = make_job(global_batch=64, step_s=0.5, workers=4) if is_recorded else job_of("small", 64)
+    case, fleet = predictor().case(job), predictor().fleet
+    first, place = alike(fleet, np.arange(len(fleet.device)))
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for kind in range(len(fleet.device)):
+        facts = (getattr(fleet, field.name) for field in fields(fleet))
+        key = tuple(repr(one[kind]) for one in facts if isinstance(one, np.ndarray))
+        kinds.setdefault(key, []).append(kind)
+    assert sorted(first.tolist()) == sorted(same[0] for same in kinds.values())
+    assert all(first[place[kind]] == same[0] for same in kinds.values() for kind in same)
+    others = [kind for same in kinds.values() for kind in same[1:]]
+    at = np.array(others)[:: len(others) // 40]
+    assert fleet.is_accelerated[at].any()
+    for count in (1, 2):
+        number = np.full(at.size, count)
+        for ask in (first_look, best_columns):
+            own, shared = ask(case, at, number), ask(case, first[place[at]], number)
+            for row in range(at.size):
+                assert columns_at(own, row) == columns_at(shared, row)
+
+
+def test_a_search_of_kinds_answers_for_every_type() -> None:
+    job, known = job_of("small", 64), predictor()
+    offers = known.catalogue.select(OfferFilter(gpus=parse_gpus("A100,L4,T4")))
+    types = np.unique(offers.type_index)
+    asked = AskedRows(
+        job=job, request=Constraints(), offers=offers, types=types, counts=np.array([1, 4])
+    )
+    columns = promising_columns(asked, known)
+    assert columns.type_index.tolist() == np.repeat(types, 2).tolist()
+    assert columns.count.tolist() == np.tile([1, 4], types.size).tolist()
+    whole = promising_columns(asked, known, prunes=False)
+    found = np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s))
+    assert 0 < found.size < columns.count.size
+    for row in found.tolist():
+        assert columns_at(columns, row) == columns_at(whole, row)
 
 
 @pytest.mark.parametrize("name", MODELS)

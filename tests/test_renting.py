@@ -97,6 +97,21 @@ def test_without_work_and_patience_the_pick_is_the_least_product(
         assert value[nobody.best(pick, time, cost, machines)] == pytest.approx(value.min())
 
 
+def test_of_many_rows_the_pick_is_the_least_of_all() -> None:
+    rng = np.random.default_rng(4)
+    for effort in (0.0, 0.5, 8.0):
+        renting = Renting(effort_h=effort)
+        time, cost = np.exp(rng.normal(0.0, 3.0, (2, 30_000))).round(3)
+        time[rng.integers(0, time.size, 50)] = np.nan
+        machines, request = rng.integers(1, 9, time.size), rng.choice([0.0, 24.0], time.size)
+        for pick in WEIGHTS:
+            rows = sorted(
+                one for one in zip(renting.worth(pick, time, cost, machines, request), cost, time,
+                                    range(time.size), strict=True) if not np.isnan(one[0])
+            )  # fmt: skip
+            assert renting.best(pick, time, cost, machines, request) == rows[0][3]
+
+
 @given(rows=ROWS)
 def test_nobody_pays_for_what_ends_before_it_is_waited_for(
     rows: list[tuple[float, float, int]],

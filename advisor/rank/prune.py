@@ -552,8 +552,7 @@ class _Search:
         """Raise the bounds of open rows that are like searched ones but for slower links."""
         before_s = np.nan_to_num(self.columns.startup_s + self.columns.data_in_s)
         device = self.case.fleet.device[self.type_index]
-        is_like = self.is_open & np.isin(device, device[rows]) & np.isin(self.count, self.count[rows])
-        near = np.flatnonzero(is_like)
+        near = np.flatnonzero(self.is_open & np.isin(device, device[rows]))
         for at in np.flatnonzero(found.status == 0).tolist():
             row = int(rows[at])
             like = near[(self.count[near] == self.count[row]) & (device[near] == device[row])]

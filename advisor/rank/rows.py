@@ -37,14 +37,7 @@ from advisor.planners.core import HOUR_S
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
-from advisor.rank.front import (
-    CONFIDENCE,
-    Beliefs,
-    alternatives,
-    near_any,
-    shown_of,
-    worth_a_line,
-)
+from advisor.rank.front import CONFIDENCE, Beliefs, alternatives, near_any, shown_of, worth_a_line
 from advisor.rank.prune import AskedRows, MixedRows, mixed_rows, promising_columns
 from advisor.rank.ranking_rows import Further, Rows, bar_of, pareto_front, price_rows
 from advisor.rank.renting import WEIGHTS, Renting, asking_h
