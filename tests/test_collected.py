@@ -13,9 +13,9 @@ from advisor import data
 from advisor.errors import RunError
 from advisor.learned.features import analytic_time_s
 from advisor.records import RunRecord
-from advisor.records.collected import Row, unpack
+from advisor.records.collected import Row, pack, unpack
 from advisor.records.importers import minicloud
-from advisor.records.importers.minicloud import host_of
+from advisor.records.importers.minicloud import hosts_of
 from advisor.train.labelled import with_device_physics
 
 SHIPPED = data.root("datasets") / "runs"
@@ -44,6 +44,35 @@ def test_the_partial_run_nearest_in_time_is_the_anchor(rows: list[Row]) -> None:
     ):
         run: Row = {"started_at": at}
         assert minicloud._nearest([partial, later], run) is expected
+
+
+def test_runs_of_two_machines_each_go_by_partial_runs_of_their_own(
+    rows: list[Row], tmp_path: Path
+) -> None:
+    partial = next(r for r in rows if r["kind"] == "partial" and r["layout"]["kind"] == "single"
+                   and r["status"] == "ok")  # fmt: skip
+    job = partial["job"]["key"]
+    full = next(r for r in rows if r["kind"] == "full" and r["status"] == "ok"
+                and r["job"]["key"] == job and r["instance"]["name"] == "cores-2")  # fmt: skip
+    step_s = float(partial["anchor_mean_step_s"])
+    faster: Row = partial | {"machine": "fast", "anchor_mean_step_s": step_s / 4}
+    there: Row = full | {"machine": "fast", "time_s": full["time_s"] / 4}
+    pack([partial, faster, full, there], tmp_path / "runs.jsonl.gz")
+    first, second = minicloud.read_minicloud(tmp_path)
+    assert first.record_id + " on fast" == second.record_id
+    assert first.job.job_id + " on fast" == second.job.job_id
+    assert first.job.family == second.job.family
+    assert first.anchor is not None
+    assert second.anchor is not None
+    assert first.anchor.time_s == pytest.approx(4 * second.anchor.time_s)
+    host = json.loads((SHIPPED / "host.json").read_text())
+    (tmp_path / "host-2.json").write_text(json.dumps({"machine": "fast", **host}))
+    found = with_device_physics([first, second], tmp_path)
+    assert found[0] == first  # its machine is not described: the share of the cores
+    assert analytic_time_s(found[1]) < second.anchor.time_s
+    pack([partial, full, there], tmp_path / "runs.jsonl.gz")
+    with pytest.raises(RunError, match="on fast' has no partial run"):
+        minicloud.read_minicloud(tmp_path)
 
 
 def test_one_thread_takes_the_anchors_time_over_its_share_of_a_core(
@@ -89,7 +118,7 @@ def test_without_a_host_physics_is_the_share_of_the_cores(
 def test_a_host_that_is_not_described_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "host.json").write_text(content)
     with pytest.raises(RunError, match=r"host\.json"):
-        host_of(tmp_path)
+        hosts_of(tmp_path)
 
 
 def test_the_drift_of_the_machine_is_known_but_is_no_feature(records: list[RunRecord]) -> None:
@@ -103,7 +132,6 @@ def test_the_drift_of_the_machine_is_known_but_is_no_feature(records: list[RunRe
 
 def test_the_shipped_host_has_what_the_physics_needs() -> None:
     told = json.loads((SHIPPED / "host.json").read_text())
-    host = host_of(SHIPPED)
-    assert host is not None
+    host = hosts_of(SHIPPED)[""]
     assert host.benchmark is not None
     assert told["benchmark"]["matmul_flop_per_s"] > told["benchmark"]["matmul_one_core_flop_per_s"]

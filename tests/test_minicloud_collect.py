@@ -22,8 +22,9 @@ from torch import nn
 
 from advisor.collectors import RecordingError
 from advisor.collectors.watch import network
+from advisor.collectors.watch.host import cpu_model
 from advisor.lab.minicloud import limits
-from advisor.lab.minicloud.collect import _AHEAD, State, collect, is_sensitive
+from advisor.lab.minicloud.collect import _AHEAD, State, collect, is_sensitive, this_machine
 from advisor.lab.minicloud.plan import DISTRIBUTED, HALF, MiniJob, MiniRun, plan
 from advisor.records.collected import Journal, Row
 
@@ -258,6 +259,32 @@ def test_the_first_partial_run_declares_the_total_and_the_quietest_is_the_anchor
     state = State([row(anchor), row(anchor, cpu_s=0.5, total=70)])
     assert state.steps(full) == 50
     assert state.anchor_cpu_s(full) == pytest.approx(0.05)
+
+
+def test_a_plan_that_is_taken_to_another_machine_goes_on_from_partial_runs_of_its_own() -> None:
+    partial = [run for run in RUNS if run.kind == "partial"]
+    full = [run for run in RUNS if run.kind == "full"]
+    there = [row(run) | {"machine": "there"} for run in (*partial, full[0])]
+    there.append(row(full[1], is_noisy=True) | {"machine": "there"})
+    state = State(there, machine="here")
+    first = state.next_run(RUNS)
+    assert first is not None
+    assert first.kind == "partial"
+    assert state.next_run(full) is None  # no partial run of this machine yet
+    state = State([*there, *(row(run, total=70) | {"machine": "here"} for run in partial)],
+                  machine="here")  # fmt: skip
+    assert state.is_done(full[0])
+    assert not state.is_done(full[1])
+    assert state.next_run(full[:2]) is full[1]
+    alone = next(run for run in full if run.layout.kind == "single")
+    assert state.steps(alone) == 70
+    assert State(there, machine="there").steps(alone) == 50
+
+
+def test_the_machine_is_named_by_its_processor() -> None:
+    name = this_machine()
+    assert cpu_model() in name
+    assert name.endswith(f"{len(os.sched_getaffinity(0))} cores")
 
 
 def test_workers_share_the_declared_steps() -> None:

@@ -146,6 +146,10 @@ def test_the_cost_counts_every_machine() -> None:
         ({"correction_fraction": 0.31}, True),
         ({"nodes": [{"cpu_s": 1.4}]}, True),  # 1.4 x the anchor's CPU time a step
         ({"nodes": [{"cpu_s": 1.4}], "instance": {"threads": 2}}, False),
+        ({"others_cores": 0.3}, False),
+        ({"others_cores": 0.3, "plan": "minutes"}, True),  # wants the machine to itself
+        ({"others_cores": 0.1, "plan": "minutes"}, False),
+        ({"others_cores": 0.3, "plan": "minutes", "status": "oom"}, False),
         ({"status": "oom"}, False),
         ({"status": "censored", "delay_fraction": None}, False),
         ({"status": "censored", "delay_fraction": 0.5}, True),
@@ -155,5 +159,6 @@ def test_a_disturbed_run_is_called_noisy(changes: dict[str, object], verdict: bo
     row = {
         "status": "ok", "correction_fraction": 0.1, "layout": {"kind": "single"},
         "instance": {"threads": 1}, "nodes": [{"cpu_s": 1.0}], "steps_done": 10,
+        "others_cores": 0.0,
     }  # fmt: skip
     assert summary.is_noisy(row | changes, 0.1) is verdict

@@ -10,7 +10,7 @@ from .importers.job_tables import ClusterTrace as ClusterTrace
 from .importers.job_tables import left_out_note as left_out_note
 from .importers.job_tables import read_cluster_trace as read_cluster_trace
 from .importers.minicloud import COUNTED as COUNTED
-from .importers.minicloud import host_of as host_of
+from .importers.minicloud import hosts_of as hosts_of
 from .importers.node_shares import NodeShares as NodeShares
 from .importers.node_shares import published_node_shares as published_node_shares
 from .importers.node_shares import read_node_shares as read_node_shares

@@ -116,6 +116,20 @@ def unpack(path: Path) -> Iterator[Row]:
         raise RecordingError(f"cannot read {path}: {error}", hint="is it a .jsonl.gz?") from error
 
 
+def machine_of(row: Mapping[str, Any]) -> str:
+    """Return the machine that a run was made on; rows of before there were several name none."""
+    return str(row.get("machine", ""))
+
+
+def named_on(name: str, machine: str) -> str:
+    """Return the name of a job, or of a run, on one of several machines.
+
+    >>> named_on("mlp-w256-b32", ""), named_on("mlp-w256-b32", "EPYC")
+    ('mlp-w256-b32', 'mlp-w256-b32 on EPYC')
+    """
+    return f"{name} on {machine}" if machine else name
+
+
 def tells_nothing(row: Mapping[str, Any]) -> bool:
     """Return whether a run was cut short because others held its cores.
 
@@ -125,16 +139,17 @@ def tells_nothing(row: Mapping[str, Any]) -> bool:
 
 
 def least_disturbed(rows: Iterable[Mapping[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return each key's best attempt, by key: not noisy before noisy, then least corrected.
+    """Return each key's best attempt a machine, by key: not noisy first, then least corrected.
 
     Attempts that tell nothing are left out.
     """
     best: dict[str, dict[str, Any]] = {}
     for row in rows:
         if row["kind"] == kind and not tells_nothing(row):
-            known = best.get(row["key"])
+            key = named_on(row["key"], machine_of(row))
+            known = best.get(key)
             if known is None or _disturbance(row) < _disturbance(known):
-                best[row["key"]] = dict(row)
+                best[key] = dict(row)
     return [best[key] for key in sorted(best)]
 
 

@@ -20,7 +20,7 @@ from advisor.records import (
     COUNTED,
     JobFacts,
     RunRecord,
-    host_of,
+    hosts_of,
     note_table,
     read_runs_as,
     to_line,
@@ -116,23 +116,26 @@ def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRec
         As ``records.importers`` reads them; others, and runs with one thread a machine, are
         returned as they are.
     path : Path
-        Of the runs: ``host.json`` beside them describes the machine that they were made on.
-        Without it all are returned as they are, and physics is the share of the cores.
+        Of the runs: ``host.json`` beside them describes the machine that they were made on, or
+        several files each of one. What was made on no such machine is returned as it is, and
+        physics is the share of the cores.
     """
     is_collected = any(record.source == _COLLECTED for record in records)
-    host = host_of(path) if is_collected else None
-    if host is None:
+    hosts = hosts_of(path) if is_collected else {}
+    if not hosts:
         return list(records)
     constants = device_parameters()
     speedups: dict[tuple[str, int], float] = {}
     found = []
     for record in records:
         threads = int(float(record.layout.get("threads", 1.0)))
+        host = hosts.get(str(record.facts.get("machine", "")))
         if (
             record.source != _COLLECTED
             or threads < 2
             or record.anchor is None
             or record.instances > 1
+            or host is None
         ):
             found.append(record)
             continue

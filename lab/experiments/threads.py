@@ -27,7 +27,7 @@ from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters
 from advisor.records import RunRecord
 from advisor.records.importers import minicloud
-from advisor.records.importers.minicloud import host_of
+from advisor.records.importers.minicloud import hosts_of
 from advisor.train.labelled import counted_work
 
 GAINS = tuple(1.0 + 0.02 * n for n in range(21))
@@ -49,11 +49,12 @@ def main() -> int:
     shipped = device_parameters()
     for name in ("runs", "minutes"):
         folder = data.root("datasets") / name
-        host = host_of(folder)
+        host = hosts_of(folder).get("")  # rows of other machines are not looked at
         if host is None:
             print(f"{folder} has no host.json", file=sys.stderr)
             return 1
-        found = list(pairs(minicloud.read_minicloud(folder)))
+        records = minicloud.read_minicloud(folder)
+        found = list(pairs([r for r in records if "machine" not in r.facts]))
         devices = processor(host, 1), processor(host, 2)
         gave = np.mean([pair.gave for pair in found])
         print(f"datasets/{name}: {len(found)} jobs; two threads gave {gave:.2f} on average")

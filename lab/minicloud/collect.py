@@ -26,6 +26,7 @@ import numpy as np
 
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.watch import network
+from advisor.collectors.watch.host import cpu_model
 from advisor.lab.minicloud import limits, summary
 from advisor.lab.minicloud.node import Seat, fork, read_report
 from advisor.lab.minicloud.plan import (
@@ -222,6 +223,17 @@ def _anchor_facts(run: MiniRun, seen: list[summary.Seen]) -> Row:
     return facts
 
 
+def this_machine() -> str:
+    """Return what tells this machine's processor from others: its name, its model, its cores."""
+    told: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        told.setdefault(name.strip(), value.strip())
+    model = "/".join(told[name] for name in ("cpu family", "model") if name in told)
+    cores = f"{len(os.sched_getaffinity(0))} cores"
+    return ", ".join(part for part in (cpu_model(), model, cores) if part)
+
+
 def _cores(run: MiniRun) -> tuple[int, ...]:
     usable = sorted(os.sched_getaffinity(0))
     wanted = run.instance.cores if run.layout.kind == "single" else len(usable)
@@ -295,7 +307,8 @@ def collect(
         raise RecordingError(
             f"these runs are not of the plan {scale.name!r}", hint="name another folder with --out"
         )
-    state, pace = State(rows, attempts), Pace(wanted)
+    machine = this_machine()
+    state, pace = State(rows, attempts, machine), Pace(wanted)
     for row in rows:
         pace.add(row)
     _warm_up({run.job for run in wanted})
@@ -311,7 +324,7 @@ def collect(
                 run, state.steps(run), has_quota=has_quota, nodes=nodes,
                 cap_s=cap_s or scale.cap_s, prices=prices or MiniPrices(by_shape={}),
             )  # fmt: skip
-            row["attempt"] = state.attempts[run.key]
+            row |= {"attempt": state.attempts[run.key], "machine": machine}
             row["is_noisy"] = summary.is_noisy(row, state.anchor_cpu_s(run))
             journal.append(row)
             state.add(row)
@@ -330,10 +343,14 @@ def _standing(possible: Sequence[MiniRun], state: State, pace: Pace) -> dict[str
 
 
 class State:
-    """What the journal says has been done."""
+    """What the journal says has been done: here, and on the other machines that it was taken to.
 
-    def __init__(self, rows: Iterable[Row], most: int = ATTEMPTS) -> None:
-        self._most = most
+    What a full run took on another machine stays done. Its partial run does not: it tells of that
+    machine, and declares how long the job is there.
+    """
+
+    def __init__(self, rows: Iterable[Row], most: int = ATTEMPTS, machine: str = "") -> None:
+        self._most, self._machine = most, machine
         self.attempts: Counter[str] = Counter()
         self._quiet: set[str] = set()
         self._anchors: dict[str, Row] = {}
@@ -342,10 +359,12 @@ class State:
 
     def add(self, row: Row) -> None:
         """Take a record into account."""
-        self.attempts[row["key"]] += 1
-        if not row["is_noisy"]:
+        is_here = collected.machine_of(row) == self._machine
+        if not row["is_noisy"] and (is_here or row["kind"] == "full"):
             self._quiet.add(row["key"])
-        summary.take_anchor(self._anchors, row)
+        if is_here:
+            self.attempts[row["key"]] += 1
+            summary.take_anchor(self._anchors, row)
 
     def is_done(self, run: MiniRun) -> bool:
         return run.key in self._quiet or self.attempts[run.key] >= self._most
@@ -357,7 +376,7 @@ class State:
         is calm, the rest while it is not.
         """
         left = (run for run in runs if not self.is_done(run))
-        ready = [run for run in left if _is_anchor(run) or run.job.key in self._anchors]
+        ready = [run for run in left if _is_anchor(run) or self._anchor(run) is not None]
         ready.sort(key=lambda run: self.attempts[run.key])
         return min(
             ready[:_AHEAD],
@@ -368,15 +387,19 @@ class State:
     def steps(self, run: MiniRun) -> int | None:
         if _is_anchor(run):
             return None
-        anchor = self._anchors[run.job.key]
+        anchor = self._anchor(run)
+        assert anchor is not None  # else it is not ready
         if run.kind == "partial":
             return max(16, min(200, round(2.0 / float(anchor["anchor_step_s"]))))
         return -(-int(anchor["total_steps"]) // run.layout.workers)
 
     def anchor_cpu_s(self, run: MiniRun) -> float | None:
         """Return the CPU time of a step in the job's quietest anchor run, where there is one."""
-        anchor = self._anchors.get(run.job.key)
+        anchor = self._anchor(run)
         return None if anchor is None else summary.cpu_step_s(anchor)
+
+    def _anchor(self, run: MiniRun) -> Row | None:
+        return self._anchors.get(collected.named_on(run.job.key, self._machine))
 
 
 def is_sensitive(run: MiniRun) -> bool:

@@ -24,12 +24,15 @@ from numpy.typing import NDArray
 from advisor.lab.minicloud import limits
 from advisor.lab.minicloud.limits import ReadingSeries
 from advisor.lab.minicloud.node import NodeReport
-from advisor.lab.minicloud.plan import MiniInstance, MiniRun
-from advisor.records.collected import Row, least_disturbed
+from advisor.lab.minicloud.plan import MINUTES, MiniInstance, MiniRun
+from advisor.records.collected import Row, least_disturbed, machine_of, named_on
 
 BLOCKS: Final = 48  # points of a run's step series
 NOISY_FRACTION: Final = 0.3  # a run whose wall time needed a larger correction is repeated
 NOISY_CPU_RATIO: Final = 1.35  # and one whose step took more CPU time than this x the anchor's
+# Runs of minutes want a machine of their own: cores that others kept busy. What watches the runs
+# and the kernel's own work for the links take up to 0.1.
+MOST_OTHERS_CORES: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,8 @@ def is_noisy(row: Mapping[str, Any], anchor_cpu_s: float | None) -> bool:
         return False
     if row["correction_fraction"] > NOISY_FRACTION:
         return True
+    if row.get("plan") == MINUTES.name and row["others_cores"] > MOST_OTHERS_CORES:
+        return True
     is_comparable = row["layout"]["kind"] == "single" and row["instance"]["threads"] == 1
     if anchor_cpu_s is None or not is_comparable:
         return False
@@ -93,11 +98,12 @@ def take_anchor(anchors: dict[str, dict[str, Any]], row: dict[str, Any]) -> None
     """
     if row["kind"] != "partial" or row["layout"]["kind"] != "single" or row["status"] != "ok":
         return
-    known = anchors.get(row["job"]["key"])
+    job = named_on(row["job"]["key"], machine_of(row))
+    known = anchors.get(job)
     if known is None:
-        anchors[row["job"]["key"]] = row
+        anchors[job] = row
     elif cpu_step_s(row) < cpu_step_s(known):
-        anchors[row["job"]["key"]] = row | {"total_steps": known["total_steps"]}
+        anchors[job] = row | {"total_steps": known["total_steps"]}
 
 
 def cpu_step_s(row: Mapping[str, Any]) -> float:
@@ -204,7 +210,7 @@ def describe(rows: Iterable[Row]) -> str:
 
 
 def anchor_rows(rows: Iterable[Row]) -> dict[str, Row]:
-    """Return each job's anchor; see ``summary.take_anchor``."""
+    """Return each job's anchor, by its name on its machine; see ``summary.take_anchor``."""
     chosen: dict[str, Row] = {}
     for row in rows:
         take_anchor(chosen, row)
@@ -244,9 +250,21 @@ def _counts(rows: Sequence[Row], full: Sequence[Row]) -> str:
          sum(_is_partial(row, "parameter-server") for row in rows)),
         ("jobs", len({row["job"]["key"] for row in full})),
         ("workloads (groups to leave out)", len({row["job"]["workload"] for row in full})),
+        *_hours(full),
         ("first and last run", f"{days[0]} to {days[-1]}" if days else "-"),
     ]  # fmt: skip
     return _table(("what", "count"), lines)
+
+
+def _hours(full: Sequence[Row]) -> list[tuple[str, str]]:
+    hours: dict[str, float] = defaultdict(float)
+    for row in full:
+        hours[machine_of(row)] += row.get("time_s", 0.0) / 3600
+    lines = [("hours of the labelled runs", f"{sum(hours.values()):.2f}")]
+    if len(hours) > 1:
+        lines += [(f"  of them on {name or 'the first machine'}", f"{value:.2f}")
+                  for name, value in sorted(hours.items())]  # fmt: skip
+    return lines
 
 
 def _is_partial(row: Row, layout: str) -> bool:
@@ -314,7 +332,8 @@ def _sanity(full: Sequence[Row], anchors: dict[str, Row]) -> str:
     for row in full:
         if row["status"] != "ok" or row["layout"]["kind"] != "single":
             continue
-        name, anchor = row["instance"]["name"], anchors[row["job"]["key"]]
+        name, job = row["instance"]["name"], named_on(row["job"]["key"], machine_of(row))
+        anchor = anchors[job]
         errors[name].append(abs(share_law_s(row, anchor) / row["time_s"] - 1))
         if row["instance"]["threads"] == 1:
             ratios[name].append(cpu_step_s(row) / cpu_step_s(anchor))

@@ -85,6 +85,7 @@ def command(
     options = ["--out", str(out), "--plan", plan, "--nice", str(nice)]
     options += [] if cap_s is None else ["--cap-s", str(cap_s)]
     options += ["--prices", str(_prices(out))]
+    _describe_machine(out)
     options += ["--attempts", str(attempts)]
     options += [option for pattern in only or () for option in ("--only", pattern)]
     options += [] if limit is None else ["--limit", str(limit)]
@@ -104,6 +105,27 @@ def _prices(out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         write_prices(path, Catalogue.load())
     return path
+
+
+def _describe_machine(out: Path) -> None:
+    """Write what this machine is and sustains beside its runs, once: what physics goes by."""
+    import json
+    from dataclasses import asdict
+
+    from advisor.collectors import atomic
+    from advisor.collectors.watch import cached_or_measured, describe_host
+    from advisor.lab.minicloud.collect import this_machine
+    from advisor.records.importers.minicloud import HOSTS_FILES, hosts_of
+
+    machine = this_machine()
+    measured = None if machine in hosts_of(out) else cached_or_measured()
+    if measured is None:
+        return
+    host = {key: value for key, value in asdict(describe_host(benchmark=measured)).items()
+            if key not in ("gpus", "sheets")}  # fmt: skip
+    number = len(list(out.glob(HOSTS_FILES))) + 1
+    name = "host.json" if number == 1 else f"host-{number}.json"
+    atomic.write_text(out / name, json.dumps({"machine": machine, **host}, indent=1) + "\n")
 
 
 def _describe(path: Path) -> None:

@@ -7,7 +7,8 @@ step times all steps of one worker. If the job was also tried as 1 master + 2 wo
 and that step go with it. A
 machine under limits stands for an instance type. Its price is that of the machine that is sold and
 most like it, by ``prices.json`` beside the runs; without that file what the rows say, which is
-synthetic in the plan of seconds. Runs of different plans are different jobs: other lengths.
+synthetic in the plan of seconds. Runs of different plans are different jobs: other lengths. So are
+those of different machines: a job's length is declared by its partial run on the machine.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from advisor.records.collected import (
     SCHEMA,
     Journal,
     least_disturbed,
+    machine_of,
+    named_on,
     read_prices,
     shape_name,
     unpack,
@@ -80,7 +83,7 @@ def read_minicloud(path: Path) -> list[RunRecord]:
     with _told(f"{file}"):
         anchors = _anchors(rows)
         spread = {
-            row["job"]["key"]: row
+            named_on(row["job"]["key"], machine_of(row)): row
             for row in least_disturbed(rows, "partial")
             if row["layout"]["kind"] != "single" and row["status"] == "ok"
         }
@@ -88,7 +91,7 @@ def read_minicloud(path: Path) -> list[RunRecord]:
     records = []
     for row in least_disturbed(rows, "full"):
         with _told(f"{file}: {row['key']}"):
-            job = row["job"]["key"]
+            job = named_on(row["job"]["key"], machine_of(row))
             if job not in anchors:
                 raise RunError(f"job {job!r} has no partial run on the anchor", hint=_HINT)
             records.append(_record(row, _nearest(anchors[job], row), spread.get(job)))
@@ -116,7 +119,7 @@ def _anchors(rows: list[Row]) -> dict[str, list[Row]]:
     for row in rows:
         is_single = row["kind"] == "partial" and row["layout"]["kind"] == "single"
         if is_single and row["status"] == "ok":
-            found.setdefault(row["job"]["key"], []).append(row)
+            found.setdefault(named_on(row["job"]["key"], machine_of(row)), []).append(row)
     return found
 
 
@@ -157,10 +160,12 @@ def _record(row: Row, anchor: Row, spread: Row | None) -> RunRecord:
     steps = float(row["steps"]) * layout["workers"]
     time_s = row.get("time_s")
     plan = row.get("plan")  # rows of the first plan do not say
+    key = f"minicloud/{plan}/{row['key']}" if plan else f"minicloud/{row['key']}"
+    machine = machine_of(row)
     return RunRecord(
-        record_id=f"minicloud/{plan}/{row['key']}" if plan else f"minicloud/{row['key']}",
+        record_id=named_on(key, machine),
         source="minicloud",
-        job=_job(job, anchor, steps, plan),
+        job=_job(job, anchor, steps, plan, machine),
         configuration=(_machines(row),),
         layout={
             "workers": float(layout["workers"]),
@@ -183,12 +188,13 @@ def _record(row: Row, anchor: Row, spread: Row | None) -> RunRecord:
             "wall_s": float(row.get("wall_s") or 0.0),
             "correction_fraction": float(row.get("correction_fraction") or 0.0),
             "is_noisy": float(bool(row.get("is_noisy"))),
+            **({"machine": machine} if machine else {}),
             **_drift(row, anchor),
         },
     )
 
 
-def _job(job: Row, anchor: Row, steps: float, plan: str | None) -> JobFacts:
+def _job(job: Row, anchor: Row, steps: float, plan: str | None, machine: str) -> JobFacts:
     counts: Row = anchor["counts"]
     facts: dict[str, Fact] = {
         "batch": float(job["batch"]),
@@ -213,7 +219,7 @@ def _job(job: Row, anchor: Row, steps: float, plan: str | None) -> JobFacts:
         if total > 0 and value > 0:
             facts[f"flop_share_{kind}"] = value / total
     name = f"{job['key']} of {plan}" if plan else str(job["key"])
-    return JobFacts(job_id=name, family=str(job["workload"]), facts=facts)
+    return JobFacts(job_id=named_on(name, machine), family=str(job["workload"]), facts=facts)
 
 
 def _machines(row: Row) -> Instances:
@@ -287,22 +293,26 @@ def _series(series: Mapping[str, list[float]], role: Role) -> ResourceSeries:
     return resource_series(channels, _INTERVAL_S, role)
 
 
-HOSTS_FILE: Final = "host.json"
+HOSTS_FILES: Final = "host*.json"
 
 
-def host_of(path: Path) -> Host | None:
-    """Return the host of a folder (or file) of collected runs; None where it is not described.
+def hosts_of(path: Path) -> dict[str, Host]:
+    """Return the machines that a folder (or file) of collected runs describes, by their name.
 
-    Raises RunError if the file is there and cannot be read.
+    A machine without a name is that of the rows that name none. Raises RunError if a file of a
+    machine cannot be read.
     """
-    file = (path if path.is_dir() else path.parent) / HOSTS_FILE
-    if not file.is_file():
-        return None
-    try:
-        told: dict[str, Any] = bounded.read_json(file)
-        benchmark = HostBenchmark(**told.pop("benchmark"))
-        return Host(**told, gpus=(), benchmark=benchmark)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError(
-            f"{file}: does not describe a machine ({error})", hint="see datasets/runs/README.md"
-        ) from error
+    folder = path if path.is_dir() else path.parent
+    found = {}
+    for file in sorted(folder.glob(HOSTS_FILES)):
+        try:
+            told: dict[str, Any] = bounded.read_json(file)
+            name = str(told.pop("machine", ""))
+            benchmark = HostBenchmark(**told.pop("benchmark"))
+            found[name] = Host(**told, gpus=(), benchmark=benchmark)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(
+                f"{file}: does not describe a machine ({error})",
+                hint="see datasets/runs/README.md",
+            ) from error
+    return found
