@@ -111,6 +111,7 @@ def _describe_machine(out: Path) -> None:
     """Write what this machine is and sustains beside its runs, once: what physics goes by."""
     import json
     from dataclasses import asdict
+    from importlib.metadata import version
 
     from advisor.collectors import atomic
     from advisor.collectors.watch import cached_or_measured, describe_host
@@ -122,7 +123,7 @@ def _describe_machine(out: Path) -> None:
     if measured is None:
         return
     host = {key: value for key, value in asdict(describe_host(benchmark=measured)).items()
-            if key not in ("gpus", "sheets")}  # fmt: skip
+            if key not in ("gpus", "sheets")} | {"torch_version": version("torch")}  # fmt: skip
     number = len(list(out.glob(HOSTS_FILES))) + 1
     name = "host.json" if number == 1 else f"host-{number}.json"
     atomic.write_text(out / name, json.dumps({"machine": machine, **host}, indent=1) + "\n")
