@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from advisor.planners.links.collectives import (
     CollectiveParameters,
     hierarchical_all_reduce_s,
+    hierarchical_broadcast_s,
     hierarchical_reduce_scatter_s,
     network_rate,
     reduce_scatter_s,
@@ -112,6 +113,23 @@ def test_an_empty_message_waits_for_every_step_of_the_better_schedule(
     assert found == pytest.approx(took + launch)
     scattered = float(hierarchical_reduce_scatter_s(0.0, g, n, 1e11, inner, 1e10, outer, REAL))
     assert scattered == pytest.approx(ring / 2 + launch)
+
+
+@given(m=sizes, n=st.integers(1, 300), rate=rates, alpha=latencies)
+def test_a_broadcast_is_its_simulation(m: float, n: int, rate: float, alpha: float) -> None:
+    """Whoever has the message sends it to one more in each round; pieces hide all but one send."""
+    tree = pieces = 0.0
+    have = 1
+    while have < n:
+        have = min(2 * have, n)
+        tree += alpha + m / rate
+        pieces += alpha
+    pieces += m / rate if n > 1 else 0.0
+    links = (1, n, 1e30, 0.0, rate, alpha, IDEAL)
+    found = float(hierarchical_broadcast_s(m, *links, is_pipelined=False))
+    assert found == pytest.approx(tree)
+    assert float(hierarchical_broadcast_s(m, *links)) == pytest.approx(pieces)
+    assert float(hierarchical_broadcast_s(0.0, *links[:-1], REAL)) == 0.0
 
 
 @given(m=sizes, p=st.integers(2, 512), rate=rates, alpha=st.floats(1e-7, 1e-2))

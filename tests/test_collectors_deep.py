@@ -152,6 +152,21 @@ def traced_memory(folder: Path, model: nn.Module, batch: int, width: int) -> Dee
     return deep
 
 
+def test_the_buffers_of_what_learns_are_counted_once(tmp_path: Path) -> None:
+    norm = nn.BatchNorm1d(128)  # mean, variance: 128 floats each; batches: one int64
+    model = nn.Sequential(nn.Linear(128, 128), norm, nn.Linear(128, 128))
+    frozen = nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128)).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step() -> None:
+        model(frozen(torch.randn(8, 128))).square().mean().backward()
+        optimizer.step()
+
+    deep = deep_step([one_step(tmp_path, step)], None)
+    assert deep is not None
+    assert deep.buffer_bytes == 2 * 128 * 4 + 8
+
+
 def test_the_peak_is_at_least_the_model_with_its_gradients_and_states(tmp_path: Path) -> None:
     model = nn.Sequential(*[nn.Linear(128, 128, bias=False) for _ in range(4)])
     deep = traced_memory(tmp_path / "run", model, 8, 128)

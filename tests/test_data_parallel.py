@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.planners.links.collectives import CollectiveParameters, hierarchical_all_reduce_s
+from advisor.planners.links.collectives import (
+    CollectiveParameters,
+    hierarchical_all_reduce_s,
+    hierarchical_broadcast_s,
+)
 from advisor.planners.links.gradients import (
     DataParallelColumns,
     ScalingParameters,
@@ -142,6 +146,23 @@ def test_communication_is_the_collective_times_the_buckets() -> None:
     )
     whole = step(gradient_bytes=buckets * PARAMETERS.bucket_bytes).communication_s
     assert float(whole) == pytest.approx(buckets * float(one))
+
+
+@pytest.mark.parametrize("is_pipelined", [True, False])
+def test_buffers_go_to_replicas_before_each_step_and_nothing_hides_them(
+    is_pipelined: bool,
+) -> None:
+    more = {"buffer_bytes": 3e8, "is_pipelined": is_pipelined}
+    links = (4, 4, 1e10, 1e-5, 5e9, 3e-5, PARAMETERS.collectives)
+    handed = float(hierarchical_broadcast_s(3e8, *links, is_pipelined=is_pipelined))
+    assert handed > 3e8 / 5e9
+    for steps in (1, 8):
+        without, found = (step(accumulation_steps=steps, **m) for m in ({}, more))
+        assert float(found.step_s - without.step_s) == pytest.approx(handed)
+        assert float(found.communication_s - without.communication_s) == pytest.approx(handed)
+    assert step(zero_stage=3, **more).step_s == step(zero_stage=3).step_s
+    alone = {"nodes": 1, "devices_per_node": 1}
+    assert step(**alone, **more).step_s == step(**alone).step_s
 
 
 def test_without_overlap_everything_is_exposed() -> None:

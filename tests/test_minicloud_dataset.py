@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from advisor import data
@@ -18,8 +21,32 @@ def rows() -> list[Row]:
     return list(unpack(FOLDER / "runs.jsonl.gz"))  # every checksum holds
 
 
-def test_the_card_is_what_the_rows_say(rows: list[Row]) -> None:
-    assert summary.describe(rows) in (FOLDER / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["runs", "minutes"])
+def test_the_card_is_what_the_rows_say(name: str) -> None:
+    folder = data.root("datasets") / name
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert summary.describe(unpack(folder / "runs.jsonl.gz")) in card
+
+
+@pytest.mark.parametrize("name", ["runs", "minutes"])
+def test_rank_0_sends_its_buffers_down_a_tree_beside_the_ring_of_gradients(name: str) -> None:
+    """What was counted on the wire against what physics says (``learned.features``)."""
+    rows = list(unpack(data.root("datasets") / name / "runs.jsonl.gz"))
+    anchors = summary.anchor_rows(rows)
+    ratios = []
+    for row in collected.least_disturbed(rows, "full"):
+        series = row["nodes"][0]["series"] if row["nodes"] else {}
+        if row["layout"]["kind"] != "allreduce" or not series or row["status"] != "ok":
+            continue
+        nodes, counts = row["layout"]["nodes"], anchors[row["job"]["key"]]["counts"]
+        ring = 2 * (nodes - 1) / nodes * counts["parameter_bytes"]
+        tree = math.ceil(math.log2(nodes)) * counts["buffer_bytes"]
+        sent = float(np.mean(series["sent_bytes_per_s"])) * row["wall_s"] / row["steps_done"]
+        if tree > ring:  # the graph network: its graph is a buffer
+            ratios.append(sent / (ring + tree))
+    assert len(ratios) >= 2
+    assert 0.95 < np.median(ratios) < 1.1
+    assert all(0.9 < one < 1.2 for one in ratios)
 
 
 def test_all_workloads_and_three_machine_runs_are_there(rows: list[Row]) -> None:

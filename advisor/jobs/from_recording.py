@@ -395,6 +395,7 @@ def recorded_work(
         trainable_parameters=deep.trainable_parameters,
         parameter_bytes=deep.parameter_bytes,
         optimizer_state_bytes=deep.optimizer_state_bytes,
+        buffer_bytes=float(deep.buffer_bytes),
         saved_bytes_per_sample=deep.saved_bytes / micro_batch,
         input_bytes_per_sample=input_bytes(loading, micro_batch) / micro_batch,
         layers=tuple(

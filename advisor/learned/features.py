@@ -77,14 +77,18 @@ def _work_ratio(record: RunRecord, anchor: AnchorRun) -> float:
 
 
 def communication_s(record: RunRecord) -> float:
-    """Return the time that gradients take through the slowest link [s]."""
+    """Return the time that gradients and buffers take through the slowest link [s]."""
     rates = [m.network_gbit_per_s for m in record.configuration if m.network_gbit_per_s]
     nodes, size = record.instances, _gradient_bytes(record)
     if nodes < 2 or not rates or math.isnan(size):
         return 0.0
     servers = _layout(record, "servers", 0.0)
     workers = _layout(record, "workers", float(nodes))
-    traffic = workers * size / servers if servers else 2.0 * (nodes - 1) / nodes * size
+    if servers:
+        traffic = workers * size / servers
+    else:  # a ring; before each forward pass rank 0 sends the buffers down a tree, as DDP does
+        traffic = 2.0 * (nodes - 1) / nodes * size
+        traffic += math.ceil(math.log2(nodes)) * _fact(record, "buffer_bytes", 0.0)
     steps = 1.0
     if record.time_kind == "job":
         steps = _fact(record, "steps", math.nan) / workers

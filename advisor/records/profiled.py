@@ -188,6 +188,7 @@ def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
         "batch": batch,
         "parameters": float(work.parameters),
         "parameter_bytes": float(work.parameter_bytes),
+        "buffer_bytes": float(work.buffer_bytes),
         "optimizer_state_bytes": float(work.optimizer_state_bytes),
         "saved_bytes": work.saved_bytes_per_sample * batch,
         "flop_per_step": total_flop,

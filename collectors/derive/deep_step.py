@@ -45,6 +45,7 @@ def deep_step(
         layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
         flags=tuple(first["flags"]),
         gradient_bytes=first.get("gradient_bytes", 0),
+        buffer_bytes=first.get("buffer_bytes", 0),
         shards=float(first.get("shards", 1.0)),
         ranks=int(first.get("ranks", 1)),
         elsewhere=str(first.get("elsewhere", "")),

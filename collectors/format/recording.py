@@ -294,6 +294,8 @@ class DeepStep:
     layers: tuple[LayerCost, ...]
     flags: tuple[str, ...]
     gradient_bytes: int = 0
+    # buffers of the modules that learn: data parallelism sends them to all ranks in every step
+    buffer_bytes: int = 0
     # fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
     # that are its peak for some batch; see ``memory.step_memory_bytes`` [bytes]
     memory_frontier: tuple[tuple[int, int, int], ...] = ()

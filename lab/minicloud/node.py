@@ -108,7 +108,8 @@ def count_step(
     -------
     dict
         ``operators``, ``flop``, ``bytes``, ``saved_bytes``, ``parameters``, ``parameter_bytes``,
-        ``optimizer_state_bytes``, and ``classes``: phase -> class -> [operators, flop, bytes].
+        ``buffer_bytes``, ``optimizer_state_bytes``, and ``classes``: phase -> class ->
+        [operators, flop, bytes].
     """
     parameters = list(model.parameters())
     count = StepCount(parameters)
@@ -132,6 +133,7 @@ def count_step(
         "saved_bytes": sum(count.saved.values()),
         "parameters": sum(p.numel() for p in parameters),
         "parameter_bytes": sum(p.nbytes for p in parameters),
+        "buffer_bytes": sum(b.nbytes for b in model.buffers()),
         "optimizer_state_bytes": sum(s.nbytes for s in states if _has_bytes(s)),
         "classes": classes,
     }

@@ -186,12 +186,15 @@ class Work:
     # device over what comes and goes there; lost_bytes: beside that, whatever the batch [bytes]
     slack: float | None = None
     lost_bytes: float = 0.0
+    # of the modules that learn: what replicated data parallelism hands to all ranks before each
+    # forward pass [bytes]
+    buffer_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         if self.micro_batch < 1:
             raise ValueError(f"micro_batch must be at least 1, got {self.micro_batch}")
         names = ("parameters", "trainable_parameters", "parameter_bytes", "optimizer_state_bytes",
-                 "saved_bytes_per_sample", "input_bytes_per_sample")  # fmt: skip
+                 "saved_bytes_per_sample", "input_bytes_per_sample", "buffer_bytes")  # fmt: skip
         check_not_negative("work", **{name: getattr(self, name) for name in names})
 
     @property

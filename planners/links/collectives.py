@@ -23,8 +23,8 @@ Everything broadcasts; one rank costs nothing.
 References
 ----------
 .. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
-   in MPICH," IJHPCA 19(1), 2005. Sections 4.1 (all-gather), 4.4 (reduce-scatter), 4.5
-   (all-reduce); alpha-beta cost model in section 3.
+   in MPICH," IJHPCA 19(1), 2005. Sections 4.1 (all-gather), 4.2 (broadcast), 4.4
+   (reduce-scatter), 4.5 (all-reduce); alpha-beta cost model in section 3.
 .. [2] P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
    reduction and scan," Parallel Computing 35(12), 2009.
 """
@@ -222,6 +222,36 @@ def hierarchical_reduce_scatter_s(
     rate, alpha = _slowest_hop(g, n, *links, parameters, has_rdma)
     launch = np.where(g * n > 1, parameters.launch_s, 0.0)
     return reduce_scatter_s(m, g * n, rate, alpha) + launch
+
+
+def hierarchical_broadcast_s(
+    message_bytes: ArrayLike,
+    devices_per_node: ArrayLike,
+    nodes: ArrayLike,
+    intra_bytes_per_s: ArrayLike,
+    intra_latency_s: ArrayLike,
+    network_bytes_per_s: ArrayLike,
+    network_latency_s: ArrayLike,
+    parameters: CollectiveParameters,
+    *,
+    has_rdma: ArrayLike | None = None,
+    is_pipelined: ArrayLike = True,
+) -> Array:
+    r"""Return the time until all devices have what one of them had; 0 where that is nothing [s].
+
+    .. math:: \lceil \log_2 p \rceil (\alpha + m / B), \quad
+              \lceil \log_2 p \rceil\, \alpha + m / B \text{ if pipelined} \quad [1]_, \text{4.2}
+
+    The binomial tree, whose root sends everything so many times, is gloo's; NCCL passes pieces on
+    along a chain while others come in.
+    """
+    m, g, n = (np.asarray(x, float) for x in (message_bytes, devices_per_node, nodes))
+    links = (intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s)
+    rate, alpha = _slowest_hop(g, n, *links, parameters, has_rdma)
+    rounds = np.ceil(np.log2(g * n))
+    sends = np.where(is_pipelined, np.minimum(rounds, 1.0), rounds)
+    took = rounds * alpha + sends * m / rate + np.where(rounds > 0, parameters.launch_s, 0.0)
+    return np.asarray(np.where(m > 0, took, 0.0))
 
 
 def _slowest_hop(

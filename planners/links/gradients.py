@@ -36,6 +36,7 @@ from advisor.planners.core import PlanningError
 from advisor.planners.links.collectives import (
     CollectiveParameters,
     hierarchical_all_reduce_s,
+    hierarchical_broadcast_s,
     hierarchical_reduce_scatter_s,
 )
 
@@ -104,6 +105,8 @@ def data_parallel_step(
     zero_stage: ArrayLike = 0,
     overlaps: ArrayLike = True,
     has_rdma: ArrayLike | None = None,
+    buffer_bytes: ArrayLike = 0.0,
+    is_pipelined: ArrayLike = True,
 ) -> DataParallelColumns:
     """Return the columns of a data-parallel step; every argument broadcasts.
 
@@ -120,6 +123,9 @@ def data_parallel_step(
         False where nothing runs beside the backward pass (e.g. all cores are busy computing).
     has_rdma : array-like of bool, optional
         Whether the network bypasses the kernel; None means: by the interface's rate.
+    buffer_bytes, is_pipelined : array-like
+        The modules' buffers, which replicas (``zero_stage`` 0) get from rank 0 before the first
+        forward pass of a step [bytes]; how, see ``hierarchical_broadcast_s``. Nothing hides it.
     """
     workers = np.asarray(nodes, float) * np.asarray(devices_per_node, float)
     stage = np.asarray(zero_stage, int)
@@ -148,6 +154,12 @@ def data_parallel_step(
     forward = hiding_fraction * (np.asarray(micro_batch_s, float) - backward_s)
     earlier = (steps - 1.0) * backward + np.where(stage == 3, steps * forward, 0.0)
     exposed = exposed_s(during, backward, buckets) + after + np.maximum(0.0, before - earlier)
+    handed = hierarchical_broadcast_s(
+        buffer_bytes, *links, has_rdma=has_rdma, is_pipelined=is_pipelined
+    )
+    handed = np.where(stage == 0, handed, 0.0)
+    exposed = exposed + handed
+    before = before + handed
     straggler = compute * (straggling(workers, parameters) - 1.0)
     step = compute + exposed + straggler
     alone = steps * np.asarray(micro_batch_s, float) + np.asarray(optimizer_s, float)

@@ -291,6 +291,8 @@ def _scaled(
         optimizer_s=single.optimizer_s,
         accumulation_steps=fit.accumulation_steps,
         gradient_bytes=work.gradient_bytes,
+        buffer_bytes=work.buffer_bytes,
+        is_pipelined=fleet.is_accelerated[type_index],
         nodes=nodes,
         devices_per_node=fleet.per_node[type_index] * count / nodes,
         intra_bytes_per_s=fleet.intra_bytes_per_s[type_index],

@@ -202,6 +202,7 @@ def _job(job: Row, anchor: Row, steps: float, plan: str | None, machine: str) ->
         "steps": steps,
         "parameters": float(counts["parameters"]),
         "parameter_bytes": float(counts["parameter_bytes"]),
+        "buffer_bytes": float(counts.get("buffer_bytes", 0)),
         "optimizer_state_bytes": float(counts["optimizer_state_bytes"]),
         "saved_bytes": float(counts["saved_bytes"]),
         "flop_per_step": float(counts["flop"]),

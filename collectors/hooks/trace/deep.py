@@ -255,6 +255,7 @@ class DeepTrace:
             "device": self._device,
             "is_compiled": is_compiled(),
             "flags": flags,
+            "buffer_bytes": _buffer_bytes(self._modules.roots),
             **model.facts(self._optimizers.parameters(), self._optimizers.states()),
             **summary,
         }
@@ -301,6 +302,13 @@ class DeepTrace:
             return guess * backwards
         flags.append("samples unknown")
         return 1
+
+
+def _buffer_bytes(roots: list[Any]) -> int:
+    """Return the bytes of the buffers that modules have which learn, each once."""
+    learning = [root for root in roots if any(p.requires_grad for p in root.parameters())]
+    buffers = {id(tensor): tensor for root in learning for tensor in root.buffers()}
+    return sum(int(one.numel()) * int(one.element_size()) for one in buffers.values())
 
 
 def _default_device() -> str:
