@@ -41,7 +41,7 @@ campaigns runs:CAMPAIGN How many GPU-hours does a whole training run take?
 series scaling:SERIES How long does a run take, given its first minute?
 cluster scaling:CLUSTER How fast are several nodes, given each alone?
 own runs:OWN How long do our own runs take, their program unseen?
-minutes runs:MINUTES How long is a job of about a minute, known from a twentieth of it?
+minutes minutes:MINUTES How long is a job of about a minute, known from a twentieth of it?
 thesis runs:THESIS Cost and time on a random split, as the Nazari thesis judged them.
 ranking runs:RANKING Which configuration is cheapest for an unseen job?
 scaling scaling:SCALING How long is a step on more than four GPUs, knowing four?

@@ -1,11 +1,9 @@
-"""Protocols of whole runs: ``own``, ``minutes``, ``thesis``, ``ranking``, ``campaigns``.
+"""Protocols of whole runs: ``own``, ``thesis``, ``ranking``, ``campaigns``.
 
 - ``own``: our own runs of seconds; every program in turn, every instance type, and both at once
   are left out; the job is known by its partial run on the anchor. The predictor is of the kind
   that ships (``advisor train models``): physics, a learned correction, physics alone outside what
   was seen. Runs that the collector calls noisy are neither fitted nor scored.
-- ``minutes``: whole jobs of about a minute from at most 5 % of each, by the same, fitted to these
-  and to the runs of seconds.
 - ``thesis``: time and cost on a random fifth, as the Nazari thesis judged them: siblings of the
   scored runs are fitted, which flatters. Its estimators are the baselines. The thesis's losses are
   in its own units, hours and dollars with means of about 2.5 and 5.5; ours are given in units of
@@ -22,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -79,7 +77,7 @@ _SPLITS: Final[tuple[SplitName, ...]] = ("job", "instance", "both")
 _MOST_FOLDS: Final = 24  # of pairs of program and instance type: each fold fits everything anew
 
 
-# own, minutes
+# own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +86,8 @@ class TestedRuns:
 
     asked: Problem
     tested: Bools
+    # job -> share of it -> mean step on the anchor [s], where longer shares were recorded
+    steps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def read_own(data: Path, name: str = "runs") -> list[RunRecord]:
@@ -96,7 +96,7 @@ def read_own(data: Path, name: str = "runs") -> list[RunRecord]:
     return read_runs([there if there.is_dir() else packaged.root("datasets") / name])
 
 
-def _run_rows(asked: Problem, tested: Bools) -> Questions:
+def rows_of_runs(asked: Problem, tested: Bools) -> Questions:
     records = asked.records
     families = [r.job.family if is_tested else "" for r, is_tested in
                 zip(records, tested, strict=True)]  # fmt: skip
@@ -113,14 +113,7 @@ def _run_rows(asked: Problem, tested: Bools) -> Questions:
 
 def _read_seconds(data: Path) -> Questions:
     asked = problem_of(read_own(data))
-    return _run_rows(asked, np.ones(len(asked.records), bool))
-
-
-def _read_minutes(data: Path) -> Questions:
-    seconds, minutes = read_own(data), read_own(data, "minutes")
-    names = {record.record_id for record in minutes}
-    asked = problem_of([*seconds, *minutes])
-    return _run_rows(asked, np.array([r.record_id in names for r in asked.records]))
+    return rows_of_runs(asked, np.ones(len(asked.records), bool))
 
 
 def by_configuration(rows: Questions, answered: Bools) -> Floats:
@@ -136,7 +129,7 @@ def by_configuration(rows: Questions, answered: Bools) -> Floats:
     return np.asarray(np.exp(found), float)
 
 
-_CONFIGURATION: Final = {"physics x the configuration's median ratio": by_configuration}
+CONFIGURATION: Final = {"physics x the configuration's median ratio": by_configuration}
 
 
 def shipped_choice() -> str:
@@ -151,7 +144,7 @@ def as_shipped(chosen: str) -> Guarded:
     return guarded
 
 
-def _placed(split: SplitScores, rows: Questions, values: Floats) -> Floats:
+def placed(split: SplitScores, rows: Questions, values: Floats) -> Floats:
     """Return a split's values in the order of the rows, nan where it has none."""
     found = np.full(rows.truth.size, np.nan)
     found[split.rows] = values
@@ -160,15 +153,15 @@ def _placed(split: SplitScores, rows: Questions, values: Floats) -> Floats:
 
 def split_answers(split: SplitScores, rows: Questions, **more: Any) -> Answers:
     """Return a split's values, and its bounds where it has some, as answers to the rows."""
-    value, low, high = _placed(split, rows, split.predicted), None, None
+    value, low, high = placed(split, rows, split.predicted), None, None
     if split.bounds is not None:
-        low, high = (_placed(split, rows, split.bounds[:, k]) for k in (0, 1))
+        low, high = (placed(split, rows, split.bounds[:, k]) for k in (0, 1))
     return Answers(value=value, low=low, high=high, **more)
 
 
 def _beside(split: SplitScores, rows: Questions) -> dict[str, Floats | Answers]:
     """Return what simpler models say, and the thesis's kind of network."""
-    simple = {name: _placed(split, rows, values) for name, values in split.simple.items()}
+    simple = {name: placed(split, rows, values) for name, values in split.simple.items()}
     return {**simple, "sequence network": _network(rows)}
 
 
@@ -183,7 +176,7 @@ def _network(rows: Questions) -> Floats:
         )
 
     found = evaluate(seen, build, "job", has_intervals=False, tested=rows.facts.tested)
-    return _placed(found, rows, found.predicted)
+    return placed(found, rows, found.predicted)
 
 
 def _own_answers(rows: Questions) -> Answers:
@@ -194,7 +187,7 @@ def _own_answers(rows: Questions) -> Answers:
     job = splits[0]
     return split_answers(
         job, rows, others=_beside(job, rows),
-        figures=figures | _steady(asked, job) | _costs(asked, job, build),
+        figures=figures | _steady(asked, job) | costs(asked, job, build),
     )  # fmt: skip
 
 
@@ -214,9 +207,16 @@ def _split_figures(split: SplitScores) -> dict[str, float]:
     return {f"{split.name}_{name}": value for name, value in found.items()}
 
 
-def _costs(asked: Problem, split: SplitScores, build: Callable[[], Guarded]) -> dict[str, float]:
+def costs(
+    asked: Problem, split: SplitScores, build: Callable[[], Guarded], tested: Bools | None = None
+) -> dict[str, float]:
     """Return the errors of the cost, billed for the predicted time and predicted directly."""
-    direct = evaluate(problem_of(asked.records, "cost_over_anchor"), build, "job").overall
+    of_cost = problem_of(asked.records, "cost_over_anchor")
+    if tested is not None:
+        scored = {record.record_id for record, is_one in zip(asked.records, tested, strict=True)
+                  if is_one}  # fmt: skip
+        tested = np.array([r.record_id in scored for r in of_cost.records])
+    direct = evaluate(of_cost, build, "job", tested=tested).overall
     records = [asked.records[i] for i in split.rows]
     priced = np.array([bool(r.cost_usd) and r.status == "ok" for r in records])
     hourly = np.array([(r.price_usd_per_h or 0.0) / 3600.0 for r in records])
@@ -225,7 +225,7 @@ def _costs(asked: Problem, split: SplitScores, build: Callable[[], Guarded]) -> 
     return {
         f"cost_{how}_{name}": float(getattr(found, name))
         for how, found in (("billed", billed), ("direct", direct))
-        for name in ("rows", "mape_fraction", "median_ape_fraction")
+        for name in ("rows", "mape_fraction", "median_ape_fraction", "rmse", "r2")
     } | {"cost_direct_coverage": direct.coverage or 0.0}
 
 
@@ -251,7 +251,7 @@ OWN: Final = Protocol(
     senses={"*_constant_regret": "neutral", "*_random_regret": "neutral"},
     rows=_read_seconds,
     answer=_own_answers,
-    baselines=_CONFIGURATION,
+    baselines=CONFIGURATION,
     scores=lambda _: (
         f"what recommend asks where it covers a job: physics corrected by guarded "
         f"{shipped_choice()} (trained_models/runs), fitted anew for each split"
@@ -267,63 +267,6 @@ OWN: Final = Protocol(
         "time, nothing was sent, and what their series say is in the trees' features",
         "cost: as billed for the predicted time, and as a model of the cost itself has it "
         "(trained_models/runs_cost), on the same rows",
-    ),
-)
-
-
-def _minutes_answers(rows: Questions) -> Answers:
-    asked, tested = rows.facts.asked, rows.facts.tested
-    build = partial(as_shipped, shipped_choice())
-    own = evaluate(asked, build, "job", coverage=0.9, tested=tested)
-    seconds = evaluate(asked, build, "job", tested=tested, fitted=~tested, has_intervals=False)
-    alone = _placed(seconds, rows, seconds.predicted)
-    return split_answers(
-        own, rows, others={"fitted to jobs of seconds alone": alone, **_beside(own, rows)},
-        figures=_minutes_figures(asked, own),
-    )  # fmt: skip
-
-
-def _minutes_figures(asked: Problem, own: SplitScores) -> dict[str, float]:
-    """Return how much of each job the partial run saw, and the error by where it ran."""
-    records = [asked.records[i] for i in own.rows]
-    seen = [_share_seen(record) for record in records]
-    figures = {"partial_run_share": float(np.median(seen)), "largest_partial_run_share": max(seen)}
-    is_alone = np.array([r.instances == 1 for r in records])
-    errors = np.abs(own.predicted / asked.truth[own.rows] - 1.0)
-    for name, some in (("alone", errors[is_alone]), ("together", errors[~is_alone])):
-        if some.size:
-            figures[f"{name}_rows"] = float(some.size)
-            figures[f"{name}_mape_fraction"] = float(np.mean(some))
-            figures[f"{name}_median_ape_fraction"] = float(np.median(some))
-    return figures
-
-
-def _share_seen(record: RunRecord) -> float:
-    """Return how long the partial run was, over the whole job at its pace."""
-    assert record.anchor is not None  # every collected run has one
-    course = record.anchor.series[0]
-    return course.readings * course.interval_s / record.anchor.time_s
-
-
-MINUTES: Final = Protocol(
-    name="minutes",
-    description="Time of jobs of about a minute, from a partial run of at most 5 %.",
-    senses={"*partial_run_share": "neutral"},
-    rows=_read_minutes,
-    answer=_minutes_answers,
-    baselines=_CONFIGURATION,
-    form="none chosen",
-    scores=lambda _: (
-        "what recommend asks where it covers a job: physics corrected by guarded "
-        f"{shipped_choice()}, fitted anew without the left-out program"
-    ),
-    seen=(
-        "features, members and sizes of the estimators: chosen on the runs of seconds, siblings "
-        "of these; nothing was chosen on these",
-    ),
-    notes=(
-        "the sequence network is given the partial run's course, which the trees are not",
-        "an instance type is a share of one machine; the price is that of the closest sold",
     ),
 )
 
@@ -348,7 +291,7 @@ def _read_thesis(data: Path) -> Questions:
     _, _, test = next(left_out(asked.records, "random"))
     tested = np.zeros(len(asked.records), bool)
     tested[test] = True
-    rows = _run_rows(asked, tested)
+    rows = rows_of_runs(asked, tested)
     # This protocol scores runs that were cut short, too.
     return replace(rows, truth=np.where(tested, asked.truth, np.nan), groups={}, raw=None)
 

@@ -19,8 +19,8 @@ from advisor.lab.fit.efficiencies import StepModel
 from advisor.lab.score import described
 from advisor.lab.score.devices import JOB, by_other_jobs
 from advisor.lab.score.harness import Answers, Protocol, Questions
+from advisor.lab.score.minutes import MINUTES
 from advisor.lab.score.runs import (
-    MINUTES,
     OWN,
     THESIS,
     as_shipped,
