@@ -46,8 +46,14 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
 
     ``paths``: files or folders; None takes ``default_paths()``.
     """
+    return [record for records in read_each(paths, fmt).values() for record in records]
+
+
+def read_each(paths: Sequence[Path] | None, fmt: str = AUTO) -> dict[Path, list[RunRecord]]:
+    """Read the same by file or folder; raises as ``read_runs``."""
     places = list(paths) if paths else default_paths()
     found: dict[str, RunRecord] = {}
+    each: dict[Path, list[RunRecord]] = {}
     for path in places:
         for record in with_device_physics(read_runs_as(_format(path, fmt), path), path):
             if record.record_id in found:
@@ -56,12 +62,13 @@ def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:
                     hint="name each file once, and give every run its own record_id",
                 )
             found[record.record_id] = record
+            each.setdefault(path, []).append(record)
     if not found:
         raise UsageError(f"no runs in {', '.join(map(str, places))}", hint="see --data")
     for source in {record.source for record in found.values()}:
         lines = (to_line(record) for record in found.values() if record.source == source)
         note_table(f"runs of {source}", lines)
-    return list(found.values())
+    return each
 
 
 def run_files(path: Path) -> list[Path]:

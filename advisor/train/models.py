@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -19,7 +19,7 @@ from advisor.records import RunRecord, tables_read
 from advisor.train import folder as model_folder
 from advisor.train.cluster import progress, workers
 from advisor.train.folder import card, spread_card
-from advisor.train.labelled import AUTO, default_paths, read_runs, run_files
+from advisor.train.labelled import AUTO, default_paths, read_each, run_files
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
 NETWORK: Final = "sequence"
@@ -87,14 +87,39 @@ def train_models(
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return
     with tables_read() as inputs:
-        records = read_runs(runs, fmt)
+        each = read_each(runs, fmt)
+    records = [record for some in each.values() for record in some]
     with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
+        folders = _by_folder(trained, each, jobs, seed)
+    results = {**results, "folders": folders}
     told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
     origin = model_folder.origin("models", inputs, day, told)
     _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
+
+
+def _by_folder(
+    trained: Any, each: Mapping[Path, Sequence[RunRecord]], n_jobs: int, seed: int
+) -> list[dict[str, Any]]:
+    """Return what the runs of each folder change; nothing where there is one."""
+    from advisor.learned import problem_of
+    from advisor.train.effect import by_folder
+
+    if len(each) < 2:
+        return []
+    records = [record for some in each.values() for record in some]
+    asked = problem_of(records, trained.target, has_series=trained.channels > 0)
+    named = trained.estimator.member_._named()
+    kept = [name for (name, _), w in zip(named, trained.estimator.member_.weights_, strict=True)
+            if w > 0]  # fmt: skip
+    model = kept[0] if len(kept) == 1 else "stack"
+
+    def build() -> Any:
+        return predictor(model, channels=asked.channels, seed=seed, folds=5)
+
+    return by_folder(asked, build, {str(path): some for path, some in each.items()}, n_jobs)
 
 
 def _given(runs: list[Path] | None, **options: str) -> list[str]:
@@ -317,4 +342,6 @@ def _text(folder: Path, results: dict[str, Any]) -> str:
             f"{100 * m['median_ape_fraction']:7.1f}{100 * m['p90_ape_fraction']:7.1f}"
             f"{m['coverage']:7.2f}{m['width']:7.2f}{mark}"
         )
-    return "\n".join([*lines, f"saved {folder}"])
+    from advisor.train.effect import table
+
+    return "\n".join([*lines, *table(results.get("folders", ())), f"saved {folder}"])

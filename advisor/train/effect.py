@@ -1,0 +1,73 @@
+"""What more runs change: the errors on each folder of them, fitted without it and with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from advisor.errors import ModelError
+from advisor.learned.evaluation import Metrics, evaluate
+from advisor.learned.problem import Problem
+from advisor.records import RunRecord
+
+if TYPE_CHECKING:
+    from advisor.learned.base import RunRegressor
+
+
+def by_folder(
+    asked: Problem,
+    build: Callable[[], RunRegressor],
+    folders: Mapping[str, Sequence[RunRecord]],
+    n_jobs: int = 1,
+) -> list[dict[str, Any]]:
+    """Return a row for each folder: its runs, and their errors without and with the others of it.
+
+    Either way each program is left out in turn, so that nothing is asked about a run whose program
+    was fitted. None of an error where too few runs are left to fit.
+    """
+    rows = []
+    for folder, records in folders.items():
+        names = {record.record_id for record in records}
+        here = np.array([r.record_id in names for r in asked.records])
+        if not (here & ~asked.is_censored).any():
+            continue
+        told: dict[str, Any] = {"folder": folder, "runs": int((here & ~asked.is_censored).sum())}
+        for how, fitted in (("without", ~here), ("with", np.ones(len(here), bool))):
+            try:
+                found = evaluate(
+                    asked, build, "job", tested=here, fitted=fitted, has_intervals=False,
+                    n_jobs=n_jobs,
+                ).overall  # fmt: skip
+            except ModelError:  # nothing is left to fit
+                continue
+            told |= _errors(how, found)
+        rows.append(told)
+    return rows
+
+
+def _errors(how: str, found: Metrics) -> dict[str, float]:
+    return {
+        f"{how}_mape_fraction": round(found.mape_fraction, 6),
+        f"{how}_median_ape_fraction": round(found.median_ape_fraction, 6),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of ``by_folder``; none where there is one folder."""
+    if len(rows) < 2:
+        return []
+    width = max(26, *(len(str(row["folder"])) for row in rows))
+    head = f"{'left out, MAPE / median %':{width}}{'runs':>7}{'without them':>15}{'with them':>15}"
+    return ["", head, *(_line(row, width) for row in rows)]
+
+
+def _line(row: Mapping[str, Any], width: int) -> str:
+    cells = [
+        f"{100 * row[f'{how}_mape_fraction']:.1f} / {100 * row[f'{how}_median_ape_fraction']:.1f}"
+        if f"{how}_mape_fraction" in row
+        else "-"
+        for how in ("without", "with")
+    ]
+    return f"{row['folder']!s:{width}}{row['runs']:7}{cells[0]:>15}{cells[1]:>15}"
