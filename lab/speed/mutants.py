@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -221,9 +221,12 @@ def equivalent() -> set[str]:
 
 
 def drawn(mutants: Sequence[Mutant], seed: int, start: int, count: int) -> list[Mutant]:
-    """Return ``count`` mutants of the seed's order, from a place in it."""
-    order = list(mutants)
-    random.Random(seed).shuffle(order)
+    """Return ``count`` mutants of the seed's order, from a place in it.
+
+    The order is that of hashes of seed and name: whatever else a commit changes, the rest stay in
+    the order that they had.
+    """
+    order = sorted(mutants, key=lambda one: hashlib.sha256(f"{seed} {one.name}".encode()).digest())
     return [order[(start + at) % len(order)] for at in range(min(count, len(order)))]
 
 
