@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -74,6 +75,30 @@ def test_pipelines_equal_the_authors_planner(case: dict[str, Any]) -> None:
     assert found.step_s * 1e3 == pytest.approx(case["latency_ms"], rel=1e-9)
     samples_per_s = job.global_batch / found.step_s
     assert samples_per_s == pytest.approx(case["samples_per_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES[::4], ids=lambda c: f"{c['name']}-{c['microbatch']}")
+def test_an_open_micro_batch_is_the_best_of_all_that_divide_the_batch(
+    case: dict[str, Any],
+) -> None:
+    groups, job = golden(case)
+    sent: set[int] = set()
+
+    def send_receive_s(size: int) -> float:
+        sent.add(size)
+        return 1e-3 * float(case["send_recv_ms"])
+
+    found = best_of_groups(groups, job, send_receive_s=send_receive_s)
+    powers = [2**i for i in range(job.global_batch + 1) if job.global_batch % 2**i == 0]
+    assert sent == set(powers)
+    alone = []
+    for size in powers:
+        with contextlib.suppress(PlanningError):
+            one = best_of_groups(
+                groups, job, send_receive_s=send_receive_s, micro_batches=[size]
+            )  # fmt: skip
+            alone.append(one.step_s)
+    assert found.step_s == min(alone)
 
 
 def test_collectives_slower_than_compute_rule_the_core() -> None:

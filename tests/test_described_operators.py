@@ -392,6 +392,9 @@ def test_a_spectrogram_passes_two_convolutions_of_three_frames_the_second_by_two
     assert sum(o.flop for o in found if o.phase == "backward") == 2 * (first + 2 * second)
     moved = 4 * BATCH * (24 * 5 + 24 * 16 + 24 * 16 + 12 * 16) + 4 * (3 * 5 * 16 + 3 * 16 * 16)
     assert sum(o.bytes for o in found if o.phase == "forward") == moved
+    # Going back, weights are read and their gradients written, whatever the batch.
+    fixed = 2 * 4 * (3 * 5 * 16 + 3 * 16 * 16)
+    assert sum(o.fixed_bytes for o in found if o.phase == "backward") == fixed
     own = (3 * 5 * 16 + 16) + (3 * 16 * 16 + 16)
     assert sound.parameters - text.parameters == own
     assert sound.input_bytes_per_sample == 4 * 5 * 24 + 8 * LENGTH

@@ -28,6 +28,7 @@ from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.given import PlanQuestion, plan
+from advisor.rank.group_offers import mixed_offers
 from advisor.rank.prune import mixed_rows
 from advisor.rank.ranking import recommend
 from advisor.rank.ranking_rows import pareto_front
@@ -120,6 +121,33 @@ CASES: dict[str, dict[str, Any]] = {
     "all regions": {"max_nodes": 2},
     "spot": {"region": "eu-west-1", "max_nodes": 2, "pricings": ("on-demand", "spot")},
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("is_pruned", [True, False])
+def test_a_mixed_cluster_costs_what_its_machines_do(make_job: MakeJob, is_pruned: bool) -> None:
+    job = job_of(make_job, heavy(), cpu_s_per_sample=1e-4)
+    catalogue = few().catalogue
+    offers = catalogue.select(OfferFilter(regions=("us-east-1", "us-west-2")))
+    side = few().side_costs(job, offers)
+    draw = np.random.default_rng(1)  # charges that would not be seen if they were all the same
+    side = replace(
+        side, storage_usd_per_h=draw.uniform(1, 2, len(offers)),
+        egress_usd=np.where(np.arange(len(offers)) % 3, draw.uniform(1, 9, len(offers)), np.nan),
+    )  # fmt: skip
+    found = mixed_offers(
+        few().case(job), offers, side, catalogue.types, (1, 2), 3, is_pruned=is_pruned
+    )
+    assert len(found.counts) >= 4
+    hourly = offers.price_usd_per_h + side.storage_usd_per_h
+    for row, (places, counts) in enumerate(zip(found.offers, found.counts, strict=True)):
+        used = [(o, n) for o, n in zip(places.tolist(), counts.tolist(), strict=True) if n]
+        assert len(used) >= 2
+        assert sum(n for _, n in used) <= 3
+        usd = sum(n * float(hourly[o]) for o, n in used)
+        assert found.usd_per_h[row] == pytest.approx(usd)
+        once = max(float(np.nan_to_num(side.egress_usd[o])) for o, _ in used)
+        assert found.once_usd[row] == pytest.approx(once)
+        assert len({(offers.region[o], offers.pricing[o]) for o, _ in used}) == 1
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -30,13 +30,15 @@ from advisor.collectors.watch.probes import _mean, _total
 from advisor.collectors.watch.processes import Process
 from advisor.estimate.ways.data_parallel import _parts
 from advisor.estimate.ways.model_parallel import _link_log_sd
-from advisor.planners.core import Transformer
+from advisor.planners.core import Operator, Transformer, Work
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.layouts.pipeline import _least_sum
 from advisor.planners.layouts.problem import splits
 from advisor.planners.rightsizing.limits import oom_probability
 from advisor.planners.rightsizing.replay import RecordedUsage
 from advisor.planners.spot.forecast import ForecastParameters, Library, _weights
+from advisor.planners.step.calibrate import job_features_at
+from advisor.planners.step.describe_networks import DiffusionUNet, diffusion_work
 from advisor.planners.systems.hydrozoa import Billing, WorkerScaling, _schedule
 from advisor.planners.systems.working_set import TouchedWindow, borrow
 from advisor.rank.group_offers import _places
@@ -388,3 +390,34 @@ def test_a_recorder_describes_the_program_once_at_the_first_of_its_chores(
         Chores._by_count(cast(Any, chores), step, was_traced=False)
     assert described == [at[0]]
     assert looked == sorted(at)
+
+
+def test_a_step_is_told_apart_by_its_kinds_of_operators() -> None:
+    kinds = {"matmul": (8e9, 4e6), "convolution": (3e9, 2e6), "winograd": (1e9, 1e6),
+             "attention": (2e9, 5e6), "reduction": (0.0, 8e6)}  # fmt: skip
+    work = Work(
+        operators=tuple(
+            Operator(name=kind, kind=cast(Any, kind), phase="forward", count=2, flop=flop,
+                     bytes=moved, fixed_bytes=0.0)
+            for kind, (flop, moved) in kinds.items()
+        ),
+        micro_batch=4, parameters=10, trainable_parameters=10, parameter_bytes=40.0,
+        optimizer_state_bytes=0.0, saved_bytes_per_sample=0.0,
+    )  # fmt: skip
+    for batch in (4.0, 12.0):
+        (found,) = job_features_at(work, np.array([batch]))
+        assert found[2] == pytest.approx(2 * 4 / 14)  # convolutions, Winograd's too
+        assert found[3] == pytest.approx(2 * 2 / 14)
+        assert found[4] == pytest.approx(3 * 8 / 20)
+        calls = sum(o.kernels for o in work.operators)
+        assert found[0] == pytest.approx(math.log(14e9 * batch / 4 / calls) / 1.50)
+        assert found[1] == pytest.approx(math.log(14e9 / 20e6) / 0.76)
+
+
+def test_a_diffusion_step_is_given_noisy_latents_their_noise_and_a_text() -> None:
+    model = DiffusionUNet(
+        side=16, channels=4, out_channels=4, widths=(32, 64), blocks=1, transformers=(1, 0),
+        middle_transformers=1, heads=(2, 2), text_tokens=7, text_width=24,
+    )  # fmt: skip
+    work = diffusion_work(model, micro_batch=2)
+    assert work.input_bytes_per_sample == 4 * (2 * 4 * 16 * 16 + 7 * 24)
