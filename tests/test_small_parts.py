@@ -17,30 +17,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.derive.profiler_log import ProfilerLog
+from advisor.collectors.derive.ranks import _FIRST_STEPS, _after_first_steps
 from advisor.collectors.derive.read import _is_finished
 from advisor.collectors.derive.work import GivenWork, as_it_ended
 from advisor.collectors.errors import bytes_text
+from advisor.collectors.format.record_files import parse_json
 from advisor.collectors.format.recording import TotalWork
 from advisor.collectors.format.step_time import Steps
 from advisor.collectors.hooks.chores import _WORK_AT, _WORK_REHEARSED, Chores
 from advisor.collectors.hooks.loaders import RunDelay
 from advisor.collectors.hooks.session import Session
-from advisor.collectors.hooks.trace.operators import _phase
+from advisor.collectors.hooks.trace.operators import _main_precision, _phase
 from advisor.collectors.watch.probes import _mean, _total
 from advisor.collectors.watch.processes import Process
 from advisor.estimate.ways.data_parallel import _parts
 from advisor.estimate.ways.model_parallel import _link_log_sd
+from advisor.estimate.ways.recorded_units import _send_s
 from advisor.planners.core import Operator, Transformer, Work
+from advisor.planners.core.arrays import stage_tables
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.layouts.pipeline import _least_sum
 from advisor.planners.layouts.problem import splits
 from advisor.planners.rightsizing.limits import oom_probability
-from advisor.planners.rightsizing.replay import RecordedUsage
+from advisor.planners.rightsizing.replay import RecordedUsage, _Periods
 from advisor.planners.spot.forecast import ForecastParameters, Library, _weights
 from advisor.planners.step.calibrate import job_features_at
 from advisor.planners.step.describe_networks import DiffusionUNet, diffusion_work
 from advisor.planners.systems.hydrozoa import Billing, WorkerScaling, _schedule
-from advisor.planners.systems.working_set import TouchedWindow, borrow
+from advisor.planners.systems.working_set import TouchedWindow, borrow, harvest
 from advisor.rank.group_offers import _places
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -421,3 +425,77 @@ def test_a_diffusion_step_is_given_noisy_latents_their_noise_and_a_text() -> Non
     )  # fmt: skip
     work = diffusion_work(model, micro_batch=2)
     assert work.input_bytes_per_sample == 4 * (2 * 4 * 16 * 16 + 7 * 24)
+
+
+def test_memory_is_harvested_up_to_the_most_that_was_held() -> None:
+    windows = [
+        TouchedWindow(window_s=10.0, touched_bytes=2e9, resident_bytes=8e9),
+        TouchedWindow(window_s=100.0, touched_bytes=2e9, resident_bytes=9e9),
+        TouchedWindow(window_s=100.0, touched_bytes=2e9, resident_bytes=7e9),
+    ]
+    found = harvest(windows, fault_s=1e-6, most_loss=1.0)
+    assert found is not None
+    assert found.resident_bytes == 9e9
+    assert found.limit_bytes + found.harvested_bytes == pytest.approx(9e9)
+
+
+def test_a_record_keeps_fields_as_written_where_it_has_them() -> None:
+    payload = b'{"text": "a\\u0007b", "path": "a\\u0007b", "n": 1}'
+    found = parse_json(payload, as_written=("path", "absent"))
+    assert found["path"] == "a\ab"
+    assert found["text"] != "a\ab"
+    assert set(found) == {"text", "path", "n"}
+
+
+def test_the_precision_of_a_step_is_that_of_most_of_its_products() -> None:
+    def call(name: str, dtype: str, flop: float) -> SimpleNamespace:
+        return SimpleNamespace(name=name, dtype=dtype, flop=flop)
+
+    calls = [call("aten::mm", "bf16", 0.4), call("aten::mm", "fp32", 0.5),
+             call("aten::bmm", "bf16", 0.4), call("aten::add", "fp32", 9.0)]  # fmt: skip
+    assert _main_precision(cast(Any, calls)) == "bf16"
+    assert _main_precision(cast(Any, calls[-1:])) == "fp32"
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_only_a_stage_alone_has_both_tables(pp: int) -> None:
+    for tables in (1, 2):
+        shapes, layouts = SimpleNamespace(tables=tables), SimpleNamespace(pp=pp)
+        held = stage_tables(cast(Any, shapes), cast(Any, layouts))
+        assert held == (tables if pp == 1 else 1)
+
+
+@given(counts=st.lists(st.integers(0, 3 * _FIRST_STEPS), unique=True, max_size=6))
+def test_what_a_rank_exchanges_is_counted_after_its_first_steps(counts: list[int]) -> None:
+    records = [SimpleNamespace(steps=steps) for steps in sorted(counts)]
+    found = _after_first_steps(cast(Any, records))
+    later = [one for one in records if one.steps > _FIRST_STEPS]
+    assert found == (later if len(later) >= 2 else [])
+
+
+@given(nodes=st.integers(1, 3), ranks=st.integers(1, 8), tp=st.sampled_from([1, 2, 4]))
+def test_activations_are_handed_there_and_back_over_the_link_that_is_there(
+    nodes: int, ranks: int, tp: int
+) -> None:
+    fleet = SimpleNamespace(
+        per_node=np.array([4]), network_bytes_per_s=np.array([1e9]),
+        intra_bytes_per_s=np.array([5e9]), intra_latency_s=np.array([1e-6]),
+        network_latency_s=np.array([3e-5]),
+    )  # fmt: skip
+    latency, sample_s = _send_s(
+        cast(Any, SimpleNamespace(fleet=fleet)), np.array([0]), np.array([nodes]),
+        np.array([ranks]), tp, 1e6,
+    )  # fmt: skip
+    # Ranks of one machine share its interface; tensor-parallel ranks send a part each.
+    sharing = max(min(ranks * tp, 4) // tp, 1)
+    one_way = 1e6 / tp / 5e9 if nodes == 1 else 1e6 * sharing / 1e9
+    assert sample_s == pytest.approx(2 * one_way)
+    assert latency == pytest.approx(2e-6 if nodes == 1 else 6e-5)
+
+
+@given(periods=st.integers(0, 50), period_s=st.floats(0.01, 1.0))
+def test_periods_of_shared_runs_begin_one_after_another(periods: int, period_s: float) -> None:
+    state = SimpleNamespace(_begun=periods, _period_s=period_s, _going=[object()])
+    assert _Periods.next_event(cast(Any, state)) == pytest.approx(periods * period_s)
+    state._going = []
+    assert math.isinf(_Periods.next_event(cast(Any, state)))
