@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -130,6 +131,12 @@ def test_a_broadcast_is_its_simulation(m: float, n: int, rate: float, alpha: flo
     assert found == pytest.approx(tree)
     assert float(hierarchical_broadcast_s(m, *links)) == pytest.approx(pieces)
     assert float(hierarchical_broadcast_s(0.0, *links[:-1], REAL)) == 0.0
+    # A real library adds its own steps and a launch, and reaches a share of the rate.
+    one_by_one = hierarchical_broadcast_s(m, *links[:-1], REAL, is_pipelined=False)
+    sent = min(rate * REAL.network_efficiency, REAL.stream_bytes_per_s if rate < 12.5e9 else 1e99)
+    rounds = math.ceil(math.log2(n))
+    expected = rounds * (alpha + REAL.network_step_s + m / sent) + REAL.launch_s * (n > 1)
+    assert float(one_by_one) == pytest.approx(expected)
 
 
 @given(m=sizes, p=st.integers(2, 512), rate=rates, alpha=st.floats(1e-7, 1e-2))

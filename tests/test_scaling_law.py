@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from advisor.planners.links.scaling import (
     ClusterTerms,
     MeasuredPlacements,
     Placements,
+    StepParts,
     cluster_terms,
     fit_cluster,
     step_parts,
@@ -84,6 +86,27 @@ def test_what_shows_lies_between_the_overhang_and_the_whole(
     parts = step_parts(CLUSTER, applications, grid([1, 2, 4], [1, 4, 8], [4, 64]))
     assert np.all(parts.exposed_s >= 0)
     assert np.all(parts.exposed_s <= parts.communication_s * (1 + np.exp(softness)) + 1e-12)
+
+
+def test_the_more_overlaps_the_less_shows_and_all_that_can_be_hidden_is_computing() -> None:
+    places = grid([1, 2, 4], [1, 4, 8], [4, 64])
+
+    def shown(overlap: float) -> StepParts:
+        changed = {"overlap": np.full(2, overlap), "softness": np.full(2, -40.0)}
+        return step_parts(CLUSTER, replace(APPLICATIONS, **changed), places)
+
+    steps = [shown(overlap) for overlap in (-40.0, -1.0, 0.0, 1.0, 40.0)]
+    for less, more in itertools.pairwise(steps):
+        assert np.all(more.exposed_s <= less.exposed_s + 1e-9)
+    none, all_of_it = steps[0], steps[-1]
+    np.testing.assert_allclose(none.exposed_s, none.communication_s, rtol=1e-9, atol=1e-9)
+    alone = np.exp(APPLICATIONS.fixed_s)[places.application] + (
+        np.exp(APPLICATIONS.per_sample_s)[places.application] * places.batch
+    )
+    hidden = all_of_it.communication_s - all_of_it.exposed_s
+    assert np.all(hidden <= all_of_it.compute_s + 1e-9)
+    np.testing.assert_allclose(hidden[places.workers == 1], 0.0, atol=1e-9)
+    assert np.all(hidden >= np.minimum(all_of_it.communication_s, 0.9 * alone) - 1e-9)
 
 
 def test_a_larger_system_never_takes_a_shorter_step() -> None:

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from advisor.collectors.derive.profiler_log import ProfilerLog
 from advisor.collectors.derive.ranks import _FIRST_STEPS, _after_first_steps
 from advisor.collectors.derive.read import _is_finished
+from advisor.collectors.derive.store import read_recording
+from advisor.collectors.derive.summary import summary_lines
 from advisor.collectors.derive.work import GivenWork, as_it_ended
-from advisor.collectors.errors import bytes_text
+from advisor.collectors.errors import bytes_text, duration_text
 from advisor.collectors.format.record_files import parse_json
 from advisor.collectors.format.recording import TotalWork
 from advisor.collectors.format.step_time import Steps
@@ -499,3 +501,25 @@ def test_periods_of_shared_runs_begin_one_after_another(periods: int, period_s: 
     assert _Periods.next_event(cast(Any, state)) == pytest.approx(periods * period_s)
     state._going = []
     assert math.isinf(_Periods.next_event(cast(Any, state)))
+
+
+def test_memory_about_a_level_goes_over_as_often_as_its_noise_does() -> None:
+    draw = np.random.default_rng(8)
+    level, sigma = 1e9, 1e7
+    memory = draw.normal(level, sigma, 100_000)
+    limit = level + 3.2 * sigma
+    usage = RecordedUsage(
+        step_s=1.0, cores=np.ones(100_000), memory_bytes=np.minimum(memory, limit)
+    )
+    for ticks in (1, 50, 400):
+        said = oom_probability(usage, limit, rest_s=float(ticks))
+        tried = draw.normal(level, sigma, (4000, ticks)).max(axis=1) > limit
+        assert said == pytest.approx(float(tried.mean()), abs=0.05)
+
+
+def test_a_summary_shows_half_of_the_interval_of_a_step() -> None:
+    seen = read_recording(Path(__file__).parent / "golden" / "run-schema-1")
+    step = seen.step_time
+    assert step is not None
+    line = next(line for line in summary_lines(seen) if line.startswith("step "))
+    assert f" ±{duration_text((step.high_s - step.low_s) / 2)} " in line
