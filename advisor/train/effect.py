@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from advisor.errors import ModelError
-from advisor.learned.evaluation import Metrics, evaluate
+from advisor.learned.evaluation import Metrics, evaluate, metrics
 from advisor.learned.problem import Problem
 from advisor.records import RunRecord
 
@@ -27,22 +27,25 @@ def by_folder(
     Either way each program is left out in turn, so that nothing is asked about a run whose program
     was fitted. None of an error where too few runs are left to fit.
     """
+    whole = evaluate(asked, build, "job", has_intervals=False, n_jobs=n_jobs)
+    predicted = np.full(len(asked.records), np.nan)
+    predicted[whole.rows] = whole.predicted
     rows = []
     for folder, records in folders.items():
         names = {record.record_id for record in records}
         here = np.array([r.record_id in names for r in asked.records])
-        if not (here & ~asked.is_censored).any():
+        scored = here & ~asked.is_censored & np.isfinite(predicted)
+        if not scored.any():
             continue
-        told: dict[str, Any] = {"folder": folder, "runs": int((here & ~asked.is_censored).sum())}
-        for how, fitted in (("without", ~here), ("with", np.ones(len(here), bool))):
-            try:
-                found = evaluate(
-                    asked, build, "job", tested=here, fitted=fitted, has_intervals=False,
-                    n_jobs=n_jobs,
-                ).overall  # fmt: skip
-            except ModelError:  # nothing is left to fit
-                continue
-            told |= _errors(how, found)
+        told: dict[str, Any] = {"folder": folder, "runs": int(scored.sum())}
+        told |= _errors("with", metrics(predicted[scored], asked.truth[scored]))
+        try:
+            alone = evaluate(
+                asked, build, "job", tested=here, fitted=~here, has_intervals=False, n_jobs=n_jobs
+            )
+            told |= _errors("without", alone.overall)
+        except ModelError:  # nothing is left to fit
+            pass
         rows.append(told)
     return rows
 
