@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from advisor.errors import ModelError
-from advisor.learned.evaluation import Metrics, evaluate, metrics
-from advisor.learned.problem import Problem
-from advisor.records import RunRecord
+from advisor.learned import evaluate, metrics
 
 if TYPE_CHECKING:
-    from advisor.learned.base import RunRegressor
+    from advisor.learned import Problem, RunRegressor
+    from advisor.records import RunRecord
 
 
 def by_folder(
@@ -38,23 +37,21 @@ def by_folder(
         if not scored.any():
             continue
         told: dict[str, Any] = {"folder": folder, "runs": int(scored.sum())}
-        told |= _errors("with", metrics(predicted[scored], asked.truth[scored]))
+        told |= _errors("with", metrics(predicted[scored], asked.truth[scored]).to_record())
         try:
             alone = evaluate(
                 asked, build, "job", tested=here, fitted=~here, has_intervals=False, n_jobs=n_jobs
             )
-            told |= _errors("without", alone.overall)
+            told |= _errors("without", alone.overall.to_record())
         except ModelError:  # nothing is left to fit
             pass
         rows.append(told)
     return rows
 
 
-def _errors(how: str, found: Metrics) -> dict[str, float]:
-    return {
-        f"{how}_mape_fraction": round(found.mape_fraction, 6),
-        f"{how}_median_ape_fraction": round(found.median_ape_fraction, 6),
-    }
+def _errors(how: str, found: Mapping[str, float]) -> dict[str, float]:
+    names = ("mape_fraction", "median_ape_fraction")
+    return {f"{how}_{name}": found[name] for name in names}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

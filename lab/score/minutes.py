@@ -286,8 +286,6 @@ MINUTES: Final = Protocol(
         "cost of choosing, always the same": "neutral",
         "cost of choosing, by chance": "neutral",
         "cost of choosing, *": "lower",
-        "*_r2": "higher",
-        "*_rmse": "lower",
         "*recorded *": "neutral",
     },
     rows=read_minutes,

@@ -52,7 +52,7 @@ USUAL_SENSES: Final[Mapping[str, Sense]] = {
     "*MAPE": "lower", "*_mape_fraction": "lower",
     "*median APE": "lower", "*median error": "lower", "*median_ape_fraction": "lower",
     "*coverage*": 0.9, "*half-width*": "lower", "*width*": "lower", "*regret*": "lower",
-    "*bias": "neutral", "*median ratio": "neutral",
+    "*bias": "neutral", "*median ratio": "neutral", "*_rmse": "lower", "*_r2": "higher",
 }  # fmt: skip
 THE_PRODUCT: Final = "the product"
 STATISTICS: Final = ("mape_fraction", "median_ape_fraction", "p90_ape_fraction")
