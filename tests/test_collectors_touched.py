@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.recording import TouchedReading, read_touched
-from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory
+from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory, touched_and_resident
 
 MIB = 2**20
 HOT, COLD = 16 * MIB, 48 * MIB
@@ -33,8 +34,8 @@ def made_up(proc: Path, pid: int, touched: int, resident: int) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "clear_refs").touch()
     (folder / "statm").write_text(f"9999 {resident // 4} 0 0 0 0 0\n")
-    rows = f"0-1 ---p 0 00:00 0 [rollup]\nRss: {resident} kB\nReferenced: {touched} kB\n"
-    (folder / "smaps_rollup").write_text(rows)
+    rows = f"0-1 rw-p 0 00:00 0 [heap]\nRss: {resident} kB\nReferenced: {touched} kB\n"
+    (folder / "smaps").write_text(rows)
 
 
 def read(payload: bytes | None) -> TouchedReading:
@@ -61,6 +62,49 @@ def test_windows_take_turns_and_begin_anew_with_the_first_step(tmp_path: Path) -
     memory.look([7], is_running=True)
     clock.now_ns += LENGTHS_NS[0]
     assert read(memory.look([7], is_running=True)).window_s == LENGTHS_NS[0] / 1e9
+
+
+def mapping(perms: str, inode: int, resident: int, touched: int) -> str:
+    head = f"7f0000000000-7f0000100000 {perms} 00000000 fd:00 {inode:<20} /some file.so"
+    return f"{head}\nSize: 1024 kB\nRss: {resident} kB\nReferenced: {touched} kB\nVmFlags: rd\n"
+
+
+@given(
+    maps=st.lists(
+        st.tuples(
+            st.sampled_from(["r--p", "r-xp", "rw-p", "rw-s"]), st.integers(0, 3),
+            st.integers(0, 999), st.integers(0, 999),
+        ),
+        min_size=1,
+    )
+)  # fmt: skip
+def test_pages_of_programs_count_as_touched_whoever_marks_them(
+    maps: list[tuple[str, int, int, int]],
+) -> None:
+    programs = {inode for perms, inode, *_ in maps if inode and "x" in perms}
+    rows = [(perms, inode, held, min(held, marked)) for perms, inode, held, marked in maps]
+    touched, resident = touched_and_resident("".join(mapping(*row) for row in rows).encode())
+    assert resident == 1024 * sum(held for _, _, held, _ in rows)
+    assert touched == 1024 * sum(
+        held if inode in programs else marked for _, inode, held, marked in rows
+    )
+    # What neighbours do to the marks of programs changes nothing.
+    others = [(*row[:3], row[2] if row[1] in programs else row[3]) for row in rows]
+    again = touched_and_resident("".join(mapping(*row) for row in others).encode())
+    assert again == (touched, resident)
+
+
+def test_this_process_holds_what_the_kernel_says() -> None:
+    touched, resident = touched_and_resident(Path("/proc/self/smaps").read_bytes())
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    assert resident == pytest.approx(pages * mmap.PAGESIZE, rel=0.05)
+    assert 0 < touched <= resident
+
+
+@pytest.mark.parametrize("text", [b"", b"Rss: x kB\n", b"nothing\n", b"7f-8f\n"])
+def test_what_is_no_table_of_mappings_is_refused(text: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        touched_and_resident(text)
 
 
 def test_after_memory_has_grown_the_shortest_window_comes_first(tmp_path: Path) -> None:
@@ -102,7 +146,7 @@ def test_slow_walks_make_windows_longer(cost_ns: int) -> None:
     memory = TouchedMemory(Path("/nowhere"), clock=clock, spent=iter([0, cost_ns, 0, 0]).__next__)
     memory._clear = lambda pid: True  # type: ignore[method-assign]
     memory._resident = lambda pid: 2  # type: ignore[method-assign]
-    memory._rollup = lambda pid: (1, 2)  # type: ignore[method-assign]
+    memory._usage = lambda pid: (1, 2)  # type: ignore[method-assign]
     memory.look([7])
     begin_ns = clock.now_ns
     clock.now_ns = begin_ns + max(LENGTHS_NS[0], 100 * cost_ns) - 1

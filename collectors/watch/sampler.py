@@ -288,9 +288,10 @@ def busy_ns(content: bytes) -> int:
 # Memory that the recorded processes touch, beside what they hold: opt-in, from outside.
 #
 # The processor marks a page's entry when the page is used. Writing 1 to ``/proc/PID/clear_refs``
-# takes the marks away, and some time later ``smaps_rollup`` says how much is marked again: what
-# was touched in between. Windows take turns in length, so that it can be seen how what is
-# touched grows with the time that is looked at.
+# takes the marks away, and some time later ``smaps`` says how much is marked again: what was
+# touched in between. Windows take turns in length, so that it can be seen how what is touched
+# grows with the time that is looked at. Pages of a program and its libraries are marked by whoever
+# starts or ends it, too: a neighbour's Python marks 6 MB of everybody's. They count as touched.
 #
 # The script does nothing for it and no page is moved; both walks hold up its page faults
 # meanwhile, some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as
@@ -301,6 +302,8 @@ LENGTHS_NS = tuple(1_000_000_000 * length for length in (1, 2, 4, 8, 16))
 _PATIENCE = 100
 # An order for all pages, private and of files; see proc(5).
 _ALL_PAGES = b"1"
+# What the first line of a mapping begins with; those of its figures begin with a capital.
+_OF_ADDRESSES = frozenset(bytes([sign]) for sign in b"0123456789abcdef")
 
 
 class TouchedMemory:
@@ -338,7 +341,7 @@ class TouchedMemory:
             return None
         living, before_ns = set(pids), self._spent()
         # Of who came meanwhile everything is marked that it ever touched; who left left nothing.
-        seen = [rollup for pid in living & self._watched if (rollup := self._rollup(pid))]
+        seen = [usage for pid in living & self._watched if (usage := self._usage(pid))]
         payload = None
         if seen and self._watched <= living:
             touched, resident = (sum(column) for column in zip(*seen, strict=True))
@@ -385,14 +388,35 @@ class TouchedMemory:
         except (OSError, IndexError, ValueError):
             return 0
 
-    def _rollup(self, pid: int) -> tuple[int, int] | None:
+    def _usage(self, pid: int) -> tuple[int, int] | None:
         """Return what a process has touched since, and what it holds [bytes]."""
         try:
-            content = (self._proc / str(pid) / "smaps_rollup").read_bytes()
-            touched, resident = (
-                int(content.partition(name)[2].split(None, 1)[0]) * 1024
-                for name in (b"\nReferenced:", b"\nRss:")
-            )
+            return touched_and_resident((self._proc / str(pid) / "smaps").read_bytes())
         except (OSError, IndexError, ValueError):
             return None
-        return touched, resident
+
+
+def touched_and_resident(smaps: bytes) -> tuple[int, int]:
+    """Return the bytes that are marked, or are of programs and libraries, and all that are there.
+
+    Raises ValueError or IndexError where it is no table of mappings.
+    """
+    touched: dict[tuple[bytes, bytes], int] = {}  # by device and inode
+    resident: dict[tuple[bytes, bytes], int] = {}
+    programs = set()
+    file = b"", b"0"
+    for line in smaps.split(b"\n"):
+        if line.startswith(b"Rss:"):
+            resident[file] = resident.get(file, 0) + int(line[4:-2])
+        elif line.startswith(b"Referenced:"):
+            touched[file] = touched.get(file, 0) + int(line[11:-2])
+        elif line[:1] in _OF_ADDRESSES:
+            words = line.split(None, 5)
+            file = words[3], words[4]
+            if words[4] != b"0" and words[1][2:3] == b"x":
+                programs.add(file)
+    if not resident:
+        raise ValueError("no mappings")
+    marked = sum(size for name, size in touched.items() if name not in programs)
+    whole = sum(size for name, size in resident.items() if name in programs)
+    return (marked + whole) * 1024, sum(resident.values()) * 1024
