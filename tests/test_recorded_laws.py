@@ -24,7 +24,7 @@ from advisor.planners.layouts.unit_stages import (
     with_pipeline,
     without_pipeline,
 )
-from advisor.planners.links.collectives import hierarchical_all_reduce_s
+from advisor.planners.links.collectives import hierarchical_all_reduce_s, hierarchical_broadcast_s
 from advisor.planners.links.gradients import data_parallel_step
 from advisor.planners.memory.recorded_steps import (
     MemoryParameters,
@@ -320,8 +320,25 @@ def test_reductions_are_those_of_the_ranks_of_a_stage(
         has_rdma=one.machine.node.network.bypasses_kernel,
     )  # fmt: skip
     assert found.step_s == pytest.approx(by_hand.step_s)
-    less = one.reduced(a, b, 0.1, steps, gradient_bytes=1.0)
+    less = one.reduced(a, b, 0.1, steps, share=1.0 / WORK.gradient_bytes)
     assert less.step_s < found.step_s
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+def test_replicas_of_a_recorded_layout_get_the_buffers_that_plain_data_parallelism_pays(
+    zero_stage: int,
+) -> None:
+    one = timed(dp=4, tp=1, pp=1, zero_stage=zero_stage)
+    work = replace(one.model.work, buffer_bytes=3e8)
+    more = replace(one, model=replace(one.model, work=work))
+    terms = np.array([0.4]), np.array([0.2]), 0.1, np.array([3.0])
+    added = more.reduced(*terms).step_s - one.reduced(*terms).step_s
+    node = one.machine.node
+    handed = hierarchical_broadcast_s(
+        3e8, 4, 1, node.intra.bytes_per_s, node.intra.latency_s, node.network.bytes_per_s,
+        node.network.latency_s, one.model.scaling.collectives,
+    )  # fmt: skip
+    assert float(added[0]) == pytest.approx(0.0 if zero_stage else float(handed))
 
 
 def test_a_step_of_one_stage_is_its_parts() -> None:

@@ -21,10 +21,10 @@ def by_folder(
     folders: Mapping[str, Sequence[RunRecord]],
     n_jobs: int = 1,
 ) -> list[dict[str, Any]]:
-    """Return a row for each folder: its runs, and their errors without and with the others of it.
+    """Return a row for each folder: its runs, and their errors fitted without it and with it.
 
     Either way each program is left out in turn, so that nothing is asked about a run whose program
-    was fitted. None of an error where too few runs are left to fit.
+    was fitted. Without it there is no error where too few runs are left to fit.
     """
     whole = evaluate(asked, build, "job", has_intervals=False, n_jobs=n_jobs)
     predicted = np.full(len(asked.records), np.nan)

@@ -93,7 +93,7 @@ def train_models(
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
-        folders = _by_folder(trained, each, jobs, seed)
+        folders = _by_folder(trained, model, each, jobs, seed)
     results = {**results, "folders": folders}
     told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
     origin = model_folder.origin("models", inputs, day, told)
@@ -101,23 +101,21 @@ def train_models(
 
 
 def _by_folder(
-    trained: Any, each: Mapping[Path, Sequence[RunRecord]], n_jobs: int, seed: int
+    trained: Any, model: str, each: Mapping[Path, Sequence[RunRecord]], n_jobs: int, seed: int
 ) -> list[dict[str, Any]]:
     """Return what the runs of each folder change; nothing where there is one."""
-    from advisor.learned import problem_of
+    from advisor.learned import STACK, problem_of
     from advisor.train.effect import by_folder
 
     if len(each) < 2:
         return []
     records = [record for some in each.values() for record in some]
     asked = problem_of(records, trained.target, has_series=trained.channels > 0)
-    named = trained.estimator.member_._named()
-    kept = [name for (name, _), w in zip(named, trained.estimator.member_.weights_, strict=True)
-            if w > 0]  # fmt: skip
-    model = kept[0] if len(kept) == 1 else "stack"
+    chosen = str(trained.metrics["chosen"])
 
     def build() -> Any:
-        return predictor(model, channels=asked.channels, seed=seed, folds=5)
+        name = model if chosen == STACK else chosen
+        return predictor(name, channels=asked.channels, seed=seed, folds=5)
 
     return by_folder(asked, build, {str(path): some for path, some in each.items()}, n_jobs)
 

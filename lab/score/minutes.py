@@ -23,14 +23,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor import data as packaged
-from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.lab.score.harness import Answers, Floats, Protocol, Questions
 from advisor.lab.score.runs import (
     CONFIGURATION,
     as_shipped,
     by_configuration,
     costs,
+    network_of,
+    own_folder,
     placed,
     read_own,
     rows_of_runs,
@@ -101,18 +101,13 @@ def _candidates(rows: Questions) -> dict[str, SplitScores]:
     }
     seen = problem_of(asked.records, asked.target, has_series=True)
 
-    def network() -> RunRegressor:
-        return SequenceNetwork(
-            channels=seen.channels, readings=SEQUENCE_READINGS, calibration_folds=0
-        )
-
     def with_all() -> RunRegressor:
         stack: RunRegressor = predictor("all", channels=seen.channels, folds=3)
         return stack
 
     for name, problem, build, has_intervals in (
-        (_NETWORK, seen, network, False),
-        (_WITHOUT, without_network(seen), network, False),
+        (_NETWORK, seen, partial(network_of, seen), False),
+        (_WITHOUT, without_network(seen), partial(network_of, seen), False),
         (_WITH_ALL, seen, with_all, True),
     ):
         found[name] = evaluate(problem, build, "job", tested=tested, has_intervals=has_intervals)
@@ -203,11 +198,9 @@ def steps_on_the_anchor(data: Path) -> dict[str, dict[str, float]]:
 
     Only of jobs that ran there to the end; the names of shares are ``partial 1 %``, ``whole 8 %``.
     """
-    there = data / "minutes"
-    folder = there if there.is_dir() else packaged.root("datasets") / "minutes"
     partial_runs: dict[str, Any] = {}
     whole_runs: dict[str, Any] = {}
-    for row in unpack(folder / "runs.jsonl.gz"):
+    for row in unpack(own_folder(data, "minutes") / "runs.jsonl.gz"):
         is_anchor = row["instance"]["name"] == "core-1" and row["layout"]["kind"] == "single"
         if is_anchor and row["status"] == "ok" and not row["is_noisy"]:
             job = named_on(row["job"]["key"], machine_of(row))

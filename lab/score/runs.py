@@ -90,10 +90,15 @@ class TestedRuns:
     steps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def read_own(data: Path, name: str = "runs") -> list[RunRecord]:
-    """Return our own runs, of seconds or of ``minutes``: those under ``data``, else packaged."""
+def own_folder(data: Path, name: str = "runs") -> Path:
+    """Return the folder of our runs of seconds or ``minutes``: under ``data``, else packaged."""
     there = data / name
-    return read_runs([there if there.is_dir() else packaged.root("datasets") / name])
+    return there if there.is_dir() else packaged.root("datasets") / name
+
+
+def read_own(data: Path, name: str = "runs") -> list[RunRecord]:
+    """Return the runs of that folder."""
+    return read_runs([own_folder(data, name)])
 
 
 def rows_of_runs(asked: Problem, tested: Bools) -> Questions:
@@ -170,13 +175,15 @@ def _network(rows: Questions) -> Floats:
     asked = rows.facts.asked
     seen = problem_of(asked.records, asked.target, has_series=True)
 
-    def build() -> SequenceNetwork:
-        return SequenceNetwork(
-            channels=seen.channels, readings=SEQUENCE_READINGS, calibration_folds=0
-        )
-
-    found = evaluate(seen, build, "job", has_intervals=False, tested=rows.facts.tested)
+    found = evaluate(
+        seen, partial(network_of, seen), "job", has_intervals=False, tested=rows.facts.tested
+    )
     return placed(found, rows, found.predicted)
+
+
+def network_of(seen: Problem) -> SequenceNetwork:
+    """Return an unfitted network for a problem with series."""
+    return SequenceNetwork(channels=seen.channels, readings=SEQUENCE_READINGS, calibration_folds=0)
 
 
 def _own_answers(rows: Questions) -> Answers:

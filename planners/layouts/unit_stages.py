@@ -185,20 +185,26 @@ class RecordedCase:
 
     def reduced(
         self, micro_batch_s: Floats, backward_s: Floats, optimizer_s: float, steps: Floats,
-        *, gradient_bytes: float | None = None,
+        *, share: float | None = None,
     ) -> DataParallelColumns:  # fmt: skip
-        """Return the data-parallel columns of one stage's ranks."""
+        """Return the data-parallel columns of one stage's ranks.
+
+        ``share``: of the model on each of them; what tensor parallelism leaves by default.
+        """
         node, layout = self.machine.node, self.layout
         stage = layout.dp * layout.tp
         nodes = max(1, stage // node.devices)
-        held = float(self.model.table.held_parameters(layout.tp).sum())
-        whole = self.model.work.gradient_bytes * held / max(self.model.work.parameters, 1)
+        work = self.model.work
+        if share is None:
+            held = float(self.model.table.held_parameters(layout.tp).sum())
+            share = held / max(work.parameters, 1)
         return data_parallel_step(
             micro_batch_s=micro_batch_s,
             backward_s=backward_s,
             optimizer_s=optimizer_s,
             accumulation_steps=steps,
-            gradient_bytes=whole if gradient_bytes is None else gradient_bytes,
+            gradient_bytes=work.gradient_bytes * share,
+            buffer_bytes=work.buffer_bytes * share,
             nodes=nodes,
             devices_per_node=min(stage, node.devices) // layout.tp,
             intra_bytes_per_s=node.intra.bytes_per_s,
@@ -570,11 +576,7 @@ def _pipelined(case: RecordedCase, u: int, cut: Partition) -> RecordedLayout:
     times = case.machine.times[layout.tp]
     optimizer_s = 0.0 if case.updates_on_host else times.optimizer_s * heaviest * layout.tp
     columns = case.reduced(
-        np.array(cut.step_s),
-        np.array(backward),
-        optimizer_s,
-        np.array(1.0),
-        gradient_bytes=model.work.gradient_bytes * heaviest,
+        np.array(cut.step_s), np.array(backward), optimizer_s, np.array(1.0), share=heaviest
     )
     moved = float(case.offload_s(np.array(float(a)), np.array(float(u)), np.array(0.0)))
     step_s = float(columns.step_s) + moved

@@ -472,6 +472,8 @@ class OperatorLaw:
             optimizer_s=stage.optimizer_s,
             accumulation_steps=stage.steps,
             gradient_bytes=work.gradient_bytes * held,
+            buffer_bytes=work.buffer_bytes * held,
+            is_pipelined=all(g.node.device.kind != "cpu" for g in groups),
             nodes=nodes,
             devices_per_node=sum(g.devices for g in groups) / nodes,
             zero_stage=stage.zero_stage,
