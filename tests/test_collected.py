@@ -13,7 +13,7 @@ from advisor import data
 from advisor.errors import RunError
 from advisor.learned.features import analytic_time_s
 from advisor.records import RunRecord
-from advisor.records.collected import Row, pack, unpack
+from advisor.records.collected import Row, nearest, pack, unpack
 from advisor.records.importers import minicloud
 from advisor.records.importers.minicloud import hosts_of
 from advisor.train.labelled import with_device_physics
@@ -43,7 +43,7 @@ def test_the_partial_run_nearest_in_time_is_the_anchor(rows: list[Row]) -> None:
         ("2026-01-01T00:00:00+00:00", partial),
     ):
         run: Row = {"started_at": at}
-        assert minicloud._nearest([partial, later], run) is expected
+        assert nearest([partial, later], run) is expected
 
 
 def test_runs_of_two_machines_each_go_by_partial_runs_of_their_own(

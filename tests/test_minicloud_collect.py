@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -213,6 +214,7 @@ def row(run: MiniRun, *, is_noisy: bool = False, cpu_s: float = 1.0, total: int 
     }  # fmt: skip
     if run.kind == "partial":
         out |= {"total_steps": total, "anchor_step_s": 0.1}
+        out["started_at"] = "2026-11-26T12:00:00+00:00"
     return out
 
 
@@ -253,12 +255,12 @@ def test_noisy_runs_come_again_last_and_not_for_ever() -> None:
     assert State([*rows, rows[0], rows[0]]).next_run(RUNS) is None
 
 
-def test_the_first_partial_run_declares_the_total_and_the_quietest_is_the_anchor() -> None:
+def test_the_first_partial_run_declares_the_total_and_noise_is_told_from_the_latest() -> None:
     anchor = next(run for run in RUNS if run.kind == "partial")
     full = next(run for run in RUNS if run.kind == "full" and run.layout.kind == "single")
-    state = State([row(anchor), row(anchor, cpu_s=0.5, total=70)])
+    state = State([row(anchor, cpu_s=0.5), row(anchor, total=70)])
     assert state.steps(full) == 50
-    assert state.anchor_cpu_s(full) == pytest.approx(0.05)
+    assert state.anchor_cpu_s(full) == pytest.approx(0.1)
 
 
 def test_a_plan_that_is_taken_to_another_machine_goes_on_from_partial_runs_of_its_own() -> None:
@@ -279,6 +281,18 @@ def test_a_plan_that_is_taken_to_another_machine_goes_on_from_partial_runs_of_it
     alone = next(run for run in full if run.layout.kind == "single")
     assert state.steps(alone) == 70
     assert State(there, machine="there").steps(alone) == 50
+
+
+def test_a_job_profiled_half_an_hour_ago_is_profiled_again_before_its_next_run() -> None:
+    at = datetime(2026, 11, 26, 12, tzinfo=UTC)
+    anchor, spread = [run for run in RUNS if run.kind == "partial"][:2]
+    full = next(run for run in RUNS if run.kind == "full")
+    fresh = State([row(anchor) | {"started_at": at.isoformat()}])
+    later = [at + timedelta(minutes=29), at + timedelta(minutes=31)]
+    assert [fresh.is_stale(full, now) for now in later] == [False, True]
+    assert not fresh.is_stale(spread, later[1])
+    fresh.add(row(anchor) | {"started_at": (at + timedelta(minutes=20)).isoformat()})
+    assert not fresh.is_stale(full, later[1])
 
 
 def test_the_machine_is_named_by_its_processor() -> None:

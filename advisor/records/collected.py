@@ -11,6 +11,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -155,6 +156,16 @@ def least_disturbed(rows: Iterable[Mapping[str, Any]], kind: str) -> list[dict[s
 
 def _disturbance(row: Mapping[str, Any]) -> tuple[bool, float]:
     return bool(row["is_noisy"]), float(row.get("correction_fraction") or 0.0)
+
+
+def nearest(anchors: Iterable[Row], row: Row) -> Row:
+    """Return the partial run that was made closest in time to a run.
+
+    A machine is not equally fast all day: the same step took up to 1.5 times the CPU time an hour
+    later (``datasets/runs/README.md``), and who rents profiles shortly before.
+    """
+    at = datetime.fromisoformat(row["started_at"])
+    return min(anchors, key=lambda a: abs(datetime.fromisoformat(a["started_at"]) - at))
 
 
 def read_prices(path: Path) -> dict[str, tuple[float, str]]:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,9 @@ from advisor.collectors.watch.host import cpu_model
 from advisor.lab.minicloud import limits, summary
 from advisor.lab.minicloud.node import Seat, fork, read_report
 from advisor.lab.minicloud.plan import (
+    ANCHOR,
     SECONDS,
+    SINGLE,
     MiniJob,
     MiniPrices,
     MiniRun,
@@ -255,6 +257,9 @@ def _idle_ticks() -> dict[int, int]:
 ATTEMPTS: Final = 3
 # Runs of the plan among which the moment chooses: a plan that is stopped early stays balanced.
 _AHEAD: Final = 24
+# After so long a job is profiled again before its next full run: a machine with neighbours is not
+# equally fast all day, and who rents profiles shortly before [s].
+_STALE_S: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +325,8 @@ def collect(
                 break
             if hours is not None and time.monotonic() - began > hours * 3600:
                 break
+            if state.is_stale(run, datetime.now(UTC)):
+                run = replace(run, kind="partial", instance=ANCHOR, layout=SINGLE, replicate=0)
             row = execute(
                 run, state.steps(run), has_quota=has_quota, nodes=nodes,
                 cap_s=cap_s or scale.cap_s, prices=prices or MiniPrices(by_shape={}),
@@ -354,6 +361,7 @@ class State:
         self.attempts: Counter[str] = Counter()
         self._quiet: set[str] = set()
         self._anchors: dict[str, Row] = {}
+        self._latest: dict[str, Row] = {}
         for row in rows:
             self.add(row)
 
@@ -365,6 +373,17 @@ class State:
         if is_here:
             self.attempts[row["key"]] += 1
             summary.take_anchor(self._anchors, row)
+            is_anchor = row["kind"] == "partial" and row["layout"]["kind"] == "single"
+            if is_anchor and row["status"] == "ok":
+                self._latest[row["job"]["key"]] = row
+
+    def is_stale(self, run: MiniRun, now: datetime) -> bool:
+        """Return whether a full run's job was last profiled here so long ago that it is again."""
+        latest = self._latest.get(run.job.key)
+        if latest is None or run.kind != "full":
+            return False
+        at = datetime.fromisoformat(latest["started_at"])
+        return (now - at).total_seconds() > _STALE_S
 
     def is_done(self, run: MiniRun) -> bool:
         return run.key in self._quiet or self.attempts[run.key] >= self._most
@@ -394,9 +413,12 @@ class State:
         return -(-int(anchor["total_steps"]) // run.layout.workers)
 
     def anchor_cpu_s(self, run: MiniRun) -> float | None:
-        """Return the CPU time of a step in the job's quietest anchor run, where there is one."""
-        anchor = self._anchor(run)
-        return None if anchor is None else summary.cpu_step_s(anchor)
+        """Return the CPU time of a step in the job's latest anchor run here, if any [s].
+
+        What a full run is told from is the nearest in time, so the mood of a day is no noise.
+        """
+        latest = self._latest.get(run.job.key) if run.kind == "full" else None
+        return None if latest is None else summary.cpu_step_s(latest)
 
     def _anchor(self, run: MiniRun) -> Row | None:
         return self._anchors.get(collected.named_on(run.job.key, self._machine))

@@ -42,7 +42,7 @@ from advisor.learned.evaluation import SplitScores, evaluate
 from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS
 from advisor.learned.problem import Problem, problem_of
 from advisor.records import RunRecord
-from advisor.records.collected import machine_of, named_on, unpack
+from advisor.records.collected import Row, machine_of, named_on, nearest, unpack
 from advisor.train.models import predictor
 
 PHYSICS: Final = "physics alone"
@@ -198,19 +198,22 @@ def steps_on_the_anchor(data: Path) -> dict[str, dict[str, float]]:
 
     Only of jobs that ran there to the end; the names of shares are ``partial 1 %``, ``whole 8 %``.
     """
-    partial_runs: dict[str, Any] = {}
-    whole_runs: dict[str, Any] = {}
+    partial_runs: dict[str, list[Row]] = {}
+    whole_runs: dict[str, Row] = {}
     for row in unpack(own_folder(data, "minutes") / "runs.jsonl.gz"):
         is_anchor = row["instance"]["name"] == "core-1" and row["layout"]["kind"] == "single"
         if is_anchor and row["status"] == "ok" and not row["is_noisy"]:
             job = named_on(row["job"]["key"], machine_of(row))
-            (whole_runs if row["kind"] == "full" else partial_runs)[job] = row
+            if row["kind"] == "full":
+                whole_runs[job] = row
+            else:
+                partial_runs.setdefault(job, []).append(row)
     found = {}
     for job, row in whole_runs.items():
         if job in partial_runs:
-            begun = partial_runs[job]
+            begun = nearest(partial_runs[job], row)
             shares = {
-                f"partial {100 * s:.0f} %": _first(begun, s * begun["total_steps"])
+                f"partial {100 * s:.0f} %": _first(begun, s * row["steps_done"])
                 for s in FROM_PARTIAL
             } | {f"whole {100 * s:.0f} %": _first(row, s * row["steps_done"]) for s in FROM_WHOLE}
             found[job] = shares

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from advisor.records.collected import (
     least_disturbed,
     machine_of,
     named_on,
+    nearest,
     read_prices,
     shape_name,
     unpack,
@@ -94,7 +94,7 @@ def read_minicloud(path: Path) -> list[RunRecord]:
             job = named_on(row["job"]["key"], machine_of(row))
             if job not in anchors:
                 raise RunError(f"job {job!r} has no partial run on the anchor", hint=_HINT)
-            records.append(_record(row, _nearest(anchors[job], row), spread.get(job)))
+            records.append(_record(row, nearest(anchors[job], row), spread.get(job)))
     return records
 
 
@@ -121,16 +121,6 @@ def _anchors(rows: list[Row]) -> dict[str, list[Row]]:
         if is_single and row["status"] == "ok":
             found.setdefault(named_on(row["job"]["key"], machine_of(row)), []).append(row)
     return found
-
-
-def _nearest(anchors: list[Row], row: Row) -> Row:
-    """Return the partial run that was made closest in time to a run.
-
-    A machine is not equally fast all day: the same step took up to 1.5 times the CPU time an hour
-    later (``datasets/runs/README.md``), and who rents profiles shortly before.
-    """
-    at = datetime.fromisoformat(row["started_at"])
-    return min(anchors, key=lambda a: abs(datetime.fromisoformat(a["started_at"]) - at))
 
 
 def _rows(file: Path) -> list[Row]:
