@@ -38,7 +38,8 @@ def test_rank_0_sends_its_buffers_down_a_tree_beside_the_ring_of_gradients(name:
         series = row["nodes"][0]["series"] if row["nodes"] else {}
         if row["layout"]["kind"] != "allreduce" or not series or row["status"] != "ok":
             continue
-        nodes, counts = row["layout"]["nodes"], anchors[row["job"]["key"]]["counts"]
+        job = collected.named_on(row["job"]["key"], collected.machine_of(row))
+        nodes, counts = row["layout"]["nodes"], anchors[job]["counts"]
         ring = 2 * (nodes - 1) / nodes * counts["parameter_bytes"]
         tree = math.ceil(math.log2(nodes)) * counts["buffer_bytes"]
         sent = float(np.mean(series["sent_bytes_per_s"])) * row["wall_s"] / row["steps_done"]
