@@ -158,6 +158,12 @@ def _disturbance(row: Mapping[str, Any]) -> tuple[bool, float]:
     return bool(row["is_noisy"]), float(row.get("correction_fraction") or 0.0)
 
 
+def is_anchor(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is a job's partial run on one machine, the anchor, that ended well."""
+    is_single = row["kind"] == "partial" and row["layout"]["kind"] == "single"
+    return bool(is_single and row["status"] == "ok")
+
+
 def nearest(anchors: Iterable[Row], row: Row) -> Row:
     """Return the partial run that was made closest in time to a run.
 

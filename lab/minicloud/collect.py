@@ -373,8 +373,7 @@ class State:
         if is_here:
             self.attempts[row["key"]] += 1
             summary.take_anchor(self._anchors, row)
-            is_anchor = row["kind"] == "partial" and row["layout"]["kind"] == "single"
-            if is_anchor and row["status"] == "ok":
+            if collected.is_anchor(row):
                 self._latest[row["job"]["key"]] = row
 
     def is_stale(self, run: MiniRun, now: datetime) -> bool:

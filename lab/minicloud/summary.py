@@ -25,7 +25,7 @@ from advisor.lab.minicloud import limits
 from advisor.lab.minicloud.limits import ReadingSeries
 from advisor.lab.minicloud.node import NodeReport
 from advisor.lab.minicloud.plan import MINUTES, MiniInstance, MiniRun
-from advisor.records.collected import Row, least_disturbed, machine_of, named_on
+from advisor.records.collected import Row, is_anchor, least_disturbed, machine_of, named_on
 
 BLOCKS: Final = 48  # points of a run's step series
 NOISY_FRACTION: Final = 0.3  # a run whose wall time needed a larger correction is repeated
@@ -96,7 +96,7 @@ def take_anchor(anchors: dict[str, dict[str, Any]], row: dict[str, Any]) -> None
 
     ``total_steps`` is that of the first, which declared it for all.
     """
-    if row["kind"] != "partial" or row["layout"]["kind"] != "single" or row["status"] != "ok":
+    if not is_anchor(row):
         return
     job = named_on(row["job"]["key"], machine_of(row))
     known = anchors.get(job)

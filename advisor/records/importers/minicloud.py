@@ -27,6 +27,7 @@ from advisor.errors import RunError
 from advisor.records.collected import (
     SCHEMA,
     Journal,
+    is_anchor,
     least_disturbed,
     machine_of,
     named_on,
@@ -117,8 +118,7 @@ def _anchors(rows: list[Row]) -> dict[str, list[Row]]:
     """Return each job's partial runs on the anchor."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        is_single = row["kind"] == "partial" and row["layout"]["kind"] == "single"
-        if is_single and row["status"] == "ok":
+        if is_anchor(row):
             found.setdefault(named_on(row["job"]["key"], machine_of(row)), []).append(row)
     return found
 
