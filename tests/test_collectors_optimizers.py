@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.optimizers import Optimizers
+from advisor.jobs.from_recording import recorded_work
 
 
 class Optimizer:
@@ -279,3 +281,11 @@ def test_two_optimizers_are_recorded_as_one_step(tmp_path: Path, made: str, time
     assert seen.step_time.steps > 30
     assert seen.deep_step is not None
     assert seen.deep_step.parameters == 2 * 9 * 16
+    # Losses of several models are no passes over samples of their own.
+    assert seen.deep_step.micro_batches == 1
+    work = recorded_work(seen.deep_step, None)
+    calls = Counter(one.phase for one in seen.deep_step.operators for _ in range(one.count))
+    for phase in ("forward", "backward"):
+        in_pass = sum(one.count for one in work.operators if one.phase == phase)
+        assert in_pass == calls[phase]
+    assert work.micro_batch == seen.deep_step.samples

@@ -190,6 +190,7 @@ MIXED = dataclasses.replace(
                  fixed_bytes=1e7, listed=5),
         Operator(name="dw", kind="depthwise", phase="backward", count=3, flop=4e9, bytes=6e9),
         Operator(name="tiny", kind="elementwise", phase="forward", count=9, flop=1e3, bytes=1e6),
+        Operator(name="lstm", kind="recurrent", phase="forward", count=70, flop=4e8, bytes=1e7),
     ),
     precision="fp16", input_bytes_per_sample=6e5,
 )  # fmt: skip
@@ -201,7 +202,7 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
     parts = {
         phase: {"compute": 0.0, "memory": 0.0} for phase in ("forward", "backward", "optimizer")
     }
-    busy, calls = dict.fromkeys(parts, 0.0), dict.fromkeys(parts, 0.0)
+    busy, calls, of_python = (dict.fromkeys(parts, 0.0) for _ in range(3))
     launches = p.compiled_launch_fraction if work.is_compiled else 1.0
     for one in work.operators:
         times = 1.0 if one.phase == "optimizer" else scale
@@ -238,6 +239,8 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         parts[one.phase]["compute" if c >= m else "memory"] += took
         n = one.count if is_cpu else one.kernels
         calls[one.phase] += n
+        in_library = one.kind == "recurrent" or one.listed is not None
+        of_python[one.phase] += n if one.phase == "forward" and not in_library else 0
         busy[one.phase] += took + n * launches * p.latency_s[device.kind]
     is_unseen = not is_cpu and device.call_s is None and work.call_s is not None
     each = device.call_s or (not is_cpu and work.call_s) or p.dispatch_s[device.kind]
@@ -249,8 +252,9 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         host = math.exp(node * p.host_log_sd) if is_unseen else 1.0
         total = {}
         for phase in parts:
-            python = p.engine_call_fraction if is_unseen and phase != "forward" else 1.0
-            total[phase] = max(busy[phase], calls[phase] * each * python * host)
+            cheap = p.engine_call_fraction if is_unseen else 1.0
+            made = of_python[phase] + (calls[phase] - of_python[phase]) * cheap
+            total[phase] = max(busy[phase], made * each * host)
         if is_unseen:
             given = work.micro_batch * work.input_bytes_per_sample / p.handed_bytes_per_s
             total["forward"] += given * math.exp(node * p.handed_log_sd) * scale

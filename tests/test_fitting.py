@@ -64,6 +64,21 @@ def test_layouts_fixed_by_accumulation_have_it(predictor: Predictor) -> None:
                          *one).status[0] != 0  # fmt: skip
 
 
+def test_a_script_that_accumulates_keeps_its_micro_batch(predictor: Predictor) -> None:
+    row = predictor.catalogue.instance_type("g5.xlarge", provider="aws").index
+    one = np.array([row]), np.array([1])
+    job = _resnet(64)
+    four = replace(job, recorded_batch=4)  # of one sample each
+
+    def layout(job: Job, **asked: int) -> Layout:
+        return data_parallel(predictor.case(job, space=SearchSpace(**asked)), *one).layout(0)
+
+    assert layout(job).micro_batch > 1
+    assert (layout(four).micro_batch, layout(four).accumulation_steps) == (1, 64)
+    assert layout(four, accumulation_steps=2).micro_batch == 32
+    assert layout(four, micro_batch=8).accumulation_steps == 8
+
+
 def test_a_stage_is_said_to_be_needed_only_where_no_lower_one_fits(predictor: Predictor) -> None:
     case = predictor.case(_resnet(64))
     row = predictor.catalogue.instance_type("p4d.24xlarge", provider="aws").index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,11 +77,30 @@ def test_a_layers_time_steps_take_two_kernels_each_on_an_accelerator(
     assert 0.5 < one[0] / other[0] < 1.5
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_librarys_time_steps_are_started_as_cheaply_as_the_engines(
+    tmp_path: Path, kind: type[nn.Module]
+) -> None:
+    """A host so slow that nothing else counts: Python calls the layer, not its time steps."""
+    call_s = 1.0
+    work = work_of(tmp_path / "one", kind(16, 16, num_layers=LAYERS, batch_first=True))
+    work = replace(work, call_s=call_s)
+    parameters = device_parameters()
+    found = step_time(work, [accelerator_devices()["T4"]], [work.micro_batch], parameters)
+    rows = [one for one in work.operators if one.phase == "forward"]
+    inside = sum(one.kernels for one in rows if one.is_recurrent)
+    assert inside == pytest.approx(2 * STEPS * LAYERS, abs=2 * LAYERS)
+    started = sum(one.kernels for one in rows) - inside
+    expected = call_s * (started + parameters.engine_call_fraction * inside)
+    assert found.micro_batch_s[0, 0] - found.backward_s[0, 0] == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_loop_over_cells_is_not_fused(tmp_path: Path) -> None:
     work = work_of(tmp_path / "loop", ByHand())
     for phase in ("forward", "backward"):
         here, there = calls(work, phase)
         assert here == there
+    assert not any(one.is_recurrent for one in work.operators)
 
 
 @given(st.floats(1, 1e6), st.floats(0, 1))

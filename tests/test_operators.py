@@ -13,7 +13,7 @@ from advisor.jobs.from_recording import recorded_work
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.device import step_time
-from advisor.planners.step.device_rates import kernels_in_call, operator_kind
+from advisor.planners.step.device_rates import kernels_in_call, kernels_of_layers, operator_kind
 from advisor.planners.step.ledger import over_lists
 
 CLASSES = {
@@ -77,6 +77,27 @@ def test_a_call_is_one_kernel_unless_it_is_a_recurrence() -> None:
     assert kernels_in_call("aten::mm", "35x20x128,35x128x20") == 1
     assert kernels_in_call("aten::mkldnn_rnn_layer_backward", "7x1x2,8x2") == 14
     assert kernels_in_call("aten::mkldnn_rnn_layer", "140x128,512x128") == 1  # a packed batch
+
+
+@given(
+    layers=st.integers(1, 5), steps=st.integers(1, 99), batch=st.integers(1, 99),
+    wide=st.integers(1, 512), hidden=st.integers(1, 512), is_batch_first=st.booleans(),
+)  # fmt: skip
+def test_a_call_for_all_layers_starts_what_the_layers_do(
+    layers: int, steps: int, batch: int, wide: int, hidden: int, is_batch_first: bool
+) -> None:
+    """As cuDNN has it, in the first eight operands that a recording keeps."""
+    data = f"{batch}x{steps}x{wide}" if is_batch_first else f"{steps}x{batch}x{wide}"
+    four = 4 * hidden
+    operands, flop, alone = [data], 0.0, 0.0
+    for number in range(layers):
+        inside = hidden if number else wide
+        operands += [f"{four}x{inside}", f"{four}x{hidden}", str(four), str(four)]
+        flop += 2 * steps * batch * four * (inside + hidden)
+        one = f"{steps}x{batch}x{inside},{four}x{inside},{four}x{hidden}"
+        alone += kernels_in_call("aten::mkldnn_rnn_layer", one)
+    operands += [f"{layers}x{batch}x{hidden}"] * 2
+    assert kernels_of_layers(",".join(operands[:8]), flop, batch) == alone
 
 
 def test_an_update_traced_on_a_cpu_runs_over_lists_on_accelerators(tmp_path: Path) -> None:

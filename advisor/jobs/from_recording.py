@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, get_args
 
 from advisor.collectors.derive import (
@@ -52,6 +53,7 @@ from advisor.planners.step import (
     fused_calls,
     idle_s_per_sample,
     kernels_in_call,
+    kernels_of_layers,
     operator_kind,
     over_lists,
 )
@@ -376,20 +378,23 @@ def call_s(torch_version: str | None) -> float:
 
 def recorded_work(
     deep: DeepStep, loading: Loading | None, optimizers: Collection[str] = (),
-    torch_version: str | None = None,
+    torch_version: str | None = None, is_rehearsed: bool = False,
 ) -> Work:  # fmt: skip
     """Divide the traced step by its passes: one micro-batch without accumulation.
 
     ``optimizers`` are the classes' names; ``torch_version``: of the software, which will start
-    the calls elsewhere too.
+    the calls elsewhere too; ``is_rehearsed``: nothing was computed, so that no measured step holds
+    what a call of an accelerator's library takes.
     """
     passes = max(deep.micro_batches, 1)
     shrinks = _over_lists(deep, optimizers)
     fused = _fused(deep)
     micro_batch = max(deep.samples // passes, 1)
+    batch = micro_batch if is_rehearsed else 0
+    counted = partial(_operator, passes=passes, shrinks=shrinks, fused=fused, batch=batch)
     return Work(
-        operators=tuple(_operator(o, passes, shrinks, fused) for o in deep.operators),
-        least_operators=tuple(_operator(o, passes, shrinks, fused) for o in deep.least_operators),
+        operators=tuple(counted(o) for o in deep.operators),
+        least_operators=tuple(counted(o) for o in deep.least_operators),
         micro_batch=micro_batch,
         parameters=deep.parameters,
         trainable_parameters=deep.trainable_parameters,
@@ -420,21 +425,33 @@ def recorded_work(
 
 
 def _operator(
-    row: OperatorCount, passes: int, shrinks: Mapping[str, float], fused: Mapping[str, float]
-) -> Operator:
-    """Return a row of the traced step, divided by its passes; an update is one for all."""
+    row: OperatorCount, passes: int, shrinks: Mapping[str, float], fused: Mapping[str, float],
+    batch: int,
+) -> Operator:  # fmt: skip
+    """Return a row of the traced step, divided by its passes; an update is one for all.
+
+    ``batch``: of a pass that was rehearsed, 0 of one that was computed.
+    """
     each = 1 if row.phase == "optimizer" else passes
     return Operator(
         name=row.name,
         kind=_kind(row),
         phase=row.phase,
-        count=row.count * kernels_in_call(row.name, row.shapes) / each,
+        count=row.count * _kernels(row, batch) / each,
         listed=_listed(row, passes, shrinks, fused),
         flop=row.flop / each,
         bytes=row.bytes / each,
         fixed_bytes=row.fixed_bytes / each,
         dtype=row.dtype,
     )
+
+
+def _kernels(row: OperatorCount, batch: int) -> float:
+    """Return how many kernels a call starts, one after another."""
+    if batch and row.name.removesuffix("_backward").endswith("_cudnn_rnn"):
+        forward = row.flop / row.count / (1 if row.phase == "forward" else 2)
+        return kernels_of_layers(row.shapes, forward, batch)
+    return kernels_in_call(row.name, row.shapes)
 
 
 def _over_lists(deep: DeepStep, optimizers: Collection[str]) -> dict[str, float]:
@@ -659,8 +676,11 @@ def _unclocked(recording: Recording) -> tuple[str, ...]:
 def _work(recording: Recording, deep: DeepStep) -> Work:
     """Return the work of the traced step; a rehearsed one is called by the host like any other."""
     version = recording.host.torch_version
-    work = recorded_work(deep, recording.loading, recording.optimizers, version)
-    if recording.rehearsal is None:
+    is_rehearsed = recording.rehearsal is not None
+    work = recorded_work(
+        deep, recording.loading, recording.optimizers, version, is_rehearsed=is_rehearsed
+    )
+    if not is_rehearsed:
         return work
     return replace(
         _with_segments(work, deep),

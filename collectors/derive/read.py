@@ -128,6 +128,8 @@ def _derive(run: Path) -> Recording:
     start_ns = int(log.header["t_ns"])
     host = _host(log, trainer)
     passes = _accumulation_steps(trainer, deep)
+    if deep is not None and passes == 1 and trainer.intervals:
+        deep = replace(deep, micro_batches=1)  # several losses of one batch are one pass
     length = total_work(
         trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
     )

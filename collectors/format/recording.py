@@ -280,7 +280,7 @@ class DeepStep:
     """One real step traced inside the user's own loop."""
 
     samples: int  # samples that went through it (all micro-batches of the step)
-    micro_batches: int  # backward passes in it (gradient accumulation)
+    micro_batches: int  # passes over samples of their own in it (gradient accumulation)
     parameters: int
     trainable_parameters: int
     parameter_bytes: int

@@ -1,16 +1,18 @@
 """Everything worth measuring on a machine with a GPU, and what the advisor says of it beforehand.
 
-One command, half an hour at most, stopped and started again at will:
+One command, stopped and started again at will; then, on any machine, what is said of that GPU:
 
-python -m advisor.lab.speed.on_gpu --out gpu_runs --minutes 28
+python -m advisor.lab.speed.on_gpu --out gpu_runs --minutes 14
+python -m advisor.lab.speed.on_gpu --out gpu_runs --gpu "NVIDIA H100 80GB HBM3"
 
-Measured: the device sheet; twelve scripts of the zoo on the GPU and on the machine's processor;
-three transformers in bf16 and fp32, eager and compiled, with the peak of their memory; how fast
-data loaders deliver. Said: every script's step on the GPU, from its recording on the processor
-alone; every transformer's step and memory, described. Each part is a line of ``record.jsonl`` as
-soon as it is done, ``summary.json`` sets said beside measured. What is in the record is not run
-again: on a machine that keeps nothing, name the earlier record with ``--resume``. Keep a finished
-folder as ``datasets/gpu_runs/MACHINE``.
+Measured: the device sheet; three transformers in bf16 and fp32, eager and compiled, with the peak
+of their memory, and two of them under ``advisor profile``; scripts of the zoo, and scripts that
+want a GPU, under ``advisor profile``; how fast data loaders deliver. Said: every transformer's
+step and memory, described; every script of the zoo's, recorded on a processor; every other
+script's, rehearsed. Each part is a line of ``record.jsonl`` as soon as it is done;
+``summary.json`` sets said beside measured. What is in the record is not run again: on a machine
+that keeps nothing, name the earlier record with ``--resume``. Keep a finished folder as
+``datasets/gpu_runs/MACHINE``.
 
 Where there is no GPU (or with ``--dry``) the sizes are small and the processor takes its place, so
 that all of it can be tried.
@@ -23,33 +25,44 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors.derive.read import recording
 from advisor.collectors.watch.host import cpu_model, usable_cpus
 from advisor.lab import frame
-from advisor.lab.experiments import zoo
+from advisor.lab.experiments import rehearsal, zoo
 
 STEP: Final = Path(__file__).with_name("gpu_step.py")
-# Of the zoo, with torch and scikit-learn alone, on one device, in the frameworks' own words.
+# Of the zoo: those that use a GPU where there is one.
 SCRIPTS: Final = (
-    "digits_classifier.py", "epochs_break.py", "gan.py", "imagenet_style.py", "lbfgs_sine.py",
-    "loader_workers.py", "nano_gpt.py", "notebook_export.py", "transformer_amp.py", "vae.py",
-    "word_rnn.py", "hf_trainer.py",
+    "digits_classifier.py", "vae.py", "word_rnn.py", "nano_gpt.py", "gan.py", "imagenet_style.py",
+    "transformer_amp.py", "loader_workers.py",
 )  # fmt: skip
 # Words that make a script use the GPU, where it does not by itself.
 _USES_GPU: Final = {"vae.py": ("--accel",)}
+# Of ``lab/scripts/gpu``: those of one device, in torch and packages that are often there.
+REHEARSED: Final = (
+    "mnist", "vit_ema", "dcgan", "char_model", "word_model", "vae", "llama", "lora",
+    "checkpointed", "whisper", "bert_classifier", "recommender", "moe", "diffusion_unet",
+    "detector", "ctc_speech", "gcn", "gnn_scatter", "wgan_gp", "ppo", "dqn", "siamese",
+    "super_resolution", "early_stopping", "accelerate_fp16", "is_available_assert", "masks",
+    "unet_memory", "bert_large", "imagenet_dummy", "lightning_fsdp", "hf_trainer_7b", "nano_gpt",
+)  # fmt: skip
 # layers, hidden, heads, sequence, batch: GPT-2 small, medium and XL's shapes; small ones to try.
 SIZES: Final = ((12, 768, 12, 1024, 8), (24, 1024, 16, 1024, 8), (48, 1600, 25, 1024, 4))
 _DRY_SIZES: Final = ((1, 32, 2, 16, 2), (2, 32, 2, 16, 2), (2, 64, 2, 16, 2))
 _WORKERS: Final = (0, 2, 8, 16)
-_PART_TIMEOUT_S: Final = 240.0
+# Of what is said, and of what is measured on a machine that may be lent by the minute.
+_SAID_TIMEOUT_S, _MEASURED_TIMEOUT_S = 240.0, 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,37 +142,58 @@ def measure(
 
 
 def parts(folder: Path, gpu: str | None, *, seconds: float) -> Iterator[Part]:
-    """Yield everything to measure, what others need first.
+    """Yield everything to measure, what is wanted most first, then what is said of it.
 
     ``folder``: where the advisor's recordings are kept meanwhile; ``gpu``: the GPU as the driver
     names it; None to try on the processor; ``seconds``: to profile a script for [s].
     """
     yield Part(name="machine", run=lambda: machine(gpu))
     yield Part(name="device sheet", run=lambda: _said(folder, "doctor", "--device-sheet"))
-    for layers, hidden, heads, sequence, batch in SIZES if gpu else _DRY_SIZES:
-        sizes = {"layers": layers, "hidden": hidden, "heads": heads, "sequence": sequence,
-                 "batch": batch}  # fmt: skip
-        for precision in ("bf16", "fp32"):
-            for kernels in ("eager", "compiled"):
-                given = (sizes, precision, kernels, gpu, folder)
-                yield Part(
-                    name=f"step/{layers}x{hidden}/{precision}/{kernels}",
-                    run=lambda given=given: step(*given),
-                )
-    known = {script.path.name: script for script in zoo.scripts()}
-    for name in SCRIPTS:
-        for place in ("cpu", "gpu") if gpu else ("cpu",):
-            yield Part(
-                name=f"zoo/{name}/{place}",
-                run=lambda given=(known[name], place, gpu, folder / name / place, seconds): script(
-                    *given
-                ),
-            )
+    steps = _steps(gpu)
+    asked = {f"step/{name}": (partial(step, *one), partial(described, folder, gpu, *one))
+             for name, one in steps.items()}  # fmt: skip
+    asked |= _scripts(folder, gpu, seconds)
+    for name, (measured, _) in sorted(asked.items(), key=lambda one: "compiled" in one[0]):
+        yield Part(name=f"{name}/gpu", run=measured)
+    for name in list(steps)[:2]:
+        yield Part(name=f"profiled/{name}", run=partial(profiled, folder, *steps[name]))
     for workers in _WORKERS:
-        yield Part(
-            name=f"loader/{workers}",
-            run=lambda workers=workers: _measured("loader", "--workers", str(workers)),
+        loader = partial(_measured, "loader", "--workers", str(workers))
+        yield Part(name=f"loader/{workers}", run=loader)
+    for name, (_, said) in asked.items():
+        yield Part(name=f"{name}/said", run=said)
+
+
+def _steps(gpu: str | None) -> dict[str, tuple[Sequence[int], str, str]]:
+    """Return sizes, precision and kernels of the transformers, by name."""
+    return {
+        f"{sizes[0]}x{sizes[1]}/{precision}/{kernels}": (sizes, precision, kernels)
+        for kernels in ("eager", "compiled")
+        for precision in ("bf16", "fp32")
+        for sizes in (SIZES if gpu else _DRY_SIZES)
+    }
+
+
+_Run = Callable[[], dict[str, Any]]
+
+
+def _scripts(folder: Path, gpu: str | None, seconds: float) -> dict[str, tuple[_Run, _Run]]:
+    """Return how each script is measured, and how it is said, by name."""
+    known = {one.path.name: one for one in zoo.scripts()}
+    found: dict[str, tuple[_Run, _Run]] = {}
+    for name in SCRIPTS:
+        words = (*known[name].words, *(_USES_GPU.get(name, ()) if gpu else ()))
+        found[f"zoo/{name}"] = (
+            partial(script, folder / name / "gpu", words, seconds),
+            partial(recorded, known[name], gpu, folder / name / "cpu", seconds),
         )
+    for name in REHEARSED if gpu else ():
+        path = rehearsal.SCRIPTS / f"{name}.py"
+        found[f"rehearsed/{name}"] = (
+            partial(script, folder / name / "gpu", (str(path),), seconds),
+            partial(rehearsed, path, gpu, folder / name / "rehearsed"),
+        )
+    return found
 
 
 def machine(gpu: str | None) -> dict[str, Any]:
@@ -172,51 +206,111 @@ def machine(gpu: str | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def step(
-    sizes: dict[str, int], precision: str, kernels: str, gpu: str | None, folder: Path
+def step(sizes: Sequence[int], precision: str, kernels: str) -> dict[str, Any]:
+    """Measure a transformer's step and the peak of its memory."""
+    return _measured(*_step_words(sizes, precision, kernels))
+
+
+def described(
+    folder: Path, gpu: str | None, sizes: Sequence[int], precision: str, kernels: str
 ) -> dict[str, Any]:
-    """Measure a described transformer's step, and say it beforehand."""
-    numbers = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-    where = ("--gpu", gpu) if gpu else ("--on", "here")
-    said = _said(
-        folder, "predict", *numbers, "--vocabulary", "32000", "--precision", precision,
-        "--kernels", kernels, "--micro-batch", str(sizes["batch"]), "--total-steps", "1000",
-        *where,
+    """Say a transformer's step and memory from its description."""
+    seen = _said(
+        folder, "predict", *_size_words(sizes), "--vocabulary", "32000", "--precision", precision,
+        "--kernels", kernels, "--micro-batch", str(sizes[-1]), "--total-steps", "1000",
+        *_where(gpu),
     )  # fmt: skip
-    compiled = ("--compile",) if kernels == "compiled" else ()
+    return _step_of(seen)
+
+
+def profiled(
+    folder: Path, sizes: Sequence[int], precision: str, kernels: str
+) -> dict[str, Any]:  # fmt: skip
+    """Profile a transformer that times its own steps: what it says is the truth here."""
+    words = (str(STEP), *_step_words(sizes, precision, kernels))
+    done = _run(folder, [*frame.ADVISOR, "profile", "--quiet", "--json", *words])
+    own, seen = (json.loads(line) for line in done.stdout.strip().splitlines()[-2:])
+    time_s = seen["step_time"]
+    bounds = {"value": time_s["corrected_s"], "low": time_s["low_s"], "high": time_s["high_s"]}
+    return {"measured": own, "said": {"step_s": bounds, "memory_gib": None}}
+
+
+def script(folder: Path, words: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Profile a script where it runs: its step, and the GPU's memory as the driver has it."""
+    seen = _said(
+        folder, "profile", "--quiet", "--no-rehearse", "--for", f"{seconds:g}s", *words,
+        timeout_s=_MEASURED_TIMEOUT_S,
+    )  # fmt: skip
+    if not seen.get("step_time"):
+        raise RuntimeError(f"no step: {seen.get('stop_reason')} {seen.get('not_known')}")
+    used = [r.gpu_memory_bytes for r in recording(Path(seen["path"])).readings]
+    on_gpu = [one for one in used if one is not None]
+    step_time, deep = seen["step_time"], seen.get("deep_step") or {}
+    kept = ("corrected_s", "raw_s", "low_s", "high_s", "steps", "clock", "delay_fraction")
     return {
-        "measured": _measured("step", *numbers, "--precision", precision, *compiled),
-        "said": {"step_s": said["step_time_s"], "memory_gib": said["memory_gib"]},
+        "measured": {
+            "step_s": step_time["corrected_s"],
+            "used_bytes": max(on_gpu, default=None),
+            "idle_bytes": on_gpu[0] if on_gpu else None,
+        },
+        "step_time": {name: step_time[name] for name in kept},
+        "deep_step": {name: deep.get(name) for name in ("device", "precision", "samples")},
     }
 
 
-def script(
-    one: zoo.Script, place: str, gpu: str | None, folder: Path, seconds: float
-) -> dict[str, Any]:
-    """Profile a script on one of the machine's devices; from the processor, say it of the GPU."""
+def recorded(
+    one: zoo.Script, gpu: str | None, folder: Path, seconds: float
+) -> dict[str, Any]:  # fmt: skip
+    """Record a script on the processor, and say its step on the GPU."""
     if one.missing:
-        return {"left_out": f"needs {', '.join(one.missing)}"}
-    folder.mkdir(parents=True, exist_ok=True)
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if place == "cpu" else {}
-    words = (*one.words, *(_USES_GPU.get(one.path.name, ()) if place == "gpu" else ()))
-    seen = _said(folder, "profile", "--quiet", "--for", f"{seconds:g}s", *words, **hidden)
-    found: dict[str, Any] = {"measured": {"step_s": (seen.get("step_time") or {})["corrected_s"]}}
-    if place == "cpu":
-        where = ("--gpu", gpu) if gpu else ("--on", "here")
-        length = ("--total-steps", str(one.steps))
-        said = _said(folder, "predict", *where, *length, **hidden)
-        found["said"] = {"step_s": said["step_time_s"], "memory_gib": said["memory_gib"]}
-    return found
+        raise RuntimeError(f"needs {', '.join(one.missing)}")
+    seen = _said(
+        folder, "profile", "--quiet", "--for", f"{seconds:g}s", *one.words, CUDA_VISIBLE_DEVICES=""
+    )
+    here = {"here": {"step_s": (seen.get("step_time") or {}).get("corrected_s")}}
+    return here | _asked(folder, gpu, one.steps)
 
 
-def _said(folder: Path, verb: str, *words: str, **environment: str) -> dict[str, Any]:
+def rehearsed(path: Path, gpu: str | None, folder: Path) -> dict[str, Any]:
+    """Rehearse a script that wants a GPU, and say its step there."""
+    _said(folder, "profile", "--quiet", "--rehearse", str(path), CUDA_VISIBLE_DEVICES="")
+    return _asked(folder, gpu, 1000)
+
+
+def _asked(folder: Path, gpu: str | None, steps: int) -> dict[str, Any]:
+    """Return what is said of the latest run in a folder."""
+    words = ("predict", *_where(gpu), "--total-steps", str(steps))
+    return _step_of(_said(folder, *words, CUDA_VISIBLE_DEVICES=""))
+
+
+def _step_of(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"said": {"step_s": answer["step_time_s"], "memory_gib": answer["memory_gib"]}}
+
+
+def _where(gpu: str | None) -> tuple[str, str]:
+    return ("--gpu", gpu) if gpu else ("--on", "here")
+
+
+def _size_words(sizes: Sequence[int]) -> list[str]:
+    names = ("layers", "hidden", "heads", "sequence", "batch")
+    return [
+        word
+        for name, value in zip(names, sizes, strict=True)
+        for word in (f"--{name}", str(value))
+    ]
+
+
+def _step_words(sizes: Sequence[int], precision: str, kernels: str) -> list[str]:
+    compiled = ["--compile"] if kernels == "compiled" else []
+    return ["step", *_size_words(sizes), "--precision", precision, *compiled]
+
+
+def _said(
+    folder: Path, verb: str, *words: str, timeout_s: float = _SAID_TIMEOUT_S, **environment: str
+) -> dict[str, Any]:
     """Return what a verb of this checkout's advisor prints as JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [*frame.ADVISOR, verb, "--json", *words],
-        cwd=folder, env={**os.environ, **zoo.environment_of(folder / "runs"), **environment},
-        capture_output=True, text=True, timeout=_PART_TIMEOUT_S, check=False,
-    )  # fmt: skip
+    command = [*frame.ADVISOR, verb, "--json", *words]
+    done = _run(folder, command, timeout_s=timeout_s, **environment)
     # A recorded script prints first; a record may take many lines.
     lines = done.stdout.strip().splitlines()
     for text in (done.stdout, lines[-1] if lines else ""):
@@ -231,35 +325,55 @@ def _said(folder: Path, verb: str, *words: str, **environment: str) -> dict[str,
 
 def _measured(*words: str) -> dict[str, Any]:
     """Return what ``gpu_step.py`` prints, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, str(STEP), *words], capture_output=True, text=True,
-        timeout=_PART_TIMEOUT_S, check=False,
-    )  # fmt: skip
+    done = _run(None, [sys.executable, str(STEP), *words])
     if done.returncode:
         raise RuntimeError(f"exit {done.returncode}: {done.stderr.strip()[-300:]}")
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    return {"measured": json.loads(done.stdout.strip().splitlines()[-1])}
+
+
+def _run(
+    folder: Path | None, command: Sequence[str], *, timeout_s: float = _SAID_TIMEOUT_S,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run a command in a folder that keeps its runs; when its time is up, end all it started."""
+    own = {}
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        own = zoo.environment_of(folder / "runs")
+    with subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **own, **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def summary(done: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return said beside measured, and the median errors by what was asked."""
     rows = []
     for name, part in sorted(done.items()):
-        where = name.rpartition("/")[0] + "/gpu"
-        truth = part if name.startswith("step/") else done.get(where, part)
+        truth = done.get(name.removesuffix("/said") + "/gpu", part)
         measured, said = truth.get("measured"), part.get("said")
         if not measured or not said or not measured.get("step_s"):
             continue
         bounds, true_s = said["step_s"], measured["step_s"]
-        peak = measured.get("peak_bytes")
+        peak, memory_gib = (
+            measured.get("peak_bytes") or measured.get("used_bytes"),
+            said["memory_gib"],
+        )
         rows.append(
-            {"part": name, "measured_s": true_s, "said_s": bounds["value"],
+            {"part": name.removesuffix("/said"), "measured_s": true_s, "said_s": bounds["value"],
              "ratio": bounds["value"] / true_s,
              "is_inside": bounds["low"] <= true_s <= bounds["high"],
-             "memory_ratio": said["memory_gib"] * 2**30 / peak if peak else None}
+             "memory_ratio": memory_gib * 2**30 / peak if peak and memory_gib else None}
         )  # fmt: skip
     return {"schema_version": 1, "machine": done.get("machine"), "rows": rows,
             "errors": {kind: _errors([r for r in rows if r["part"].startswith(kind)])
-                       for kind in ("step", "zoo")}}  # fmt: skip
+                       for kind in ("step", "profiled", "zoo", "rehearsed")}}  # fmt: skip
 
 
 def _errors(rows: list[dict[str, Any]]) -> dict[str, float] | None:
@@ -283,7 +397,7 @@ def driver_name() -> str | None:
 
 
 def _short(found: dict[str, Any]) -> str:
-    text = found.get("error") or found.get("left_out") or json.dumps(found.get("measured", {}))
+    text = found.get("error") or json.dumps(found.get("measured", {}))
     return str(text)[:120]
 
 
@@ -296,17 +410,22 @@ def main() -> None:
         "--resume": (Path, "an earlier record.jsonl to go on from"),
         "--dry": (False, "small sizes, on the processor"),
         "--only": ("", "parts whose names hold this"),
+        "--gpu": ("", "measure nothing: say of this GPU what the record holds of it"),
     })  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     record = Record(options.out / "record.jsonl")
     if options.resume is not None and not record.path.exists():
         shutil.copyfile(options.resume, record.path)
-    gpu = None if options.dry else driver_name()
+    gpu = options.gpu or (None if options.dry else driver_name())
     wanted = [
         part
-        for part in parts(options.out / "runs", gpu, seconds=options.seconds)
+        for part in parts(options.out.resolve() / "runs", gpu, seconds=options.seconds)
         if options.only in part.name
     ]
+    if options.gpu:
+        truths = record.read()
+        wanted = [one for one in wanted if one.name.replace("/said", "/gpu") in truths]
+        wanted = [one for one in wanted if one.name.endswith("/said")]
     left = measure(wanted, record, until_s=time.monotonic() + 60 * options.minutes)
     found = summary(record.read())
     frame.write_json(options.out / "summary.json", found)

@@ -113,6 +113,12 @@ class Operator:
         """Calls in the step on an accelerator."""
         return self.count if self.listed is None else self.listed
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether an accelerator's library runs it, for all time steps of a recurrent layer."""
+        is_fused = self.listed is not None and self.phase != "optimizer"
+        return is_fused or self.kind == "recurrent"
+
     def __post_init__(self) -> None:
         if self.listed is not None and not 0 < self.listed <= self.count:
             raise ValueError(f"impossible calls over lists in {self}")

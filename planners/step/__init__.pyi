@@ -35,6 +35,7 @@ from .device_rates import convolution_kind as convolution_kind
 from .device_rates import fused_calls as fused_calls
 from .device_rates import is_of_wide_groups as is_of_wide_groups
 from .device_rates import kernels_in_call as kernels_in_call
+from .device_rates import kernels_of_layers as kernels_of_layers
 from .device_rates import measured_flop_per_s as measured_flop_per_s
 from .device_rates import operator_kind as operator_kind
 from .device_rates import peak_flop_per_s as peak_flop_per_s

@@ -11,7 +11,8 @@ A recorded script's calls are started by a host that nobody has seen: h is log-n
 median that the work has (``Work.call_s``), with deviation ``host_log_sd``. What a phase takes is
 exp E[ln t], and the deviation of ln t over hosts stands in ``StepColumns.host_log_sd``. Python
 makes the calls of the forward pass one by one; those of the backward pass come from the
-framework's engine, and those of the update from its lists, at ``engine_call_fraction`` of h.
+framework's engine, those of the update from its lists, and those of a recurrent layer's time steps
+from a library, at ``engine_call_fraction`` of h.
 Where such a script takes its batches from a loader, they reach the device before the pass, I / H.
 
 On a processor C and M are those of all its cores. A call of few elements leaves cores idle
@@ -162,6 +163,7 @@ class _OperatorTable:
     dtype: tuple[str, ...]
     count: NDArray[np.float64]
     kernels: NDArray[np.float64]
+    in_library: NDArray[np.bool_]  # started by a library: Python calls a recurrent layer once
     flop: NDArray[np.float64]
     fixed_bytes: NDArray[np.float64]
     grown_bytes: NDArray[np.float64]
@@ -176,6 +178,7 @@ class _OperatorTable:
             dtype=tuple(_dtype(o.dtype, o.kind, work) for o in operators),
             count=np.array([o.count for o in operators], float),
             kernels=np.array([o.kernels for o in operators], float),
+            in_library=np.array([o.is_recurrent for o in operators], bool),
             flop=np.array([o.flop for o in operators], float),
             fixed_bytes=fixed,
             grown_bytes=np.array([o.bytes for o in operators], float) - fixed,
@@ -349,8 +352,9 @@ def _phase(
         memory[:, j] = np.where(is_compute_bound, 0.0, t).sum(axis=1)
     calls = np.where(rates.is_cpu, table.count[rows].sum(), table.kernels[rows].sum())
     busy = compute + memory + meeting + (calls * rates.latency_s)[:, None]
-    starting = calls * rates.dispatch_s
-    starting = starting * (1.0 if phase == "forward" else rates.engine_share)
+    dear = table.kernels[rows & ~table.in_library].sum() if phase == "forward" else 0.0
+    of_python = dear / max(table.kernels[rows].sum(), 1e-30)
+    starting = calls * rates.dispatch_s * (of_python + (1.0 - of_python) * rates.engine_share)
     hosts = np.exp(np.multiply.outer(_HOSTS, rates.host_log_sd))
     totals = np.maximum(busy, (starting * hosts)[:, :, None])
     if phase == "forward":

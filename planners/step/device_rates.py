@@ -433,6 +433,32 @@ def kernels_in_call(name: str, shapes: str) -> float:
     return float(_KERNELS_PER_TIME_STEP * int(steps[1])) if steps else 1.0
 
 
+@cache
+def kernels_of_layers(shapes: str, flop: float, batch: int) -> float:
+    """Return how many kernels one call starts that runs all layers of a recurrence, as cuDNN's.
+
+    Those of ``kernels_in_call`` for each layer. As many layers as the operations are times those
+    of the second, whose weights follow the first one's; of the input's first two sizes one is the
+    batch, the other the time steps. A packed batch has no time axis: 1.
+
+    ``flop``: of the call's forward products [flop]; ``batch``: samples of the call.
+
+    Examples
+    --------
+    >>> kernels_of_layers("35x20x128,512x128,512x128,512,512,512x128,512x128,512", 367001600, 20)
+    140.0
+    """
+    data, *others = ([int(n) for n in one.split("x")] for one in shapes.split(",") if one)
+    weights = [math.prod(one) for one in others if len(one) == 2]
+    if len(data) != 3 or len(weights) < 2:
+        return 1.0
+    of_sample = flop / (2 * data[0] * data[1])
+    later = sum(weights[2:4]) or sum(weights[:2])
+    layers = 1 + max(round((of_sample - sum(weights[:2])) / later), 0)
+    steps = data[1] if data[0] == batch else data[0]
+    return float(_KERNELS_PER_TIME_STEP * steps * layers)
+
+
 def fused_calls(calls: Mapping[str, float], products: Mapping[str, float]) -> dict[str, float]:
     """Return how many of each pass's calls are left where recurrent layers are fused, as a share.
 

@@ -61,7 +61,8 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
     """Choose the largest micro-batch that fits, with the lowest ZeRO stage that lets one fit.
 
     The global batch is kept: what does not fit at once is accumulated, in equal micro-batches
-    where a worker's samples have a divisor that is not much smaller.
+    where a worker's samples have a divisor that is not much smaller. A recorded script that
+    accumulates goes on doing so: its micro-batch is the largest, unless another is asked for.
     """
     job, work, fleet, constants = case.job, case.work, case.fleet, case.constants
     space = case.space
@@ -71,6 +72,7 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
     largest = np.zeros(len(dp), dtype=np.int64)
     stage = np.zeros(len(dp), dtype=np.int64)
     wanted = _wanted_micro_batch(space, local)
+    most = _script_micro_batch(job) if wanted is None else np.iinfo(np.int64).max
     margin = kept_free_bytes(memory, ~is_cpu) / memory
     for zero_stage in [z for z in _ZERO_STAGES if z in space.zero_stages]:
         open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | (zero_stage == 0)))
@@ -89,7 +91,7 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
         if wanted is not None:
             asked = wanted[open_rows]
             fits = np.where(fits >= asked, asked, 0)
-        largest[open_rows] = np.minimum(fits, local[open_rows])
+        largest[open_rows] = np.minimum(fits, np.minimum(local[open_rows], most))
         stage[open_rows] = zero_stage
     largest = np.where(host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
     micro_batch, accumulation = in_equal_parts(local, largest)
@@ -113,6 +115,12 @@ def _wanted_micro_batch(space: SearchSpace, local: Integers) -> Integers | None:
         steps = space.accumulation_steps
         return np.where(local % steps == 0, local // steps, 0)
     return None
+
+
+def _script_micro_batch(job: Job) -> int:
+    """Return the samples of a pass of a script that accumulates, without bound for any other."""
+    each = job.recorded_batch if job.work is None else job.work.micro_batch
+    return each if round(job.recorded_batch / each) > 1 else np.iinfo(np.int64).max
 
 
 def in_equal_parts(local: Integers, largest: Integers) -> tuple[Integers, Integers]:
