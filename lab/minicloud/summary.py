@@ -264,7 +264,8 @@ def _hours(full: Sequence[Row]) -> list[tuple[str, str]]:
     if len(hours) > 1:
         lines += [(f"  of them on {name or 'the first machine'}", f"{value:.2f}")
                   for name, value in sorted(hours.items())]  # fmt: skip
-    return lines
+    noisy = sum(row.get("time_s", 0.0) for row in full if row["is_noisy"]) / 3600
+    return [*lines, ("  of them noisy in every attempt", f"{noisy:.2f}")]
 
 
 def _is_partial(row: Row, layout: str) -> bool:
