@@ -98,6 +98,9 @@ def test_a_call_for_all_layers_starts_what_the_layers_do(
         alone += kernels_in_call("aten::mkldnn_rnn_layer", one)
     operands += [f"{layers}x{batch}x{hidden}"] * 2
     assert kernels_of_layers(",".join(operands[:8]), flop, batch) == alone
+    packed = [f"{steps * batch}x{wide}", *operands[1:]]
+    assert kernels_of_layers(",".join(packed[:8]), flop, batch) == 1
+    assert kernels_of_layers("", 0.0, batch) == 1
 
 
 def test_an_update_traced_on_a_cpu_runs_over_lists_on_accelerators(tmp_path: Path) -> None:

@@ -448,10 +448,11 @@ def kernels_of_layers(shapes: str, flop: float, batch: int) -> float:
     >>> kernels_of_layers("35x20x128,512x128,512x128,512,512,512x128,512x128,512", 367001600, 20)
     140.0
     """
-    data, *others = ([int(n) for n in one.split("x")] for one in shapes.split(",") if one)
-    weights = [math.prod(one) for one in others if len(one) == 2]
-    if len(data) != 3 or len(weights) < 2:
+    sizes = [[int(n) for n in one.split("x")] for one in shapes.split(",") if one]
+    weights = [math.prod(one) for one in sizes[1:] if len(one) == 2]
+    if len(weights) < 2 or len(sizes[0]) != 3:
         return 1.0
+    data = sizes[0]
     of_sample = flop / (2 * data[0] * data[1])
     later = sum(weights[2:4]) or sum(weights[:2])
     layers = 1 + max(round((of_sample - sum(weights[:2])) / later), 0)

@@ -72,7 +72,7 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
     largest = np.zeros(len(dp), dtype=np.int64)
     stage = np.zeros(len(dp), dtype=np.int64)
     wanted = _wanted_micro_batch(space, local)
-    most = _script_micro_batch(job) if wanted is None else np.iinfo(np.int64).max
+    most = _script_micro_batch(job) if wanted is None else int(np.iinfo(np.int64).max)
     margin = kept_free_bytes(memory, ~is_cpu) / memory
     for zero_stage in [z for z in _ZERO_STAGES if z in space.zero_stages]:
         open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | (zero_stage == 0)))
@@ -119,8 +119,9 @@ def _wanted_micro_batch(space: SearchSpace, local: Integers) -> Integers | None:
 
 def _script_micro_batch(job: Job) -> int:
     """Return the samples of a pass of a script that accumulates, without bound for any other."""
-    each = job.recorded_batch if job.work is None else job.work.micro_batch
-    return each if round(job.recorded_batch / each) > 1 else np.iinfo(np.int64).max
+    each = 0 if job.work is None else job.work.micro_batch
+    is_accumulating = each > 0 and round(job.recorded_batch / each) > 1
+    return each if is_accumulating else int(np.iinfo(np.int64).max)
 
 
 def in_equal_parts(local: Integers, largest: Integers) -> tuple[Integers, Integers]:
