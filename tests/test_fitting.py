@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_a_script_that_accumulates_keeps_its_micro_batch(predictor: Predictor) -
     job = _resnet(64)
     four = replace(job, recorded_batch=4)  # of one sample each
 
-    def layout(job: Job, **asked: int) -> Layout:
+    def layout(job: Job, **asked: Any) -> Layout:
         return data_parallel(predictor.case(job, space=SearchSpace(**asked)), *one).layout(0)
 
     assert layout(job).micro_batch > 1

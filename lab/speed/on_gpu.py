@@ -141,6 +141,9 @@ def measure(
     return left
 
 
+_Run = Callable[[], dict[str, Any]]
+
+
 def parts(folder: Path, gpu: str | None, *, seconds: float) -> Iterator[Part]:
     """Yield everything to measure, what is wanted most first, then what is said of it.
 
@@ -150,9 +153,10 @@ def parts(folder: Path, gpu: str | None, *, seconds: float) -> Iterator[Part]:
     yield Part(name="machine", run=lambda: machine(gpu))
     yield Part(name="device sheet", run=lambda: _said(folder, "doctor", "--device-sheet"))
     steps = _steps(gpu)
-    asked = {f"step/{name}": (partial(step, *one), partial(described, folder, gpu, *one))
-             for name, one in steps.items()}  # fmt: skip
-    asked |= _scripts(folder, gpu, seconds)
+    asked: dict[str, tuple[_Run, _Run]] = {
+        f"step/{name}": (partial(step, *one), partial(described, folder, gpu, *one))
+        for name, one in steps.items()
+    } | _scripts(folder, gpu, seconds)
     for name, (measured, _) in sorted(asked.items(), key=lambda one: "compiled" in one[0]):
         yield Part(name=f"{name}/gpu", run=measured)
     for name in list(steps)[:2]:
@@ -172,9 +176,6 @@ def _steps(gpu: str | None) -> dict[str, tuple[Sequence[int], str, str]]:
         for precision in ("bf16", "fp32")
         for sizes in (SIZES if gpu else _DRY_SIZES)
     }
-
-
-_Run = Callable[[], dict[str, Any]]
 
 
 def _scripts(folder: Path, gpu: str | None, seconds: float) -> dict[str, tuple[_Run, _Run]]:
