@@ -280,7 +280,7 @@ def _one_pass(facts: Facts) -> Iterator[Advice | None]:
     if facts.now.layout.accumulation_steps < 2 or recording is None:
         return
     if recording.accumulation_steps != deep.micro_batches:
-        return  # several losses of several models, no accumulation
+        return  # several losses of each micro-batch
     yield facts.priced(
         facts.job,
         space=replace(space, accumulation_steps=1),

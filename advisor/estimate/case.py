@@ -450,14 +450,15 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     device = host_device(at.host, at.threads, at.device)
     if device is None:
         return Anchors(core_speed=host_core_speed(job), work=asked)
-    passes = max(round(job.recorded_batch / work.micro_batch), 1)
     columns = step_time(work, [device], [work.micro_batch], constants.device)
     computing_s = job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
     if computing_s <= 0:
         return Anchors(core_speed=host_core_speed(job), host=device, work=asked)
     return Anchors(
         core_speed=host_core_speed(job),
-        predicted_s=(float(columns.micro_batch_s[0, 0] * passes + columns.optimizer_s[0]),),
+        predicted_s=(
+            float(columns.micro_batch_s[0, 0] * job.recorded_passes + columns.optimizer_s[0]),
+        ),
         measured_s=(computing_s,),
         measured_log_sd=(job.measured.log_sd,),
         device_log_sd=(float(columns.log_sd[0]),),

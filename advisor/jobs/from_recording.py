@@ -384,7 +384,7 @@ def recorded_work(
 
     ``optimizers`` are the classes' names; ``torch_version``: of the software, which will start
     the calls elsewhere too; ``is_rehearsed``: nothing was computed, so that no measured step holds
-    what a call of an accelerator's library takes.
+    what the host's calls and those of an accelerator's library take.
     """
     passes = max(deep.micro_batches, 1)
     shrinks = _over_lists(deep, optimizers)
@@ -419,7 +419,7 @@ def recorded_work(
         ),
         precision=recorded_precision(deep),
         setup=recorded_setup(deep),
-        call_s=call_s(torch_version) if deep.device == "cpu" else None,
+        call_s=call_s(torch_version) if deep.device == "cpu" or is_rehearsed else None,
         moments=moments_of(deep),
     )
 
@@ -675,18 +675,17 @@ def _unclocked(recording: Recording) -> tuple[str, ...]:
 
 def _work(recording: Recording, deep: DeepStep) -> Work:
     """Return the work of the traced step; a rehearsed one is called by the host like any other."""
-    version = recording.host.torch_version
     is_rehearsed = recording.rehearsal is not None
     work = recorded_work(
-        deep, recording.loading, recording.optimizers, version, is_rehearsed=is_rehearsed
-    )
+        deep, recording.loading, recording.optimizers, recording.host.torch_version,
+        is_rehearsed=is_rehearsed,
+    )  # fmt: skip
     if not is_rehearsed:
         return work
     return replace(
         _with_segments(work, deep),
         operators=_computed_by_one(work.operators, deep.shards),
         least_operators=_computed_by_one(work.least_operators, deep.shards),
-        call_s=call_s(version),
     )
 
 

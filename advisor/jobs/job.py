@@ -278,6 +278,13 @@ class Job:
         return self.state_bytes if given is None else given
 
     @property
+    def recorded_passes(self) -> int:
+        """Micro-batches of a recorded step: 1 unless the script accumulates gradients."""
+        if self.work is None:
+            return 1
+        return max(round(self.recorded_batch / self.work.micro_batch), 1)
+
+    @property
     def is_as_recorded(self) -> bool:
         """Whether a step is still the one that was measured: nobody has changed it since."""
         seen = self.measured

@@ -362,10 +362,8 @@ def summary(done: dict[str, dict[str, Any]]) -> dict[str, Any]:
         if not measured or not said or not measured.get("step_s"):
             continue
         bounds, true_s = said["step_s"], measured["step_s"]
-        peak, memory_gib = (
-            measured.get("peak_bytes") or measured.get("used_bytes"),
-            said["memory_gib"],
-        )
+        peak = measured.get("peak_bytes") or measured.get("used_bytes")
+        memory_gib = said["memory_gib"]
         rows.append(
             {"part": name.removesuffix("/said"), "measured_s": true_s, "said_s": bounds["value"],
              "ratio": bounds["value"] / true_s,
@@ -424,9 +422,9 @@ def main() -> None:
         if options.only in part.name
     ]
     if options.gpu:
-        truths = record.read()
-        wanted = [one for one in wanted if one.name.replace("/said", "/gpu") in truths]
-        wanted = [one for one in wanted if one.name.endswith("/said")]
+        known = record.read()
+        said = {name.removesuffix("/gpu") + "/said" for name in known if name.endswith("/gpu")}
+        wanted = [one for one in wanted if one.name in said]
     left = measure(wanted, record, until_s=time.monotonic() + 60 * options.minutes)
     found = summary(record.read())
     frame.write_json(options.out / "summary.json", found)

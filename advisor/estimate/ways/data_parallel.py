@@ -72,7 +72,9 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
     largest = np.zeros(len(dp), dtype=np.int64)
     stage = np.zeros(len(dp), dtype=np.int64)
     wanted = _wanted_micro_batch(space, local)
-    most = _script_micro_batch(job) if wanted is None else int(np.iinfo(np.int64).max)
+    most = local
+    if wanted is None and job.recorded_passes > 1:
+        most = np.minimum(local, work.micro_batch)
     margin = kept_free_bytes(memory, ~is_cpu) / memory
     for zero_stage in [z for z in _ZERO_STAGES if z in space.zero_stages]:
         open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | (zero_stage == 0)))
@@ -87,11 +89,12 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
             )
             for accumulates in (True, False)
         )  # fmt: skip
-        fits = np.where(at_once >= local[open_rows], local[open_rows], fits)
+        is_whole = (at_once >= local[open_rows]) & (most[open_rows] == local[open_rows])
+        fits = np.where(is_whole, local[open_rows], fits)
         if wanted is not None:
             asked = wanted[open_rows]
             fits = np.where(fits >= asked, asked, 0)
-        largest[open_rows] = np.minimum(fits, np.minimum(local[open_rows], most))
+        largest[open_rows] = np.minimum(fits, most[open_rows])
         stage[open_rows] = zero_stage
     largest = np.where(host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
     micro_batch, accumulation = in_equal_parts(local, largest)
@@ -115,13 +118,6 @@ def _wanted_micro_batch(space: SearchSpace, local: Integers) -> Integers | None:
         steps = space.accumulation_steps
         return np.where(local % steps == 0, local // steps, 0)
     return None
-
-
-def _script_micro_batch(job: Job) -> int:
-    """Return the samples of a pass of a script that accumulates, without bound for any other."""
-    each = 0 if job.work is None else job.work.micro_batch
-    is_accumulating = each > 0 and round(job.recorded_batch / each) > 1
-    return each if is_accumulating else int(np.iinfo(np.int64).max)
 
 
 def in_equal_parts(local: Integers, largest: Integers) -> tuple[Integers, Integers]:
@@ -420,5 +416,5 @@ def _layouts(job: Job, seen: Measured, rows: int) -> Layouts:
         rows,
         dp=seen.processes,
         micro_batch=work.micro_batch,
-        accumulation_steps=max(round(job.recorded_batch / work.micro_batch), 1),
+        accumulation_steps=job.recorded_passes,
     )
