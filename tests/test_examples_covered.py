@@ -19,8 +19,8 @@ from advisor.estimate.knowledge.learned import Learned, candidate_records
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.learned import features
-from advisor.learned.quick import BoostedTrees
+from advisor.learned import features, registry
+from advisor.learned.quick import QuickModel
 from advisor.records import RunRecord
 from advisor.records.profiled import profile
 
@@ -38,8 +38,9 @@ def asked_on(job: Job, physics: Predictor, name: str, count: int = 1) -> RunReco
 
 def features_used(model: str) -> set[str]:
     """What the trees of a shipped model split on."""
-    trees = BoostedTrees.read(next((MODELS / model).glob("*.ubj")).read_bytes())
-    return {features.NAMES[i] for i in trees.feature[trees.left >= 0]}
+    quick, *_ = registry.load_lightest(MODELS / model)
+    assert isinstance(quick, QuickModel)
+    return {features.NAMES[i] for _, t in quick.trees for i in t.feature[t.left >= 0]}
 
 
 def told_by(records: list[RunRecord]) -> set[str]:

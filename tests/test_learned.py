@@ -25,8 +25,8 @@ from advisor.estimate.knowledge.learned import Learned, candidate_records
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.learned import features
-from advisor.learned.quick import LEAST_ROWS, Hull
+from advisor.learned import features, registry
+from advisor.learned.quick import LEAST_ROWS, Hull, QuickModel
 from advisor.rank.ranking import recommend
 from advisor.records import RunRecord
 from advisor.records.profiled import machines_of, profile, program_of, record
@@ -274,14 +274,12 @@ class TestShipped:
         assert shipped._covers_job(known)
 
     def test_it_splits_on_nothing_that_no_recording_tells(self, example: Job) -> None:
-        from advisor.learned.quick import BoostedTrees
-
         asked = [self._row(example, count) for count in (1, 3)]
         told = {n for row in asked for n, v in zip(features.NAMES, row, strict=True) if v == v}
         for name in ("runs", "runs_cost"):
-            folder = SHIPPED.parent / name
-            trees = BoostedTrees.read(next(folder.glob("*.ubj")).read_bytes())
-            used = {features.NAMES[i] for i in trees.feature[trees.left >= 0]}
+            quick, *_ = registry.load_lightest(SHIPPED.parent / name)
+            assert isinstance(quick, QuickModel)
+            used = {features.NAMES[i] for _, t in quick.trees for i in t.feature[t.left >= 0]}
             assert used
             assert used <= told, name
             assert not used & set(features.NEVER_RECORDED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.learned import registry
-from advisor.learned.quick import BoostedTrees, QuickModel
+from advisor.learned.quick import QuickModel, Trees
+from advisor.learned.stack import Guarded, Stack
+from advisor.learned.trees import Boosting, Forest
 
 SHIPPED = data.root("trained_models") / "runs"
 
@@ -64,22 +67,59 @@ def test_any_booster_answers_alike(depth: int, rounds: int, seed: int, base: flo
     booster = xgb.train(
         {"max_depth": depth, "seed": seed, "base_score": base}, xgb.DMatrix(X, y), rounds
     )
-    trees = BoostedTrees.read(bytes(booster.save_raw("ubj")))
+    trees = Trees.read(bytes(booster.save_raw("ubj")))
     assert trees.features == 5
     np.testing.assert_allclose(
         trees.answer(X.astype(float)), np.asarray(booster.inplace_predict(X), float), atol=1e-5
     )
 
 
+@settings(deadline=None, max_examples=15)
+@given(
+    trees=st.integers(1, 12), leaf=st.integers(1, 9), seed=st.integers(0, 99),
+    is_extra=st.booleans(),
+)  # fmt: skip
+def test_any_forest_answers_alike(trees: int, leaf: int, seed: int, is_extra: bool) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 5)).round(1)  # many values stand exactly on a threshold
+    X[rng.random(X.shape) < 0.1] = np.nan
+    forest = Forest(
+        trees=trees, least_leaf=leaf, is_extra=is_extra, random_state=seed, calibration_folds=0
+    ).fit(X, np.nan_to_num(X[:, 0]))
+    quick = Trees.of_forest(forest.state())
+    rows = np.concatenate([X, rng.normal(scale=9.0, size=(60, 5))])
+    np.testing.assert_allclose(quick.answer(rows), forest.predict(rows), atol=1e-12)
+
+
+def test_a_stack_of_trees_answers_alike(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 4))
+    members = (("forest", Forest(trees=5)), ("boosting", Boosting(rounds=9)))
+    model = Guarded(Stack(members, folds=2)).fit(
+        X, X[:, 0] + X[:, 1] ** 2, groups=np.arange(80) % 4
+    )
+    registry.save(tmp_path / "m", model, features={}, metrics={}, card="a card")
+    quick, *_ = registry.load_lightest(tmp_path / "m")
+    assert isinstance(quick, QuickModel)
+    assert len(quick.trees) == np.count_nonzero(model.member_.weights_)
+    np.testing.assert_allclose(quick.predict(X), model.predict(X), atol=1e-5)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**30), st.integers(0, 255))
 def test_a_damaged_booster_is_refused_or_read(place: int, byte: int) -> None:
     """Nothing but ``ValueError`` comes out; the file's hash is checked before it is read."""
-    whole = next(SHIPPED.glob("*.ubj")).read_bytes()
+    whole = a_booster()
     with pytest.raises(ValueError, match="not a booster"):
-        BoostedTrees.read(whole[: place % len(whole)])
+        Trees.read(whole[: place % len(whole)])
     with pytest.raises(ValueError, match="not a booster"):
-        BoostedTrees.read(bytes([byte]) if byte != ord("{") else b"{}")
+        Trees.read(bytes([byte]) if byte != ord("{") else b"{}")
+
+
+@functools.cache
+def a_booster() -> bytes:
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    return bytes(Boosting(rounds=4, calibration_folds=0).fit(X, X[:, 0]).state()["booster"])
 
 
 def test_the_default_is_asked_without_scikit_learn_and_xgboost(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ _LEAST_ROWS: Final = 2  # that an estimator can be fitted on
 
 
 STACK: Final = "stack"
-_QUICK: Final = "boosting"
+_QUICK: Final = ("boosting", "forest")  # asked without seconds of imports (``quick``)
 _MOST_FOLDS: Final = 12  # of whole groups: a fold for each of our programs, and few of thousands
 _COVERAGE: Final = 0.9  # of the intervals that are scored
 _CLOSE: Final = 0.005  # regrets that differ by less are equal whatever their scatter
@@ -274,9 +274,9 @@ def best_of(results: list[Contest]) -> str:
     """Return the name with the least regret; the smaller error among equals.
 
     Equal is what lies within one standard error of the least (Breiman et al. 1984, section 3.4.3).
-    Other members must err less than XGBoost's trees by more than nothing (``_CLOSE``), since those
-    alone are asked without seconds of imports (``quick``); a stack, which needs every member, less
-    than each of them by as much.
+    Other members must err less than trees by more than nothing (``_CLOSE``), since trees alone are
+    asked without seconds of imports; a stack, which needs every member, less than each of them by
+    as much.
     """
     regrets = {c.name: c.regret.top1 if c.regret else 1.0 for c in results}
     least = min(results, key=lambda c: regrets[c.name])
@@ -284,7 +284,7 @@ def best_of(results: list[Contest]) -> str:
     close = [c for c in results if regrets[c.name] <= regrets[least.name] + close_by]
 
     def error(contest: Contest) -> float:
-        weight = {_QUICK: 0.0, STACK: 2.0}.get(contest.name, 1.0)
+        weight = 0.0 if contest.name in _QUICK else 2.0 if contest.name == STACK else 1.0
         return contest.metrics.median_ape_fraction + weight * _CLOSE
 
     return min(close, key=error).name

@@ -1,7 +1,7 @@
 """A saved model's answers without scikit-learn and XGBoost, which take seconds to import.
 
-Only for what ships: a guard around boosted trees, alone or as the members of a stack that have any
-weight. The numbers are those of ``registry.load``, which serves every other model.
+Only for what ships: a guard around trees, boosted or a forest, alone or as the members of a stack
+that have any weight. The numbers are those of ``registry.load``, which serves every other model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.learned.intervals import Calibration
 
 # ------------------------------------------------------------------------------------------
-# XGBoost's trees, read from its UBJSON file and asked by numpy alone.
+# Trees, from XGBoost's UBJSON file or a forest's arrays, asked by numpy alone.
 #
 # Importing XGBoost (and scikit-learn with it) takes longer than everything else that one answer
 # needs; a few hundred small trees do not need either.
@@ -38,7 +38,7 @@ _CONSTANTS: Final = {b"T": True, b"F": False, b"Z": None, b"N": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoostedTrees:
+class Trees:
     """All trees' nodes in one table; shape (nodes,), but for ``roots`` (trees,)."""
 
     # left, right: children; -1 in a leaf
@@ -49,7 +49,8 @@ class BoostedTrees:
     is_left_unknown: NDArray[np.bool_]  # unknown values (nan) go left
     roots: NDArray[np.int64]
     base: float  # what the trees add to
-    features: int
+    features: int  # columns of a row, or as many as are looked at
+    share: float = 1.0  # of each tree in the answer: boosted ones add up, a forest is their mean
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -85,8 +86,50 @@ class BoostedTrees:
             features=features,
         )
 
+    @classmethod
+    def of_forest(cls, state: Mapping[str, Any]) -> Self:
+        """Return the trees of what ``Forest.state`` saved.
+
+        There a value that is not above the threshold goes left, and the unknown is a number below
+        all others. Raises ValueError where the arrays are no trees.
+        """
+        names = ("left_child", "right_child", "feature", "threshold", "value")
+        left, right, feature, threshold, value = (np.asarray(state[name]) for name in names)
+        sizes = np.asarray(state["sizes"], np.int64)
+        lengths = {len(state[name]) for name in (*names, "missing_go_to_left")}
+        if lengths != {int(sizes.sum())} or (sizes < 1).any():
+            raise ValueError("not a forest: its arrays have different lengths")
+        roots = np.cumsum(sizes) - sizes
+        shift, end = np.repeat(roots, sizes), np.repeat(roots + sizes, sizes)
+        inner = left != -1
+        here = np.flatnonzero(inner)
+        children = np.concatenate([(left + shift)[inner], (right + shift)[inner]])
+        if not (
+            np.array_equal(inner, right != -1)
+            # A child comes after its parent and has one: no walk goes round.
+            and (children > np.tile(here, 2)).all()
+            and (children < np.tile(end[inner], 2)).all()
+            and np.unique(children).size == children.size
+            and (feature[inner] >= 0).all()
+            and np.isfinite(value).all()
+        ):
+            raise ValueError("not a forest: a tree is damaged")
+        bound = threshold.astype(np.float32)
+        bound = np.where(bound > threshold, bound, np.nextafter(bound, np.float32(np.inf)))
+        return cls(
+            left=np.where(inner, left + shift, -1).astype(np.int64),
+            right=np.where(inner, right + shift, -1).astype(np.int64),
+            feature=np.where(inner, feature, 0).astype(np.int64),
+            threshold=np.where(inner, bound, value).astype(np.float32),
+            is_left_unknown=np.float32(state["unknown"]) < bound,
+            roots=roots,
+            base=0.0,
+            features=int(feature[inner].max(initial=-1)) + 1,
+            share=1.0 / sizes.size,
+        )
+
     def answer(self, X: Floats) -> Floats:
-        """Return the sum of the leaves that each row falls into, shape (n,)."""
+        """Return what the leaves that each row falls into say together, shape (n,)."""
         rows = np.arange(len(X))[:, None]
         known = np.asarray(X, np.float32)
         node = np.broadcast_to(self.roots, (len(X), self.roots.size))
@@ -98,7 +141,7 @@ class BoostedTrees:
             below = np.where(is_left, self.left[node], self.right[node])
             node = np.where(inner, below, node)
         leaves: Floats = self.threshold[node].sum(axis=1, dtype=float)
-        return self.base + leaves
+        return self.base + self.share * leaves
 
 
 class _Reader:
@@ -328,7 +371,7 @@ class QuickModel:
     hull: Hull
     level: float
     # weight and trees; they see the first columns only
-    trees: tuple[tuple[float, BoostedTrees], ...]
+    trees: tuple[tuple[float, Trees], ...]
     inside: Calibration
     outside: Calibration
     columns: int
@@ -354,7 +397,7 @@ class QuickModel:
         return cls(
             hull=Hull.from_state(state["hull"]),
             level=float(state["level"]),
-            trees=tuple((weight, BoostedTrees.read(blob)) for weight, blob in found),
+            trees=found,
             inside=Calibration.from_state(learned["calibration"]),
             outside=Calibration.from_state(state["outside"]),
             columns=columns,
@@ -399,21 +442,24 @@ class QuickModel:
 
 def _weighted(
     member: Mapping[str, Any], state: Mapping[str, Any]
-) -> list[tuple[float, bytes]] | None:
-    """Return weight and booster of the members that count, None where one is no booster."""
-    if member["name"] == "boosting":
-        parts = [(1.0, member, state)]
-    elif member["name"] == "stack" and isinstance(state.get("members"), Mapping):
+) -> tuple[tuple[float, Trees], ...] | None:
+    """Return weight and trees of the members that count, None where one is of another kind."""
+    parts = [(1.0, member, state)]
+    if member["name"] == "stack" and isinstance(state.get("members"), Mapping):
         described = member["settings"].get("members") or ()
         parts = [
             (float(weight), about, state["members"][name])
             for weight, (name, about) in zip(state["weights"], described, strict=True)
             if weight > 0
         ]
-    else:
-        return None
-    plain = all(
-        about["name"] == "boosting" and about["settings"].get("objective") == _OBJECTIVE
-        for _, about, _ in parts
-    )
-    return [(weight, bytes(s["booster"])) for weight, _, s in parts] if plain and parts else None
+    found = [(weight, _trees(about, learned)) for weight, about, learned in parts]
+    known = tuple((weight, trees) for weight, trees in found if trees is not None)
+    return known if known and len(known) == len(found) else None
+
+
+def _trees(about: Mapping[str, Any], learned: Mapping[str, Any]) -> Trees | None:
+    if about["name"] == "forest":
+        return Trees.of_forest(learned)
+    if about["name"] == "boosting" and about["settings"].get("objective") == _OBJECTIVE:
+        return Trees.read(bytes(learned["booster"]))
+    return None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError
 from advisor.learned.base import Floats, RunRegressor, State
 from advisor.learned.intervals import group_folds
+from advisor.learned.quick import Trees
 
 _STOP_FOLDS: Final = 5  # one fifth of the groups decides when to stop
 _LEAST_TO_STOP: Final = 5  # with fewer groups one fifth says too little: all rounds are made
@@ -102,7 +103,6 @@ class Boosting(RunRegressor):
 # compiled code walks it, so that a changed file can neither loop nor read outside.
 
 
-_LEAF: Final = -1
 _NODE_FIELDS: Final = (
     "left_child", "right_child", "feature", "threshold", "missing_go_to_left",
 )  # fmt: skip
@@ -164,11 +164,15 @@ class Forest(RunRegressor):
 
     def restore(self, state: State) -> None:
         """Take on what was learned; refuse arrays that are no trees."""
+        try:
+            looked_at = Trees.of_forest(state).features
+        except ValueError as error:
+            raise ModelError(str(error), hint=_HINT) from error
+        if looked_at > self.n_features_in_:
+            raise ModelError("the forest looks at columns that no row has", hint=_HINT)
         self.unknown_ = float(state["unknown"])
         ends = np.cumsum(state["sizes"])
         starts = ends - state["sizes"]
-        if len({len(state[name]) for name in (*_NODE_FIELDS, "value")} | {int(ends[-1])}) != 1:
-            raise ModelError("the forest's arrays have different lengths", hint=_HINT)
         self.forest_ = [
             _tree({name: state[name][a:b] for name in (*_NODE_FIELDS, "value")},
                   self.n_features_in_)
@@ -188,22 +192,7 @@ def _tree(part: dict[str, Any], features: int) -> Any:
     """Return a scikit-learn tree made of checked arrays."""
     from sklearn.tree._tree import NODE_DTYPE, Tree
 
-    left, right = part["left_child"], part["right_child"]
-    count = left.size
-    inner = left != _LEAF
-    here = np.arange(count)
-    children = np.concatenate([left[inner], right[inner]])
-    is_sound = (
-        count > 0
-        and np.array_equal(inner, right != _LEAF)
-        and np.all(children > np.concatenate([here[inner], here[inner]]))
-        and np.all(children < count)
-        and np.unique(children).size == children.size
-        and np.all((part["feature"][inner] >= 0) & (part["feature"][inner] < features))
-        and np.all(np.isfinite(part["value"]))
-    )
-    if not is_sound:
-        raise ModelError("a tree of the forest is damaged", hint=_HINT)
+    count = part["value"].size
     nodes = np.zeros(count, dtype=NODE_DTYPE)
     for name in _NODE_FIELDS:
         nodes[name] = part[name]

@@ -197,7 +197,7 @@ def train(
     if split not in SPLITS:
         raise UsageError(f"no split named {split!r}", hint=f"one of: {', '.join(SPLITS)}")
     asked, guarded, results = _contended(records, model, target, split, n_jobs, seed)
-    chosen = best_of(results) if model in ("auto", "all") else STACK
+    chosen = best_of(results) if model in ("auto", "all") else model
     if model == "auto" and has_network():
         beside = _contended(records, NETWORK, target, split, n_jobs, seed)
         results += [result for result in beside[2] if result.name == NETWORK]

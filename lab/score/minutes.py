@@ -87,9 +87,9 @@ def _answers(rows: Questions) -> Answers:
     }  # fmt: skip
     return split_answers(
         own, rows, others=others,
-        figures=_figures(rows, own) | _regrets(splits) | _curves(rows) | costs(
-            asked, own, partial(as_shipped, shipped_choice()), tested
-        ) | {f"times chosen, {name}": float(names.count(name)) for name in set(names)},
+        figures=_figures(rows, own) | _regrets(splits) | _beside_ours(rows, answers)
+        | _curves(rows) | costs(asked, own, partial(as_shipped, shipped_choice()), tested)
+        | {f"times chosen, {name}": float(names.count(name)) for name in set(names)},
     )  # fmt: skip
 
 
@@ -154,8 +154,33 @@ def _regrets(splits: Mapping[str, SplitScores]) -> dict[str, float]:
     for name, split in splits.items():
         if split.top1_regret is not None:
             found[f"cost of choosing, {name}"] = split.top1_regret.top1
+            found[f"standard error, cost of choosing, {name}"] = split.top1_regret.top1_error
             found["cost of choosing, always the same"] = split.top1_regret.constant
             found["cost of choosing, by chance"] = split.top1_regret.random
+    return found
+
+
+def _beside_ours(rows: Questions, answers: Mapping[str, Answers]) -> dict[str, float]:
+    """Return how much more each candidate errs than what ships, and how sure that is.
+
+    Both are of the programs' mean errors: runs of one program err alike.
+    """
+    programs = rows.facts.asked.groups
+    by_program = {
+        name: np.array([
+            np.nanmean(np.abs(one.value / rows.truth - 1.0)[rows.facts.tested & (programs == p)])
+            for p in np.unique(programs[rows.facts.tested])
+        ])
+        for name, one in answers.items()
+    }  # fmt: skip
+    ours = by_program.pop(shipped_choice())
+    found = {}
+    for name, theirs in by_program.items():
+        more = theirs - ours
+        found[f"error beyond ours, {name}"] = float(np.mean(more))
+        found[f"standard error, error beyond ours, {name}"] = float(
+            np.std(more, ddof=1) / np.sqrt(more.size)
+        )
     return found
 
 
@@ -278,6 +303,8 @@ MINUTES: Final = Protocol(
     senses={
         "*partial_run_share": "neutral",
         "times chosen, *": "neutral",
+        "standard error, *": "neutral",
+        "error beyond ours, *": "neutral",
         "*_rows": "neutral",
         "cost of choosing, always the same": "neutral",
         "cost of choosing, by chance": "neutral",
