@@ -4,8 +4,9 @@ Every program is left out in turn; whoever answers is fitted to the others' runs
 minutes. Beside what ships (``trained_models/runs``) stand physics, physics times the
 configuration's median ratio, each estimator alone, the sequence network with and without its
 network channels, stacks, and *chosen by the others*: for each program the candidate that errs
-least on the other programs, which is how a choice among them would have gone (nested). What
-choosing machines by each would cost is a figure of its own.
+least on the other programs, which is how a choice among them would have gone (nested); and what
+the rule of ``advisor train`` would have taken there (``best_of``). What choosing machines by each
+would cost is a figure of its own.
 
 The curves say what a longer recording would have told: the step's time is that of the first share
 of the job on the anchor, everything else stays. Up to 2 % come from the partial run, made minutes
@@ -15,7 +16,7 @@ the runs on other configurations of jobs that have such a run on the same machin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.lab.score.harness import Answers, Floats, Protocol, Questions
+from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions
 from advisor.lab.score.runs import (
     CONFIGURATION,
     as_shipped,
@@ -38,7 +39,8 @@ from advisor.lab.score.runs import (
     split_answers,
 )
 from advisor.learned.base import RunRegressor
-from advisor.learned.evaluation import SplitScores, evaluate
+from advisor.learned.choose import regret
+from advisor.learned.evaluation import Contest, SplitScores, best_of, evaluate, metrics
 from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS
 from advisor.learned.problem import Problem, problem_of
 from advisor.records import RunRecord
@@ -48,6 +50,8 @@ from advisor.train.models import predictor
 PHYSICS: Final = "physics alone"
 MEDIAN: Final = next(iter(CONFIGURATION))
 CHOSEN: Final = "chosen by the others"
+RULED: Final = "chosen by the others, by the rule of advisor train"
+Choice = Callable[[Bools], str]  # of some rows -> who answers best
 _ALONE: Final = ("ridge", "gp", "forest", "boosting", "stack")
 _NETWORK: Final = "sequence network"
 _WITHOUT: Final = "sequence network, no network channels"
@@ -77,11 +81,12 @@ def _answers(rows: Questions) -> Answers:
     answers = {name: split_answers(split, rows) for name, split in splits.items()}
     answers[PHYSICS] = Answers(value=placed(own, rows, own.simple["roofline"]))
     answers[MEDIAN] = Answers(value=by_configuration(rows, tested))
-    nested, names = _nested(rows, answers)
+    nested, names = _nested(rows, answers, _least_error(rows, answers))
+    ruled, by_rule = _nested(rows, answers, _the_rule(rows, answers))
     beside = {name: placed(own, rows, own.simple[name]) for name in ("mean", "anchor x ratio")}
     others = {
         **{name: one for name, one in answers.items() if name not in (shipped_choice(), MEDIAN)},
-        CHOSEN: nested, **beside, "fitted to jobs of seconds alone": placed(
+        CHOSEN: nested, RULED: ruled, **beside, "fitted to jobs of seconds alone": placed(
             seconds, rows, seconds.predicted
         ),
     }  # fmt: skip
@@ -89,7 +94,8 @@ def _answers(rows: Questions) -> Answers:
         own, rows, others=others,
         figures=_figures(rows, own) | _regrets(splits) | _beside_ours(rows, answers)
         | _curves(rows) | costs(asked, own, partial(as_shipped, shipped_choice()), tested)
-        | {f"times chosen, {name}": float(names.count(name)) for name in set(names)},
+        | {f"times chosen, {name}": float(names.count(name)) for name in set(names)}
+        | {f"times chosen by the rule, {n}": float(by_rule.count(n)) for n in set(by_rule)},
     )  # fmt: skip
 
 
@@ -124,25 +130,45 @@ def without_network(seen: Problem) -> Problem:
     return replace(seen, X=X)
 
 
-def _nested(rows: Questions, answers: Mapping[str, Answers]) -> tuple[Answers, list[str]]:
-    """Return each program's answers by whoever errs least on the others, and who that was.
+def _least_error(rows: Questions, answers: Mapping[str, Answers]) -> Choice:
+    """Choose who errs least in the mean."""
+    errors = {name: np.abs(one.value / rows.truth - 1.0) for name, one in answers.items()}
+    return lambda some: min(errors, key=lambda name: float(np.nanmean(errors[name][some])))
+
+
+def _the_rule(rows: Questions, answers: Mapping[str, Answers]) -> Choice:
+    """Choose among the members that the product has as ``advisor train`` does."""
+
+    def best(some: Bools) -> str:
+        records = [rows.facts.asked.records[i] for i in np.flatnonzero(some)]
+        said = {name: answers[name].value[some] for name in _ALONE}
+        return best_of([
+            Contest(
+                name=name, metrics=metrics(value, rows.truth[some]), regret=regret(records, value)
+            )
+            for name, value in said.items()
+        ])  # fmt: skip
+
+    return best
+
+
+def _nested(
+    rows: Questions, answers: Mapping[str, Answers], best: Choice
+) -> tuple[Answers, list[str]]:
+    """Return each program's answers by whoever is best on the others, and who that was.
 
     The others' answers come from fits that saw the program's runs, as the weights of a stack do.
     """
     asked, tested = rows.facts.asked, rows.facts.tested
-    errors = {name: np.abs(one.value / rows.truth - 1.0) for name, one in answers.items()}
     value, low, high = (np.full(rows.truth.size, np.nan) for _ in range(3))
     names = []
     for program in np.unique(asked.groups[tested]):
         here = tested & (asked.groups == program)
-        others = tested & ~here & np.isfinite(rows.truth)
-        best = min(errors, key=lambda name: float(np.nanmean(errors[name][others])))
-        names.append(best)
-        for column, theirs in (
-            (value, answers[best].value), (low, answers[best].low), (high, answers[best].high)
-        ):  # fmt: skip
-            if theirs is not None:
-                column[here] = theirs[here]
+        names.append(best(tested & ~here & np.isfinite(rows.truth)))
+        theirs = answers[names[-1]]
+        for column, told in ((value, theirs.value), (low, theirs.low), (high, theirs.high)):
+            if told is not None:
+                column[here] = told[here]
     if not np.isfinite(low[tested & np.isfinite(value)]).all():  # one that has no intervals
         return Answers(value=value), names
     return Answers(value=value, low=low, high=high), names
@@ -302,7 +328,7 @@ MINUTES: Final = Protocol(
     description="Time of jobs of about a minute, from a partial run of at most 5 %.",
     senses={
         "*partial_run_share": "neutral",
-        "times chosen, *": "neutral",
+        "times chosen*": "neutral",
         "standard error, *": "neutral",
         "error beyond ours, *": "neutral",
         "*_rows": "neutral",
@@ -325,7 +351,8 @@ MINUTES: Final = Protocol(
     notes=(
         "the sequence network is given the partial run's course, which the trees are not",
         "an instance type is a share of one machine; the price is that of the closest sold",
-        f"{CHOSEN}: of all candidates the one that errs least on the other programs",
+        f"{CHOSEN}: of all candidates the one that errs least on the other programs; by the rule "
+        "of advisor train: the least cost of choosing among those, of equals the least error",
         "recorded 1 %, 2 %: of the partial run; longer: of the whole run on the anchor; physics "
         "from the whole of it would still err by what the machines differ",
     ),
