@@ -103,6 +103,9 @@ def test_a_stack_of_trees_answers_alike(tmp_path: Path) -> None:
     assert isinstance(quick, QuickModel)
     assert len(quick.trees) == np.count_nonzero(model.member_.weights_)
     np.testing.assert_allclose(quick.predict(X), model.predict(X), atol=1e-5)
+    about, learned = registry._verified(tmp_path / "m")
+    with pytest.raises(ValueError, match="columns that no row has"):
+        QuickModel.of(about["estimator"], learned, 1)
 
 
 @settings(deadline=None, max_examples=60)

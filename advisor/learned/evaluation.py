@@ -14,6 +14,7 @@ from advisor.learned.base import RunRegressor
 from advisor.learned.choose import Regret, cell, regret
 from advisor.learned.intervals import SplitName, calibrate, group_folds, left_out
 from advisor.learned.problem import COSTS, Problem
+from advisor.learned.quick import QUICK
 from advisor.learned.stack import Guarded, Stack, convex_weights
 from advisor.learned.tasks import run
 
@@ -246,7 +247,6 @@ _LEAST_ROWS: Final = 2  # that an estimator can be fitted on
 
 
 STACK: Final = "stack"
-_QUICK: Final = ("boosting", "forest")  # asked without seconds of imports (``quick``)
 _MOST_FOLDS: Final = 12  # of whole groups: a fold for each of our programs, and few of thousands
 _COVERAGE: Final = 0.9  # of the intervals that are scored
 _CLOSE: Final = 0.005  # regrets that differ by less are equal whatever their scatter
@@ -284,7 +284,7 @@ def best_of(results: list[Contest]) -> str:
     close = [c for c in results if regrets[c.name] <= regrets[least.name] + close_by]
 
     def error(contest: Contest) -> float:
-        weight = 0.0 if contest.name in _QUICK else 2.0 if contest.name == STACK else 1.0
+        weight = 0.0 if contest.name in QUICK else 2.0 if contest.name == STACK else 1.0
         return contest.metrics.median_ape_fraction + weight * _CLOSE
 
     return min(close, key=error).name

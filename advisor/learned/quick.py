@@ -361,6 +361,7 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
+QUICK: Final = ("boosting", "forest")  # estimators that are asked so
 _OBJECTIVE: Final = "reg:squarederror"
 
 
@@ -394,6 +395,8 @@ class QuickModel:
         found = _weighted(description["settings"]["member"], state["member"])
         if found is None:
             return None
+        if max(trees.features for _, trees in found) > columns:
+            raise ValueError("the trees look at columns that no row has")
         return cls(
             hull=Hull.from_state(state["hull"]),
             level=float(state["level"]),
@@ -452,14 +455,16 @@ def _weighted(
             for weight, (name, about) in zip(state["weights"], described, strict=True)
             if weight > 0
         ]
-    found = [(weight, _trees(about, learned)) for weight, about, learned in parts]
-    known = tuple((weight, trees) for weight, trees in found if trees is not None)
-    return known if known and len(known) == len(found) else None
+    if not parts or not all(_is_quick(about) for _, about, _ in parts):
+        return None
+    return tuple((weight, _trees(about["name"], learned)) for weight, about, learned in parts)
 
 
-def _trees(about: Mapping[str, Any], learned: Mapping[str, Any]) -> Trees | None:
-    if about["name"] == "forest":
-        return Trees.of_forest(learned)
-    if about["name"] == "boosting" and about["settings"].get("objective") == _OBJECTIVE:
-        return Trees.read(bytes(learned["booster"]))
-    return None
+def _is_quick(about: Mapping[str, Any]) -> bool:
+    is_boosting = about["name"] == "boosting"
+    is_plain = not is_boosting or about["settings"].get("objective") == _OBJECTIVE
+    return about["name"] in QUICK and is_plain
+
+
+def _trees(name: str, learned: Mapping[str, Any]) -> Trees:
+    return Trees.of_forest(learned) if name == "forest" else Trees.read(bytes(learned["booster"]))

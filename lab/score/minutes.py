@@ -81,7 +81,8 @@ def _answers(rows: Questions) -> Answers:
     answers = {name: split_answers(split, rows) for name, split in splits.items()}
     answers[PHYSICS] = Answers(value=placed(own, rows, own.simple["roofline"]))
     answers[MEDIAN] = Answers(value=by_configuration(rows, tested))
-    nested, names = _nested(rows, answers, _least_error(rows, answers))
+    errors = {name: _relative(rows, one) for name, one in answers.items()}
+    nested, names = _nested(rows, answers, _least_error(errors))
     ruled, by_rule = _nested(rows, answers, _the_rule(rows, answers))
     beside = {name: placed(own, rows, own.simple[name]) for name in ("mean", "anchor x ratio")}
     others = {
@@ -92,7 +93,7 @@ def _answers(rows: Questions) -> Answers:
     }  # fmt: skip
     return split_answers(
         own, rows, others=others,
-        figures=_figures(rows, own) | _regrets(splits) | _beside_ours(rows, answers)
+        figures=_figures(rows, own) | _regrets(splits) | _beside_ours(rows, errors)
         | _curves(rows) | costs(asked, own, partial(as_shipped, shipped_choice()), tested)
         | {f"times chosen, {name}": float(names.count(name)) for name in set(names)}
         | {f"times chosen by the rule, {n}": float(by_rule.count(n)) for n in set(by_rule)},
@@ -130,9 +131,13 @@ def without_network(seen: Problem) -> Problem:
     return replace(seen, X=X)
 
 
-def _least_error(rows: Questions, answers: Mapping[str, Answers]) -> Choice:
+def _relative(rows: Questions, answers: Answers) -> Floats:
+    """Return the relative error of each row, nan where there is none."""
+    return np.abs(answers.value / rows.truth - 1.0)
+
+
+def _least_error(errors: Mapping[str, Floats]) -> Choice:
     """Choose who errs least in the mean."""
-    errors = {name: np.abs(one.value / rows.truth - 1.0) for name, one in answers.items()}
     return lambda some: min(errors, key=lambda name: float(np.nanmean(errors[name][some])))
 
 
@@ -186,19 +191,15 @@ def _regrets(splits: Mapping[str, SplitScores]) -> dict[str, float]:
     return found
 
 
-def _beside_ours(rows: Questions, answers: Mapping[str, Answers]) -> dict[str, float]:
+def _beside_ours(rows: Questions, errors: Mapping[str, Floats]) -> dict[str, float]:
     """Return how much more each candidate errs than what ships, and how sure that is.
 
     Both are of the programs' mean errors: runs of one program err alike.
     """
-    programs = rows.facts.asked.groups
     by_program = {
-        name: np.array([
-            np.nanmean(np.abs(one.value / rows.truth - 1.0)[rows.facts.tested & (programs == p)])
-            for p in np.unique(programs[rows.facts.tested])
-        ])
-        for name, one in answers.items()
-    }  # fmt: skip
+        name: np.array([np.nanmean(error[here]) for here in rows.groups.values()])
+        for name, error in errors.items()
+    }
     ours = by_program.pop(shipped_choice())
     found = {}
     for name, theirs in by_program.items():
