@@ -14,7 +14,7 @@ from advisor.records import collected
 def row(key: str, **changes: Any) -> dict[str, Any]:
     kind, job, instance, layout, replicate = key.split("/")
     made: dict[str, Any] = {
-        "key": key, "kind": kind, "status": "ok", "is_noisy": False, "time_s": 2.0,
+        "key": key, "kind": kind, "status": "ok", "is_noisy": False, "time_s": 2.0, "wall_s": 2.5,
         "correction_fraction": 0.0, "others_cores": 0.5, "steal_fraction": 0.0,
         "started_at": "2026-11-21T11:00:00+00:00", "replicate": int(replicate),
         "job": {"key": job, "workload": job.split("-")[0]}, "steps": 10, "steps_done": 10,
@@ -82,6 +82,16 @@ def test_a_card_counts_labels_not_attempts() -> None:
     assert "| labelled (full) runs | 2 |" in text
     assert "|   of them oom | 1 |" in text
     assert "| quota-0.5core | 1 | 0.0% |" in text
+
+
+def test_the_hours_on_the_clock_are_those_of_ok_runs_that_are_not_noisy() -> None:
+    rows = [
+        row(f"{FULL}0", wall_s=7200.0),
+        row(f"{FULL}1", is_noisy=True, wall_s=3600.0),
+        row(f"{FULL}2", status="oom", wall_s=3600.0),
+    ]
+    text = summary.describe(rows)
+    assert "| hours of ok runs that are not noisy, waiting included | 2.00 |" in text
 
 
 def test_an_empty_dataset_has_a_card() -> None:
