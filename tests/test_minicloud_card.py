@@ -86,6 +86,7 @@ def test_a_card_counts_labels_not_attempts() -> None:
 
 def test_the_hours_on_the_clock_are_those_of_ok_runs_that_are_not_noisy() -> None:
     rows = [
+        row(PARTIAL, anchor_mean_step_s=0.1, total_steps=10, wall_s=3600.0),
         row(f"{FULL}0", wall_s=7200.0),
         row(f"{FULL}1", is_noisy=True, wall_s=3600.0),
         row(f"{FULL}2", status="oom", wall_s=3600.0),
