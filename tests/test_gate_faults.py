@@ -107,7 +107,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
 GATE = """
 import json, sys
 from advisor.lab.score import gate, stored
-kept = stored.read_all() | stored.read_shipped()
+kept = stored.read_all() | stored.read_held("shipped")
 print(json.dumps({n: gate.judge(kept[n], gate.measure(n)).failures for n in sys.argv[1:]}))
 """
 

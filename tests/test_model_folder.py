@@ -53,6 +53,7 @@ def test_a_card_says_nothing_that_its_metrics_do_not(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", check.QUICK)
 def test_fitting_a_shipped_model_again_gives_the_same_bytes(name: str) -> None:
     folder = check.folder_of(name)

@@ -141,7 +141,11 @@ def test_what_cannot_be_started_names_the_command_that_can(
 
 
 @pytest.mark.slow
-def test_a_makefiles_target_is_recorded_through_make(tmp_path: Path) -> None:
+def test_a_makefiles_target_is_recorded_through_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # else make says which folder it enters
+        monkeypatch.delenv(name, raising=False)
     package(tmp_path, "from advisor import step\nfor _ in range(30):\n    step(samples=2)\n")
     (tmp_path / "Makefile").write_text(f"fit:\n\t@{sys.executable} -m pkg.train\n")
     done = advisor(tmp_path, "profile", "--json", "make", "fit")
