@@ -49,7 +49,7 @@ def rows(**more: Any) -> TimeColumns:
         "shares": {name: np.zeros(3) for name in WAITS}, "layouts": integer_layouts(3, **size),
         "memory_bytes": np.zeros(3), "host_bytes": np.zeros(3),
         "startup_s": np.array([60.0, 90.0, 120.0]), "data_in_s": np.array([600.0, 300.0, 0.0]),
-        "is_extrapolating": np.zeros(3, bool), "is_network_assumed": np.zeros(3, bool),
+        "is_extrapolating": np.zeros(3, bool),
     }  # fmt: skip
     return TimeColumns(**given | more)
 

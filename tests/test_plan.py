@@ -181,18 +181,16 @@ def test_faster_networks_never_make_it_slower() -> None:
 
 
 def test_a_network_that_nobody_states_is_said_to_be_assumed_and_widens_the_interval() -> None:
-    stated, assumed = planned("2x8xA100-80GB@25Gbps"), planned("2x8xA100-80GB")
+    stated, assumed = planned("2x8xA100-80GB@1600Gbps"), planned("2x8xA100-80GB")
     alone = planned("8xA100-80GB")
-    assert any("network assumed" in note for note in assumed.best.notes)
+    assert any("network assumed: 1,600 Gbit/s" in note for note in assumed.best.notes)
     for found in (stated, alone):
         assert not any("network assumed" in note for note in found.best.notes)
     assert assumed.best.step_time_s.value == pytest.approx(stated.best.step_time_s.value)
-    # Where the network is waited for; the best layout's few sends hardly are.
     by_name = {c.name: c.step_time_s.high for c in stated.choices}
-    assert assumed.best.step_time_s.high >= stated.best.step_time_s.high
     for choice in assumed.choices:
-        if choice.name in ("data parallel", "tensor parallel"):
-            assert choice.step_time_s.high > 1.5 * by_name[choice.name]
+        if len(choice.machines) == 1 and choice.devices == 16:
+            assert choice.step_time_s.high > by_name[choice.name]
     unlike = planned("8xA100-80GB, 4xL4@25Gbps")
     joined = [c for c in unlike.choices if len(c.machines) > 1]
     assert joined

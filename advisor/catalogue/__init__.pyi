@@ -14,8 +14,9 @@ from .catalogue import type_record as type_record
 from .containers import ContainerOffer as ContainerOffer
 from .containers import container_of as container_of
 from .containers import container_offers as container_offers
-from .networks import NOTHING_KNOWN_LOG_SD as NOTHING_KNOWN_LOG_SD
-from .networks import assumed_networks as assumed_networks
+from .network_peers import AssumedNetwork as AssumedNetwork
+from .network_peers import KnownNetworks as KnownNetworks
+from .network_peers import assumed_networks as assumed_networks
 from .offer_columns import Accelerator as Accelerator
 from .offer_columns import InstanceType as InstanceType
 from .offer_columns import OfferColumns as OfferColumns

@@ -1,3 +1,4 @@
+from .answer import network_words as network_words
 from .answer import offer_of as offer_of
 from .best import WAYS as WAYS
 from .best import UnlikeWay as UnlikeWay
@@ -87,4 +88,3 @@ from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search
 from .ways.model_parallel import space_on as space_on
 from .ways.recorded_units import UnitModel as UnitModel
-from .words import assumed_network as assumed_network

@@ -91,7 +91,7 @@ def candidate(
         reasons=(
             waits(shares),
             *units_words(to_record(units)),
-            *network_words(columns, column, shares),
+            *network_words(columns, column),
             *_learned(columns, column),
             *why,
             *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
@@ -102,7 +102,7 @@ def candidate(
         ),
         breakdown=breakdown,
         is_learned=_is_learned(columns, column),
-        is_network_assumed=bool(columns.is_network_assumed[column]),
+        is_network_assumed=columns.assumed_network(column) is not None,
         on_demand_time_h=alike[0],
         on_demand_cost_usd=alike[1],
         completion=completion.way_of(completion_row),
@@ -221,12 +221,10 @@ def _is_learned(columns: TimeColumns, column: int) -> bool:
     return columns.is_learned is not None and bool(columns.is_learned[column])
 
 
-def network_words(
-    columns: TimeColumns, column: int, shares: Mapping[str, float]
-) -> tuple[str, ...]:
-    """Say that a row rests on an assumed network, where it does."""
-    is_assumed = columns.is_network_assumed[column]
-    return (assumed_network(shares["network"]),) if is_assumed else ()
+def network_words(columns: TimeColumns, column: int) -> tuple[str, ...]:
+    """Say on which assumed network a row rests, where it does."""
+    assumed = columns.assumed_network(column)
+    return () if assumed is None else (assumed_network(*assumed),)
 
 
 def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:

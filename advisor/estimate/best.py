@@ -18,7 +18,8 @@ from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways import stages, uneven, zorse
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
-from advisor.estimate.ways.model_parallel import model_parallel, nothing, on_machine
+from advisor.estimate.ways.model_parallel import WAY as BY_SHAPE
+from advisor.estimate.ways.model_parallel import model_parallel, network_slope, nothing, on_machine
 from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
 from advisor.machines import NamedCluster, assumed_network_log_sd
 from advisor.planners.core import PlanningError, put
@@ -104,12 +105,30 @@ def _parted(
 def _with_assumed_networks(case: StepCase, columns: TimeColumns) -> TimeColumns:
     """Mark the rows that rest on an assumed network, and widen their intervals by it."""
     rows = columns.type_index, columns.count
-    added = assumed_network_log_sd(case.fleet, *rows, columns.shares["network"])
+    is_assumed = case.is_network_assumed(*rows)
+    slope = _network_slopes(case, columns, is_assumed)
+    added = assumed_network_log_sd(case.fleet, *rows, slope)
+    rates = case.fleet.network_bytes_per_s[columns.type_index]
     return replace(
         columns,
         log_sd=np.hypot(columns.log_sd, added),
-        is_network_assumed=case.is_network_assumed(*rows),
+        assumed_network_bytes_per_s=np.where(is_assumed, rates, np.nan),
+        network_slope=slope,
     )
+
+
+def _network_slopes(case: StepCase, columns: TimeColumns, is_assumed: NDArray[np.bool_]) -> Floats:
+    """Return by how much ln(step) falls as the logarithm of the network rises, at most.
+
+    The share that waits for it, and of a pipeline for its stages; exactly where a layout problem
+    can be asked again.
+    """
+    slope = columns.shares["network"] + columns.shares["pipeline"]
+    for row in np.flatnonzero(is_assumed & (columns.status == 0) & (columns.way == BY_SHAPE)):
+        if np.isfinite(columns.step_s[row]):
+            problem = on_machine(case, int(columns.type_index[row])).problem
+            slope[row] = network_slope(problem, columns.layout(int(row)))
+    return slope
 
 
 def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:

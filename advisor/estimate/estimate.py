@@ -367,7 +367,7 @@ def group_candidate(
             words_of(choice, names),
             waits(row["shares"]),
             *units_words(to_record(units)),
-            *network_words(columns, 0, row["shares"]),
+            *network_words(columns, 0),
             *interruptions(completion, 0, sum(n for _, n in parts)),
             *whole_run(completion, 0),
             *beside_steps(breakdown, time_h.value, cost.value),

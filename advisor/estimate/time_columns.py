@@ -79,9 +79,13 @@ class TimeColumns:
     startup_s: Floats
     data_in_s: Floats
     is_extrapolating: Booleans
-    is_network_assumed: Booleans  # several machines whose network nobody states
     # corrected by what was learned from runs; None where nothing is
     is_learned: Booleans | None = None
+    # of several machines whose network nobody states: what one is taken to have, nan of the others
+    # [bytes/s]; and by how much ln(step) falls as the logarithm of that rises. None before
+    # ``best`` has looked
+    assumed_network_bytes_per_s: Floats | None = None
+    network_slope: Floats | None = None
 
     def select(self, rows: Integers) -> TimeColumns:
         """Return some rows, in their order."""
@@ -93,6 +97,13 @@ class TimeColumns:
         columns["shares"] = {name: part[rows] for name, part in self.shares.items()}
         parts = {f.name: at(getattr(self.layouts, f.name)) for f in fields(self.layouts)}
         return TimeColumns(**columns | {"layouts": Layouts(**parts)})
+
+    def assumed_network(self, row: int) -> tuple[float, float] | None:
+        """Return a row's assumed network [bytes/s] and its slope; None where it is stated."""
+        if self.assumed_network_bytes_per_s is None or self.network_slope is None:
+            return None
+        rate = float(self.assumed_network_bytes_per_s[row])
+        return None if np.isnan(rate) else (rate, float(self.network_slope[row]))
 
     @property
     def dp(self) -> Integers:

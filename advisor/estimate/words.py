@@ -111,18 +111,26 @@ def _against_plain(case: StepCase, row: int, count: int, layout: Layout, step_s:
 _WORTH_SAYING: Final = 0.01
 
 
-def assumed_network(network_share: float | None = None) -> str:
+def assumed_network(bytes_per_s: float, slope: float) -> str:
     """Return what is said of a row whose network nobody states.
 
-    >>> assumed_network(0.25)[-40:]
-    '(25 % of the step waits for the network)'
+    ``slope``: by how much ln(step) falls as the logarithm of the network rises.
+
+    >>> assumed_network(400e9, 0.25)
+    'network assumed: 3,200 Gbit/s a machine, as rented; half of it makes a step 19 % longer'
     """
-    said = "network assumed: none is stated, so the low end of machines of this size is used"
-    if network_share is None:
-        return said
-    share = (
-        f"less than {percent_text(0.01)}"
-        if network_share < _WORTH_SAYING
-        else percent_text(network_share)
+    more = 2.0**slope - 1.0
+    longer = f"{percent_text(more)} longer" if more >= _WORTH_SAYING else "hardly longer"
+    return (
+        f"network assumed: {network_text(bytes_per_s)} a machine, as rented; "
+        f"half of it makes a step {longer}"
     )
-    return f"{said} ({share} of the step waits for the network)"
+
+
+def network_text(bytes_per_s: float) -> str:
+    """Return a network's rate in words.
+
+    >>> network_text(400e9), network_text(1.25e9)
+    ('3,200 Gbit/s', '10 Gbit/s')
+    """
+    return f"{round(bytes_per_s * 8e-9):,} Gbit/s"

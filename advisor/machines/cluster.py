@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.catalogue import Catalogue, InstanceType, assumed_networks
+from advisor.catalogue import AssumedNetwork, Catalogue, InstanceType, KnownNetworks
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.devices import AcceleratorPart, part, power_limited
 from advisor.machines.pcie import link_between
-from advisor.planners.core import GIB, Cluster, Device, Link, Machines, Node, bytes_per_s
+from advisor.planners.core import GIB, Cluster, Device, Link, Machines, Node
 from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 from advisor.quantities import parse_rate
 
@@ -31,8 +31,9 @@ class ClusterGroup:
     price_usd_per_h: float | None = None
     # row of the catalogue's types; None where it was named by its accelerators
     type_index: int | None = None
-    # it was named by its accelerators, without a network between machines
-    is_network_assumed: bool = False
+    # what its network is taken to be where it was named by its accelerators alone; None where it
+    # is stated, or that of its type
+    assumed_network: AssumedNetwork | None = None
 
     @property
     def devices(self) -> int:
@@ -94,8 +95,9 @@ class NamedCluster:
 # ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
 # the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
 # its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
-# the machine's network after an at sign (25 Gbps otherwise; from 100 Gbps on it is taken to bypass
-# the kernel, as InfiniBand and EFA do). ``72xGB200`` is a rack: 18 machines of four whose NVLink
+# the machine's network after an at sign (otherwise that of machines that are rented with these
+# accelerators; from 100 Gbps on it is taken to bypass the kernel, as InfiniBand and EFA do).
+# ``72xGB200`` is a rack: 18 machines of four whose NVLink
 # joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
 # may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
 # ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``,
@@ -111,8 +113,6 @@ _GPUS: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _TYPES: Final = re.compile(r"(?:(?P<count>\d{1,9})\s*x\s*)?(?P<name>[A-Za-z][\w.-]*)$")
-# A machine's network where none is stated: the usual of unremarkable cloud machines.
-_USUAL_GBIT_PER_S: Final = 25.0
 _MOST_PER_NODE: Final = 16
 # GB200 and GB300 NVL72: 18 trays, machines of their own with four devices each.
 _PER_TRAY: Final = 4
@@ -274,9 +274,7 @@ def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> Clus
             )[0],
             latency_s=_INTRA_LATENCY_S,
         ),
-        network="rdma" if found.is_rdma else "tcp",
-        network_bytes_per_s=found.network_bytes_per_s
-        or float(assumed_networks(catalogue.types).bytes_per_s[found.index]),
+        network=_network_of(found, catalogue),
         host_bytes_per_s=found.host_device_bytes_per_s or known.host_bytes_per_s,
         vcpus=int(found.vcpus or 1),
         core_speed=found.core_speed,
@@ -313,14 +311,16 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         intra = known.link_bytes_per_s
     else:
         raise UsageError(f"unknown link {link!r} in {item!r}", hint="say nvlink or pcie")
-    rate = bytes_per_s(_USUAL_GBIT_PER_S) if words["rate"] is None else _network(words["rate"])
+    assumed = None
+    if words["rate"] is None:
+        assumed = KnownNetworks(catalogue.types, catalogue.accelerators).network(known.name, gpus)
+    rate = assumed.bytes_per_s if assumed else _network(words["rate"])
     node = _node(
         f"{gpus}x{known.name}{limit}",
         known,
         gpus,
         intra=Link(name=link, bytes_per_s=intra, latency_s=_INTRA_LATENCY_S),
-        network="rdma" if rate >= RDMA_FROM_BYTES_PER_S else "tcp",
-        network_bytes_per_s=rate,
+        network=_network_link(rate, is_rdma=rate >= RDMA_FROM_BYTES_PER_S),
         host_bytes_per_s=known.host_bytes_per_s,
         vcpus=12 * gpus,
         domain_machines=domain,
@@ -330,7 +330,23 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         node=node,
         part=known,
         count=nodes,
-        is_network_assumed=words["rate"] is None,
+        assumed_network=assumed,
+    )
+
+
+def _network_of(found: InstanceType, catalogue: Catalogue) -> Link:
+    if found.network_bytes_per_s is not None:
+        return _network_link(found.network_bytes_per_s, is_rdma=found.is_rdma)
+    peers = KnownNetworks(catalogue.types, catalogue.accelerators)
+    assumed = peers.network(found.accelerator, found.accelerator_count, found.vcpus or -1.0)
+    return _network_link(assumed.bytes_per_s, is_rdma=found.is_rdma or assumed.is_rdma)
+
+
+def _network_link(rate: float, *, is_rdma: bool) -> Link:
+    return Link(
+        name="rdma" if is_rdma else "tcp",
+        bytes_per_s=rate,
+        latency_s=_RDMA_LATENCY_S if is_rdma else _NETWORK_LATENCY_S,
     )
 
 
@@ -369,10 +385,9 @@ def _node(
     devices: int,
     *,
     intra: Link,
-    network_bytes_per_s: float,
+    network: Link,
     host_bytes_per_s: float,
     vcpus: int,
-    network: str,
     core_speed: float | None = None,
     memory_bytes: float | None = None,
     domain_machines: int = 1,
@@ -392,11 +407,7 @@ def _node(
         device=device,
         devices=devices,
         intra=intra,
-        network=Link(
-            name=network,
-            bytes_per_s=network_bytes_per_s,
-            latency_s=_RDMA_LATENCY_S if network == "rdma" else _NETWORK_LATENCY_S,
-        ),
+        network=network,
         host=Link(name="pcie", bytes_per_s=host_bytes_per_s),
         vcpus=vcpus,
         core_speed=core_speed,

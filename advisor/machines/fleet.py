@@ -13,14 +13,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import NOTHING_KNOWN_LOG_SD, Accelerator, Catalogue, assumed_networks
+from advisor.catalogue import (
+    Accelerator,
+    AssumedNetwork,
+    Catalogue,
+    KnownNetworks,
+    assumed_networks,
+)
 from advisor.jobs import Job
 from advisor.machines import devices
 from advisor.machines.cluster import ClusterGroup
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.machines.pcie import link_between
 from advisor.planners.core import Device
-from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -61,8 +66,8 @@ class Fleet:
     vcpus: Floats
     core_speed: Floats
     host_memory_bytes: Floats
-    # (n_types,); nobody states the network: ``network_bytes_per_s`` is a low value of machines of
-    # like size (``advisor.catalogue.networks``)
+    # (n_types,); nobody states the network: ``network_bytes_per_s`` is that of machines rented
+    # with the same accelerators, or of like size (``advisor.catalogue.network_peers``)
     is_network_assumed: NDArray[np.bool_]
     # (n_types,); spread of the logarithm of an assumed network; 0 where it is known
     network_log_sd: Floats
@@ -99,19 +104,16 @@ def alike(fleet: Fleet, type_index: Integers) -> tuple[Integers, Integers]:
 
 
 def assumed_network_log_sd(
-    fleet: Fleet, type_index: Integers, count: Integers, network_share: Floats
+    fleet: Fleet, type_index: Integers, count: Integers, slope: Floats
 ) -> Floats:
     """Return what assumed networks add to the spread of log(step), in quadrature.
 
-    To first order a bandwidth off by a factor r changes the step by r to the power of minus the
-    share of the step in which it waits for the network; less where latency or the links inside
-    the machine are part of that wait, so the spread errs on the wide side. 0 on one machine, and
-    where the network is known.
+    0 on one machine, and where the network is known.
 
-    ``type_index``, ``count``: shape (n,); ``network_share``: (n,); share of the step spent waiting
-    for the network between machines, in [0, 1].
+    ``type_index``, ``count``: shape (n,); ``slope``: (n,); by how much ln(step) falls as the
+    logarithm of the network rises, in [0, 1].
     """
-    sd = fleet.network_log_sd[type_index] * network_share
+    sd = fleet.network_log_sd[type_index] * slope
     return np.where(np.asarray(count) > 1, sd, 0.0)
 
 
@@ -133,9 +135,8 @@ def catalogue_fleet(catalogue: Catalogue) -> Fleet:
         index[i] = distinct[key]
     counts = np.nan_to_num(types.accelerator_count)
     per_node = np.maximum(np.ceil(counts), 1).astype(np.int64)
-    is_rdma = np.asarray(types.is_rdma, dtype=bool)
     intra, intra_latency = _links(catalogue)
-    network = assumed_networks(types)
+    network = assumed_networks(types, catalogue.accelerators)
     return Fleet(
         devices=tuple(found),
         device=index,
@@ -153,8 +154,8 @@ def catalogue_fleet(catalogue: Catalogue) -> Fleet:
         network_bytes_per_s=network.bytes_per_s,
         is_network_assumed=network.is_assumed,
         network_log_sd=network.log_sd,
-        is_rdma=is_rdma,
-        network_latency_s=np.where(is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
+        is_rdma=network.is_rdma,
+        network_latency_s=np.where(network.is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
         vcpus=np.asarray(types.vcpus, dtype=float),
         core_speed=np.asarray(types.core_speed, dtype=float),
         host_memory_bytes=np.asarray(types.memory_bytes, dtype=float),
@@ -191,27 +192,30 @@ def lone_machines(device: Device, count: int, catalogue: Catalogue) -> tuple[Fle
     """Return machines with ``count`` of a device of which nothing else is said, and their number.
 
     Up to sixteen are in one machine. More are in several, of eight (of the largest part below
-    where eight does not divide them), over the fastest network that the catalogue's machines of
-    so many of them have: who counts accelerators by the dozen has no others. It is assumed, and
-    its spread with it.
+    where eight does not divide them), over the network that machines with so many of them are
+    rented with. It is assumed, and its spread with it.
     """
     row = catalogue.accelerators.get(device.name)
     if count <= _MOST_IN_ONE or device.kind == "cpu":
         return lone_fleet(device, count, row), 1
     per_node = max(n for n in range(1, _USUAL_IN_ONE + 1) if count % n == 0)
-    types = catalogue.types
-    is_such = np.nan_to_num(types.accelerator_count) >= _USUAL_IN_ONE
-    is_such &= (types.accelerator == device.name) & ~np.isnan(types.network_bytes_per_s)
-    known = types.network_bytes_per_s[is_such]
+    network = KnownNetworks(catalogue.types, catalogue.accelerators).network(device.name, per_node)
     machines = lone_fleet(device, per_node, row)
     joined = 1 if row is None else (row.link_devices or 0) // per_node
+    machines = replace(machines, domain_machines=np.array([max(joined, 1)]))
+    return over_assumed_network(machines, network), count // per_node
+
+
+def over_assumed_network(machines: Fleet, network: AssumedNetwork) -> Fleet:
+    """Return machines of one type over a network that nobody stated."""
     return replace(
         machines,
-        domain_machines=np.array([max(joined, 1)]),
-        network_bytes_per_s=np.array([max([RDMA_FROM_BYTES_PER_S, *known.tolist()])]),
+        network_bytes_per_s=np.array([network.bytes_per_s]),
+        network_latency_s=np.array([LATENCY_S["rdma" if network.is_rdma else "ethernet"]]),
+        is_rdma=np.array([network.is_rdma]),
         is_network_assumed=np.array([True]),
-        network_log_sd=np.array([NOTHING_KNOWN_LOG_SD]),
-    ), count // per_node
+        network_log_sd=np.array([network.log_sd]),
+    )
 
 
 def one_type(
@@ -387,10 +391,5 @@ def _named_by_accelerator(group: ClusterGroup, per_node: int) -> Fleet:
         host_memory_bytes=node.memory_bytes * share,
         domain_machines=node.domain_machines,
     )
-    if not group.is_network_assumed:
-        return machines
-    return replace(
-        machines,
-        is_network_assumed=np.array([True]),
-        network_log_sd=np.array([NOTHING_KNOWN_LOG_SD]),
-    )
+    network = group.assumed_network
+    return machines if network is None else over_assumed_network(machines, network)

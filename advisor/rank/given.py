@@ -35,13 +35,13 @@ from advisor.estimate import (
     StepCase,
     TimeColumns,
     UnitModel,
-    assumed_network,
     burden,
     commands,
     group_columns,
     is_laid_out_by_shape,
     layouts_alone,
     model_on,
+    network_words,
     notes_of,
     on_demand,
     on_machine,
@@ -264,8 +264,7 @@ class OnGroup:
             script=question.command,
         )  # fmt: skip
         notes = [*why_not, *(notes_of([group]) if question.is_by_shape else ())]
-        if columns.is_network_assumed[row]:
-            notes.append(assumed_network(float(columns.shares["network"][row])))
+        notes += network_words(columns, row)
         return way_on(
             question.cluster,
             {group.label: nodes},

@@ -9,19 +9,20 @@ size.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from advisor.catalogue import Catalogue, files
-from advisor.catalogue.networks import (
+from advisor.catalogue.network_peers import (
     LOW_QUANTILE,
     assumed_networks,
     front_end_bytes_per_s,
     size_class,
 )
-from advisor.catalogue.offer_columns import TypeColumns
+from advisor.catalogue.offer_columns import Accelerator, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder, find
 from advisor.catalogue.tables import numbers, read, texts
 from advisor.lab.catalogue.networks import base_size
@@ -35,16 +36,18 @@ def forgotten(types: TypeColumns, provider: str) -> TypeColumns:
     return replace(types, network_bytes_per_s=network)
 
 
-def held_out(types: TypeColumns) -> dict[str, dict[str, float]]:
+def held_out(
+    types: TypeColumns, accelerators: Mapping[str, Accelerator]
+) -> dict[str, dict[str, float]]:
     """Return how the rule does on each provider, and on all accelerated and other types."""
     known = ~np.isnan(types.network_bytes_per_s)
-    front = front_end_bytes_per_s(types)
+    front = types.network_bytes_per_s
     error = np.full(len(types), np.nan)
     sd = error.copy()
     for provider in sorted(set(types.provider[known].tolist())):
         rows = known & (types.provider == provider)
         if rows.sum() >= _FEWEST_TYPES:
-            found = assumed_networks(forgotten(types, provider))
+            found = assumed_networks(forgotten(types, provider), accelerators)
             error[rows] = np.log(front[rows] / found.bytes_per_s[rows])
             sd[rows] = found.log_sd[rows]
     judged = ~np.isnan(error)
@@ -83,7 +86,8 @@ def variants() -> dict[str, int]:
 
 
 def main() -> None:
-    types = Catalogue.load(with_overrides=False).types
+    catalogue = Catalogue.load(with_overrides=False)
+    types = catalogue.types
     known = ~np.isnan(types.network_bytes_per_s)
     front = np.log(front_end_bytes_per_s(types)[known])
     low = np.quantile(front, LOW_QUANTILE)
@@ -92,7 +96,7 @@ def main() -> None:
             {
                 "types_known": int(known.sum()),
                 "types_assumed": int((~known).sum()),
-                "held_out": held_out(types),
+                "held_out": held_out(types, catalogue.accelerators),
                 "azure_variants": variants(),
                 "all_known": {
                     "lower_quartile_gbit_per_s": float(np.exp(low) * 8e-9),

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue.network_peers import KnownNetworks
 from advisor.estimate.case import SPACE, MeasuredLayout
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel
 from advisor.estimate.predictor import Predictor
@@ -26,7 +27,7 @@ from advisor.jobs.describe import described_job, restacked
 from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
-from advisor.machines.fleet import Fleet, lone_machines, one_type
+from advisor.machines.fleet import Fleet, lone_machines, one_type, over_assumed_network
 from advisor.planners.core.arrays import FUSIONS, RECOMPUTES, Floats, Layouts, Shapes
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.nouns import Device
@@ -335,34 +336,39 @@ _RANK: Final = 16
 _MASTER_AND_MOMENTS: Final = 12.0  # AdamW's beside an fp32 copy of the weights [bytes]
 
 
-def ask_rows(rows: LayoutRows, model: LayoutModel, *, how: Asked) -> RunAnswers:
+def ask_rows(
+    rows: LayoutRows, model: LayoutModel, *, how: Asked, states_network: bool = True
+) -> RunAnswers:
     """Return the product's answers to rows as users ask, every table left out.
 
     Plainly: model, batch, precision and machines; the degrees that split the model, where any
     does; the micro-batch, and that adapters are trained. Told the stack: its name too, that it
     does not compile or overlaps tensor parallelism where others do not, and of ZeRO and
     recomputation what the table states. Kernels,
-    overlap, schedule, loss and buffers are the product's in both.
+    overlap, schedule, loss and buffers are the product's in both. Unless ``states_network``, the
+    network between machines is the product's, too.
     """
     found = np.full((4, len(rows)), np.nan)
     status = np.full(len(rows), "", dtype="U32")
     for table in dict.fromkeys(rows.table):
         asking = predictor_by(model.left_out(str(table), str(table)))
         here = np.flatnonzero(rows.table == table)
-        said = ask_some(asking, rows, here, how=how)
+        said = ask_some(asking, rows, here, how=how, states_network=states_network)
         found[:, here] = said.step_s, said.low_s, said.high_s, said.memory_bytes
         status[here] = said.status
     return _run_answers(found, status)
 
 
 def ask_some(
-    asking: Predictor, rows: LayoutRows, index: NDArray[np.intp], *, how: Asked
-) -> RunAnswers:
+    asking: Predictor, rows: LayoutRows, index: NDArray[np.intp], *, how: Asked,
+    states_network: bool = True,
+) -> RunAnswers:  # fmt: skip
     """Return a predictor's answers to some of the rows, asked in the same ways."""
     found = np.full((4, index.size), np.nan)
     status = np.full(index.size, "not whole machines or batches", dtype="U32")
     whole = _is_whole(rows)[index]
-    said = answers(asking, [typed_row(rows, int(i), how=how) for i in index[whole]])
+    typed = [typed_row(rows, int(i), how=how) for i in index[whole]]
+    said = answers(asking, typed if states_network else [_networkless(one) for one in typed])
     found[:, whole] = said.step_s, said.low_s, said.high_s, said.memory_bytes
     status[whole] = said.status
     return _run_answers(found, status)
@@ -373,6 +379,14 @@ def _run_answers(found: Floats, status: NDArray[np.str_]) -> RunAnswers:
     return RunAnswers(
         step_s=step_s, low_s=low_s, high_s=high_s, memory_bytes=memory_bytes, status=status
     )
+
+
+def _networkless(typed: Typed) -> Typed:
+    """Return a question that says nothing of the network between machines."""
+    catalogue, fleet = predictor().catalogue, typed.fleet
+    peers = KnownNetworks(catalogue.types, catalogue.accelerators)
+    network = peers.network(fleet.devices[0].name, int(fleet.per_node[0]))
+    return replace(typed, fleet=over_assumed_network(fleet, network))
 
 
 def own_rows(rows: LayoutRows, model: LayoutModel) -> list[MeasuredLayout]:

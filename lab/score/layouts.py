@@ -220,6 +220,7 @@ def _step_s(rows: LayoutRows, row: int, model: LayoutModel, table: LayerTable) -
 COVERAGE: Final = 0.9
 WAYS: Final[tuple[Asked, ...]] = ("plain", TOLD)
 ALL_TOLD: Final = "told all that its table knows"
+NO_NETWORK: Final = "without the network"
 # Source table -> MAPE of Calculon's unmodified curves (shared/reference/planners.md).
 CALCULON: Final = {
     "megatron_seqsel": 0.037, "megatron_sc21": 0.095, "vtrain_multi": 0.196,
@@ -301,7 +302,15 @@ def _layout_answers(rows: Questions) -> Answers:
     for how, one in said.items():
         figures |= _asked_figures(rows, how, one)
     figures |= errors_by_size(facts.rows, plain, rows.truth, facts.is_dense)
-    return replace(plain, others={TOLD: told, ALL_TOLD: all_told}, figures=figures)
+    bare = ask_rows(facts.rows, facts.model, how="plain", states_network=False)
+    bare_answers = Answers(value=bare.step_s, low=bare.low_s, high=bare.high_s)
+    several = facts.rows.devices > np.asarray(facts.rows.machines.devices_per_node)
+    for name, column in (("plain", plain), (NO_NETWORK, bare_answers)):
+        good = several & facts.is_dense & np.isfinite(column.value)
+        if good.any():
+            figures |= _of_asked(f"several machines, {name}", column.scores(rows.truth, good))
+    others = {NO_NETWORK: bare_answers, TOLD: told, ALL_TOLD: all_told}
+    return replace(plain, others=others, figures=figures)
 
 
 def _tables(rows: Questions) -> list[Hidden]:
@@ -529,7 +538,9 @@ LAYOUT_STEPS: Final = Protocol(
     },
     notes=(
         "plain: model, batch, precision, machines; the degrees where any splits the model, the "
-        "micro-batch, and that a model is fine-tuned. Told the stack: its name, and of ZeRO and "
+        "micro-batch, and that a model is fine-tuned. Without the network: the same, but for the "
+        "rate between machines, which most people do not type. Told the stack: its name, and of "
+        "ZeRO and "
         "recomputation what is stated. What a table knows beyond goes into the third column: "
         + PUTS_IN,
         "constants are global; each table is scored with the fit that left it out. The priors' "

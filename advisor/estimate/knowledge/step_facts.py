@@ -13,6 +13,7 @@ from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
+from advisor.estimate.words import network_text
 from advisor.jobs import NO_LENGTH, Job, setup_words
 from advisor.machines import model_day, sheet_sources
 from advisor.planners.core import GIB, Device, Work
@@ -179,11 +180,12 @@ class StepFacts:
                 value=f"{percent_text(self.columns.shares['network'][0])} of the step",
                 source="learned", note="nominal links, advisor train scaling",
             )  # fmt: skip
-        if self.columns.is_network_assumed[0]:
+        assumed = self.columns.assumed_network(0)
+        if assumed is not None:
             yield Fact(
-                what="network between machines",
-                value="the fastest that machines of these accelerators are sold with",
-                source="assumed", note="say which: --cluster MACHINESxGPUSxNAME@RATE",
+                what="network between machines", value=network_text(assumed[0]), source="assumed",
+                note="that of rented machines with these accelerators; say another: "
+                "--cluster MACHINESxGPUSxNAME@RATE",
             )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from advisor.answer import Command, Estimate
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn
 from advisor.estimate.plan import Choice, way_on
+from advisor.estimate.unlike.places import network_waits, slowest_assumed
 from advisor.estimate.words import assumed_network
 from advisor.machines import ClusterGroup, NamedCluster
 from advisor.planners.core import Floats, Layout, PlanningError
@@ -94,10 +95,10 @@ class OnGroups:
         """
         waits = {name: part for name, part in parts_s.items() if part > 0}
         waits = {"compute": max(step_s - sum(waits.values()), 0.0), **waits}
-        if self.is_network_assumed:
-            log_sd = float(
-                np.hypot(log_sd, self._network_log_sd * waits.get("network", 0) / step_s)
-            )
+        assumed = slowest_assumed(self.model.places)
+        slope = network_waits(waits) / step_s
+        if assumed is not None:
+            log_sd = float(np.hypot(log_sd, self._network_log_sd * slope))
         return way_on(
             self.cluster,
             {g.label: g.count for g in self.groups},
@@ -112,15 +113,9 @@ class OnGroups:
             notes=(
                 *notes,
                 *(notes_of(self.groups) if self.is_laid_out else ()),
-                *((assumed_network(),) if self.is_network_assumed else ()),
+                *(() if assumed is None else (assumed_network(assumed, slope),)),
             ),
         )
-
-    @property
-    def is_network_assumed(self) -> bool:
-        """Whether several machines are joined by a network that somebody states nothing of."""
-        places = self.model.places
-        return self.nodes > 1 and any(p.case.fleet.is_network_assumed[p.row] for p in places)
 
     @property
     def _network_log_sd(self) -> float:

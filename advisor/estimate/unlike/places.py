@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,9 +82,8 @@ def group_columns(choice: Choice | None, places: Sequence[Place]) -> TimeColumns
         startup_s=np.max(starts, axis=0),
         data_in_s=np.max(arrivals, axis=0),
         is_extrapolating=np.array([any(is_extrapolating(p.case, p.row) for p in places)]),
-        is_network_assumed=np.array(
-            [sum(counts) > 1 and any(p.case.fleet.is_network_assumed[p.row] for p in places)]
-        ),
+        assumed_network_bytes_per_s=np.array([slowest_assumed(places) or np.nan]),
+        network_slope=np.zeros(1),
     )
     if choice is None:
         return empty
@@ -95,8 +94,24 @@ def group_columns(choice: Choice | None, places: Sequence[Place]) -> TimeColumns
         step_s=np.full(1, step.value),
         log_sd=np.full(1, math.log(step.high / step.value) / QUANTILES[step.coverage]),
         shares={name: np.full(1, choice.shares.get(name, 0.0)) for name in WAITS},
+        network_slope=np.full(1, network_waits(choice.shares)),
         memory_bytes=np.full(1, choice.memory_gib * GIB),
     )
+
+
+def slowest_assumed(places: Sequence[Place]) -> float | None:
+    """Return the slowest network that is assumed of several machines; None: each is stated."""
+    rates = [
+        float(p.case.fleet.network_bytes_per_s[p.row])
+        for p in places
+        if p.case.fleet.is_network_assumed[p.row]
+    ]
+    return min(rates) if rates and sum(p.group.count for p in places) > 1 else None
+
+
+def network_waits(shares: Mapping[str, float]) -> float:
+    """Return what at most waits for the network: what stages send is a part of the pipeline."""
+    return shares.get("network", 0.0) + shares.get("pipeline", 0.0)
 
 
 def layout_of_groups(choice: Choice) -> Layout:

@@ -222,7 +222,6 @@ def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> Time
         startup_s=case.startup_s(type_index),
         data_in_s=case.data_in_s(type_index),
         is_extrapolating=spread(single.is_extrapolating, rows, n) > 0,
-        is_network_assumed=case.is_network_assumed(type_index, count),
     )
 
 

@@ -183,7 +183,6 @@ def nothing(case: StepCase, type_index: Integers, count: Integers) -> TimeColumn
         startup_s=case.startup_s(type_index),
         data_in_s=case.data_in_s(type_index),
         is_extrapolating=np.zeros(n, dtype=bool),
-        is_network_assumed=case.is_network_assumed(type_index, count),
     )
 
 
@@ -383,6 +382,21 @@ def _link_log_sd(case: StepCase, on: OnMachine, shares: dict[Bottleneck, Floats]
     if on.is_rdma and on.problem.layer_table is None:
         return 0.0
     return float(shares["network"][0] * case.constants.scaling.log_sd_communication)
+
+
+def network_slope(problem: LayoutProblem, layout: Layout) -> float:
+    """Return by how much ln(step) of a layout falls as the logarithm of the network rises.
+
+    From half of it to twice: collectives, and what stages of a pipeline send one another.
+    """
+    columns, rate = layout_columns(layout), float(problem.machines.network_bytes_per_s)
+    slow_s, fast_s = (
+        float(replace(problem, machines=machines).times(columns).step_s)
+        for machines in (
+            replace(problem.machines, network_bytes_per_s=rate * factor) for factor in (0.5, 2.0)
+        )
+    )
+    return math.log(slow_s / fast_s) / math.log(4.0)
 
 
 def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:

@@ -112,5 +112,4 @@ def program_columns(
         + np.nan_to_num(job.startup_s * host_core_speed / speed),
         data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
         is_extrapolating=zeros > 0,
-        is_network_assumed=zeros > 0,
     )
