@@ -66,6 +66,8 @@ def _scores(error: np.ndarray, sd: np.ndarray) -> dict[str, float]:
         "median_truth_over_assumed": float(np.exp(np.median(error))),
         "rms_log": float(np.sqrt(np.mean(error**2))),
         "median_log_sd": float(np.median(sd)),
+        "within_factor_2_fraction": float(np.mean(np.abs(error) <= np.log(2) + 1e-9)),
+        "within_factor_4_fraction": float(np.mean(np.abs(error) <= np.log(4) + 1e-9)),
         "within_1.645_sd_fraction": float(np.mean(np.abs(error) <= 1.645 * sd + 1e-9)),
         "sd_factor_for_90_percent": float(np.quantile(np.abs(error) / (1.645 * sd), 0.9)),
     }
