@@ -42,6 +42,7 @@ from advisor.estimate.knowledge.learned import Learned
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.ways.beside import beside_words
 from advisor.estimate.ways.data_parallel import as_recorded, is_answer
+from advisor.estimate.ways.model_parallel import check_stack
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.estimate.words import reasons
@@ -165,6 +166,8 @@ class Physics:
             check_space(job, space)
         job = commonly_run(job, space)
         assert job.work is not None
+        if space is not None:
+            check_stack(space, job.work.setup)
         anchors = self.anchors(job, job.work)
         machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
         if machines.is_recorded and anchors.host is not None:

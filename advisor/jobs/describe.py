@@ -387,12 +387,14 @@ def as_commonly_run(work: Work, stack: Stack) -> Work:
 
 
 def stack_notes(work: Work | None) -> tuple[str, ...]:
-    """Return which stack was assumed of a described transformer; nothing where its user named it.
+    """Return what is assumed of the software of a described transformer, in one line.
 
     ``work``: as it was asked (``estimate.commonly_run``).
     """
-    if work is None or not work.setup.is_stack_assumed:
+    if work is None or work.transformer is None or work.setup.stack is None:
         return ()
+    if not work.setup.is_stack_assumed:
+        return (f"software: {setup_words(work)}",)
     return (f"no stack was named: as {work.setup.stack} runs it; --stack names another",)
 
 
@@ -479,7 +481,14 @@ def setup_words(work: Work) -> str:
         said.append(f"{percent_text(setup.frozen_fraction)} of the parameters frozen")
     if not setup.overlaps:
         said.append("gradients reduced after the backward pass")
-    return ", ".join(said)
+    if setup.stack is None or setup.is_stack_assumed:
+        return ", ".join(said)
+    facts = STACKS[setup.stack]
+    if not facts.degrees:
+        said.append("every rank computes the whole model")
+    if facts.always_shards:
+        said.append("state sharded over the ranks")
+    return f"as {setup.stack} runs it: {', '.join(said)}"
 
 
 def _has_attention(work: Work) -> bool:

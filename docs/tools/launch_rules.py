@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from advisor.planners.core.setup import STACKS, Stack
 from advisor.planners.layouts.frameworks import RULES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -19,11 +20,31 @@ TARGET: Final = ROOT / "docs" / "generated" / "launch_rules.md"
 def tables() -> str:
     """Return a table of rules and sources for every framework."""
     lines = ["<!-- written by `python docs/tools/launch_rules.py`: do not edit -->"]
+    lines += [
+        "",
+        "### Stacks by name",
+        "",
+        "| `--stack` | splits by | ZeRO | schedules | starts |",
+    ]
+    lines += ["|---|---|---|---|---|", *map(stack_row, STACKS)]
     for framework, rules in RULES.items():
         lines += ["", f"### `{framework}`", ""]
         lines += ["| asked of a layout | where the framework says so |", "|---|---|"]
         lines += [f"| {rule.reason} | `{rule.source}` |" for rule in rules]
     return "\n".join([*lines, ""])
+
+
+def stack_row(stack: Stack) -> str:
+    """Return what a named stack runs, as a row."""
+    facts = STACKS[stack]
+    degrees = ", ".join(facts.degrees) or "nothing"
+    if facts.usual_degrees is not None:
+        degrees += ", where asked or where nothing else fits"
+    zero = ", ".join(map(str, facts.zero_stages)) + (
+        " (0: one rank)" if facts.always_shards else ""
+    )
+    schedules = ", ".join(facts.schedules) if "pp" in facts.degrees else ""
+    return f"| `{stack}` | {degrees} | {zero} | {schedules} | `{facts.framework}` |"
 
 
 def main() -> int:

@@ -366,9 +366,16 @@ class StackFacts:
     # setup says
     setup: Mapping[str, Any]
     software: Mapping[str, float] = field(default_factory=dict)
+    # degrees, usual_degrees: what it splits a model by besides data parallelism, and what of that
+    # it does where the user leaves it open and the model fits so; None: all that it can
+    degrees: tuple[str, ...] = ("tp", "pp", "cp", "ep")
+    usual_degrees: tuple[str, ...] | None = None
+    # whose rules its layouts keep, and whose command starts them (``layouts.frameworks``)
+    framework: str = "megatron"
     # what it may choose among where the user leaves it open, the fastest that fits; stage 0 is
-    # what one rank has, which shards nothing
+    # what one rank has, which shards nothing, and of a stack that always shards nobody else
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    always_shards: bool = False
     recomputes: tuple[str, ...] = ("none", "selective", "full")
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     # it recomputes in full, or offloads the activations of, as many layers as its user says
@@ -410,51 +417,58 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 1), schedules=("1f1b",), parts_layers=True,
     ),
     "megatron-lm": StackFacts(
-        setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,),
+        setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,), degrees=("tp", "pp"),
         recomputes=("full",), schedules=("1f1b",),  # as its examples start it
     ),
     "megatron-deepspeed": StackFacts(
         setup=_OLD_MEGATRON,
         software={**_OLD_SOFTWARE, **_DEEPSPEED, "logit_scale": _COPIED_LOSS},
-        zero_stages=(0, 1), recomputes=("full",), schedules=("1f1b",),
+        zero_stages=(0, 1), recomputes=("full",), schedules=("1f1b",), degrees=("tp", "pp", "ep"),
     ),
     "deepspeed": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
         zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+        degrees=(), framework="deepspeed",
     ),
     "torchtitan": StackFacts(
         # ``mixed_precision_reduce = "float32"``; activation checkpointing of every second product.
         setup={"kernels": "compiled", "attention": "flash", "gradients": "fp32"},
         software={"logit_scale": _COMPILED_LOSS, "selective_gemm": 0.5, "is_ring_balanced": 0,
                   **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("selective", "full"),
+        zero_stages=(0, 3), recomputes=("selective", "full"), always_shards=True,
+        # FSDP2 over all ranks unless its user sets a degree (``ParallelismConfig``).
+        usual_degrees=(), framework="torchtitan",
     ),
     "llm-foundry": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={"fusion": _LEAN, "attention": _FLASH_1, "logit_scale": _FUSED_LOSS,
                   **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
+        degrees=(), framework="trainer",
     ),
     "trainer": StackFacts(
         # Models are loaded in the type of their checkpoint (``dtype="auto"`` since transformers
         # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
         setup={**_EAGER, "weights": "bf16"},
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",),
+        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), degrees=(),
+        framework="trainer",
     ),
     "fsdp": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
+        # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
+        degrees=("tp",), usual_degrees=(), framework="trainer",
     ),
     "ddp": StackFacts(
         setup=_EAGER, software={"logit_scale": _EAGER_LOSS}, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
     ),
     "ddp-compiled": StackFacts(
         setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
     ),
 }  # fmt: skip
 

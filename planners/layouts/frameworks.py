@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from advisor.planners.core import (
     DEFAULT_SETUP,
     OFFLOADS,
     RECOMPUTES,
+    STACKS,
     Layout,
     Layouts,
     Precision,
@@ -38,15 +39,16 @@ from advisor.planners.core import (
 # | `trainer`   | Hugging Face Trainer on PyTorch's DDP and FSDP2 (transformers, accelerate)  |
 # | `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
 # | `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
+# | `torchtitan` | torchtitan's `train.py`, where its user names it                           |
 # | `torch`     | a recorded script with PyTorch's own calls (`estimate.launch`)              |
 #
 # Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time,
-# deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13.
+# deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13, torchtitan 0.3.
 
 
 Bools = NDArray[np.bool_]
 Numbers = NDArray[Any]
-Framework = Literal["trainer", "deepspeed", "megatron", "torch"]
+Framework = Literal["trainer", "deepspeed", "megatron", "torchtitan", "torch"]
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(r) for r in ("none", "selective", "full"))
 HALF: Final = ("bf16", "fp16")
 SINGLE: Final = ("fp32", "tf32")
@@ -407,6 +409,66 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
     ),
 )
 
+_TITAN: Final = "torchtitan/config/configs.py: "
+TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
+    FrameworkRule(
+        "parameters, gradients and state are sharded together (ZeRO-3), or not at all",
+        _TITAN + "ParallelismConfig.data_parallel_shard_degree",
+        lambda c: (c.zero_stage == 0) | (c.zero_stage == 3),
+    ),
+    FrameworkRule(
+        "replicas that shard nothing hold the whole model",
+        _TITAN + "ParallelismConfig.data_parallel_replicate_degree",
+        lambda c: (c.zero_stage == 3) | c.is_whole | (c.ranks == 1),
+    ),
+    FrameworkRule(
+        "groups that share a copy of the state must divide the ranks",
+        "torchtitan/distributed/parallel_dims.py: ParallelDims",
+        lambda c: c.groups_divide,
+    ),
+    FrameworkRule(
+        "parameters and optimizer are offloaded together, from sharded ranks, and nothing else",
+        _TITAN + "TrainingConfig.enable_cpu_offload",
+        lambda c: (
+            (c.offloads_activations == 0)
+            & (c.offloads_optimizer == c.offloads_parameters)
+            & ((c.offloads_parameters == 0) | (c.zero_stage == 3))
+        ),
+    ),
+    FrameworkRule(
+        "all weights are trained, in fp32, by AdamW",
+        "torchtitan/models/llama3/config_registry.py",
+        lambda c: (
+            not (c.setup.has_adapters or c.setup.frozen_fraction > 0)
+            and c.setup.weights == "fp32"
+            and c.setup.optimizer == "adamw"
+        ),
+    ),
+    FrameworkRule(
+        "precision is one of bf16, fp8, tf32 and fp32",
+        _TITAN + "TrainingConfig.mixed_precision_param",
+        lambda c: c.precision in ("bf16", "fp8", *SINGLE),
+    ),
+    FrameworkRule(
+        "heads, key/value heads and feed-forward width must divide over the tensor-parallel ranks",
+        "torch.distributed.tensor.parallel.parallelize_module",
+        lambda c: (c.heads % c.tp == 0) & (c.kv_heads % c.tp == 0) & (c.ffn % c.tp == 0),
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "the sequence must divide over tensor-parallel and twice the context-parallel ranks",
+        "torchtitan/distributed/parallel_dims.py: ParallelDims.seq_len_divisor",
+        lambda c: c.sequence % (c.tp * np.where(c.cp > 1, 2 * c.cp, 1)) == 0,
+        of_shapes=True,
+    ),
+    FrameworkRule(
+        "experts must divide over the expert-parallel ranks",
+        _TITAN + "ParallelismConfig.expert_parallel_degree",
+        lambda c: c.experts % c.ep == 0,
+        of_shapes=True,
+    ),
+)
+
 TORCH: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "scripts are spread by data, tensor and pipeline parallelism",
@@ -468,11 +530,22 @@ RULES: Final[dict[Framework, tuple[FrameworkRule, ...]]] = {
     "trainer": TRAINER,
     "deepspeed": DEEPSPEED,
     "megatron": MEGATRON,
+    "torchtitan": TORCHTITAN,
     "torch": TORCH,
 }
 
 # What runs a described transformer, by preference: the first that accepts a layout is printed.
 DESCRIBED: Final[tuple[Framework, ...]] = ("trainer", "deepspeed", "megatron")
+
+
+def frameworks_of(setup: TrainingSetup) -> tuple[Framework, ...]:
+    """Return what runs a described transformer: the named stack's framework first."""
+    if setup.stack is None or setup.is_stack_assumed:
+        return DESCRIBED
+    named = cast("Framework", STACKS[setup.stack].framework)
+    return (named, *(one for one in DESCRIBED if one != named))
+
+
 # What runs a recorded script.
 RECORDED: Final[tuple[Framework, ...]] = ("torch", "deepspeed")
 

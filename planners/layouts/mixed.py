@@ -375,6 +375,7 @@ def _shared_choices(
     """Return width, micro-batch, micro-batches, recomputation and ZeRO stage of all choices."""
     modes = [i for i, name in enumerate(RECOMPUTES) if name in space.recomputes]
     stages = [zero for zero in (0, 1) if zero in space.zero_stages]
+    several = [zero for zero in stages if zero or not space.always_shards]
     if (
         space.cp not in (None, 1)
         or space.ep not in (None, 1)
@@ -389,7 +390,7 @@ def _shared_choices(
         for micro in divisors(each, most_micro)
         if space.micro_batch in (None, micro) and space.accumulation_steps in (None, each // micro)
         for recompute in modes
-        for zero in (stages if width > 1 else stages[:1])
+        for zero in (several if width > 1 else stages[:1])
     ]
 
 

@@ -86,6 +86,8 @@ class SearchSpace:
     stage_layers: tuple[int, ...] | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    # ranks that hold the same share their state: stage 0 is for one rank
+    always_shards: bool = False
     # hierarchical sharding: state shared by the ranks of one node only
     may_shard_in_nodes: bool = True
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -217,7 +219,7 @@ def recomputes(space: SearchSpace) -> dict[str, Ints]:
 
 
 def shards(space: SearchSpace) -> dict[str, Ints]:
-    """Return axis 2, shaped (1, 1, k): ZeRO stage, sharding in nodes, offload.
+    """Return axis 2, shaped (1, 1, k): ZeRO stage, sharding in nodes or not at all, offload.
 
     Parameters are offloaded with ZeRO-3 only: elsewhere every rank keeps them all.
     """
@@ -227,14 +229,16 @@ def shards(space: SearchSpace) -> dict[str, Ints]:
         usable = [o for o in OFFLOADS if o in space.offloads and (zero == 3 or o != "parameters")]
         for scope, chosen in product(scopes, product((0, 1), repeat=len(usable))):
             moved = dict(zip(usable, chosen, strict=True))
-            rows.append((zero, scope, *(moved.get(o, 0) for o in OFFLOADS)))
+            lone = zero == 0 and space.always_shards and max(space.zero_stages) > 0
+            rows.append((zero, scope, lone, *(moved.get(o, 0) for o in OFFLOADS)))
     table = np.array(rows)[None, None, :, :]
     return {
         "zero_stage": table[..., 0],
         "in_node": table[..., 1],
-        "offloads_optimizer": table[..., 2],
-        "offloads_parameters": table[..., 3],
-        "offloads_activations": table[..., 4],
+        "is_lone": table[..., 2],
+        "offloads_optimizer": table[..., 3],
+        "offloads_parameters": table[..., 4],
+        "offloads_activations": table[..., 5],
     }
 
 
@@ -248,9 +252,10 @@ def block(
     ranks = np.asarray(part.dp * part.cp)
     in_node = np.maximum(np.minimum(devices_per_node // np.asarray(part.tp), ranks), 1)
     group = np.where(shard["in_node"], in_node, ranks)
-    moved = {name: column for name, column in shard.items() if name != "in_node"}
+    moved = {name: column for name, column in shard.items() if not name.startswith(("in_", "is_"))}
     layouts = replace(part, **recompute, **moved, shard_group=group)
-    is_sharded = (shard["zero_stage"] == 0) | (group > 1)
+    may_repeat = (shard["is_lone"] == 0) | (ranks == 1)
+    is_sharded = np.where(shard["zero_stage"] == 0, may_repeat, group > 1)
     is_hierarchical = (shard["in_node"] == 0) | ((group < ranks) & (ranks % group == 0))
     return layouts, is_sharded & is_hierarchical
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from advisor.answer import Command
 from advisor.estimate.launch.megatron import command_line
+from advisor.estimate.launch.torchtitan import torchtitan_line
 from advisor.estimate.launch.trainer import deepspeed_command, trainer_command
 from advisor.planners.core import (
     DEFAULT_SETUP,
@@ -20,12 +21,13 @@ from advisor.planners.core import (
     Transformer,
     shapes_of,
 )
-from advisor.planners.layouts import DESCRIBED, Framework, broken_rule
+from advisor.planners.layouts import Framework, broken_rule, frameworks_of
 
 NAMES: Final[dict[Framework, str]] = {
     "trainer": "PyTorch (Hugging Face Trainer)",
     "deepspeed": "DeepSpeed",
     "megatron": "Megatron-LM",
+    "torchtitan": "torchtitan",
     "torch": "PyTorch",
 }
 
@@ -37,9 +39,12 @@ def framework_of(
     setup: TrainingSetup = DEFAULT_SETUP,
     precision: Precision = "bf16",
 ) -> Framework | None:
-    """Return the first framework that accepts a layout, the simplest first; None if none does."""
+    """Return the first framework that accepts a layout, the simplest first; None if none does.
+
+    A stack that its user named goes before all.
+    """
     shapes = shapes_of(transformer)
-    for framework in DESCRIBED:
+    for framework in frameworks_of(setup):
         rule = broken_rule(layout, framework, shapes, setup=setup, precision=precision)
         if rule is None:
             return framework
@@ -58,7 +63,9 @@ def runnable(
         return None
     shapes = shapes_of(transformer)
     is_split = layout.tp * layout.pp * layout.cp * layout.ep > 1
-    frameworks: tuple[Framework, ...] = ("megatron",) if is_split else DESCRIBED
+    frameworks = frameworks_of(setup)
+    if is_split:
+        frameworks = tuple(one for one in frameworks if one in ("megatron", "torchtitan"))
     reasons = []
     for framework in frameworks:
         rule = broken_rule(layout, framework, shapes, setup=setup, precision=precision)
@@ -80,7 +87,7 @@ def command(
     """Return how to run one layout on equal machines.
 
     Data parallelism alone runs on PyTorch (ZeRO 0 and 3) or DeepSpeed (ZeRO 1 and 2, offload);
-    anything else on Megatron-LM.
+    anything else on Megatron-LM; all on the framework of the stack that its user named.
 
     Raises PlanningError if no released framework accepts the layout; ``runnable`` says so
     beforehand.
@@ -96,6 +103,11 @@ def command(
         )
     if framework == "megatron":
         text = command_line(
+            layout, transformer, nodes=nodes, per_node=per_node, setup=setup, precision=precision
+        )
+        return Command(group=group, text=text)
+    if framework == "torchtitan":
+        text = torchtitan_line(
             layout, transformer, nodes=nodes, per_node=per_node, setup=setup, precision=precision
         )
         return Command(group=group, text=text)

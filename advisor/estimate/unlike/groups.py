@@ -12,6 +12,7 @@ from advisor.answer import Command, Estimate
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn
 from advisor.estimate.plan import Choice, way_on
 from advisor.estimate.unlike.places import network_waits, slowest_assumed
+from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.estimate.words import assumed_network
 from advisor.machines import ClusterGroup, NamedCluster
 from advisor.planners.core import Floats, Layout, PlanningError
@@ -41,8 +42,10 @@ class OnGroups:
 
     @property
     def space(self) -> SearchSpace:
-        """What a layout may be."""
-        return self.model.places[0].case.space
+        """What a layout may be: also of a stack that its user named."""
+        case = self.model.places[0].case
+        is_named = not case.work.setup.is_stack_assumed
+        return stack_spaces(case.space, case.work.setup)[-1] if is_named else case.space
 
     def refuse(self, **only: Collection[object]) -> None:
         """Refuse a search space that asks for what a way has not.

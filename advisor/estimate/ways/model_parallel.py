@@ -8,6 +8,7 @@ host memory where nothing fits without. Layer times come from one of two laws (`
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
+from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
 from advisor.estimate.knowledge.layout_model import (
     PRECISION_CODES,
@@ -43,8 +45,8 @@ from advisor.planners.core import (
     Layout,
     Layouts,
     Machines,
-    Stack,
     StackFacts,
+    TrainingSetup,
     shapes_of,
 )
 from advisor.planners.layouts import (
@@ -53,6 +55,7 @@ from advisor.planners.layouts import (
     PlannedLayout,
     SearchSpace,
     calibrated,
+    frameworks_of,
     is_runnable,
     layout_columns,
 )
@@ -125,13 +128,14 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
 
 def search(case: StepCase, on: OnMachine, count: int) -> Found:
     """Return the fastest layout on so many machines of a kind."""
-    devices = count * on.per_node
-    batch, setup = case.job.global_batch, case.work.setup
-    found = on.problem.search(devices, batch, space_on(case, on.problem))
-    if found.best is not None or not setup.is_stack_assumed:
-        return found
-    # Nobody named the stack: what it does not do by default another one may.
-    return on.problem.search(devices, batch, within_links(case.space, on.problem))
+    devices, batch = count * on.per_node, case.job.global_batch
+    first, *others = stack_spaces(case.space, case.work.setup)
+    found = on.problem.search(devices, batch, within_links(first, on.problem))
+    for space in others:
+        if found.best is not None:
+            break
+        found = on.problem.search(devices, batch, within_links(space, on.problem))
+    return found
 
 
 def space_on(case: StepCase, problem: LayoutProblem) -> SearchSpace:
@@ -139,12 +143,50 @@ def space_on(case: StepCase, problem: LayoutProblem) -> SearchSpace:
 
     What nobody asked for otherwise is as the job's stack has it.
     """
-    return within_links(stack_space(case.space, case.work.setup.stack), problem)
+    return within_links(stack_spaces(case.space, case.work.setup)[0], problem)
 
 
-def stack_space(space: SearchSpace, stack: Stack | None) -> SearchSpace:
-    """Return a space in which what nobody asked for otherwise is as a stack has it."""
-    return space if stack is None else replace(space, **_defaults(space, STACKS[stack]))
+def stack_spaces(space: SearchSpace, setup: TrainingSetup) -> tuple[SearchSpace, ...]:
+    """Return where to look for a layout, one after the other until some layout fits.
+
+    First what the setup's stack does of what nobody asked for otherwise; then all that it can.
+    Of a stack that nobody named: then all, for what it does not do another one may.
+    """
+    if setup.stack is None:
+        return (space,)
+    facts = STACKS[setup.stack]
+    usual = replace(space, **_defaults(space, facts))
+    if setup.is_stack_assumed:
+        return usual, space
+    able = _split_by(usual, facts.degrees)
+    if facts.usual_degrees is None:
+        return (able,)
+    return _split_by(usual, facts.usual_degrees), able
+
+
+def _split_by(space: SearchSpace, degrees: Sequence[str]) -> SearchSpace:
+    """Return the space with every other degree at 1 that is left open."""
+    closed = (name for name in ("tp", "pp", "cp", "ep") if name not in degrees)
+    ones: dict[str, Any] = {name: 1 for name in closed if getattr(space, name) is None}
+    return replace(space, **ones)
+
+
+def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
+    """Refuse a degree that the stack which its user named does not have.
+
+    Raises UsageError naming the option and the stacks that have it.
+    """
+    if setup.stack is None or setup.is_stack_assumed:
+        return
+    degrees = STACKS[setup.stack].degrees
+    for name in ("tp", "pp", "cp", "ep"):
+        if (getattr(space, name) or 1) > 1 and name not in degrees:
+            why = "" if degrees else ": every rank computes the whole model"
+            able = ", ".join(stack for stack, facts in STACKS.items() if name in facts.degrees)
+            raise UsageError(
+                f"--stack {setup.stack} has no --{name}{why}",
+                hint=f"leave one of them out, or name a stack that has it: {able}",
+            )
 
 
 def within_links(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
@@ -159,6 +201,8 @@ def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
     open_space = SearchSpace()
     # Sharding inside nodes only has a switch of its own everywhere (HSDP, optimizer instances).
     found: dict[str, Any] = {"may_shard_in_nodes": False}
+    if space.zero_stages == open_space.zero_stages:
+        found["always_shards"] = facts.always_shards
     for name in ("zero_stages", "recomputes"):
         if getattr(space, name) == getattr(open_space, name):
             found[name] = getattr(facts, name)
@@ -223,6 +267,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
             shapes=shapes_of(work.transformer),
             setup=work.setup,
             precision=work.precision,
+            frameworks=frameworks_of(work.setup),
         ),
     )
     return OnMachine(

@@ -20,9 +20,9 @@ from advisor.answer import Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest, network_weights
-from advisor.estimate.ways.model_parallel import stack_space
+from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.planners.core import Floats, Layout, PlanningError
-from advisor.planners.layouts import MachineGroup, MixedPlan, search_mixed
+from advisor.planners.layouts import MachineGroup, MixedPlan, frameworks_of, search_mixed
 from advisor.planners.links import split_partitions
 from advisor.planners.systems import GroupedPipeline, StageGroup, StageMemory, grouped_pipeline
 
@@ -39,6 +39,10 @@ def stages_of_one_width(case: OnGroups) -> Choice:
     law = case.model.law
     if not isinstance(law, LayoutLaw):
         raise PlanningError("no transformer that is laid out by its shape")
+    setup = case.model.work.setup
+    is_named = setup.stack is not None and not setup.is_stack_assumed
+    if is_named and frameworks_of(setup)[0] != "megatron":
+        raise PlanningError(f"Megatron-LM runs it, and --stack {setup.stack} was named")
     groups = [
         MachineGroup(problem=law.machines[g.label].problem, nodes=g.count) for g in case.groups
     ]
@@ -68,14 +72,13 @@ def stages_of_one_width(case: OnGroups) -> Choice:
 
 def _found(case: OnGroups, groups: Sequence[MachineGroup]) -> MixedPlan:
     """Return the fastest of what the stack does; of all, where nobody named one that can."""
-    setup = case.model.work.setup
+    first, *others = stack_spaces(case.space, case.model.work.setup)
     try:
-        space = stack_space(case.space, setup.stack)
-        return search_mixed(groups, case.global_batch, same_tp=True, space=space)
+        return search_mixed(groups, case.global_batch, same_tp=True, space=first)
     except PlanningError:
-        if not setup.is_stack_assumed:
+        if not others:
             raise
-        return search_mixed(groups, case.global_batch, same_tp=True, space=case.space)
+        return search_mixed(groups, case.global_batch, same_tp=True, space=others[-1])
 
 
 # By whether a stage spans groups.

@@ -166,7 +166,9 @@ def _largest(case: OnGroups, recomputes: bool) -> tuple[int, Ints]:
     """Return the lowest ZeRO stage that fits everywhere, and each group's largest micro-batch."""
     model, workers = case.model, case.cluster.devices
     tight: list[str] = []
-    stages = tuple(z for z in (0, 1, 2, 3) if z in case.space.zero_stages)
+    space = case.space
+    least = 1 if space.always_shards and max(space.zero_stages) > 0 else 0
+    stages = tuple(z for z in range(least, 4) if z in space.zero_stages)
     if not stages:
         raise PlanningError("no ZeRO stage may be chosen")
     for zero in stages if workers > 1 else stages[:1]:
