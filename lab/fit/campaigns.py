@@ -64,7 +64,7 @@ from advisor.records import reads
 # - The batch is the nearest that the accelerators share evenly, within a tenth: no recipe trains
 #   on 479 sequences.
 # - Sequences longer than 8,192 are the model's longest context; most tokens were trained at 8,192.
-# - Without a network: that of the accelerator's usual machine (DGX-1, DGX A100, DGX H100).
+# - Without a network: none is typed, so that the product assumes one.
 # - Software of 2022 and before had no flash attention (arXiv 2205.14135, May 2022).
 
 
@@ -81,9 +81,6 @@ _MONTH_H: Final = 30 * 24.0
 _USUAL_MFU: Final = 0.4
 # GPT-3 (arXiv 2005.14165), table 2.1: parameters -> tokens of a batch; LLaMA (2302.13971): 4M.
 _BATCH_TOKENS: Final = ((0.0, 0.5e6), (1e9, 1e6), (6e9, 4e6))
-# DGX-1 4 x 100, DGX A100 8 x 200, DGX H100 8 x 400 Gbit/s (datasheets), by architecture.
-_NETWORK_GBPS: Final = {"Volta": 400.0, "Ampere": 1600.0, "Hopper": 3200.0}
-_OTHER_NETWORK_GBPS: Final = 100.0
 _FUSED_BY_HAND: Final = ("metaseq", "fairseq", "xformers", "llm.c")
 # Part of a framework's name -> the stack that its user would name; the first that fits.
 _STACKS: Final[tuple[tuple[str, Stack], ...]] = (
@@ -131,10 +128,11 @@ def ask(campaign: Campaign, catalogue: Catalogue) -> CampaignQuestion:
     network = _stated_gbps(campaign.interconnect)
     if network is None and devices > _PER_NODE:
         assumed.append("network")
-    usual = _NETWORK_GBPS.get(accelerator.architecture, _OTHER_NETWORK_GBPS)
     batch = _batch(campaign, transformer, devices, assumed)
     per_node = math.gcd(devices, _PER_NODE)
-    text = f"{devices // per_node}x{per_node}x{accelerator.name}@{network or usual:g}Gbps"
+    text = f"{devices // per_node}x{per_node}x{accelerator.name}"
+    if network is not None:  # a user who does not know it types none
+        text += f"@{network:g}Gbps"
     return CampaignQuestion(
         campaign=campaign,
         transformer=transformer,
