@@ -162,7 +162,8 @@ def test_lines_of_a_fitted_table_are_answered_by_constants_without_it() -> None:
 
 
 def test_every_group_of_a_fitted_table_has_a_fold() -> None:
-    fitted = set(usable(read_all(data.root("datasets"))).table)
+    rows = usable(read_all(data.root("datasets")))
+    fitted = {*rows.table, *rows.model}
     folds = set(Predictor().constants.layout.folds)
     laws = set(typed.without("threads").campaigns.folds)
     for group in {line.group for line in LINES}:
@@ -170,7 +171,7 @@ def test_every_group_of_a_fitted_table_has_a_fold() -> None:
         if table := typed.table_of(group):
             assert table in folds or table not in fitted, group
         elif family == "finetune":
-            assert f"finetune without model {name}" in folds, group
+            assert f"finetune without model {name}" in folds or name not in fitted, group
         elif family == "campaigns":
             assert name in laws, group
 
