@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,24 @@ def test_a_verdict_is_the_exit_code_and_a_slip_is_wrong_either_way(tmp_path: Pat
     assert "not understood: q4, q5" in found.notes
 
 
+def test_inside_is_the_truth_itself_and_a_range_that_meets_the_interval_is_told_apart(
+    tmp_path: Path,
+) -> None:
+    line = f"predict {STAYS}"
+    with typed.asking_alone():
+        said = typed.ask(line)
+    assert said.record is not None
+    step = said.record["step_time_s"]
+    bank = asked_of(tmp_path, *((line, "step_time", "s", str(truth)) for truth in (
+        step["value"], 0.9 * step["low"], 1.1 * step["high"])))  # fmt: skip
+    rows = typed.read_typed(bank)
+    wide = [replace(one, low=0.8 * one.truth, high=1.2 * one.truth) for one in rows.facts.lines]
+    rows = replace(rows, facts=replace(rows.facts, lines=wide))
+    found = evaluate(typed.TYPED, rows, typed.TYPED.answer(rows))
+    assert found.overall.coverage == pytest.approx(1 / 3)
+    assert found.figures["coverage of the truths' ranges"] == 1
+
+
 def test_values_come_in_the_unit_of_the_question() -> None:
     with typed.asking_alone():
         said = typed.ask(f"predict {STAYS} --total-steps 1000")
@@ -112,7 +131,7 @@ def test_values_come_in_the_unit_of_the_question() -> None:
     def value(quantity: str, unit: str) -> tuple[float, float, float]:
         line = TypedLine(
             name="", line="", files=(), quantity=quantity,  # type: ignore[arg-type]
-            unit=unit, truth=1.0, verdict="", definition="", group="",
+            unit=unit, truth=1.0, low=1.0, high=1.0, verdict="", definition="", group="",
         )  # fmt: skip
         return said.value(line)
 
