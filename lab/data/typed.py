@@ -132,7 +132,7 @@ _OF_LAYOUTS: Final = (
 )  # fmt: skip
 
 
-def _layout_rows(shared: Path) -> Frame:
+def _layout_rows() -> Frame:
     """Return runs of dense transformers on one kind of GPU that state what is typed."""
     rows = _table(LAYOUTS, "runs")
     keep = (rows.status == "ok") & (rows.quality != "low") & (rows.is_mixed == 0)
@@ -160,7 +160,7 @@ def _layout_line(row: Any, name: str, **said: Any) -> Line:
 
 def layouts(shared: Path) -> Iterator[Line]:
     """Yield three steps of every table, and its tightest run, which fits; memory where printed."""
-    rows = _layout_rows(shared)
+    rows = _layout_rows()
     for _, here in rows[rows.step_s.notna()].groupby("table", sort=True):
         # One question was measured in several layouts: its truth is the fastest.
         best = here.sort_values("step_s").drop_duplicates(
@@ -207,7 +207,8 @@ def campaigns(shared: Path) -> Iterator[Line]:
     keep &= ~rows.campaign.str.contains("llm.c GPT-2 124M")  # among the threads' lines
     for row in rows[keep].itertuples():
         batch = round(row.global_batch_tokens / row.sequence)
-        job = _flags(sequence=row.sequence, batch=batch, tokens=_tokens(row.tokens))
+        job = _flags(sequence=row.sequence, batch=batch, tokens=_tokens(row.tokens),
+                     precision=_precision(str(row.precision)))  # fmt: skip
         gb = 80.0 if pd.isna(row.accelerator_memory_gb) else row.accelerator_memory_gb
         gpu = "H100" if row.accelerator == "H100" else f"A100-{gb:.0f}GB"
         job = f"{_transformer(row, is_gated=row.is_gated == 'yes')} {job}"
@@ -227,7 +228,7 @@ def campaigns(shared: Path) -> Iterator[Line]:
 
 
 def finetune(shared: Path) -> Iterator[Line]:
-    """Yield one step of every model of IBM's fine-tuning runs, methods taken in turn."""
+    """Yield one step of every model of IBM's fine-tuning runs."""
     from advisor.lab.fit.asked import MODELS, finetune_rows_read
 
     rows = _table(FINETUNE, "runs")

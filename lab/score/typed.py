@@ -194,6 +194,8 @@ def ask(line: str) -> Said:
             program.main()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+        except Exception:  # a defect: the terminal shows a traceback, and Python's exit code
+            code = 1
     if code:
         return Said(code=code)
     record = json.loads(out.getvalue())
@@ -284,6 +286,9 @@ class Bank:
     def mask(self, *quantities: str) -> Bools:
         return np.array([line.quantity in quantities for line in self.lines])
 
+    def ends(self, end: Literal["low", "high"]) -> Floats:
+        return np.array([getattr(line, end) for line in self.lines])
+
 
 TIMED: Final = tuple(_PLACES)
 
@@ -368,34 +373,17 @@ def _memory_groups(rows: Questions, value: Floats) -> list[Group]:
 def _figures(rows: Questions, answers: Answers, said: Sequence[Said]) -> dict[str, float]:
     """Return shares answered and verdicts right, and the errors that a table shows."""
     bank: Bank = rows.facts
-    verdicts = bank.mask("fits")
-    right = np.array([
-        one.verdict == line.verdict for one, line in zip(said, bank.lines, strict=True)
-    ])  # fmt: skip
     understood = np.array([bool(one.verdict) for one in said])
-    answered = np.where(verdicts, understood, np.isfinite(answers.value))
+    has_answer = np.isfinite(answers.value)
+    answered = np.where(bank.mask("fits"), understood, has_answer)
     figures = {
         "answered_fraction": float(answered.mean()),
         "refused or not understood": float(np.count_nonzero(~answered)),
         "lines": float(len(said)),
     }
-    if verdicts.any():
-        figures |= {
-            "verdicts_right_fraction": float(right[verdicts].mean()),
-            "verdicts": float(verdicts.sum()),
-            "said to fit though it failed": float((verdicts & understood & ~right & _said(
-                said, "yes")).sum()),
-            "said not to fit though it ran": float((verdicts & ~right & _said(said, "no")).sum()),
-        }  # fmt: skip
-    timed = bank.mask(*TIMED) & np.isfinite(answers.value)
-    if timed.any() and answers.low is not None and answers.high is not None:
-        low, high = (
-            np.array([getattr(one, end) for one in bank.lines]) for end in ("low", "high")
-        )
-        meets = (answers.low <= high) & (answers.high >= low)
-        figures["coverage of the truths' ranges"] = float(meets[timed].mean())
+    figures |= _verdict_figures(bank, said)
     for name, quantities in (("time", TIMED), ("memory", ("memory",))):
-        here = bank.mask(*quantities) & np.isfinite(answers.value)
+        here = bank.mask(*quantities) & has_answer
         if here.any():
             found = score(answers.value[here], rows.truth[here])
             figures |= {
@@ -403,11 +391,28 @@ def _figures(rows: Questions, answers: Answers, said: Sequence[Said]) -> dict[st
                 f"{name}_mape_fraction": found.mape_fraction,
                 f"{name}: median ratio": found.median_ratio or 0.0,
             }
+    timed = bank.mask(*TIMED) & has_answer
+    if timed.any() and answers.low is not None and answers.high is not None:
+        meets = (answers.low <= bank.ends("high")) & (answers.high >= bank.ends("low"))
+        figures["coverage of the truths' ranges"] = float(meets[timed].mean())
     return figures
 
 
-def _said(said: Sequence[Said], verdict: str) -> Bools:
-    return np.array([one.verdict == verdict for one in said])
+def _verdict_figures(bank: Bank, said: Sequence[Said]) -> dict[str, float]:
+    """Return the share of verdicts that are right, and the wrong ones of either kind."""
+    pairs = [
+        (line.verdict, one.verdict)
+        for line, one in zip(bank.lines, said, strict=True)
+        if line.quantity == "fits"
+    ]
+    if not pairs:
+        return {}
+    return {
+        "verdicts_right_fraction": float(np.mean([true == told for true, told in pairs])),
+        "verdicts": float(len(pairs)),
+        "said to fit though it failed": float(pairs.count(("no", "yes"))),
+        "said not to fit though it ran": float(pairs.count(("yes", "no"))),
+    }
 
 
 def _notes(rows: Questions, said: Sequence[Said]) -> tuple[str, ...]:
