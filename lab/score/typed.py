@@ -480,6 +480,7 @@ _OPERATORS: Final = (
     "the device model, which answers for images, for AMD's cards and in fp32: fitted on timm's "
     "steps among others"
 )
+_PRIORS: Final = "centres and widths of the layout model's priors: chosen on rows of its tables"
 TYPED: Final = Protocol(
     name="typed",
     description="lines as people type them, asked of the command; a line's table left out",
@@ -495,9 +496,9 @@ TYPED: Final = Protocol(
     },
     rows=read_typed,
     answer=_answers,
-    seen=(BY_HAND, "priors of the layout model, chosen on rows of the tables of layouts"),
+    seen=(BY_HAND, _PRIORS),
     fitted_on=(_OPERATORS,),
-    blind=Refit(hidden=_hidden, ask=_ask_blind, still_seen=(BY_HAND, _OPERATORS)),
+    blind=Refit(hidden=_hidden, ask=_ask_blind, still_seen=(BY_HAND, _PRIORS)),
     notes=(
         "answered by constants without the line's rows: lines of layouts, blackwell and MLPerf "
         "without their table, of fine-tuning without their model, of whole training runs without "
