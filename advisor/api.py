@@ -93,7 +93,8 @@ def advise(
 ) -> AdviceList:
     """Say what would make a job faster or cheaper, before anything is rented.
 
-    Raises UsageError if a keyword is unknown, a value makes no sense, or the job cannot run there.
+    Raises UsageError if a keyword is unknown or a value makes no sense. Raises DoesNotRunError if
+    the job cannot run there.
 
     Parameters
     ----------
@@ -352,8 +353,8 @@ def estimate(
 ) -> Answer:
     """Estimate a job on one configuration, with its parts and where each number is from.
 
-    Raises UsageError if not exactly one of ``on`` and ``gpu`` is given, or the job cannot run
-    there.
+    Raises UsageError if not exactly one of ``on`` and ``gpu`` is given. Raises DoesNotRunError if
+    the job cannot run there.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 AdvisorError                 exit code 1
 ├── UsageError               2  a value on the command line makes no sense
+├── DoesNotRunError          3  the job cannot run on the machines that were named
 ├── CatalogueError           1  the catalogue cannot be read or lacks what was asked for
 ├── RunError                 1  a recorded run is missing, empty, corrupt or lacks a fact
 │   └── NotKnownError        3  it was recorded, but too little of it to answer from
@@ -36,6 +37,12 @@ class UsageError(AdvisorError):
     """A value the user gave makes no sense."""
 
     exit_code = 2
+
+
+class DoesNotRunError(AdvisorError):
+    """The question was understood, and the answer is that the job cannot run on these machines."""
+
+    exit_code = 3
 
 
 class CatalogueError(AdvisorError):

@@ -34,7 +34,7 @@ SLOWER = 3.0
 OF_A_GROUP = 3  # rows that are asked
 OF_A_TABLE = 6  # rows of a table of layouts that stay
 EVERY = 9  # of so many steps of a suite one stays
-QUICK = ("gpu-mlperf", "instance", "layers", "layouts", "neusight")
+QUICK = ("gpu-mlperf", "instance", "layers", "layouts", "neusight", "typed")
 OTHERS = ("blackwell", "campaigns", "described", "finetune", "job", "recorded")
 
 

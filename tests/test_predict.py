@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from advisor import api
 from advisor.answer import CompletionWay, Estimate
 from advisor.cli.program import app
-from advisor.errors import UsageError
+from advisor.errors import DoesNotRunError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import BOOT_S, Job
 
@@ -177,6 +178,26 @@ def test_bad_requests_are_refused_in_words(arguments: list[str], says: str) -> N
     assert says in str(done.exception)
     assert getattr(done.exception, "hint", "")
     assert getattr(done.exception, "exit_code", 0) in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("--layers 80 --hidden 8192 --heads 64 --batch 1 --gpu RTX4090", "does not fit in memory"),
+        ("--layers 4 --hidden 256 --heads 4 --batch 2 --gpu L4 --count 8 --tp 1 --pp 1 --cp 1",
+         "fewer samples than workers|excluded by layout"),
+        ("--layers 80 --hidden 8192 --heads 64 --batch 1 --on g5.xlarge", "does not fit"),
+    ],
+)  # fmt: skip
+def test_a_job_that_does_not_run_there_is_an_answer_and_a_slip_is_not(more: str, why: str) -> None:
+    """A line that was understood says no with 3; 2 is a line that cannot be understood."""
+    words = ["predict", *more.split(), "--total-steps", "10"]
+    refused = RUN.invoke(app, words).exception
+    assert isinstance(refused, DoesNotRunError)
+    assert re.search(why, str(refused))
+    assert refused.exit_code == 3
+    slip = RUN.invoke(app, [*words, "--precision", "bf17"])
+    assert slip.exit_code == 2 or getattr(slip.exception, "exit_code", 0) == 2
 
 
 def test_the_command_line_prints_text_and_the_same_as_json(tmp_path: Path) -> None:

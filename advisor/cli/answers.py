@@ -338,7 +338,8 @@ def predict(
 ) -> None:
     """Estimate a job on one configuration: a recorded run, a job file, or a described model.
 
-    Every number is marked: measured, looked up, computed, learned or given.
+    Every number is marked: measured, looked up, computed, learned or given. Exit code 3 means that
+    the job does not fit the machines.
     """
     from advisor import api
     from advisor.answer import SCHEMA_VERSION

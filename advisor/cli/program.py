@@ -1,9 +1,9 @@
 """The command line: parse, call, show. One file a verb, loaded only when it is called.
 
-Exit codes: 0 ok, 1 error, 2 usage, 3 nothing satisfies the constraints, or what was recorded is
-not known well enough to answer from; ``profile`` passes the script's own code through. Every
-deliberate error prints one line that says what is wrong and one that says what to do;
-``ADVISOR_DEBUG=1`` shows the traceback.
+Exit codes: 0 ok, 1 error, 2 usage, 3 the job does not fit the machines, nothing satisfies the
+constraints, or what was recorded is not known well enough to answer from; ``profile`` passes the
+script's own code through. Every deliberate error prints one line that says what is wrong and one
+that says what to do; ``ADVISOR_DEBUG=1`` shows the traceback.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from advisor.collectors.watch import (
     cached_sheets,
     describe_host,
 )
-from advisor.errors import AdvisorError, NotKnownError, UsageError
+from advisor.errors import AdvisorError, DoesNotRunError, NotKnownError, UsageError
 from advisor.estimate.answer import (
     beside_steps,
     interruptions,
@@ -92,8 +92,8 @@ def estimate_on_type(
     ``completion`` is what the whole job runs on until it is done, machines that stay by default;
     ``space`` and ``known_network`` are those of ``Predictor.step_columns``.
 
-    Raises CatalogueError if the type is unknown. Raises UsageError if the job cannot run there, or
-    the count makes no sense.
+    Raises CatalogueError if the type is unknown. Raises DoesNotRunError if the job cannot run
+    there. Raises UsageError if the count makes no sense.
     """
     _check_count(count)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
@@ -143,7 +143,8 @@ def estimate_on_gpu(
 
     More than sixteen are in several machines (``machines.lone_machines``).
 
-    Raises UsageError if the accelerator is unknown, the job has no steps or cannot run there.
+    Raises UsageError if the accelerator is unknown or the job has no steps. Raises
+    DoesNotRunError if the job cannot run there.
     """
     _check_count(count)
     if job.work is None:
@@ -167,7 +168,7 @@ def estimate_here(
 
     Otherwise on its GPU where one was measured, on its processor where none was.
 
-    Raises UsageError if the job cannot run here.
+    Raises DoesNotRunError if the job cannot run here.
     """
     machine = machine_here(job)
     return on_device(
@@ -277,7 +278,7 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
                 hint="profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
                 "--gpu L4, --on c7i.4xlarge",
             )
-        raise UsageError(
+        raise DoesNotRunError(
             f"{job.name} cannot be estimated on {where}: {reason}",
             hint="choose another type, count, batch or precision",
         )

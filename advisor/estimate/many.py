@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from advisor.answer import Candidate, CompletionWay, Refused
 from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing, named
-from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.errors import AdvisorError, CatalogueError, DoesNotRunError, UsageError
 from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.jobs import Job
@@ -137,9 +137,9 @@ def _answered(
     return answers
 
 
-def _no_step(job: Job, pair: tuple[str, int], columns: TimeColumns, row: int) -> UsageError:
+def _no_step(job: Job, pair: tuple[str, int], columns: TimeColumns, row: int) -> DoesNotRunError:
     reason = STATUSES[int(columns.status[row])].replace("_", " ")
-    return UsageError(
+    return DoesNotRunError(
         f"{job.name} cannot be estimated on {pair[1]} x {pair[0]}: {reason}",
         hint="choose another type or count",
     )

@@ -80,7 +80,8 @@ def _index(known: dict[str, Any]) -> str:
         "", "## Exit codes", "", "| code | meaning |", "|---|---|",
         "| 0 | it worked |", "| 1 | an error: one line says what, one says what to do |",
         "| 2 | a mistake in the command |",
-        "| 3 | nothing satisfies the constraints, or a recording is not known well enough |",
+        "| 3 | the job does not fit the machines, nothing satisfies the constraints, or a "
+        "recording is not known well enough |",
         "", "`advisor profile` passes the exit code of the script on.",
         "", "## Environment variables", "", "| variable | meaning |", "|---|---|",
     ]  # fmt: skip

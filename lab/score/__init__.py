@@ -18,6 +18,7 @@ __all__ = ["ON_OUR_RUNS", "PROTOCOLS", "SAMPLED", "SHIPPED", "load", "run"]
 
 # Protocol, module:name, the question that it answers.
 _TABLE: Final = """
+typed typed:TYPED What does the command say to lines as people type them?
 spot spot:FINISH When a 10 h job on spot nodes ends: second halves of traces from first.
 spot-plan spot:PLAN What does a job on spot nodes pay by a deadline, over the least?
 queue clusters:QUEUE Completion times of jobs on a shared cluster, against Tiresias.

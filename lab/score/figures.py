@@ -27,6 +27,7 @@ MOST_RULES: Final = 2  # simpler rules shown a line
 _SHOWN_STATISTICS: Final = ("mape_fraction", "median_ape_fraction")
 # Protocol -> what it asks, in the order of the table.
 QUESTIONS: Final = {
+    "typed": "what people type, asked of the command, its source table left out",
     "gpu": "a job known by its runs elsewhere, on a GPU type that was left out",
     "gpu-mlperf": "MLPerf's jobs by their runs elsewhere, on an accelerator that was left out",
     "job": "a network by its steps on other GPUs, on one that only other networks were on",
@@ -61,6 +62,19 @@ QUESTIONS: Final = {
 _RULE_ALONE: Final = "always the same, at least twice as large after a failure"
 # Protocol -> (label, where in the record, kind) of what is shown besides.
 SHOWN: Final[Mapping[str, Sequence[tuple[str, tuple[str, ...], Kind]]]] = {
+    "typed": (
+        ("lines answered", ("figures", "answered_fraction"), "coverage"),
+        ("verdicts right", ("figures", "verdicts_right_fraction"), "coverage"),
+        ("of verdicts", ("figures", "verdicts"), "count"),
+        ("memory, mean", ("groups", "memory", "mape_fraction"), "error"),
+        ("memory, median", ("groups", "memory", "median_ape_fraction"), "error"),
+        ("asked of one machine, median", ("groups", "asked of one machine", "median_ape_fraction"),
+         "error"),
+        ("of several, whose network nobody types, median",
+         ("groups", "asked of machines", "median_ape_fraction"), "error"),
+        ("lines of public threads, median", ("groups", "from threads", "median_ape_fraction"),
+         "error"),
+    ),
     "gpu": (
         ("fp16, median", ("figures", "fp16 median APE"), "error"),
         ("fp32, median", ("figures", "fp32 median APE"), "error"),
