@@ -102,7 +102,6 @@ def test_our_own_files_can_be_released() -> None:
     assert not stated
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is of a commit")
 def test_a_release_is_rehearsed_without_a_change(tmp_path: Path) -> None:
     before = (ROOT / "pyproject.toml").read_text(), (ROOT / "CHANGELOG.md").read_text()
