@@ -3,8 +3,8 @@
 In a copy of the commit the version becomes 0.2.0 in the one place where it stands, pyproject.toml,
 the changelog's [Unreleased] becomes a section of that version and day, sdist and wheel are built
 and checked, and the wheel is installed into a fresh environment in which ``advisor --help``,
-``--version`` and a question must work. Nothing of the checkout is changed; ``--write`` changes the two
-files there as well, once all of that has worked, and says which git commands remain.
+``--version`` and a question must work. Nothing of the checkout is changed; ``--write`` changes the
+two files there as well, once all of that has worked, and says which git commands remain.
 
 ``--tagged`` builds what is there, which must be of that version already; ``--section`` only
 prints the changelog's section. ``--no-deps`` takes the dependencies from the running environment.
