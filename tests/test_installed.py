@@ -56,9 +56,10 @@ class Installed:
         return next(self.place.glob("lib/python*/site-packages"))
 
     def environment(self, columns: int = 100) -> dict[str, str]:
-        """Return what a user's shell has, and nothing of this process's."""
+        """Return what a user's shell has, and of this process only that it computes on a thread."""
         path = f"{self.place / 'bin'}:/usr/local/bin:/usr/bin:/bin"
-        return {"HOME": str(self.home), "PATH": path, "COLUMNS": str(columns)}
+        return {"HOME": str(self.home), "PATH": path, "COLUMNS": str(columns),
+                "OMP_NUM_THREADS": "1"}  # fmt: skip
 
     def run(self, line: str, *, codes: tuple[int, ...] = (0,), columns: int = 100) -> str:
         """Return what a line in a shell prints, both streams."""
@@ -187,7 +188,7 @@ def test_each_distribution_is_itself_and_of_the_version_that_is_stated(each: Ins
     version = RELEASE.version_of((ROOT / "pyproject.toml").read_text())
     assert each.run("advisor --version").strip() == version
     assert each.run("python -m advisor --version").strip() == version
-    assert "Usage: advisor " in each.run("python -m advisor --help")
+    assert "Usage: python -m advisor " in each.run("python -m advisor --help")
 
 
 def test_each_distribution_serves_its_page_and_a_question(each: Installed) -> None:
