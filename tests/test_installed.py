@@ -56,7 +56,7 @@ class Installed:
         return next(self.place.glob("lib/python*/site-packages"))
 
     def environment(self, columns: int = 100) -> dict[str, str]:
-        """Return what a user's shell has, and of this process only that it computes on a thread."""
+        """Return what a user's shell has; as all tests do, it computes on one thread."""
         path = f"{self.place / 'bin'}:/usr/local/bin:/usr/bin:/bin"
         return {"HOME": str(self.home), "PATH": path, "COLUMNS": str(columns),
                 "OMP_NUM_THREADS": "1"}  # fmt: skip
