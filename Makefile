@@ -84,7 +84,7 @@ test-exports: $(VENV)/.testing $(VENV)-exports/.installed
 	.ci/slurm $(VENV)-exports/slurm
 	EXPORT_TOOLS=$(CURDIR)/$(VENV)-exports/bin/python $(PYTEST) -m exports
 
-# Half a minute and more each: the zoo's scripts, the built package, compiled models, torchrun.
+# Half a minute and more each: the zoo's scripts, compiled models, torchrun.
 test-slow: $(VENV)/.frameworks
 	$(PYTEST) -m slow
 

@@ -2,9 +2,9 @@
 
 In a copy of the commit the version becomes 0.2.0 in the one place where it stands, pyproject.toml,
 the changelog's [Unreleased] becomes a section of that version and day, sdist and wheel are built
-and checked, and the wheel is installed into a fresh environment in which ``advisor --help`` and
-``advisor --version`` must work. Nothing of the checkout is changed; ``--write`` changes the two
-files there as well, once all of that has worked, and says which git commands remain.
+and checked, and the wheel is installed into a fresh environment in which ``advisor --help``,
+``--version`` and a question must work. Nothing of the checkout is changed; ``--write`` changes the
+two files there as well, once all of that has worked, and says which git commands remain.
 
 ``--tagged`` builds what is there, which must be of that version already; ``--section`` only
 prints the changelog's section. ``--no-deps`` takes the dependencies from the running environment.
@@ -103,14 +103,15 @@ def built(source: Path, out: Path) -> list[Path]:
 
 def tried(wheel: Path, version: str, folder: Path, *, has_dependencies: bool) -> None:
     """Install a wheel into a fresh environment, and run what a user runs first."""
-    venv.create(folder, with_pip=has_dependencies)
-    python = str(folder / "bin" / "python")
     if has_dependencies:
+        venv.create(folder, with_pip=True)
+        python = str(folder / "bin" / "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True)
     else:
-        _python("-m", "pip", "--python", python, "install", "--quiet", "--no-deps", str(wheel))
-        _lend(folder)
-    for arguments, expected in ((["--help"], "recommend"), (["--version"], version)):
+        borrowing(folder, wheel)
+    asked = ["recommend", "--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "2B"]
+    for arguments, expected in ((["--help"], "recommend"), (["--version"], version),
+                                (asked, "machines")):  # fmt: skip
         done = subprocess.run(
             [str(folder / "bin" / "advisor"), *arguments],
             cwd=folder, capture_output=True, text=True, check=False,
@@ -119,11 +120,19 @@ def tried(wheel: Path, version: str, folder: Path, *, has_dependencies: bool) ->
             raise ReleaseError(f"advisor {arguments[0]} fails: {done.stdout}{done.stderr}")
 
 
-def _lend(folder: Path) -> None:
-    """Let an environment see the packages of the running one, after its own."""
+def borrowing(folder: Path, built: Path) -> None:
+    """Install a wheel, an sdist or a tree; what it needs is lent by the running environment.
+
+    Nothing is fetched, and only paths are lent: another installation of ours stays unseen.
+    """
+    venv.create(folder, with_pip=False)
     site = next(folder.glob("lib/python*/site-packages"))
     ours = [path for path in sys.path if path.endswith("site-packages")]
     (site / "lent.pth").write_text("\n".join(ours) + "\n")
+    _python(
+        "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet",
+        "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed", str(built),
+    )  # fmt: skip
 
 
 def _has(module: str) -> bool:

@@ -57,6 +57,14 @@ def test_what_needs_a_framework_is_marked_so() -> None:
                 )
 
 
+def test_what_people_install_is_looked_at_in_every_run() -> None:
+    """`make test` leaves nothing of these files out."""
+    for name in ("test_installed.py", "test_packaging.py", "test_habits.py"):
+        assert not re.search(
+            r"mark\.(slow|frameworks|browser|exports|needs_root)\b", (TESTS / name).read_text()
+        ), name
+
+
 def test_every_dependency_has_a_lowest_version() -> None:
     """`make test-lowest` installs them; one without a bound would be tested at its newest."""
     for requirement in (*PROJECT["dependencies"], *EXTRAS["test"]):

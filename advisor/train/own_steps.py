@@ -58,7 +58,7 @@ def train_steps(
     if not steps:
         raise UsageError(
             "no recorded job has a measured run on one accelerator",
-            hint="note one: advisor runs actual RUN --on TYPE --step-time 310ms",
+            hint="note one: advisor runs actual RUN TYPE --step-time 310ms",
         )
     file = out or own_steps_file()
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,8 @@ A comment above a block says what is shown, and how exactly it must come out aga
     <!-- output: first 12; check runs -->   the numbers and names depend on this machine
     <!-- output: first 12; exact -->        every letter is the same on every machine
 
-``tests/test_docs_quickstart.py`` runs the pages as well: a block marked ``check runs`` must work,
-one marked ``exact`` must print what is shown, any other the lines shown, numbers aside.
+``tests/test_installed.py`` runs the pages as well, from a wheel: a block marked ``check runs``
+must work, one marked ``exact`` must print what is shown, any other the lines shown, numbers aside.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from typing import Final
 
 # What looks at source, pages or packages alone would tell any change, or none.
 BLIND: Final = {
-    "test_architecture.py", "test_habits.py", "test_packaging.py", "test_suite.py",
-    "test_voice.py", "test_docs_examples.py",
+    "test_architecture.py", "test_habits.py", "test_installed.py", "test_packaging.py",
+    "test_suite.py", "test_voice.py", "test_docs_examples.py",
     "test_docs_quickstart.py", "test_docs_reference.py", "test_docs_pictures.py", "test_atomic.py",
     "test_zoo.py", "test_accuracy.py", "test_mutants.py", "test_report_browser.py",
     "test_ui_browser.py",

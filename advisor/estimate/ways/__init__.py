@@ -1,0 +1,1 @@
+"""Ways to train: data and model parallelism, programs, stages, unlike machines together."""
