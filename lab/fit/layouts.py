@@ -39,7 +39,7 @@ from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.verbs import FittedFolder, rounded
-from advisor.lab.score.asked import ask_rows
+from advisor.lab.score.asked import OPEN, TOLD, ask_rows
 from advisor.planners.core.arrays import GENERATIONS, Floats
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
@@ -231,15 +231,36 @@ def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[Tabl
     ways: tuple[Asked, ...] = get_args(Asked)
     for how in ways:
         # Whoever fine-tunes says so (``--finetune``), and so names a stack.
-        rows = rows if how == "told the stack" else rows.take(~rows.is_tuned)
-        said = ask_rows(rows, model, how=how)
-        log_error = np.abs(np.log(said.step_s / rows.measured_s))
+        here = rows if how.startswith(TOLD) else rows.take(~rows.is_tuned)
+        if how.endswith(OPEN):
+            here = fastest_layouts(here)
+        said = ask_rows(here, model, how=how)
+        log_error = np.abs(np.log(said.step_s / here.measured_s))
         errors: list[TableErrors] = []
-        for table in dict.fromkeys(rows.table):
-            here = (rows.table == table) & np.isfinite(log_error)
-            errors += _by_generation(rows.take(here), log_error[here])
+        for table in dict.fromkeys(here.table):
+            answered = (here.table == table) & np.isfinite(log_error)
+            errors += _by_generation(here.take(answered), log_error[answered])
         found[how] = tuple(errors)
     return found
+
+
+def fastest_layouts(rows: LayoutRows) -> LayoutRows:
+    """Return of each question over several devices the run that was fastest.
+
+    Who leaves the layout open is told the fastest, and does not say that another is meant.
+    """
+    names = ("layers", "hidden", "heads", "ffn", "sequence", "vocabulary", "experts")
+    shapes = [np.broadcast_to(getattr(rows.shapes, name), len(rows)) for name in names]
+    fastest: dict[tuple[Any, ...], int] = {}
+    for row in np.argsort(rows.measured_s, kind="stable").tolist():
+        asked = (
+            str(rows.table[row]), str(rows.gpu[row]), str(rows.stack[row]),
+            str(rows.precision[row]), int(rows.devices[row]), int(rows.global_batch[row]),
+            *(float(column[row]) for column in shapes),
+        )  # fmt: skip
+        if rows.devices[row] > 1:
+            fastest.setdefault(asked, row)
+    return rows.take(np.array(sorted(fastest.values()), dtype=np.int64))
 
 
 def _by_generation(rows: LayoutRows, log_error: Floats) -> list[TableErrors]:

@@ -331,6 +331,7 @@ def _fleet(run: AskedRun) -> Fleet:
 # Rows of published tables.
 
 TOLD: Final[Asked] = "told the stack"
+OPEN: Final = ", layout open"
 # Adapters of the rows that train nothing else; their rank hardly changes a step.
 _RANK: Final = 16
 _MASTER_AND_MOMENTS: Final = 12.0  # AdamW's beside an fp32 copy of the weights [bytes]
@@ -346,7 +347,8 @@ def ask_rows(
     does not compile or overlaps tensor parallelism where others do not, and of ZeRO and
     recomputation what the table states. Kernels,
     overlap, schedule, loss and buffers are the product's in both. Unless ``states_network``, the
-    network between machines is the product's, too.
+    network between machines is the product's, too; and with an open layout the degrees and the
+    micro-batch.
     """
     found = np.full((4, len(rows)), np.nan)
     status = np.full(len(rows), "", dtype="U32")
@@ -367,8 +369,9 @@ def ask_some(
     found = np.full((4, index.size), np.nan)
     status = np.full(index.size, "not whole machines or batches", dtype="U32")
     whole = _is_whole(rows)[index]
+    is_stated = states_network and not how.endswith(OPEN)
     typed = [typed_row(rows, int(i), how=how) for i in index[whole]]
-    said = answers(asking, typed if states_network else [_networkless(one) for one in typed])
+    said = answers(asking, typed if is_stated else [_networkless(one) for one in typed])
     found[:, whole] = said.step_s, said.low_s, said.high_s, said.memory_bytes
     status[whole] = said.status
     return _run_answers(found, status)
@@ -410,7 +413,7 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
     """Return what the user of a published run types."""
     shapes, machines = one_row(rows.shapes, row), one_row(rows.machines, row)
     setup: dict[str, Any] = {} if shapes.trained_share else {"adapter_rank": _RANK}
-    if how == TOLD:
+    if how.startswith(TOLD):
         setup["stack"] = str(rows.stack[row])
         if one_row(rows.software, row).optimizer_state_bytes < _MASTER_AND_MOMENTS:
             setup["weights"] = "bf16"
@@ -427,7 +430,7 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
         precision=_typed_precision(str(rows.precision[row]), int(machines.precision)),
         global_batch=int(rows.global_batch[row]),
         setup=setup,
-        space=_typed_space(rows, row, how=how),
+        space=SPACE if how.endswith(OPEN) else _typed_space(rows, row, how=how),
         fleet=fleet_of(rows, row),
         machines=int(rows.devices[row]) // int(machines.devices_per_node),
     )

@@ -48,7 +48,10 @@ _ENOUGH_TABLES: Final = 3
 
 
 # How a user asks: the training stack is named, or it is not.
-Asked = Literal["told the stack", "plain"]
+# How much of its software, and whether the layout, a question says.
+Asked = Literal[
+    "told the stack", "plain", "told the stack, layout open", "plain, layout open",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +122,15 @@ class LayoutModel:
         differ on a new generation is not known from old ones.
 
         ``generation``: index into ``planners.core.arrays.GENERATIONS``; ``without``: a table
-        whose errors are not looked at; ``asked``: how much of its software the question says;
-        None for all that a table knows.
+        whose errors are not looked at; ``asked``: how much of its software and layout the question
+        says; None for all that a table knows.
         """
         errors = self.errors if asked is None else self.asked.get(asked, self.errors)
         others = [e for e in errors if e.table != without]
         of_all = _mean_squares(others)
         own = _mean_squares(e for e in others if e.generation == generation)
         # What the software adds that nobody named is the same on every generation.
-        is_of_software = asked == "plain" and bool(self.asked)
+        is_of_software = asked is not None and asked.startswith("plain") and bool(self.asked)
         taken = own if len(own) >= _ENOUGH_TABLES and not is_of_software else of_all
         mean, tables = float(np.mean(taken)), len(taken)
         if taken is of_all and not is_of_software:

@@ -90,7 +90,9 @@ class OnDevice:
     layer_table: LayerTable | None
     factor: float  # what measured steps say of the first law
     log_sd: float
-    unnamed_log_sd: float  # see ``OnMachine``
+    # unnamed_log_sd, open_log_sd: see ``OnMachine``
+    unnamed_log_sd: float
+    open_log_sd: float
     is_extrapolating: bool
 
 
@@ -100,8 +102,10 @@ class OnMachine:
 
     problem: LayoutProblem
     log_sd: float
-    # the same of a layout over several devices where nobody named the stack: 0 where one is
+    # the same of a layout over several devices where nobody named the stack, and where nobody
+    # said how the model is split: 0 where one is, and by the law of the operators
     unnamed_log_sd: float
+    open_log_sd: float
     is_extrapolating: bool
     is_rdma: bool
 
@@ -274,6 +278,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         problem=problem,
         log_sd=on.log_sd,
         unnamed_log_sd=on.unnamed_log_sd,
+        open_log_sd=on.open_log_sd,
         is_extrapolating=on.is_extrapolating,
         is_rdma=bool(fleet.is_rdma[row]),
     )
@@ -292,7 +297,7 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     work, constants = case.work, case.constants
     law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
-    bare_sd, unnamed = np.zeros(1), 0.0
+    bare_sd, unnamed, is_open = np.zeros(1), 0.0, 0.0
     if known is None or known.is_inferred:
         timed = step_time(work, [device], _TABULATED, constants.device)
         bare_sd = timed.log_sd
@@ -300,8 +305,10 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
         of_law = _law_log_sd(case, known.generation, "told the stack")
+        is_open = _law_log_sd(case, known.generation, "told the stack, layout open")
         if work.setup.stack is None or work.setup.is_stack_assumed:
             unnamed = _law_log_sd(case, known.generation, "plain")
+            is_open = _law_log_sd(case, known.generation, "plain, layout open")
         bare_sd = np.maximum(bare_sd, of_law)
     factor, log_sd = case.anchors.calibration(
         [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
@@ -316,8 +323,15 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
         factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
         unnamed_log_sd=unnamed,
+        open_log_sd=is_open if _leaves_split_open(case) else 0.0,
         is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
     )
+
+
+def _leaves_split_open(case: StepCase) -> bool:
+    """Whether nobody said by which degrees the model is split, and the stack has several."""
+    widest = stack_spaces(case.space, case.work.setup)[-1]
+    return None in (widest.tp, widest.pp, widest.cp)
 
 
 def _parts_layers(case: StepCase) -> bool:
@@ -411,7 +425,9 @@ def _log_sd(
     shares: dict[Bottleneck, Floats],
 ) -> float:  # fmt: skip
     """Return the deviation of ln(step) of a layout, after the user's own runs where there are."""
-    of_layout = on.log_sd if layout.devices == 1 else max(on.log_sd, on.unnamed_log_sd)
+    of_layout = on.log_sd
+    if layout.devices > 1:
+        of_layout = max(on.log_sd, on.unnamed_log_sd, on.open_log_sd)
     published = math.hypot(of_layout, _link_log_sd(case, on, shares))
     if case.own is None:
         return published
