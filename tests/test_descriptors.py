@@ -111,7 +111,7 @@ if run:
 
 
 def alone_and_recorded(folder: Path, source: str) -> Path:
-    """Run a script both ways, compare all that can be seen of it, and return the folder of runs."""
+    """Run a script both ways, compare all that is seen of it, return the folder of runs."""
     outcomes = []
     for name in ("alone", "recorded"):
         own = folder / name

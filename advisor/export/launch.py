@@ -279,6 +279,11 @@ def _script(
             f"the recording does not keep every value: set {names} where the job runs, or give "
             "--set script='NAME.py --its arguments'"
         )
+    notebooks = [word for word in recording.command if word.endswith(".ipynb")]
+    if notebooks:
+        notes.append(
+            f"write its script: jupyter nbconvert --to script {shell_line(notebooks[:1])}"
+        )
     words[0], folder = _relative(words[0], recording.folder)
     if folder != recording.folder:
         notes.append(f"the script was started in {recording.folder}, outside its own folder")
