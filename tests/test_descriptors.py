@@ -15,7 +15,7 @@ import pytest
 from collecting import ROOT, advisor
 
 from advisor.collectors.derive.store import list_runs, read_recording
-from advisor.collectors.hooks.kept import KeptFile
+from advisor.collectors.hooks.kept import OwnFile
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -188,7 +188,7 @@ sys.exit(4)
 
 def test_a_number_that_is_anothers_by_now_is_never_handed_out(tmp_path: Path) -> None:
     path = tmp_path / "kept"
-    kept = KeptFile(str(path), os.O_RDWR | os.O_CREAT)
+    kept = OwnFile(str(path), os.O_RDWR | os.O_CREAT)
     first = kept.number(is_same=True)
     own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
     os.dup2(own, first)

@@ -108,17 +108,19 @@ def test_the_verb_refuses_in_one_line_and_makes_folders(
     assert CliRunner().invoke(app, [*words, "x", "--force"]).exit_code == 0
     assert tree(tmp_path)["run.sh"] != MINE
     assert CliRunner().invoke(app, [*words, "-"]).exit_code == 0
-    with pytest.raises(UsageError, match="is the name of a file that is written beside it"):
-        raise CliRunner().invoke(app, [*words, "other/run.sh"]).exception
+    clash = CliRunner().invoke(app, [*words, "other/run.sh"]).exception
+    assert isinstance(clash, UsageError)
+    assert "is the name of a file that is written beside it" in str(clash)
 
 
 def test_what_is_no_file_is_not_written_over(made: Any, tmp_path: Path) -> None:
     one = made("torchrun")
     (beside,) = [name for name in one.files if name != "run.sh"]
-    for put in (
-        lambda path: path.mkdir(), lambda path: path.symlink_to(tmp_path / "nowhere"),
-    ):  # fmt: skip
-        put(tmp_path / beside)
+    for is_folder in (True, False):
+        if is_folder:
+            (tmp_path / beside).mkdir()
+        else:
+            (tmp_path / beside).symlink_to(tmp_path / "nowhere")
         with pytest.raises(NotOverwrittenError):
             write(one, tmp_path / "x")
         assert not (tmp_path / "x").exists()

@@ -21,7 +21,7 @@ import threading
 import time
 from zlib import crc32
 
-from .kept import KeptFile
+from .kept import OwnFile
 from .suspicion import may_hold_secrets
 
 TYPE_CHECKING = False
@@ -151,7 +151,7 @@ class Control:
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, CONTROL_FILE)
-        self._file: KeptFile | None = None
+        self._file: OwnFile | None = None
         self.action = 0
         self.from_step = NEVER
 
@@ -159,7 +159,7 @@ class Control:
         """Read what is wanted."""
         try:
             if self._file is None:
-                self._file = KeptFile(self._path)
+                self._file = OwnFile(self._path)
             payload = os.pread(self._file.number(), CONTROL_PAYLOAD.size, 0)
             action, from_step, beat_ns = CONTROL_PAYLOAD.unpack(payload)
         except Exception:  # gone or torn: nobody is asking
@@ -207,7 +207,7 @@ class Writer:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.lost = 0
-        self._file: KeptFile | None = None
+        self._file: OwnFile | None = None
         self._has_told = False
         self._at = 0
         self._lock = threading.RLock()
@@ -304,13 +304,13 @@ class Writer:
             return
         self.write(kind, payload)
 
-    def _open(self) -> KeptFile:
+    def _open(self) -> OwnFile:
         pid = os.getpid()
         ticks = start_ticks(pid)
         # A script that is run again as a rehearsal has the process of its first attempt.
         kind = REHEARSED if is_rehearsed() else ""
         path = os.path.join(self.folder, "ev-%d-%d%s.bin" % (pid, ticks, kind))
-        self._file = file = KeptFile(path, os.O_RDWR | os.O_CREAT)
+        self._file = file = OwnFile(path, os.O_RDWR | os.O_CREAT)
         self._at = file.size()
         if self._at == 0:
             header = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HIGH = 768
 
 
-class KeptFile:
+class OwnFile:
     """An open file, and the identity by which it is known again.
 
     Nothing here raises but the constructor (OSError).

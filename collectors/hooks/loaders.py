@@ -7,7 +7,7 @@ import time
 import weakref
 
 from . import format as fmt
-from .kept import KeptFile
+from .kept import OwnFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RunDelay:
     def __init__(self) -> None:
         self._main = _open("/proc/self/schedstat")
         # by thread: its file, and the delay when last read
-        self._threads: dict[str, tuple[KeptFile | None, int]] = {}
+        self._threads: dict[str, tuple[OwnFile | None, int]] = {}
         self._next_pool_ns = 0
         self.pool_ns = self.others_ns = 0
         self.latest_ns = 0
@@ -117,9 +117,9 @@ def of_process(pid: int) -> tuple[int, int]:
     return main, others
 
 
-def _open(path: str) -> KeptFile | None:
+def _open(path: str) -> OwnFile | None:
     try:
-        return KeptFile(path)
+        return OwnFile(path)
     except OSError:
         return None
 
@@ -131,11 +131,11 @@ def _listdir(path: str) -> list[str]:
         return []
 
 
-def _delay(file: KeptFile | None) -> int:
+def _delay(file: OwnFile | None) -> int:
     return _field(file, 1)
 
 
-def _field(file: KeptFile | None, number: int) -> int:
+def _field(file: OwnFile | None, number: int) -> int:
     if file is None:
         return 0
     try:
