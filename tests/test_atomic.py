@@ -307,7 +307,7 @@ OWN_WRITERS = {
     "collectors/format/record_files.py": "append-only records with checksums",
     "collectors/run/child.py": "an anonymous file, gone when it is closed",
     "collectors/run/agent.py": "a few bytes rewritten in place, so that a full disk does no harm",
-    "collectors/hooks/format.py": "append-only records, inside the user's process",
+    "collectors/hooks/kept.py": "append-only records, inside the user's process",
     "lab/minicloud/limits.py": "files of the kernel",
     "collectors/hooks/rehearsal/start.py": "the empty file that stands for a checkpoint",
     "collectors/hooks/rehearsal/overlay.py": "files of the kernel",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from collecting import advisor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.derive.store import remove_run
+from advisor.collectors.derive.store import read_recording, remove_run
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.run.notebooks import cell_script, notebook_script
 from advisor.lab.experiments import zoo
@@ -75,6 +76,49 @@ def test_a_notebooks_cells_run_in_order_beside_its_modules(tmp_path: Path) -> No
     ]  # fmt: skip
     remove_run(run)
     assert not run.exists()
+
+
+TRAINS = """import os, sys, torch
+print([oct(os.stat(p).st_mode & 0o777) for p in (sys.argv[0], os.path.dirname(sys.argv[0]))])
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for _ in range(30):
+    optimizer.zero_grad()
+    model(torch.zeros(4, 8)).sum().backward()
+    optimizer.step()
+print(os.getcwd(), os.path.exists(sys.argv[0]))
+"""
+
+
+@pytest.mark.parametrize("ways", [(), ("--rehearse",), ("--workers", "2"), ("--continue",)])
+def test_a_notebooks_code_is_private_and_goes_with_the_recording(
+    ways: tuple[str, ...], tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    (temporary / "advisor-notebook-999999-left").mkdir(parents=True)
+    left = temporary / "advisor-notebook-999999-left" / "old.ipynb.py"
+    left.write_text("token = 1")
+    os.utime(left.parent, (0, 0))
+    notebook(tmp_path, TRAINS, "%env TOKEN=hidden\nraise ValueError(optimizer)  # here")
+    words = ("profile", "-q", *ways, "explore.ipynb", "--lr", "1")
+    done = advisor(tmp_path, *words, TMPDIR=str(temporary))
+    if "--rehearse" not in ways:
+        assert done.returncode == 1, done.stderr
+        assert "raise ValueError(optimizer)  # here" in done.stderr  # the traceback has its lines
+        assert f"{tmp_path} True" in done.stdout
+    assert "['0o600', '0o700']" in done.stdout
+    assert not list(temporary.glob("advisor-notebook-*"))
+    (run,) = runs(tmp_path)
+    assert not any(b"TOKEN" in p.read_bytes() for p in run.iterdir())
+    assert read_recording(run).command[1:] == ("explore.ipynb", "--lr", "1")
+
+
+def test_what_is_no_recordings_own_stays_beside_a_notebooks_code(tmp_path: Path) -> None:
+    """A script that writes beside itself keeps what it wrote."""
+    notebook(tmp_path, "from pathlib import Path\nPath(__file__).with_name('x').touch()")
+    advisor(tmp_path, "profile", "-q", "explore.ipynb", TMPDIR=str(tmp_path))
+    (folder,) = tmp_path.glob("advisor-notebook-*")
+    assert [path.name for path in folder.iterdir()] == ["x"]
 
 
 @given(

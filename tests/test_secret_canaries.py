@@ -1,4 +1,4 @@
-"""Thirty planted secrets: none is in an output, a stored file or a log of any verb.
+"""Planted secrets: none is in an output, a stored file or a log of any verb.
 
 They stand on the command line, in the script's source, in its environment and in what it raises;
 each is a word of its own that is looked for byte by byte.
@@ -106,8 +106,17 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
     assert "hidden:" in listed
     assert (tmp_path / "page.html").exists(), dict(said)["report"]
     assert "ARG_P" in dict(said)["export"]
-    stored = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p != script}
-    found = {
+    assert not places_of(secrets, said, tmp_path, script)
+    keys = list(tmp_path.rglob(".key"))
+    assert [oct(os.stat(p).st_mode & 0o777) for p in keys] == ["0o600"]
+
+
+def places_of(
+    secrets: dict[str, str], said: list[tuple[str, str]], folder: Path, source: Path
+) -> set[tuple[str, str]]:
+    """Every secret that is in an output, or in a file or the name of one, but the source's own."""
+    stored = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p != source}
+    return {
         (kind, where)
         for kind, one in secrets.items()
         for spelled in (one, one.upper())
@@ -120,9 +129,38 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
             ),
         ]
     }
-    assert not found
-    keys = [p for p in stored if p.name == ".key"]
-    assert [oct(os.stat(p).st_mode & 0o777) for p in keys] == ["0o600"]
+
+
+@linux
+def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path) -> None:
+    kinds = ("bearer", "literal", "environment", "loop", "markdown", "output")
+    secrets = {kind: secret(60 + number) for number, kind in enumerate(kinds)}
+    source = SOURCE.format(root=ROOT, source=secrets["literal"], loop=secrets["loop"])
+    cells = [
+        f"!curl -H 'Authorization: Bearer {secrets['bearer']}' https://host/data",
+        f"%env HF_TOKEN={secrets['environment']}",
+        source,
+    ]
+    shown = {"output_type": "stream", "text": [secrets["output"]]}
+    code = [{"cell_type": "code", "source": one, "outputs": [shown]} for one in cells]
+    text = {"cell_type": "markdown", "source": f"the key is {secrets['markdown']}"}
+    book = tmp_path / "train.ipynb"
+    book.write_text(json.dumps({"cells": [text, *code], "metadata": {}, "nbformat": 4}))
+    (tmp_path / "tmp").mkdir()
+    said = []
+    for verb in (
+        ("profile", "train.ipynb", "--epochs", "3"),
+        ("runs", "show", "last"),
+        ("advise", "--explain", "1", "--total-steps", "1000"),
+        ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/x"),
+        ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
+    ):
+        done = advisor(tmp_path, *verb, TMPDIR=str(tmp_path / "tmp"))
+        said.append((verb[0], done.stdout + done.stderr))
+    assert (tmp_path / "page.html").exists(), dict(said)["report"]
+    assert " train.py --epochs 3" in (tmp_path / "out" / "x").read_text()
+    assert "jupyter nbconvert --to script train.ipynb" in dict(said)["export"]
+    assert not places_of(secrets, said, tmp_path, book)
 
 
 def test_a_patch_has_no_line_that_it_does_not_change(tmp_path: Path) -> None:

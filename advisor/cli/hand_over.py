@@ -200,6 +200,9 @@ def _json(text: str) -> dict[str, Any]:
 # ``advisor export``: a recommendation as a file that another tool runs.
 
 
+_STDOUT: Final = "-"  # in place of a file to write
+
+
 @asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
 def export(
     question: Question,
@@ -217,10 +220,13 @@ def export(
         ),
     ],
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option("-o", "--output", metavar="PATH", show_default=False,
-                     help="File or folder to write (default, and for -: print the file)."),
+                     help="File or FOLDER/ to write (default, and for -: print the file)."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that are no earlier export.")
+    ] = False,
     answer: Annotated[
         Path | None,
         typer.Option("--from", metavar="FILE", show_default=False,
@@ -239,7 +245,7 @@ def export(
     """
     from advisor.export import target_of, write
 
-    output = None if output == Path("-") else output  # as ``report -o -``
+    output = None if output == _STDOUT else output
     target = target_of(to)
     given = _values(values or [])
     target.filled(given)  # a wrong name is said before anything is ranked
@@ -250,7 +256,8 @@ def export(
     elif output is None:
         typer.echo(next(iter(made.files.values())), nl=False)
     if output is not None:
-        paths = write(made, output)
+        is_folder = output.endswith(os.sep)
+        paths = write(made, Path(output), is_folder=is_folder, force=force)
         for path in paths.values():
             typer.echo(f"wrote {path}", err=True)
         made = made.placed(paths)
@@ -351,9 +358,6 @@ def _values(said: list[str]) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------
 # ``advisor report``: the answer, the run and the advice as one interactive HTML page.
-
-
-_STDOUT = "-"
 
 
 @asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), CLUSTER, LAYOUT, SETUP)

@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.cli.options import RATE, SECONDS_WITH_UNIT, quantity
-from advisor.collectors import atomic
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 
@@ -345,17 +344,15 @@ def _name_of(words: list[str]) -> str:
 
 
 def _as_script(wanted: RecordingPlan) -> RecordingPlan:
-    """Return the plan for a notebook's code, which is written into the run's folder.
+    """Return the plan for a notebook's code, which lies in a private folder until the end.
 
     It finds the modules beside the notebook, and its charts open no windows, as in Jupyter.
     """
-    from advisor.collectors.format import NOTEBOOK_SCRIPT
-    from advisor.collectors.run import notebook_script
+    from advisor.collectors.run import private_code
 
     python, notebook, *rest = wanted.command
-    script = Path(wanted.run, NOTEBOOK_SCRIPT)
-    atomic.write_text(script, notebook_script(Path(notebook)))
+    script = private_code(Path(notebook))
     paths = (str(Path(notebook).resolve().parent), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.setdefault("MPLBACKEND", "Agg")
-    return replace(wanted, command=(python, str(script), *rest))
+    return replace(wanted, command=(python, str(script), *rest), notebook=notebook)

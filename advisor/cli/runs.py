@@ -396,13 +396,16 @@ HELP = "Read runs of another format and write them as records.\n\n\b\nFormats:\n
 )
 
 
+_RECORDS: Final = Path("records.jsonl.gz")
+
+
 def import_runs(
     fmt: Annotated[
         str, typer.Argument(metavar="FORMAT", help="Format of the runs, one of those named above.")
     ],
     path: Annotated[Path, typer.Argument(help="File or folder to read.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="File to write (default: records.jsonl.gz).")
+        Path | None, typer.Option("--out", help=f"File to write (default: {_RECORDS}).")
     ] = None,
     machine: Annotated[
         str | None,
@@ -420,8 +423,8 @@ def import_runs(
     from advisor.records import UNKNOWN, read_runs_as, write_records
 
     records = read_runs_as(fmt, path, _machines(machine, price))
-    target = out or Path("records.jsonl.gz")
-    write_records(target, records)
+    target = out or _RECORDS
+    write_records(target, records, is_kept=out is None)
     counts = Counter(record.status for record in records)
     told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     typer.echo(f"{len(records)} runs ({told}) in {target}")

@@ -37,6 +37,8 @@ PLACEHOLDER: Final = "train.py"
 TRAINER: Final = "trainer"
 DEEPSPEED_FILE: Final = "ds_config.json"
 LINES_FILE: Final = "parallel.py"
+# A shell's line before settings are written into the job's folder: the user's own are kept.
+KEPT: Final = "[ ! -e {0} ] || cp -n {0} {0}.before || true"
 # Megatron-LM's scripts are no part of a package: the release that the arguments were read in.
 _MEGATRON_CORE: Final = "0.16.1"
 _MEGATRON: Final = (
@@ -120,7 +122,12 @@ class Launch:
         lines += [_MEGATRON] if self.is_megatron else []
         for name, text in self.files.items():
             if name not in self.by_hand:
-                lines += [f"cat > {name} <<'END_OF_FILE'", text.rstrip(), "END_OF_FILE"]
+                lines += [
+                    KEPT.format(name),
+                    f"cat > {name} <<'END_OF_FILE'",
+                    text.rstrip(),
+                    "END_OF_FILE",
+                ]
         return lines
 
     def started_by(self, launcher: str, *dropped: str) -> str:
@@ -278,6 +285,11 @@ def _script(
         notes.append(
             f"the recording does not keep every value: set {names} where the job runs, or give "
             "--set script='NAME.py --its arguments'"
+        )
+    notebooks = [word for word in recording.command if word.endswith(".ipynb")]
+    if notebooks:
+        notes.append(
+            f"write its script: jupyter nbconvert --to script {shell_line(notebooks[:1])}"
         )
     words[0], folder = _relative(words[0], recording.folder)
     if folder != recording.folder:

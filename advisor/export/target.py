@@ -97,13 +97,19 @@ class Target:
     def filled(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return every blank's value: what was given, or its example.
 
-        Raises UsageError if a name is none of the target's.
+        Raises UsageError if a name is none of the target's, or a value is not one line: not every
+        format can quote a line's end. A script's words are quoted one by one.
         """
         known = {**self.blanks, **OF_THE_JOB}
-        for name in given:
+        for name, value in given.items():
             if name not in known:
                 raise UsageError(
                     f"{self.name} has no value {name!r} to set", hint=f"one of: {', '.join(known)}"
+                )
+            if name != "script" and not value.isprintable():
+                raise UsageError(
+                    f"--set {name}={value!r} holds the end of a line, or a sign that nobody sees",
+                    hint="write one line of visible signs",
                 )
         return {name: given.get(name, one.example) for name, one in known.items()}
 

@@ -15,6 +15,7 @@ from advisor.estimate import SPACE, Predictor
 from advisor.export.launch import LINES_FILE, NotRunnableError, launch_of
 from advisor.export.pick import ranks_to_try, read_pick
 from advisor.export.target import Exported, NotExportableError, Target
+from advisor.export.texts import MARKS, marked
 from advisor.export.tools import (
     accelerate,
     deepspeed,
@@ -47,9 +48,14 @@ TARGETS: Final[Mapping[str, Target]] = {
     )
 }  # fmt: skip
 
+_MARKED_BYTES: Final = 8192  # an export's mark stands within
 _LINES: Final = (
     f"put the lines of {LINES_FILE} into your script, after its model and optimizer are made"
 )
+
+
+class NotOverwrittenError(AdvisorError):
+    """Files would be replaced that no export wrote: they may be somebody's work."""
 
 
 def target_of(name: str) -> Target:
@@ -110,7 +116,10 @@ def export_to(
         made = target.write(pick, launch, filled)
         is_added = not (target.spreads and launch.is_placeholder)
         added = {k: v for k, v in launch.by_hand.items() if is_added and k not in made.files}
-        files = {**made.files, **added}
+        files = {
+            name: marked(text, pick) if name.endswith(".py") else text
+            for name, text in {**made.files, **added}.items()
+        }
         notes = launch.notes if any(launch.words[0] in text for text in files.values()) else ()
         lines = (_LINES,) if LINES_FILE in files else ()
         return replace(
@@ -142,17 +151,56 @@ def _first_that_runs(
     raise refused or AssertionError("an answer has a default pick")
 
 
-def write(made: Exported, path: Path) -> dict[str, Path]:
+def write(
+    made: Exported, path: Path, *, is_folder: bool = False, force: bool = False
+) -> dict[str, Path]:
     """Write an export's first file to ``path`` and the others beside it; return paths by name.
 
-    A folder takes all files under their own names.
+    A folder takes all files under their own names. Nothing is written where a file would be
+    replaced that is no earlier export.
+
+    Raises NotOverwrittenError for such files, unless ``force`` is true.
+
+    Parameters
+    ----------
+    is_folder : bool
+        ``path`` is a folder to make; one that is there is one anyhow.
     """
     names = list(made.files)
-    is_folder = path.is_dir()
+    is_folder = is_folder or path.is_dir()
     folder = path if is_folder else path.parent
     places = [path / names[0] if is_folder else path, *(folder / name for name in names[1:])]
+    if places[0] in places[1:]:
+        raise UsageError(
+            f"{places[0].name} is the name of a file that is written beside it",
+            hint="give -o another name, or a folder",
+        )
     paths = dict(zip(names, places, strict=True))
+    others = [place for name, place in paths.items() if _is_anothers(place, made.files[name])]
+    if others and not force:
+        listed = ", ".join(map(str, others))
+        is_one = len(others) == 1
+        raise NotOverwrittenError(
+            f"{listed} {'exists and is' if is_one else 'exist and are'} no earlier export",
+            hint=f"-o {folder / 'export'}/ writes into a folder of its own; --force overwrites",
+        )
     for name, place in paths.items():
         place.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(place, made.files[name])
     return paths
+
+
+def _is_anothers(place: Path, text: str) -> bool:
+    """Whether a file is there that no export wrote: not this text, and without the mark."""
+    if not place.exists():
+        return place.is_symlink()
+    if not place.is_file():
+        return place.is_dir()  # a device or a pipe takes what is written
+    size = len(text.encode())
+    try:
+        with place.open("rb") as file:
+            found = file.read(max(size, _MARKED_BYTES) + 1)
+    except OSError:
+        return True
+    is_marked = any(mark.encode() in found[:_MARKED_BYTES] for mark in MARKS)
+    return bool(found) and found != text.encode() and not is_marked

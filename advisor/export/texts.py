@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -36,9 +37,13 @@ def number(value: float) -> str:
     return digits(value).replace(",", "")
 
 
+# How a file is known for an earlier export: a word of its first comment, or SageMaker's first tag.
+MARKS: Final = (" of `advisor recommend` for ", '"advisor:run"')
+
+
 def answer_lines(pick: Pick) -> Iterator[str]:
     """Yield what was answered, a line each: machines, layout, price, time, cost, alternatives."""
-    yield f"Row {pick.rank} of `advisor recommend` for {pick.run}, prices of {pick.prices_of}."
+    yield f"Row {pick.rank}{MARKS[0]}{pick.run}, prices of {pick.prices_of}."
     for one in pick.parts:
         yield f"machines: {machines_text(one)}"
     yield f"layout: {layout_words(pick.layout.to_record())}"
@@ -68,6 +73,11 @@ def commented(lines: Sequence[str]) -> str:
     return "".join(f"# {shown(line)}\n" for line in lines)
 
 
+def marked(text: str, pick: Pick) -> str:
+    """Return a text below a comment that says of what it is an export."""
+    return commented([next(answer_lines(pick))]) + text
+
+
 def yaml_text(document: Mapping[str, Any] | Sequence[Mapping[str, Any]], pick: Pick) -> str:
     """Return one YAML document, or several, under what was answered.
 
@@ -77,7 +87,7 @@ def yaml_text(document: Mapping[str, Any] | Sequence[Mapping[str, Any]], pick: P
 
     several = [document] if isinstance(document, Mapping) else list(document)
     bodies = [
-        yaml.dump(one, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=1000)
+        yaml.dump(one, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=sys.maxsize)
         for one in several
     ]
     return commented(list(answer_lines(pick))) + "---\n".join(bodies)

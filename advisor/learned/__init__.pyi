@@ -26,6 +26,7 @@ from .quick import Hull as Hull
 from .quick import hull_parts as hull_parts
 from .registry import estimator as estimator
 from .registry import features_of as features_of
+from .registry import require_replaceable as require_replaceable
 from .stack import Guarded as Guarded
 from .stack import Stack as Stack
 from .tasks import supervised as supervised

@@ -40,6 +40,8 @@ ESTIMATORS: Final = {
     "stack": ("advisor.learned.stack", "Stack"),
     "guarded": ("advisor.learned.stack", "Guarded"),
 }
+_ABOUT: Final = "model.json"
+_FILES: Final = frozenset({"weights.npz", "features.json", "metrics.json", "card.md", _ABOUT})
 _HINT: Final = "fit it again: advisor train models"
 
 
@@ -55,6 +57,22 @@ def estimator(name: str, **settings: Any) -> RunRegressor:
     return made
 
 
+def require_replaceable(folder: Path) -> None:
+    """Refuse to replace a folder that is no model's: it goes as a whole.
+
+    Raises ModelError for a file, or a folder with files that are none of a model's.
+    """
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = {name for name in names if name not in _FILES and not name.endswith(".ubj")}
+    is_model = not names or (_ABOUT in names and not others)
+    if not is_model or (folder.exists() and not folder.is_dir()):
+        found = f"{folder} holds {sorted(others or names)[0]}" if names else f"{folder} is a file"
+        raise ModelError(
+            f"{found}, and a model's folder is replaced as a whole",
+            hint="name another folder with --out",
+        )
+
+
 def save(
     folder: Path,
     model: RunRegressor,
@@ -66,7 +84,10 @@ def save(
     """Write a fitted model as a folder, replacing an older one in one step.
 
     ``card``: ``card.md``: what it was fitted on, how wrong it is, where it fails.
+
+    Raises ModelError if the folder holds what is no model's.
     """
+    require_replaceable(folder)
     arrays: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}
     learned: State = model.state()

@@ -49,10 +49,16 @@ def iterate_records(path: Path) -> Iterator[RunRecord]:
         ) from (error)
 
 
-def write_records(path: Path, records: Iterable[RunRecord]) -> None:
-    """Write records, replacing the file in one step."""
+def write_records(path: Path, records: Iterable[RunRecord], *, is_kept: bool = False) -> None:
+    """Write records, replacing the file in one step.
+
+    Raises RunError if ``is_kept`` is true and the file holds something else: nobody named it.
+    """
     data = "".join(to_line(record) for record in records).encode()
-    atomic.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
+    if is_kept and path.exists() and path.read_bytes() != data:
+        raise RunError(f"{path} exists", hint=f"--out {path} replaces it; or name another file")
+    atomic.write_bytes(path, data)
 
 
 def to_line(record: RunRecord) -> str:

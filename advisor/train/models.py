@@ -82,7 +82,11 @@ def train_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Fit a predictor on labelled runs."""
+    from advisor.learned import require_replaceable
+
     day = model_folder.day_of(day)
+    if out is not None:  # before the fit, which takes minutes
+        require_replaceable(out)
     if spread:
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return

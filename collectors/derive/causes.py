@@ -114,6 +114,6 @@ def _words_of(seen: Recording) -> Sequence[str]:
     """Return the command as ``advisor profile`` takes it: without the Python that it chose."""
     words = list(seen.command)
     if len(words) > 1 and os.path.basename(words[0]).startswith("python"):
-        is_script = words[1].endswith(".py") or words[1] == "-m"
+        is_script = words[1].endswith((".py", ".ipynb")) or words[1] == "-m"
         return words[1:] if is_script else ["--", *words]
     return words or ["SCRIPT"]

@@ -365,6 +365,8 @@ def _warnings(seen: Recording, processes: list[Events]) -> list[str]:
     for one in processes:
         for failure in one.facts.get("failure", []):
             found.append(f"the hooks failed at {failure.get('where')}: {failure.get('error')}")
+        if "reopened" in one.facts:
+            found.append("the script closed files that it had not opened; recorded all the same")
         lost = one.fact("released").get("lost", 0)
         if lost:
             found.append(f"{lost} records could not be written")

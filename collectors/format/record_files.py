@@ -151,7 +151,7 @@ class Appender:
 
 PROFILER_FILE: Final = "profiler.bin"
 EVENT_FILES: Final = "ev-*.bin"  # one a hooked process
-NOTEBOOK_SCRIPT: Final = "notebook.py"  # the code of a notebook that was profiled
+NOTEBOOK_SCRIPT: Final = "notebook.py"  # a notebook's code, in runs of earlier versions
 
 
 # ------------------------------------------------------------------------------------------

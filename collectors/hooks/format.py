@@ -21,6 +21,7 @@ import threading
 import time
 from zlib import crc32
 
+from .kept import OwnFile
 from .suspicion import may_hold_secrets
 
 TYPE_CHECKING = False
@@ -150,16 +151,16 @@ class Control:
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, CONTROL_FILE)
-        self._fd = -1
+        self._file: OwnFile | None = None
         self.action = 0
         self.from_step = NEVER
 
     def poll(self) -> None:
         """Read what is wanted."""
         try:
-            if self._fd < 0:
-                self._fd = os.open(self._path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            payload = os.pread(self._fd, CONTROL_PAYLOAD.size, 0)
+            if self._file is None:
+                self._file = OwnFile(self._path)
+            payload = os.pread(self._file.number(), CONTROL_PAYLOAD.size, 0)
             action, from_step, beat_ns = CONTROL_PAYLOAD.unpack(payload)
         except Exception:  # gone or torn: nobody is asking
             action, from_step, beat_ns = ACTION_DETACH, 1, time.monotonic_ns()
@@ -198,12 +199,16 @@ class Writer:
     Threads of the script may write at the same time; a signal's handler may interrupt a write of
     its own thread's, hence a lock that its owner can take again. A child forked while another
     thread wrote would find it taken for ever: it gets a new one.
+
+    A script that closes what it did not open closes this file too: it is opened again by its path,
+    and a fact says so. Where the path leads to it no more, what comes later is lost.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.lost = 0
-        self._fd = -1
+        self._file: OwnFile | None = None
+        self._has_told = False
         self._at = 0
         self._lock = threading.RLock()
         self._held: list[tuple[int, ...]] = []
@@ -213,15 +218,15 @@ class Writer:
 
     def _forget(self) -> None:
         """Leave the file to the parent; this process begins its own with its first record."""
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self._file is not None:
+            self._file.close()
         self._lock = threading.RLock()
-        self._fd, self._at = -1, 0
+        self._file, self._at, self._has_told = None, 0, False
         self._held = []
 
     def hello(self) -> None:
         """Begin the file now: its being there tells the profiler that the hooks are up."""
-        if self._fd < 0:
+        if self._file is None:
             try:
                 self._open()
             except OSError:
@@ -234,13 +239,16 @@ class Writer:
             if self._held:
                 self.flush()
             try:
-                if self._fd < 0:
-                    self._open()
-                if os.pwrite(self._fd, frame, self._at) == len(frame):
+                file = self._file or self._open()
+                number = file.number(is_same=True)
+                if number >= 0 and os.pwrite(number, frame, self._at) == len(frame):
                     self._at += len(frame)
                 else:
                     self.lost += 1
-            except OSError:
+                if file.was_lost and not self._has_told:
+                    self._has_told = True
+                    self.fact("reopened")
+            except Exception:  # full, gone, or functions of ``os`` that the script replaced
                 self.lost += 1
 
     def step(self, *values: int) -> None:
@@ -272,9 +280,9 @@ class Writer:
         with self._lock:
             if self._held:
                 self.flush()
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def fact(self, name: str, **values: Any) -> None:
         """Append a named JSON object."""
@@ -296,15 +304,14 @@ class Writer:
             return
         self.write(kind, payload)
 
-    def _open(self) -> None:
+    def _open(self) -> OwnFile:
         pid = os.getpid()
         ticks = start_ticks(pid)
         # A script that is run again as a rehearsal has the process of its first attempt.
         kind = REHEARSED if is_rehearsed() else ""
         path = os.path.join(self.folder, "ev-%d-%d%s.bin" % (pid, ticks, kind))
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-        self._fd = os.open(path, flags, 0o600)
-        self._at = os.fstat(self._fd).st_size
+        self._file = file = OwnFile(path, os.O_RDWR | os.O_CREAT)
+        self._at = file.size()
         if self._at == 0:
             header = {
                 "schema_version": SCHEMA_VERSION,
@@ -316,3 +323,4 @@ class Writer:
                 "t_ns": time.monotonic_ns(),
             }
             self.write_json(HEADER, header)
+        return file

@@ -7,6 +7,7 @@ import time
 import weakref
 
 from . import format as fmt
+from .kept import OwnFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class RunDelay:
 
     def __init__(self) -> None:
         self._main = _open("/proc/self/schedstat")
-        self._threads: dict[str, tuple[int, int]] = {}  # tid -> (fd, delay when last read)
+        # by thread: its file, and the delay when last read
+        self._threads: dict[str, tuple[OwnFile | None, int]] = {}
         self._next_pool_ns = 0
         self.pool_ns = self.others_ns = 0
         self.latest_ns = 0
@@ -74,17 +76,17 @@ class RunDelay:
         seen = {}
         largest = slowest_other = 0
         for tid in _listdir("/proc/self/task"):
-            fd, before = self._threads.pop(tid, (-1, 0))
-            if fd < 0:
-                fd = _open("/proc/self/task/%s/schedstat" % tid)
-            now = _delay(fd)
-            seen[tid] = (fd, now)
+            file, before = self._threads.pop(tid, (None, 0))
+            if file is None:
+                file = _open("/proc/self/task/%s/schedstat" % tid)
+            now = _delay(file)
+            seen[tid] = (file, now)
             largest = max(largest, now - before)
             if tid != main:
                 slowest_other = max(slowest_other, now - before)
-        for fd, _ in self._threads.values():
-            if fd >= 0:
-                os.close(fd)
+        for file, _ in self._threads.values():
+            if file is not None:
+                file.close()
         self._threads = seen
         self.pool_ns += largest
         self.others_ns += slowest_other
@@ -94,9 +96,9 @@ class RunDelay:
         return self.pool_ns
 
     def _close(self) -> None:
-        for fd in [self._main] + [fd for fd, _ in self._threads.values()]:
-            if fd >= 0:
-                os.close(fd)
+        for file in [self._main] + [file for file, _ in self._threads.values()]:
+            if file is not None:
+                file.close()
         self._threads = {}
 
 
@@ -104,10 +106,10 @@ def of_process(pid: int) -> tuple[int, int]:
     """Return how long another process's main thread, and its other threads together, waited."""
     main = others = 0
     for tid in _listdir("/proc/%d/task" % pid):
-        fd = _open("/proc/%d/task/%s/schedstat" % (pid, tid))
-        delay = _delay(fd)
-        if fd >= 0:
-            os.close(fd)
+        file = _open("/proc/%d/task/%s/schedstat" % (pid, tid))
+        delay = _delay(file)
+        if file is not None:
+            file.close()
         if tid == str(pid):
             main = delay
         else:
@@ -115,11 +117,11 @@ def of_process(pid: int) -> tuple[int, int]:
     return main, others
 
 
-def _open(path: str) -> int:
+def _open(path: str) -> OwnFile | None:
     try:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        return OwnFile(path)
     except OSError:
-        return -1
+        return None
 
 
 def _listdir(path: str) -> list[str]:
@@ -129,15 +131,15 @@ def _listdir(path: str) -> list[str]:
         return []
 
 
-def _delay(fd: int) -> int:
-    return _field(fd, 1)
+def _delay(file: OwnFile | None) -> int:
+    return _field(file, 1)
 
 
-def _field(fd: int, number: int) -> int:
-    if fd < 0:
+def _field(file: OwnFile | None, number: int) -> int:
+    if file is None:
         return 0
     try:
-        return int(os.pread(fd, 64, 0).split(None, 2)[number])
+        return int(os.pread(file.number(), 64, 0).split(None, 2)[number])
     except (OSError, IndexError, ValueError):
         return 0
 

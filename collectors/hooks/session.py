@@ -404,25 +404,30 @@ class Session(ProcessState):
         is_main = threading.current_thread() is threading.main_thread()
         if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
-        if clock != fmt.CLOCK_LOADER:
-            self._chores.look_again()
-        self.fact("obeyed", steps=self.steps, stops=action == fmt.ACTION_STOP)
-        self.release()
+        try:
+            if clock != fmt.CLOCK_LOADER:
+                self._chores.look_again()
+            self.fact("obeyed", steps=self.steps, stops=action == fmt.ACTION_STOP)
+            self.release()
+        except Exception as error:
+            self.failed("release", error)
         if action == fmt.ACTION_STOP:
             raise SystemExit(0)
 
     def _at_exit(self) -> None:
-        for ended in self.on_exit:
-            ended()
-        try:
-            self.release()
-        except Exception as error:
-            self.failed("exit", error)
+        for ended in (*self.on_exit, self.release):
+            try:
+                ended()
+            except Exception as error:
+                self.failed("exit", error)
 
     def _forked(self) -> None:
-        self.forget_noted()
-        self._chores.forget()
-        if self.deep is not None:  # the trace is the parent's; here it only lets through
-            self.deep.abandon()
-            self.deep = None
-        self.gradients.forget()
+        try:
+            self.forget_noted()
+            self._chores.forget()
+            if self.deep is not None:  # the trace is the parent's; here it only lets through
+                self.deep.abandon()
+                self.deep = None
+            self.gradients.forget()
+        except Exception as error:
+            self.failed("fork", error)

@@ -1,5 +1,5 @@
 from .child import RecordingPlan as RecordingPlan
-from .notebooks import notebook_script as notebook_script
+from .notebooks import private_code as private_code
 from .runner import Interpreter as Interpreter
 from .runner import become_agent as become_agent
 from .runner import interpreter_for as interpreter_for

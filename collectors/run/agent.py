@@ -60,6 +60,7 @@ from advisor.collectors.run.monitor import (
     columns,
     write,
 )
+from advisor.collectors.run.notebooks import remove_code
 from advisor.collectors.watch import (
     Groups,
     Processes,
@@ -187,7 +188,7 @@ class Agent:
             "pid": os.getpid(),
             "start_ticks": start_ticks(os.getpid()),
             "machine": machine(),
-            "command": stored_command(self._plan.command, store_key(Path(self._plan.run).parent)),
+            "command": stored_command(_said(self._plan), store_key(Path(self._plan.run).parent)),
             "command_kept": "list",  # by the allow-list
             "cwd": redacted(_folder_here()),
             "started_at": self._plan.started_at,
@@ -399,6 +400,11 @@ def _tree_of(plan: RecordingPlan) -> Processes:
     return ProcessTree(plan.attached)
 
 
+def _said(plan: RecordingPlan) -> tuple[str, ...]:
+    """Return the command as the user knows it: a notebook, where its code is run."""
+    return (plan.command[0], plan.notebook, *plan.command[2:]) if plan.notebook else plan.command
+
+
 def _folder_here() -> str:
     try:
         return os.getcwd()
@@ -408,4 +414,9 @@ def _folder_here() -> str:
 
 def main(plan_fd: int) -> int:
     """Record according to the plan that a descriptor reads."""
-    return Agent(RecordingPlan.from_file(plan_fd)).run()
+    plan = RecordingPlan.from_file(plan_fd)
+    try:
+        return Agent(plan).run()
+    finally:
+        if plan.notebook:
+            remove_code(Path(plan.command[1]))

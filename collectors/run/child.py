@@ -218,6 +218,8 @@ class RecordingPlan:
     reader: Literal["proc", "psutil"] = "proc"
     working_set: bool = False
     rehearsal: dict[str, Any] = field(default_factory=dict)  # see ``REHEARSAL``
+    # the notebook whose code is the command's second word, in a folder that goes at the end; or ""
+    notebook: str = ""
 
     def to_json(self) -> str:
         """Return the plan as JSON."""

@@ -2,21 +2,73 @@
 
 What only IPython understands is left out as a comment: magics (``%matplotlib``), shell lines
 (``!pip install``), help (``model?``) and cells in other languages (``%%bash``).
+
+Notebooks hold tokens (``%env``, ``!curl -H``), so the script lies in a folder of its own outside
+the run's, which nobody else can read and which goes with the end of the recording.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors import atomic
 from advisor.collectors.errors import RecordingError
 
 # Cells that are Python all the same, once their first line is gone.
 _PYTHON_CELLS: Final = frozenset({"time", "timeit", "capture", "prun", "python", "python3", "py"})
 _ASSIGNED: Final = re.compile(r"^(\s*[A-Za-z_][\w, .\[\]]*=\s*)[!%]")
+_FOLDERS: Final = "advisor-notebook-"  # and the pid of the recording's process
+_ENDING: Final = ".ipynb.py"  # no module's name: it hides none from the script
+_LONGEST: Final = 48  # characters of the notebook's name: 255 bytes at most
+_ABANDONED_S: Final = 86400.0  # a script that outlives its recording may read its source again
 _HEAD: Final = "def display(*things):\n    print(*things)\n\n\n"
+
+
+def private_code(path: Path) -> Path:
+    """Write a notebook's script where only its owner finds it, and return where.
+
+    What killed recordings left there is removed.
+
+    Raises RecordingError if the file is no notebook in Python. Raises OSError if there is no room.
+    """
+    import tempfile  # not in the profiler's own process
+
+    text = notebook_script(path)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
+        with suppress(OSError, ValueError):
+            if _is_abandoned(folder):
+                for script in folder.glob(f"*{_ENDING}"):
+                    remove_code(script)
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}{os.getpid()}-"))  # for its owner alone
+    script = folder / f"{path.stem[:_LONGEST]}{_ENDING}"
+    atomic.write_text(script, text, mode=0o600)
+    return script
+
+
+def remove_code(script: Path) -> None:
+    """Remove what ``private_code`` wrote; what else is in its folder is somebody's own."""
+    with suppress(OSError):
+        script.unlink(missing_ok=True)
+        script.parent.rmdir()
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether a folder's recording ended long ago without removing it."""
+    found = folder.lstat()
+    maker = int(folder.name.removeprefix(_FOLDERS).partition("-")[0])
+    if found.st_uid != os.getuid() or time.time() - found.st_mtime < _ABANDONED_S:
+        return False
+    try:
+        os.kill(maker, 0)
+    except ProcessLookupError:
+        return not folder.is_symlink()
+    return False
 
 
 def notebook_script(path: Path) -> str:

@@ -98,12 +98,15 @@ def script_of(command: Sequence[str]) -> str:
 def script_words(command: Sequence[str]) -> list[str]:
     """Return the words of a recorded script and its arguments: no interpreter, no launcher.
 
-    A launcher's options end where a script's name stands; without one the words are left.
+    A launcher's options end where a script's name stands; without one the words are left. A
+    notebook is named as the script that Jupyter exports it to.
 
     >>> script_words(["torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "4"])
     ['train.py', '--epochs', '4']
     >>> script_words(["python", "-m", "torch.distributed.run", "src/train.py"])
     ['src/train.py']
+    >>> script_words(["python", "explore.ipynb", "--epochs", "4"])
+    ['explore.py', '--epochs', '4']
     """
     words = list(command)
     if words and _PYTHON.fullmatch(PurePath(words[0]).name):
@@ -112,6 +115,8 @@ def script_words(command: Sequence[str]) -> list[str]:
     if is_launched or (words[:1] == ["-m"] and words[1:2] and words[1] in _LAUNCHERS):
         place = next((n for n, word in enumerate(words) if word.endswith(".py")), 0)
         words = words[place:]
+    if words and words[0].endswith(".ipynb"):
+        words[0] = words[0].removesuffix(".ipynb") + ".py"
     return words
 
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from advisor.estimate import DEEPSPEED_LINES, deepspeed_config
-from advisor.export.launch import DEEPSPEED_FILE, LINES_FILE, Launch, NotRunnableError
+from advisor.export.launch import DEEPSPEED_FILE, KEPT, LINES_FILE, Launch, NotRunnableError
 from advisor.export.pick import HERE as MACHINE_AT_HAND
 from advisor.export.pick import Pick
 from advisor.export.target import Blank, Exported, NotExportableError, Target
+from advisor.export.texts import marked
 from advisor.export.tools.ddp import on_framework
 from advisor.export.tools.torchrun import HERE, shell_script
 from advisor.planners.layouts import broken_rule
@@ -41,10 +42,12 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
         launcher = f'deepspeed --hostfile "{HERE}/{_HOSTS}"'
         names = [name for name in values["hosts"].split(",") if name]
         hosts = names or [f"machine-{number}" for number in range(1, launch.nodes + 1)]
-        files[_HOSTS] = "".join(f"{name} slots={launch.per_node}\n" for name in hosts)
+        lines = "".join(f"{name} slots={launch.per_node}\n" for name in hosts)
+        files[_HOSTS] = marked(lines, pick)
     if not launch.is_trainer:
         files[_LINES] = launch.files[_LINES] if _FILE in launch.files else DEEPSPEED_LINES
-    copy = f'[ "{HERE}" -ef . ] || cp "{HERE}/{_FILE}" .\n'
+    kept = f'{{ {KEPT.format(_FILE)}; cp "{HERE}/{_FILE}" .; }}'
+    copy = f'[ "{HERE}" -ef . ] || {kept}\n'
     started = replace(launch, text=launch.started_by(launcher), files={}, launcher="deepspeed")
     text = shell_script(pick, started, before=copy, master="")
     return Exported(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from advisor.collectors.errors import printable
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick
 from advisor.export.target import Blank, Exported, Target
@@ -24,7 +25,7 @@ _MASTER: Final = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)"'
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     """Return the script; spot machines' jobs are queued again where they are taken away."""
     cards = math.floor(pick.rented.accelerators)
-    gres = values["gres"] or (f"gpu:{cards}" if cards else "")
+    gres = shlex.quote(values["gres"]) if values["gres"] else (f"gpu:{cards}" if cards else "")
     options = {
         "job-name": job_name(pick.run),
         "nodes": str(pick.nodes),
@@ -33,7 +34,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
         "exclusive": "exclusive",
         "time": time_text(pick.longest_s),
         "requeue": "requeue" if pick.is_spot else "",
-        "partition": values["partition"],
+        "partition": shlex.quote(values["partition"]) if values["partition"] else "",
         "output": "%x-%j.out",
     }
     lines = [
@@ -42,7 +43,9 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
         if value
     ]
     if not launch.is_placeholder:
-        lines.append(f"#ADVISOR run={shlex.quote(pick.run)}")  # what `advisor gate` judges
+        lines.append(
+            f"#ADVISOR run={shlex.quote(printable(pick.run))}"
+        )  # what `advisor gate` judges
     text = "\n".join(["#!/bin/bash", *lines, ""]) + commented(list(answer_lines(pick)))
     notes = ["Slurm has no price: the answer's is a comment"]
     if pick.is_spot:

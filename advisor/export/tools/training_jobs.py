@@ -20,6 +20,7 @@ from advisor.export.texts import (
     exchangeable,
     is_in_one_region,
     job_name,
+    marked,
     number,
     yaml_text,
 )
@@ -60,7 +61,7 @@ def sagemaker_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Ex
         target="sagemaker",
         files={
             _SAGEMAKER_FILE: json.dumps(_request(pick, name, values, place), indent=2) + "\n",
-            _SCRIPT: f"#!/bin/bash\n{launch.shell(_MASTER, folder=_CODE)}",
+            _SCRIPT: "#!/bin/bash\n" + marked(launch.shell(_MASTER, folder=_CODE), pick),
         },
         run=" && ".join(steps),
         notes=(*others, *_sagemaker_notes(pick)),
