@@ -144,24 +144,30 @@ def beside_shipped(
     means = {n: logs[:, told][:, names == n].mean(axis=1) for n in np.unique(names).tolist()}
     if not means:
         return []
-    found = [_beside(name, int((names == name).sum()), mean) for name, mean in means.items()]
-    return [*found, _beside(EVERY, len(names), np.mean(list(means.values()), axis=0))]
+    found = [_beside(n, covered[told][names == n], mean) for n, mean in means.items()]
+    return [*found, _beside(EVERY, covered[told], np.mean(list(means.values()), axis=0))]
 
 
 def _some(asked: Problem, keep: NDArray[np.bool_]) -> list[RunRecord]:
     return [record for record, is_kept in zip(asked.records, keep, strict=True) if is_kept]
 
 
-def _beside(program: str, runs: int, mean_logs: Floats) -> dict[str, Any]:
+def _beside(program: str, covered: NDArray[np.bool_], mean_logs: Floats) -> dict[str, Any]:
     shipped, new = np.expm1(mean_logs).tolist()
-    return {"program": program, "runs": runs, "shipped_error_fraction": shipped,
-            "error_fraction": new}  # fmt: skip
+    return {"program": program, "runs": covered.size, "covered": int(covered.sum()),
+            "shipped_error_fraction": shipped, "error_fraction": new}  # fmt: skip
 
 
 def is_worth_keeping(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the new model errs less than the shipped one; so where nothing can be compared."""
-    gain = rows[-1]["shipped_error_fraction"] - rows[-1]["error_fraction"] if rows else 1.0
-    return bool(gain >= _LEAST_GAIN)
+    """Whether a new model errs less than the shipped one on own runs, some of which it covers.
+
+    Without own runs to compare on there is no verdict, and it is kept.
+    """
+    if not rows:
+        return True
+    every = rows[-1]
+    gain = every["shipped_error_fraction"] - every["error_fraction"]
+    return bool(every["covered"] and gain >= _LEAST_GAIN)
 
 
 def beside_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
