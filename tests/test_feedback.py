@@ -75,7 +75,8 @@ def test_every_run_becomes_a_record_to_learn_from(runs: Path, predictor: Predict
     for time_h in (90.0, 95.0):
         feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=100.0, predictor=predictor)
     found = read_records(runs / FILE_NAME)
-    assert found[0].time_s < found[1].time_s < 95.0 * 3600
+    first, second = (r.time_s or 0.0 for r in found)
+    assert 0.0 < first < second < 95.0 * 3600
     assert [r.replicate for r in found] == [0, 1]
     assert {r.job.family for r in found} == {"resnet50"}
     # What the run is compared with is physics without the runs noted before.
@@ -113,7 +114,8 @@ def test_a_job_that_is_mostly_no_steps_is_not_learned_from(
     assert read_records(runs / FILE_NAME) == []
     feedback.note_run(RUN, "g5.xlarge", step_s=1.0, cost_usd=1.0, predictor=predictor)
     (record,) = read_records(runs / FILE_NAME)
-    assert (record.time_s, record.cost_usd) == (pytest.approx(2.0), None)
+    assert record.time_s == pytest.approx(2.0)
+    assert record.cost_usd is None
     (why,) = left_aside(runs / FILE_NAME)
     assert "1 of 2 noted runs" in why
 

@@ -102,8 +102,8 @@ def train_models(
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
-        told = _effects(trained, model, each, jobs, seed)
-    results = {**results, **told}
+        effects = _effects(trained, model, each, jobs, seed)
+    results = {**results, **effects}
     told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
     origin = model_folder.origin("models", inputs, day, told)
     _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
