@@ -20,6 +20,7 @@ from advisor.jobs.journal import FILE_NAME
 from advisor.jobs.runs import read_actuals
 from advisor.rank.ranking import recommend
 from advisor.records.files import to_line
+from advisor.records.profiled import left_aside
 from advisor.records.profiled import read_journal as read_records
 from advisor.train import feedback
 from advisor.train.labelled import read_runs
@@ -74,12 +75,49 @@ def test_every_run_becomes_a_record_to_learn_from(runs: Path, predictor: Predict
     for time_h in (90.0, 95.0):
         feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=100.0, predictor=predictor)
     found = read_records(runs / FILE_NAME)
-    assert [r.time_s for r in found] == [90.0 * 3600, 95.0 * 3600]
+    first, second = (r.time_s or 0.0 for r in found)
+    assert 0.0 < first < second < 95.0 * 3600
     assert [r.replicate for r in found] == [0, 1]
     assert {r.job.family for r in found} == {"resnet50"}
     # What the run is compared with is physics without the runs noted before.
     assert found[0].facts["analytic_time_s"] == found[1].facts["analytic_time_s"]
     assert read_runs([runs / FILE_NAME]) == found
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3, 3.0])
+def test_steps_and_physics_are_one_quantity(
+    runs: Path, predictor: Predictor, make_job: MakeJob, factor: float
+) -> None:
+    """A step that is noted, or the job's time with such a step, is that many times physics."""
+    step_s = factor * predictor.predict(make_job(), "g5.xlarge").step_time_s.value
+    by_step = feedback.note_run(RUN, "g5.xlarge", step_s=step_s, predictor=predictor)
+    (first,) = read_records(runs / FILE_NAME)
+    (runs / FILE_NAME).unlink()
+    feedback.note_run(RUN, "g5.xlarge", time_h=by_step.time_h, predictor=predictor)
+    (second,) = read_records(runs / FILE_NAME)
+    for one in (first, second):
+        physics_s = one.facts["analytic_time_s"]
+        assert isinstance(physics_s, float)
+        assert one.time_s == pytest.approx(factor * physics_s, rel=1e-9)
+    assert by_step.time_h * 3600 > first.time_s  # type: ignore[operator]
+
+
+def test_a_job_that_is_mostly_no_steps_is_not_learned_from(
+    runs: Path, predictor: Predictor, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(make_job(name=RUN), total_steps=2.0, epochs=0.001)
+    monkeypatch.setattr(feedback, "load_job", lambda path: short)
+    told = predictor.predict(short, "g5.xlarge")
+    time_h = told.training_time_h.value
+    found = feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=1.0, predictor=predictor)
+    assert found.is_learned_from is False
+    assert read_records(runs / FILE_NAME) == []
+    feedback.note_run(RUN, "g5.xlarge", step_s=1.0, cost_usd=1.0, predictor=predictor)
+    (record,) = read_records(runs / FILE_NAME)
+    assert record.time_s == pytest.approx(2.0)
+    assert record.cost_usd is None
+    (why,) = left_aside(runs / FILE_NAME)
+    assert "1 of 2 noted runs" in why
 
 
 def test_the_machine_is_told_from_time_and_cost(
@@ -130,6 +168,7 @@ def test_three_files_of_earlier_versions_say_what_the_journal_said(
         feedback.note_run(RUN, "g5.xlarge", time_h=time_h, cost_usd=100.0, predictor=predictor)
     noted, records = feedback.read(runs), read_records(runs)
     earlier = tmp_path_factory.mktemp("earlier")
+    assert not left_aside(runs / FILE_NAME)
     old = {
         "actuals.jsonl": [json.dumps(asdict(one)) for one in read_actuals(runs, RUN)],
         "comparisons.jsonl": [
@@ -140,7 +179,11 @@ def test_three_files_of_earlier_versions_say_what_the_journal_said(
     for name, lines in old.items():
         (earlier / name).write_text("\n".join(lines) + "\n")
     assert feedback.read(earlier) == noted
-    assert read_records(earlier) == records
+    # What was besides the steps they did not say: nothing is learned from them.
+    assert len(records) == 2
+    assert read_records(earlier) == []
+    (why,) = left_aside(earlier / FILE_NAME)
+    assert "2 of 2 noted runs" in why
     assert read_actuals(earlier, RUN) == read_actuals(runs, RUN)
     assert len(list(runs.iterdir())) == 1
 

@@ -305,9 +305,15 @@ def _text(found: Comparison) -> str:
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
             f"{percent_text(abs(off))} {'over' if off > 0 else 'under'}"
         )
+    learning = {
+        True: ", and `advisor train` learns from it",
+        False: "; `advisor train` does not learn from it, because too much of that time is not "
+        "steps: note a step, --step-time 310ms",
+        None: "",
+    }
     lines.append(
         f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of this "
-        "job start from it, and `advisor train` learns from it"
+        f"job start from it{learning[found.is_learned_from]}"
     )
     return "\n".join(lines)
 

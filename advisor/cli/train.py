@@ -1,7 +1,7 @@
 """``advisor train``: fit models again, one thing fitted a verb.
 
-Without a verb it fits the learned predictors: ``advisor train --data mine.jsonl``. The fits of the
-constants that ship are the laboratory's.
+Without a verb it fits the learned predictors: ``advisor train``, or with their options. The fits
+of the constants that ship are the laboratory's.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ _DEFAULT: Final = "models"
 
 
 class DefaultVerb(TyperGroup):
-    """A group that takes options without a verb as those of the learned predictors."""
+    """A group that fits the learned predictors where no verb is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the default verb before options that are not the group's own."""
-        if args and args[0].startswith("-") and args[0] != "--help":
+        """Put the default verb before nothing, and before options that are not the group's own.
+
+        What completes a line in a shell sees what stands there.
+        """
+        is_bare = not args and not ctx.resilient_parsing
+        if is_bare or (args and args[0].startswith("-") and args[0] != "--help"):
             args = [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
 app = typer.Typer(
     cls=DefaultVerb,
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Fit models again from measurements; options without a verb are those of `models`.",
+    help="Fit models again from measurements. Without a verb it does what `models` does, with its "
+    "options.",
 )
 _Data = Annotated[
     Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")

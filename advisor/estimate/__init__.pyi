@@ -37,6 +37,7 @@ from .knowledge.laws import ModelOn as ModelOn
 from .knowledge.laws import model_on as model_on
 from .knowledge.learned import COST as COST
 from .knowledge.learned import OWN_RUNS as OWN_RUNS
+from .knowledge.learned import Learned as Learned
 from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.step_facts import facts_of as facts_of
 from .launch.commands import commands as commands

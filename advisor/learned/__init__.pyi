@@ -20,6 +20,7 @@ from .probing import SHARED as SHARED
 from .probing import worthwhile as worthwhile
 from .problem import Problem as Problem
 from .problem import Target as Target
+from .problem import physics_s as physics_s
 from .problem import problem_of as problem_of
 from .quick import LEAST_ROWS as LEAST_ROWS
 from .quick import Hull as Hull

@@ -163,11 +163,17 @@ def _base(record: RunRecord, target: Target) -> float:
     """Return what the target is relative to [s or USD]: 1 where to nothing, nan if unknown."""
     if target in ("time", "cost"):
         return 1.0
+    if target == "over_analytic":
+        return physics_s(record)
     anchor = math.nan if record.anchor is None else record.anchor.time_s
     if target == "over_anchor":
         return anchor
-    if target == "cost_over_anchor":
-        # A cost all the same: what the anchor's time would have been billed there.
-        return anchor * (record.price_usd_per_h or math.nan) / HOUR_S
+    # A cost all the same: what the anchor's time would have been billed there.
+    return anchor * (record.price_usd_per_h or math.nan) / HOUR_S
+
+
+def physics_s(record: RunRecord) -> float:
+    """Return what a run takes by physics [s], else as its partial run did; nan if unknown."""
     analytic = analytic_time_s(record)
+    anchor = math.nan if record.anchor is None else record.anchor.time_s
     return anchor if math.isnan(analytic) else analytic

@@ -24,7 +24,10 @@ from .nouns import ResourceSeries as ResourceSeries
 from .nouns import Role as Role
 from .nouns import RunRecord as RunRecord
 from .profiled import LABEL as LABEL
+from .profiled import MOST_BESIDES as MOST_BESIDES
+from .profiled import STEPS as STEPS
 from .profiled import Profile as Profile
+from .profiled import left_aside as left_aside
 from .profiled import machines_of as machines_of
 from .profiled import named_machines as named_machines
 from .profiled import profile as profile

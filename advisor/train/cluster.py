@@ -49,7 +49,8 @@ from advisor.learned import (
     metrics,
     problem_of,
 )
-from advisor.train.labelled import read_runs
+from advisor.train.effect import beside_shipped
+from advisor.train.labelled import is_own, read_runs
 
 Floats = NDArray[np.float64]
 
@@ -220,7 +221,8 @@ def _trained(
         name=OWN_RUNS, estimator=guarded, target=asked.target, channels=0, about=about,
         metrics=found,
     )  # fmt: skip
-    return model, found
+    own, answers = is_own(asked.records), asked.predict(guarded, slice(None))
+    return model, {**found, "own": beside_shipped(asked, own, model, answers)}
 
 
 # ------------------------------------------------------------------------------------------

@@ -1,18 +1,23 @@
-"""What more runs change: the errors on each folder of them, fitted without it and with it."""
+"""What more runs change: errors on each folder without and with it, and beside what ships."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from advisor import data
 from advisor.errors import ModelError
-from advisor.learned import evaluate, metrics
+from advisor.estimate import OWN_RUNS, Learned
+from advisor.learned import Stack, evaluate, metrics, physics_s
 
 if TYPE_CHECKING:
-    from advisor.learned import Problem, RunRegressor
+    from advisor.learned import Problem, RunRegressor, TrainedModel
     from advisor.records import RunRecord
+
+Floats = NDArray[np.float64]
 
 
 def by_folder(
@@ -71,3 +76,114 @@ def _line(row: Mapping[str, Any], width: int) -> str:
         for how in ("without", "with")
     ]
     return f"{row['folder']!s:{width}}{row['runs']:7}{cells[0]:>15}{cells[1]:>15}"
+
+
+# ------------------------------------------------------------------------------------------
+# The new model beside the one that ships, on the runs that the latter has not heard.
+
+EVERY: Final = "every program alike"
+_LEAST_GAIN: Final = 0.001  # errors are shown in tenths of a per cent
+_MOST_FOLDS: Final = 12  # programs left out in turn: each is another fit
+
+
+def left_out_answers(
+    asked: Problem, own: NDArray[np.bool_], fitted: TrainedModel,
+    build: Callable[[], RunRegressor], n_jobs: int = 1,
+) -> Floats:  # fmt: skip
+    """Return what a new model says of the user's own runs, shape (n,); nan where it is not asked.
+
+    Each program is left out of the fit in turn (twelve of more). Where the runs are of one program
+    alone, its answers to the very runs that it was fitted on are all there is. Where half of the
+    runs or more are the user's, the folds of the fit itself, of whole groups as ``--split`` says
+    and of about a tenth of the runs each, leave most of these in: no further fit is needed.
+    """
+    stack = getattr(fitted.estimator, "member_", None)
+    if 2 * own.sum() >= len(own) and isinstance(stack, Stack):
+        left_out = stack.left_out_ @ stack.weights_
+        return asked._back(stack, stack._add(left_out, asked.offset))
+    answers = np.full(len(asked.records), np.nan)
+    if len({record.job.family for record in _some(asked, own)}) < 2:
+        answers[own] = asked.predict(fitted.estimator, np.flatnonzero(own))
+        return answers
+    scores = evaluate(
+        asked, build, "job", tested=own, has_intervals=False, n_jobs=n_jobs, most_folds=_MOST_FOLDS
+    )
+    answers[scores.rows] = scores.predicted
+    return answers
+
+
+def beside_shipped(
+    asked: Problem, own: NDArray[np.bool_], fitted: TrainedModel, answers: Floats
+) -> list[dict[str, Any]]:
+    """Return the errors of the shipped and of a new model on the same runs, a row a program.
+
+    The last row is of all, each program counting the same. No row where no run can be compared.
+
+    What is compared is what would be answered: a model's word where it covers a run, and physics
+    elsewhere. The shipped model heard none of these runs. A row's error is that of the mean of
+    abs(ln(predicted / measured)), so that half and double are equally wrong.
+
+    Parameters
+    ----------
+    own : array of shape (n,)
+        The runs that the shipped model was not fitted on (``labelled.is_own``).
+    answers : array of shape (n,)
+        What the new model says of them, each unseen (``left_out_answers``).
+    """
+    folder = data.root("trained_models") / fitted.name
+    rows = np.flatnonzero(own & ~asked.is_censored)
+    if not rows.size or not (folder / "model.json").is_file():
+        return []
+    records = [asked.records[row] for row in rows]
+    is_time = fitted.name == OWN_RUNS
+    physics = np.array([physics_s(r) if is_time else np.nan for r in records])
+    shipped = Learned.open(folder)
+    old, new = physics.copy(), physics.copy()
+    if (seen := shipped.covers(records)).any():
+        some = [record for record, is_seen in zip(records, seen, strict=True) if is_seen]
+        old[seen] = shipped.model.predict(some).value
+    covered = Learned(folder, dict(fitted.about)).covers(records)
+    new[covered] = answers[rows][covered]
+    logs = np.abs(np.log(np.stack([old, new]) / asked.truth[rows]))
+    told = np.isfinite(logs).all(axis=0)
+    names = np.array([record.job.family for record in records])[told]
+    means = {n: logs[:, told][:, names == n].mean(axis=1) for n in np.unique(names).tolist()}
+    if not means:
+        return []
+    found = [_beside(n, covered[told][names == n], mean) for n, mean in means.items()]
+    return [*found, _beside(EVERY, covered[told], np.mean(list(means.values()), axis=0))]
+
+
+def _some(asked: Problem, keep: NDArray[np.bool_]) -> list[RunRecord]:
+    return [record for record, is_kept in zip(asked.records, keep, strict=True) if is_kept]
+
+
+def _beside(program: str, covered: NDArray[np.bool_], mean_logs: Floats) -> dict[str, Any]:
+    shipped, new = np.expm1(mean_logs).tolist()
+    return {"program": program, "runs": covered.size, "covered": int(covered.sum()),
+            "shipped_error_fraction": shipped, "error_fraction": new}  # fmt: skip
+
+
+def is_worth_keeping(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a new model errs less than the shipped one on own runs, some of which it covers.
+
+    Without own runs to compare on there is no verdict, and it is kept.
+    """
+    if not rows:
+        return True
+    every = rows[-1]
+    gain = every["shipped_error_fraction"] - every["error_fraction"]
+    return bool(every["covered"] and gain >= _LEAST_GAIN)
+
+
+def beside_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of ``beside_shipped``."""
+    if not rows:
+        return []
+    width = max(26, *(len(row["program"]) for row in rows))
+    return [
+        "",
+        f"{'own runs, error %':{width}}{'runs':>7}{'shipped model':>15}{'this model':>15}",
+        *(f"{row['program']:{width}}{row['runs']:7}{100 * row['shipped_error_fraction']:15.1f}"
+          f"{100 * row['error_fraction']:15.1f}" for row in rows),
+    ]  # fmt: skip

@@ -37,10 +37,10 @@ from advisor.jobs import (
     with_layout_runs,
 )
 from advisor.machines import ClusterGroup, one_group
-from advisor.planners.core import Layout
+from advisor.planners.core import HOUR_S, Layout
 from advisor.planners.layouts import SearchSpace
 from advisor.rank import recommend
-from advisor.records import LABEL, machines_of, profile, record, to_row
+from advisor.records import LABEL, MOST_BESIDES, STEPS, machines_of, profile, record, to_row
 
 # ------------------------------------------------------------------------------------------
 # Predicted against actual over time: the comparisons that were noted, and whether errors drift.
@@ -68,6 +68,8 @@ class Comparison:
     actual: Actual
     predicted_h: Estimate  # [h]
     predicted_usd: Estimate | None = None  # [USD]
+    # whether ``advisor train`` learns from it; None of a program, whose steps nothing is known of
+    is_learned_from: bool | None = None
 
     def __post_init__(self) -> None:
         hours = (self.predicted_h.value, self.predicted_h.low, self.predicted_h.high, self.time_h)
@@ -261,22 +263,61 @@ def note_run(
         instance_type, provider, count = _by_price(job, predictor, time_h, cost_usd)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
     before = predictor.predict(job, row.name, count=count, provider=row.provider)
-    predicted_h = before.training_time_h.value
-    if step_s is None:
-        assert time_h is not None  # _check
-        step_s = before.step_time_s.value * time_h / predicted_h
-    elif time_h is None:
-        time_h = predicted_h * step_s / before.step_time_s.value
+    time_h, step_s, of_steps_h = _taken(time_h, step_s, before, job.total_steps)
     actual = Actual(run=path.name, provider=row.provider, instance_type=row.name, count=count,
                     step_s=step_s, time_h=time_h, cost_usd=cost_usd)  # fmt: skip
+    learned = _record(job, actual, predictor, row.index)
     found = Comparison(
-        actual=actual, predicted_h=before.training_time_h, predicted_usd=before.cost_usd
-    )
+        actual=actual, predicted_h=before.training_time_h, predicted_usd=before.cost_usd,
+        is_learned_from=None if learned is None else of_steps_h is not None,
+    )  # fmt: skip
     parts: dict[str, object] = {"predicted": found.predicted}
-    if (learned := _record(job, actual, predictor, row.index)) is not None:
-        parts["record"] = learned
+    if learned is not None:
+        parts |= {"record": learned, STEPS: _steps(of_steps_h, cost_usd, before)}
     append_actual(path.parent, actual, **parts)
     return found
+
+
+# Parts of a completion that are the same however long a step is; the others grow with it.
+_WHATEVER_THE_STEP: Final = ("start_up", "data_in")
+_BILLED_WHATEVER_THE_STEP: Final = (*_WHATEVER_THE_STEP, "shortest_bill", "results_out")
+
+
+def _taken(
+    time_h: float | None, step_s: float | None, before: Candidate, total_steps: float
+) -> tuple[float, float, float | None]:
+    """Return a job's time [h], step [s] and time in steps [h], None where it is not known."""
+    predicted_h, predicted_s = before.training_time_h.value, before.step_time_s.value
+    still_h, share = _divided(before, "time_h", _WHATEVER_THE_STEP)
+    if step_s is not None:
+        took_h = still_h + (predicted_h - still_h) * step_s / predicted_s
+        return took_h, step_s, step_s * total_steps / HOUR_S
+    assert time_h is not None  # _check
+    return time_h, predicted_s * time_h / predicted_h, _known((time_h - still_h) * share, time_h)
+
+
+def _divided(before: Candidate, unit: str, standing: Sequence[str]) -> tuple[float, float]:
+    """Return what a completion counts whatever the step, and the steps' share of the rest."""
+    parts = {name: getattr(part, unit) or 0.0 for name, part in before.breakdown.items()}
+    still = sum(parts[name] for name in standing)
+    rest = sum(parts.values()) - still
+    return still, parts["steps"] / rest if rest > 0 else 0.0
+
+
+def _known(steps: float, noted: float) -> float | None:
+    """Return what the steps are of a noted job; None where too much of it is not steps."""
+    return steps if steps >= (1.0 - MOST_BESIDES) * noted else None
+
+
+def _steps(
+    time_h: float | None, cost_usd: float | None, before: Candidate
+) -> dict[str, float | None]:
+    """Return what the journal keeps of a job's steps alone (``records.left_aside``)."""
+    still, share = _divided(before, "cost_usd", _BILLED_WHATEVER_THE_STEP)
+    return {
+        "time_s": None if time_h is None else time_h * HOUR_S,
+        "cost_usd": None if cost_usd is None else _known((cost_usd - still) * share, cost_usd),
+    }
 
 
 def _check(time_h: float | None, step_s: float | None, cost_usd: float | None) -> None:

@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from advisor import data
 from advisor.collectors import bounded
 from advisor.collectors.derive import local_folders
@@ -21,6 +24,7 @@ from advisor.records import (
     JobFacts,
     RunRecord,
     hosts_of,
+    left_aside,
     note_table,
     read_runs_as,
     to_line,
@@ -34,8 +38,23 @@ _PACKED: Final = ("runs.jsonl.gz", "runs.jsonl")  # of such a folder
 def default_paths() -> list[Path]:
     """Return the packaged runs, and the user's own where there are some."""
     own = (file_in(folder) for folder in local_folders())
-    packaged = [data.root("datasets") / name for name in ("runs", "minutes")]
-    return [*packaged, *(file for file in own if file is not None)]
+    return [*_packaged(), *(file for file in own if file is not None)]
+
+
+def _packaged() -> list[Path]:
+    return [data.root("datasets") / name for name in ("runs", "minutes")]
+
+
+def is_own(records: Sequence[RunRecord]) -> NDArray[np.bool_]:
+    """Return which runs are not among those that ship, shape (n,): these were not yet heard."""
+    packaged = {to_line(one) for some in read_each(_packaged()).values() for one in some}
+    return np.array([to_line(record) not in packaged for record in records])
+
+
+def left_out_notes(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[str]:
+    """Return why notes in the journals among the files are not learned from."""
+    journals = [path for path in paths or default_paths() if _format(path, fmt) == "journal"]
+    return [line for path in journals if path.exists() for line in left_aside(path)]
 
 
 def read_runs(paths: Sequence[Path] | None, fmt: str = AUTO) -> list[RunRecord]:

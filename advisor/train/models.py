@@ -19,7 +19,14 @@ from advisor.records import RunRecord, tables_read
 from advisor.train import folder as model_folder
 from advisor.train.cluster import progress, workers
 from advisor.train.folder import card, spread_card
-from advisor.train.labelled import AUTO, default_paths, read_each, run_files
+from advisor.train.labelled import (
+    AUTO,
+    default_paths,
+    is_own,
+    left_out_notes,
+    read_each,
+    run_files,
+)
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
 NETWORK: Final = "sequence"
@@ -87,6 +94,8 @@ def train_models(
     day = model_folder.day_of(day)
     if out is not None:  # before the fit, which takes minutes
         require_replaceable(out)
+    for line in left_out_notes(runs, fmt):
+        typer.echo(line, err=True)
     if spread:
         _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
         return
@@ -97,31 +106,37 @@ def train_models(
         trained, results = train(
             records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
         )
-        folders = _by_folder(trained, model, each, jobs, seed)
-    results = {**results, "folders": folders}
+        effects = _effects(trained, model, each, jobs, seed)
+    results = {**results, **effects}
     told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
     origin = model_folder.origin("models", inputs, day, told)
     _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
 
 
-def _by_folder(
+def _effects(
     trained: Any, model: str, each: Mapping[Path, Sequence[RunRecord]], n_jobs: int, seed: int
-) -> list[dict[str, Any]]:
-    """Return what the runs of each folder change; nothing where there is one."""
+) -> dict[str, list[dict[str, Any]]]:
+    """Return what the runs of each folder change, and how the model errs beside the shipped."""
     from advisor.learned import STACK, problem_of
-    from advisor.train.effect import by_folder
+    from advisor.train.effect import beside_shipped, by_folder, left_out_answers
 
-    if len(each) < 2:
-        return []
     records = [record for some in each.values() for record in some]
     asked = problem_of(records, trained.target, has_series=trained.channels > 0)
     chosen = str(trained.metrics["chosen"])
 
     def build() -> Any:
         name = model if chosen == STACK else chosen
-        return predictor(name, channels=asked.channels, seed=seed, folds=5)
+        # One member has all the weight however it is left out.
+        folds = 5 if chosen == STACK else 2
+        return predictor(name, channels=asked.channels, seed=seed, folds=folds)
 
-    return by_folder(asked, build, {str(path): some for path, some in each.items()}, n_jobs)
+    own, folders = is_own(asked.records), {str(path): some for path, some in each.items()}
+    found: dict[str, list[dict[str, Any]]] = {"own": []}
+    if own.any():
+        answers = left_out_answers(asked, own, trained, build, n_jobs)
+        found["own"] = beside_shipped(asked, own, trained, answers)
+    found["folders"] = by_folder(asked, build, folders, n_jobs) if len(each) > 1 else []
+    return found
 
 
 def _given(runs: list[Path] | None, **options: str) -> list[str]:
@@ -138,11 +153,26 @@ def _save(
     trained: Any, results: Any, origin: dict[str, Any], out: Path | None,
     told: Callable[[Any], str], as_json: bool,
 ) -> None:  # fmt: skip
+    """Write the model and say how wrong it is; one that errs more than the shipped is only told.
+
+    Raises ModelError then.
+    """
+    from advisor.train.effect import is_worth_keeping
+
     folder = out or data.writable_models() / trained.name
-    stated = replace(trained, metrics=origin | dict(trained.metrics))
-    stated.save(folder, told(stated))
-    record = {"schema_version": 1, "model": str(folder), **results}
-    typer.echo(json.dumps(record, indent=2) if as_json else _text(folder, results))
+    is_kept = is_worth_keeping(results["own"])
+    if is_kept:
+        stated = replace(trained, metrics=origin | dict(trained.metrics))
+        stated.save(folder, told(stated))
+    record = {"schema_version": 1, "model": str(folder) if is_kept else None, **results}
+    text = "\n".join([*_table(results), *([f"saved {folder}"] if is_kept else [])])
+    typer.echo(json.dumps(record, indent=2) if as_json else text)
+    if not is_kept:
+        raise ModelError(
+            "the new model errs no less than the shipped one on your own runs: it is not saved",
+            hint="what answered before still does; note more real runs (advisor runs actual RUN "
+            "MACHINE --step-time 310ms), and train again",
+        )
 
 
 def _spread(
@@ -334,7 +364,7 @@ def _contest_record(result: Any) -> dict[str, Any]:
     }
 
 
-def _text(folder: Path, results: dict[str, Any]) -> str:
+def _table(results: dict[str, Any]) -> list[str]:
     lines = [f"{'left out':18}{'MAPE %':>8}{'p50 %':>7}{'p90 %':>7}{'cover':>7}{'width':>7}"]
     for result in results["left_out"]:
         m = result["overall"]
@@ -344,6 +374,6 @@ def _text(folder: Path, results: dict[str, Any]) -> str:
             f"{100 * m['median_ape_fraction']:7.1f}{100 * m['p90_ape_fraction']:7.1f}"
             f"{m['coverage']:7.2f}{m['width']:7.2f}{mark}"
         )
-    from advisor.train.effect import table
+    from advisor.train.effect import beside_table, table
 
-    return "\n".join([*lines, *table(results.get("folders", ())), f"saved {folder}"])
+    return [*lines, *table(results.get("folders", ())), *beside_table(results["own"])]
