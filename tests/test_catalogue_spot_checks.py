@@ -165,7 +165,7 @@ def test_the_networks_of_training_machines_are_those_advertised(catalogue: Catal
         ("aws", "p4d.24xlarge"): (400, True),
         ("aws", "p5.48xlarge"): (3200, True),
         ("aws", "g5.xlarge"): (2.5, False),  # up to 10 Gbit/s: the baseline is what lasts
-        ("gcp", "a3-megagpu-8g"): (1600, False),  # GPUDirect-TCPXO goes through the kernel
+        ("gcp", "a3-megagpu-8g"): (1600, True),  # GPUDirect-TCPXO
         ("azure", "Standard_ND96isr_H100_v5"): (3200, True),  # eight InfiniBand ports
         ("azure", "Standard_ND96asr_v4"): (1600, True),
     }

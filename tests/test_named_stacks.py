@@ -9,13 +9,14 @@ import pytest
 
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
+from advisor.estimate.plan import Plan
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job, restacked, stack_notes
 from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.setup import DEFAULT_SETUP, STACKS, Stack, Transformer
 from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.step.describe import transformer_work
-from advisor.rank.given import Plan, PlanQuestion, plan
+from advisor.rank.given import PlanQuestion, plan
 
 SMALL: Final = Transformer(
     layers=24, hidden=1024, heads=16, sequence=1024, vocabulary=50304, is_gated=True
@@ -84,7 +85,7 @@ def test_a_degree_that_a_named_stack_lacks_is_refused_in_a_line(stack: Stack, na
     if name in STACKS[stack].degrees:
         return
     with pytest.raises(UsageError, match=f"--stack {stack} has no --{name}") as refused:
-        planned(stack, EQUAL, **{name: 2})
+        planned(stack, EQUAL, SMALL, 64, **{name: 2})
     assert stack not in (refused.value.hint or "").partition(": ")[2].split(", ")
 
 

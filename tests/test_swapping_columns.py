@@ -220,20 +220,20 @@ def shown(found: Recommendation) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize(("gpus", "batch"), [
-    (("V100", "T4"), 512), (("A100", "T4"), 64),
+    (("A10",), 512), (("A100", "T4"), 64),
     pytest.param(("L4", "A10G", "V100"), 64, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_front_is_that_of_the_full_search(gpus: tuple[str, ...], batch: int) -> None:
     request = Constraints(
         least_gain_fraction=0.0,
-        gpus=GpuFilter(names=gpus), max_nodes=4, top=100, space=SWAPS,
+        gpus=GpuFilter(names=gpus), max_nodes=8 if batch == 512 else 4, top=100, space=SWAPS,
         pricings=("on-demand", "spot") if batch == 64 else ("on-demand",),
         providers=("aws", "gcp", "azure") if batch == 64 else (),
     )  # fmt: skip
     job = described("small" if batch == 512 else "middle", batch)
     whole = recommend(job, request, predictor=predictor(), prunes=False)
     assert shown(recommend(job, request, predictor=predictor())) == shown(whole)
-    if gpus == ("V100", "T4"):
+    if gpus == ("A10",):
         assert NAME in {c.way for c in whole.front}
 
 
@@ -323,7 +323,7 @@ def test_plan_and_predict_name_swapping_where_nothing_else_divides_the_batch() -
 
 def test_peers_that_swap_are_not_taken_as_plain_data_parallel_on_spot() -> None:
     """An elastic job runs one program on any number of machines: two ways are two programs."""
-    known, (kinds, counts) = predictor(), rows("1V100.6V", 1, 2, 4)
+    known, (kinds, counts) = predictor(), rows("g5.xlarge", 1, 2, 4)
     job = described("small", 512)
     plain = known.step_columns(job, kinds, counts)
     swaps = known.step_columns(job, kinds, counts, space=SWAPS)

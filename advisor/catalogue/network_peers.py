@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -63,11 +63,8 @@ class AssumedNetwork:
 
     bytes_per_s: float
     log_sd: float  # spread of its logarithm
-
-    @property
-    def is_rdma(self) -> bool:
-        """Whether messages bypass the kernel, as with a rate that a user states."""
-        return self.bytes_per_s >= RDMA_FROM_BYTES_PER_S
+    # messages bypass the kernel: a fabric, or as with a rate that a user states
+    is_rdma: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +90,7 @@ def assumed_networks(
         name, count = str(types.accelerator[row]), float(types.accelerator_count[row])
         found = peers.network(name, count, vcpus)
         bytes_per_s[row], log_sd[row] = found.bytes_per_s, found.log_sd
-        is_rdma[row] |= bool(name) and found.is_rdma
+        is_rdma[row] |= found.is_rdma
     return AssumedNetworks(
         bytes_per_s=bytes_per_s, is_assumed=is_assumed, log_sd=log_sd, is_rdma=is_rdma
     )
@@ -144,7 +141,9 @@ class KnownNetworks:
         is_same = self._accelerator == name
         rows = np.flatnonzero(is_same & (self._count == count))
         if rows.size:
-            return self._median(rows, self._rate)
+            found = self._median(rows, self._rate)
+            is_fast = found.bytes_per_s >= RDMA_FROM_BYTES_PER_S
+            return replace(found, is_rdma=found.is_rdma or is_fast)
         row = self._accelerators.get(name)
         alike: list[tuple[str, ...]] = []
         if row is not None:
@@ -167,12 +166,17 @@ class KnownNetworks:
         return np.isin(self._accelerator, list(kin))
 
     def _median(self, rows: Ints, rate: Floats) -> AssumedNetwork:
-        if self._has_fabric[rows].any():
+        has_fabric = bool(self._has_fabric[rows].any())
+        if has_fabric:
             rows = rows[self._has_fabric[rows]]
         middle, spread = self._weighed(rows, rate[rows], 0.5)
         providers = len(set(self._provider[rows].tolist()))
         log_sd = math.sqrt((providers * spread**2 + _MOST_LOG_SD**2) / (providers + 1))
-        return AssumedNetwork(bytes_per_s=middle, log_sd=min(log_sd, _MOST_LOG_SD))
+        return AssumedNetwork(
+            bytes_per_s=middle,
+            log_sd=min(log_sd, _MOST_LOG_SD),
+            is_rdma=has_fabric and middle >= RDMA_FROM_BYTES_PER_S,
+        )
 
     def _of_size(self, count: float, vcpus: float) -> AssumedNetwork:
         """Return a low value of machines with a like number of accelerators and CPUs."""

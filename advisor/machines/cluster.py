@@ -320,7 +320,9 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         known,
         gpus,
         intra=Link(name=link, bytes_per_s=intra, latency_s=_INTRA_LATENCY_S),
-        network=_network_link(rate, is_rdma=rate >= RDMA_FROM_BYTES_PER_S),
+        network=_network_link(
+            rate, is_rdma=assumed.is_rdma if assumed else rate >= RDMA_FROM_BYTES_PER_S
+        ),
         host_bytes_per_s=known.host_bytes_per_s,
         vcpus=12 * gpus,
         domain_machines=domain,
