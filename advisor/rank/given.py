@@ -451,7 +451,8 @@ def _families(
     for degrees in FAMILIES:
         if any(degrees.get(name, value) not in (value, None) for name, value in fixed.items()):
             continue
-        among = replace(space, **{n: v for n, v in degrees.items() if n not in fixed})
+        parted: dict[str, Any] = {n: v for n, v in degrees.items() if n not in fixed}
+        among = replace(space, is_part=not {"tp", "pp", "cp"} <= fixed.keys(), **parted)
         family = on.columns([on.group.count], among)
         if family.status[0]:
             if degrees is _ALONE:

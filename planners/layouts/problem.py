@@ -82,6 +82,8 @@ class SearchSpace:
     ep: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int | None = None
+    # the question leaves a degree open that is fixed here, to look at one family of layouts
+    is_part: bool = False
     # layers of each stage over unlike machines; None leaves the cut to the planner
     stage_layers: tuple[int, ...] | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")

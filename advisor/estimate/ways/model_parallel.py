@@ -331,7 +331,7 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
 def _leaves_split_open(case: StepCase) -> bool:
     """Whether nobody said by which degrees the model is split, and the stack has several."""
     widest = stack_spaces(case.space, case.work.setup)[-1]
-    return None in (widest.tp, widest.pp, widest.cp)
+    return case.space.is_part or None in (widest.tp, widest.pp, widest.cp)
 
 
 def _parts_layers(case: StepCase) -> bool:
