@@ -257,8 +257,8 @@ def test_published_gpu_hours_are_met(scored: Validation) -> None:
     assert overall["median_ape_fraction"] <= 0.30
     bare = scored.baselines["steps and goodput, no whole-run term"]
     assert bare.coverage is not None
-    # A steady step is no campaign, however wide what its software leaves open.
-    assert bare.coverage < 0.7 < overall["coverage"]
+    # A steady step is no campaign, however wide what its software and layout leave open.
+    assert bare.coverage < 0.8 < overall["coverage"]
     assert overall["median_ape_fraction"] < bare.median_ape_fraction
     accounted = scored.overall.rows + sum(
         int(note.split()[0]) for note in scored.notes if "rows left out" in note

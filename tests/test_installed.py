@@ -285,7 +285,8 @@ RUN = "tests/golden/run-schema-1"
         " --target-batch 32768 --parameters 198M --samples 1M",
         f"advisor simulate aggregation {RUN} {RUN} --link 10Gbit/s --core-rate 100GB/s",
         f"advisor simulate limits {RUN} {RUN} --pool 4x8GB",
-        "advisor train --data six.jsonl --model ridge --out own --quiet",
+        # Six runs teach it nothing: refused with a table, as one that errs more than what ships.
+        "advisor train --data six.jsonl --model ridge --out own --quiet || test $? = 1",
         "advisor runs actual small g4dn.xlarge --step-time 3ms && advisor train steps --out steps",
     ],
 )

@@ -16,6 +16,7 @@ from advisor.ask import Constraints, JobSpec
 from advisor.catalogue import parse_gpus
 from advisor.cli.program import app
 from advisor.errors import UsageError
+from advisor.estimate.case import SPACE
 from advisor.estimate.completion import whole_run
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.spot import spot_jobs
@@ -32,7 +33,7 @@ HOUR_S = 3600.0
 DEADLINE_H = 13.0
 REQUEST = Constraints(
     pricings=("on-demand", "spot"), deadline_h=DEADLINE_H, providers=("aws",), max_nodes=1,
-    gpus=parse_gpus("A100:8"), top=500,
+    gpus=parse_gpus("A100:8"), top=500, space=replace(SPACE, tp=1, pp=1, cp=1, ep=1),
 )  # fmt: skip
 AMOUNT = st.floats(1.0, 1e6)
 JOB = SpotJob(work_s=2 * HOUR_S, restart_s=300, checkpoint_interval_s=900, checkpoint_s=5)
@@ -117,7 +118,9 @@ def test_it_costs_what_the_simulator_says(
     one = pick(answer)
     ((offer, count),) = one.configuration.parts
     row = predictor.catalogue.instance_type(offer.instance_type, provider=offer.provider)
-    columns = predictor.step_columns(job, np.array([row.index]), np.array([count]))
+    columns = predictor.step_columns(
+        job, np.array([row.index]), np.array([count]), space=REQUEST.space
+    )
     bands = {"under 5 %": "<5%", "5-10 %": "5-10%", "10-15 %": "10-15%",
              "15-20 %": "15-20%"}  # fmt: skip
     band = next((b for words, b in bands.items() if words in offer.terms), ">20%")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import sys
 from collections import Counter
@@ -28,6 +29,7 @@ import numpy as np
 import pandas as pd
 
 from advisor import data
+from advisor.collectors import atomic
 from advisor.lab.data import BLACKWELL, FINETUNE, LAYOUTS, MLPERF, RECORDED, Dataset
 from advisor.lab.speed.on_gpu import SIZES
 
@@ -494,15 +496,16 @@ def write(shared: Path, out: Path) -> int:
     # The same words may be another row's question: what was measured first of it stands.
     lines = list({(one["line"], one["quantity"]): one for one in reversed(every)}.values())[::-1]
     (out / "files").mkdir(parents=True, exist_ok=True)
+    table = io.StringIO()
     for row in _shared(shared, "mixtures").dropna(subset="config").itertuples():
         file = out / "files" / f"{row.model.lower()}.json"
         if any(line["files"] == file.name for line in lines):
             whole = json.dumps(json.loads(row.config), indent=1)
-            file.write_text(f"{whole}\n", encoding="utf-8")
-    with (out / "questions.csv").open("w", encoding="utf-8", newline="") as table:
-        rows = csv.DictWriter(table, COLUMNS, lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(lines)
+            atomic.write_text(file, f"{whole}\n")
+    rows = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    rows.writeheader()
+    rows.writerows(lines)
+    atomic.write_text(out / "questions.csv", table.getvalue())
     return len(lines)
 
 
