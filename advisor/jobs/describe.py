@@ -481,14 +481,14 @@ def setup_words(work: Work) -> str:
         said.append(f"{percent_text(setup.frozen_fraction)} of the parameters frozen")
     if not setup.overlaps:
         said.append("gradients reduced after the backward pass")
-    if setup.stack is None or setup.is_stack_assumed:
+    if setup.named_stack is None:
         return ", ".join(said)
-    facts = STACKS[setup.stack]
+    facts = STACKS[setup.named_stack]
     if not facts.degrees:
         said.append("every rank computes the whole model")
     if facts.always_shards:
         said.append("state sharded over the ranks")
-    return f"as {setup.stack} runs it: {', '.join(said)}"
+    return f"as {setup.named_stack} runs it: {', '.join(said)}"
 
 
 def _has_attention(work: Work) -> bool:

@@ -206,6 +206,11 @@ class TrainingSetup:
             )
 
     @property
+    def named_stack(self) -> Stack | None:
+        """The stack that its user named; None where there is none, or it is assumed."""
+        return None if self.is_stack_assumed else self.stack
+
+    @property
     def has_adapters(self) -> bool:
         """Whether low-rank adapters are trained instead of the weights."""
         return self.adapter_rank is not None

@@ -540,9 +540,9 @@ DESCRIBED: Final[tuple[Framework, ...]] = ("trainer", "deepspeed", "megatron")
 
 def frameworks_of(setup: TrainingSetup) -> tuple[Framework, ...]:
     """Return what runs a described transformer: the named stack's framework first."""
-    if setup.stack is None or setup.is_stack_assumed:
+    if setup.named_stack is None:
         return DESCRIBED
-    named = cast("Framework", STACKS[setup.stack].framework)
+    named = cast("Framework", STACKS[setup.named_stack].framework)
     return (named, *(one for one in DESCRIBED if one != named))
 
 

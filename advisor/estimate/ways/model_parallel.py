@@ -70,6 +70,7 @@ Integers = NDArray[np.int64]
 _TABULATED: Final = tuple(float(2**k) for k in range(8))
 # Host to device where nothing is known of the card's generation (PCIe 3, measured on clouds).
 _HOST_BYTES_PER_S: Final = 11.1e9
+_DEGREES: Final = ("tp", "pp", "cp", "ep")
 _PARTS: Final[dict[str, Bottleneck]] = {
     "inside_layer_s": "network",
     "data_parallel_s": "network",
@@ -170,7 +171,7 @@ def stack_spaces(space: SearchSpace, setup: TrainingSetup) -> tuple[SearchSpace,
 
 def _split_by(space: SearchSpace, degrees: Sequence[str]) -> SearchSpace:
     """Return the space with every other degree at 1 that is left open."""
-    closed = (name for name in ("tp", "pp", "cp", "ep") if name not in degrees)
+    closed = (name for name in _DEGREES if name not in degrees)
     ones: dict[str, Any] = {name: 1 for name in closed if getattr(space, name) is None}
     return replace(space, **ones)
 
@@ -180,15 +181,15 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
 
     Raises UsageError naming the option and the stacks that have it.
     """
-    if setup.stack is None or setup.is_stack_assumed:
+    if setup.named_stack is None:
         return
-    degrees = STACKS[setup.stack].degrees
-    for name in ("tp", "pp", "cp", "ep"):
+    degrees = STACKS[setup.named_stack].degrees
+    for name in _DEGREES:
         if (getattr(space, name) or 1) > 1 and name not in degrees:
             why = "" if degrees else ": every rank computes the whole model"
             able = ", ".join(stack for stack, facts in STACKS.items() if name in facts.degrees)
             raise UsageError(
-                f"--stack {setup.stack} has no --{name}{why}",
+                f"--stack {setup.named_stack} has no --{name}{why}",
                 hint=f"leave one of them out, or name a stack that has it: {able}",
             )
 
@@ -297,7 +298,7 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     work, constants = case.work, case.constants
     law = shapes_law(device, work, case.accelerators, constants.device.fitted_architectures)
     known = None if law is None else law[0]
-    bare_sd, unnamed, is_open = np.zeros(1), 0.0, 0.0
+    bare_sd, unnamed, open_sd = np.zeros(1), 0.0, 0.0
     if known is None or known.is_inferred:
         timed = step_time(work, [device], _TABULATED, constants.device)
         bare_sd = timed.log_sd
@@ -305,10 +306,10 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
         of_law = _law_log_sd(case, known.generation, "told the stack")
-        is_open = _law_log_sd(case, known.generation, "told the stack, layout open")
-        if work.setup.stack is None or work.setup.is_stack_assumed:
+        open_sd = _law_log_sd(case, known.generation, "told the stack, layout open")
+        if work.setup.named_stack is None:
             unnamed = _law_log_sd(case, known.generation, "plain")
-            is_open = _law_log_sd(case, known.generation, "plain, layout open")
+            open_sd = _law_log_sd(case, known.generation, "plain, layout open")
         bare_sd = np.maximum(bare_sd, of_law)
     factor, log_sd = case.anchors.calibration(
         [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
@@ -323,7 +324,7 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
         factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
         unnamed_log_sd=unnamed,
-        open_log_sd=is_open if _leaves_split_open(case) else 0.0,
+        open_log_sd=open_sd if _leaves_split_open(case) else 0.0,
         is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
     )
 

@@ -40,8 +40,7 @@ def stages_of_one_width(case: OnGroups) -> Choice:
     if not isinstance(law, LayoutLaw):
         raise PlanningError("no transformer that is laid out by its shape")
     setup = case.model.work.setup
-    is_named = setup.stack is not None and not setup.is_stack_assumed
-    if is_named and frameworks_of(setup)[0] != "megatron":
+    if setup.named_stack is not None and frameworks_of(setup)[0] != "megatron":
         raise PlanningError(f"Megatron-LM runs it, and --stack {setup.stack} was named")
     groups = [
         MachineGroup(problem=law.machines[g.label].problem, nodes=g.count) for g in case.groups
