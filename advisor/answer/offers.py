@@ -30,8 +30,9 @@ class Offer:
     ``accelerator`` None for a machine without. ``price_usd_per_h`` is nan where nobody states one
     and ``vcpus`` 0 where they are not known. ``terms`` says what is particular of the price: a
     reservation or a capacity block of the user's, how often spot machines are taken away.
-    ``price_as_of`` is the day of the price (ISO 8601, ``""`` where its source has none), and
-    ``price_status`` ``"listed"`` or how it was derived.
+    ``price_as_of`` is the day of the price (ISO 8601, ``""`` where its source has none),
+    ``price_kind`` one of ``"own"``, ``"listed"``, ``"scaled"`` and ``"derived"``, and
+    ``price_status`` how it came about.
     """
 
     provider: str
@@ -45,6 +46,7 @@ class Offer:
     memory_gib: float
     terms: str = ""
     price_as_of: str = ""
+    price_kind: str = ""
     price_status: str = ""
 
     def __repr__(self) -> str:

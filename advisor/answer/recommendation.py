@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -24,6 +24,12 @@ class Prices:
 
     as_of: str
     offers: int | None = None
+
+    @classmethod
+    def of(cls, shown: Iterable[Candidate | None], offers: int | None = None) -> Prices:
+        """Return the prices of what is shown; without a day where none of them has one."""
+        rented = (offer for one in shown if one for offer, _ in one.configuration.parts)
+        return cls(as_of=max((offer.price_as_of for offer in rented), default=""), offers=offers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

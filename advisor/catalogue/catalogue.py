@@ -19,6 +19,7 @@ from advisor.catalogue import select as selection
 from advisor.catalogue import snapshot as store
 from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.offer_columns import (
+    OWN_LISTING,
     PRICINGS,
     Accelerator,
     Bools,
@@ -30,7 +31,7 @@ from advisor.catalogue.offer_columns import (
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.overrides import OWN_LISTING, Overrides, read_rules
+from advisor.catalogue.overrides import Overrides, read_rules
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
 from advisor.catalogue.tables import Column, known, read
@@ -182,10 +183,7 @@ class Catalogue:
         Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         wanted = wanted or OfferFilter()
-        ages: Floats = np.array(
-            [_age_days(one.as_of) for one in self.prices.provenances], dtype=np.float64
-        )
-        return selection.select(wanted, self.admitted_types(wanted), self.prices, ages)
+        return selection.select(wanted, self.admitted_types(wanted), self.prices, _age_days)
 
     def admitted_types(self, wanted: OfferFilter) -> Bools:
         """Return which types satisfy the filter, priced or not.
@@ -403,6 +401,7 @@ def offer_records(catalogue: Catalogue, offers: OfferColumns) -> list[dict[str, 
     """Return one record an offer, in their order."""
     types, provenances = catalogue.types, catalogue.prices.provenances
     sources = catalogue.prices.provenance_index[offers.price_index].tolist()
+    paid = list(zip([provenances[at] for at in sources], offers.pricing.tolist(), strict=True))
     columns = {
         "provider": types.provider[offers.type_index].tolist(),
         "instance_type": types.name[offers.type_index].tolist(),
@@ -423,11 +422,8 @@ def offer_records(catalogue: Catalogue, offers: OfferColumns) -> list[dict[str, 
         "max_instances": [
             None if most == np.inf else int(most) for most in offers.max_instances.tolist()
         ],
-        "as_of": [provenances[at].as_of or None for at in sources],
-        "status": [
-            (provenances[at].spot_status if pricing == "spot" else "") or provenances[at].status
-            for at, pricing in zip(sources, offers.pricing.tolist(), strict=True)
-        ],
+        "as_of": [one.day_of(pricing) or None for one, pricing in paid],
+        "status": [one.status_of(pricing) for one, pricing in paid],
         "listing": [provenances[at].listing for at in sources],
         "source": [provenances[at].source for at in sources],
     }
@@ -479,10 +475,11 @@ def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
 
 def _price_records(catalogue: Catalogue, type_index: int) -> list[dict[str, Any]]:
     prices = catalogue.prices
-    records = []
+    found = []
     for row in np.flatnonzero(prices.type_index == type_index).tolist():
-        provenance = prices.provenances[int(prices.provenance_index[row])]
-        record: dict[str, Any] = {"region": str(prices.regions[prices.region_index[row]])}
+        source = prices.provenances[int(prices.provenance_index[row])]
+        region = str(prices.regions[prices.region_index[row]])
+        record: dict[str, Any] = {"region": region}
         for pricing in PRICINGS:
             usd_per_h = float(prices.usd_per_h(pricing)[row])
             record[f"{pricing.replace('-', '_')}_usd_per_h"] = (
@@ -491,8 +488,12 @@ def _price_records(catalogue: Catalogue, type_index: int) -> list[dict[str, Any]
         band, most = prices.spot_interruption_band[row], prices.max_instances[row]
         record["interruption"] = None if np.isnan(band) else BANDS[int(band)]
         record["max_instances"] = None if np.isinf(most) else int(most)
-        records.append({**record, **asdict(provenance)})
-    return sorted(records, key=lambda one: (one["on_demand_usd_per_h"] or np.inf, one["region"]))
+        record |= {name: getattr(source, name) for name in ("listing", "source", "licence")}
+        record |= {"as_of": source.day_of("on-demand"), "status": source.status_of("on-demand")}
+        record["spot_status"] = source.spot_status and source.status_of("spot")
+        place = record["on_demand_usd_per_h"] or np.inf, source.doubt("on-demand"), region
+        found.append((place, record))
+    return [record for _, record in sorted(found, key=lambda one: one[0])]
 
 
 def info_record(catalogue: Catalogue) -> dict[str, Any]:

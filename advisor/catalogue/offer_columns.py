@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import date
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
@@ -23,6 +24,13 @@ from numpy.typing import NDArray
 Pricing = Literal["on-demand", "spot", "reserved-1y", "reserved-3y"]
 PRICINGS: Final[tuple[Pricing, ...]] = get_args(Pricing)
 SpeedSource = Literal["measured", "other benchmark", "same cpu model", "same family", "unknown"]
+# How a price came about, the surest first: the user's, published, another's day or place scaled,
+# computed from something else.
+PriceKind = Literal["own", "listed", "scaled", "derived"]
+PRICE_KINDS: Final[tuple[PriceKind, ...]] = get_args(PriceKind)
+OWN_LISTING: Final = "own"  # of the user's prices and machines
+# Of ``Provenance.listing``, the surest first; what has none of them comes last.
+_LISTINGS: Final = (OWN_LISTING, "offered", "list-price-no-stock-info", "not-offered-or-unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,41 @@ class Provenance:
     listing: str
     source: str
     licence: str
+    # ways to pay of which the price is the user's, in place of the source's, and its day
+    own: tuple[Pricing, ...] = ()
+    own_as_of: str = ""
+
+    def day_of(self, pricing: Pricing) -> str:
+        """Return the day of the price of one way to pay; ``""`` where its source has none."""
+        return self.own_as_of if pricing in self.own else self.as_of
+
+    def status_of(self, pricing: Pricing) -> str:
+        """Return how the price of one way to pay came about."""
+        if pricing in self.own:
+            return "own price"
+        return (self.spot_status if pricing == "spot" else "") or self.status
+
+    def kind_of(self, pricing: Pricing) -> PriceKind:
+        """Return the kind of the price of one way to pay.
+
+        A dedicated tenancy's price is published, and so are those of parts that are added up.
+        """
+        status = self.status_of(pricing)
+        if status.startswith("own"):
+            return "own"
+        if status.startswith("scaled") or " x " in status:
+            return "scaled"
+        return "derived" if status.startswith("derived") else "listed"
+
+    def doubt(self, pricing: Pricing) -> tuple[int, int, int]:
+        """Return what sorts equal prices: the surest kind, then what is offered, then the newest.
+
+        A price without a day is older than all others.
+        """
+        listing = _LISTINGS.index(self.listing) if self.listing in _LISTINGS else len(_LISTINGS)
+        day = self.day_of(pricing)
+        days = date.fromisoformat(day).toordinal() if day else 0
+        return PRICE_KINDS.index(self.kind_of(pricing)), listing, -days
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import files
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of, sustained_network
 from advisor.catalogue.offer_columns import (
+    OWN_LISTING,
     PRICINGS,
     Accelerator,
     Bools,
@@ -201,7 +202,6 @@ def _check(rule: Rule) -> None:
 
 
 OWN_REGION: Final = "on-premises"
-OWN_LISTING: Final = "own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,8 +317,24 @@ def _set_price(rule: Rule, offers: Offers, saved_at: str) -> Offers:
         rows = np.array([len(prices) - 1])
     else:
         rows = _chosen(rule, offers)
-        prices = _attributed(prices, rows, [_own(rule, saved_at)], np.zeros(len(rows), dtype=int))
+        prices = _owned(rule, pricing, prices, rows, saved_at)
     return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
+
+
+def _owned(
+    rule: Rule, pricing: Pricing, prices: PriceColumns, rows: Ints, saved_at: str
+) -> PriceColumns:
+    """Mark the prices of one way to pay as the user's; the others stay their source's."""
+    used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
+    own = _own(rule, saved_at)
+    made = [
+        replace(
+            one, own=(*one.own, pricing), own_as_of=saved_at, listing=own.listing,
+            source=own.source,
+        )
+        for one in (prices.provenances[at] for at in used.tolist())
+    ]  # fmt: skip
+    return _attributed(prices, rows, made, inverse)
 
 
 def _reserve(rule: Rule, offers: Offers, saved_at: str) -> Offers:

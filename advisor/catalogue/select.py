@@ -282,21 +282,28 @@ def matching_types(
 
 
 def select(
-    wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns, age_days: Floats
+    wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns, age_of: Callable[[str], float]
 ) -> OfferColumns:
     """Return the priced offers of the chosen types, cheapest first.
 
-    Equal prices keep the order of the tables (provider, type, region), on-demand before spot.
+    Of equal prices on-demand ones come before spot ones, then the surest (``Provenance.doubt``);
+    the others keep the order of the tables (provider, type, region).
 
-    ``chosen_types``: shape (types,); ``age_days``: (provenances,); naN where undated.
+    ``chosen_types``: shape (types,); ``age_of``: age of a day in days; naN of ``""``.
     """
-    at = np.flatnonzero(_eligible(wanted, chosen_types, prices, age_days))
-    found = [_priced(wanted, pricing, at, prices) for pricing in PRICINGS]
+    at = np.flatnonzero(_eligible(wanted, chosen_types, prices))
+    found = [_priced(wanted, pricing, at, prices, age_of) for pricing in PRICINGS]
     index = np.concatenate([rows for rows, _ in found])
     price = np.concatenate([usd_per_h for _, usd_per_h in found])
-    way = np.repeat(np.array(PRICINGS), [len(rows) for rows, _ in found])
-    order = np.argsort(price, kind="stable")
-    index, price, way = index[order], price[order], way[order]
+    sizes = [len(rows) for rows, _ in found]
+    doubt = np.concatenate(
+        [
+            _doubts(prices, pricing)[prices.provenance_index[rows]]
+            for pricing, (rows, _) in zip(PRICINGS, found, strict=True)
+        ]
+    )
+    order = np.lexsort((doubt, np.repeat(np.arange(len(PRICINGS)), sizes), price))
+    index, price, way = index[order], price[order], np.repeat(np.array(PRICINGS), sizes)[order]
     return OfferColumns(
         type_index=prices.type_index[index],
         price_index=index,
@@ -312,20 +319,20 @@ def select(
     )
 
 
-def _eligible(
-    wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns, age_days: Floats
-) -> Bools:
+def _doubts(prices: PriceColumns, pricing: Pricing) -> Ints:
+    """Return the rank of every provenance among equal prices of one way to pay."""
+    doubts = [one.doubt(pricing) for one in prices.provenances]
+    ranks = {doubt: rank for rank, doubt in enumerate(sorted(set(doubts)))}
+    return np.array([ranks[doubt] for doubt in doubts], dtype=np.int64)
+
+
+def _eligible(wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns) -> Bools:
     """Return which rows satisfy the filter, whatever they cost; a quota below one is none."""
     rows: Bools = chosen_types[prices.type_index]
     if wanted.regions:
         rows &= _globs(prices.regions, wanted.regions)[prices.region_index]
     good = np.array(
-        [
-            (not wanted.listings or one.listing in wanted.listings)
-            and (wanted.max_age_days == np.inf or age <= wanted.max_age_days)
-            and (not wanted.is_dated or one.as_of != "" or one.listing == "own")
-            for one, age in zip(prices.provenances, age_days.tolist(), strict=True)
-        ],
+        [not wanted.listings or one.listing in wanted.listings for one in prices.provenances],
         dtype=bool,
     )
     if not good.all():
@@ -335,9 +342,14 @@ def _eligible(
 
 
 def _priced(
-    wanted: OfferFilter, pricing: Pricing, rows: Ints, prices: PriceColumns
-) -> tuple[Ints, Floats]:
+    wanted: OfferFilter, pricing: Pricing, rows: Ints, prices: PriceColumns,
+    age_of: Callable[[str], float],
+) -> tuple[Ints, Floats]:  # fmt: skip
     """Return the rows with a wanted price for one way to pay, and these prices."""
+    if wanted.is_dated or wanted.max_age_days < np.inf:
+        days = [one.day_of(pricing) for one in prices.provenances]
+        good = np.array([age_of(day) <= wanted.max_age_days for day in days], dtype=bool)
+        rows = rows[good[prices.provenance_index[rows]]]
     usd_per_h = prices.usd_per_h(pricing)[rows]
     with np.errstate(invalid="ignore"):
         is_priced = usd_per_h <= wanted.max_price_usd_per_h

@@ -105,7 +105,9 @@ def list_offers(
     ] = False,
     max_age: Annotated[
         float | None,
-        typer.Option(min=0, help="Maximum age of a price, in days; undated prices are left out."),
+        typer.Option(
+            min=0, help="Maximum age of a price, in days; those without a date are left out."
+        ),
     ] = None,
     retired: Annotated[
         bool, typer.Option("--retired", help="Include types that can no longer be rented.")

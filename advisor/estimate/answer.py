@@ -18,7 +18,7 @@ from advisor.answer import (
     Refused,
     to_record,
 )
-from advisor.catalogue import Catalogue, OfferColumns
+from advisor.catalogue import Catalogue, OfferColumns, Pricing
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
 from advisor.estimate.time_columns import TimeColumns, way_name
 from advisor.estimate.words import assumed_network
@@ -166,20 +166,21 @@ def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
     name = str(types.accelerator[i])
     place = int(catalogue.prices.provenance_index[int(offers.price_index[row])])
     source = catalogue.prices.provenances[place]
-    is_spot = offers.pricing[row] == "spot"
+    pricing: Pricing = offers.pricing[row].item()
     return Offer(
         provider=str(types.provider[i]),
         instance_type=str(types.name[i]),
         region=str(offers.region[row]),
-        pricing=str(offers.pricing[row]),
+        pricing=pricing,
         price_usd_per_h=float(offers.price_usd_per_h[row]),
         accelerator=name or None,
         accelerators=float(types.accelerator_count[i]) if name else 0.0,
         vcpus=int(types.vcpus[i]),
         memory_gib=float(types.memory_bytes[i]) / GIB,
         terms=_terms(catalogue, offers, row),
-        price_as_of=source.as_of,
-        price_status=source.spot_status if is_spot else source.status,
+        price_as_of=source.day_of(pricing),
+        price_kind=source.kind_of(pricing),
+        price_status=source.status_of(pricing),
     )
 
 

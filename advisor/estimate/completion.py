@@ -545,6 +545,9 @@ def side_prices(catalogue: Catalogue) -> SidePrices:
             _put(storage[rows[price.provider]], columns, price, price.price_usd / _MONTH_H)
         elif price.item.startswith("internet egress") and price.tier in _FIRST_TIERS:
             _put(egress[rows[price.provider]], columns, price, price.price_usd)
+    # A region that lists no storage is no bargain: it costs as much as in the provider's dearest.
+    dearest = np.fmax.reduce(storage, axis=1, keepdims=True, initial=0.0)
+    storage = np.where(np.isnan(storage) & (dearest > 0), dearest, storage)
     return SidePrices(
         storage_usd_per_gib_h=storage,
         egress_usd_per_gib=egress,

@@ -31,7 +31,7 @@ from advisor.estimate.answer import (
 from advisor.estimate.best import words_of
 from advisor.estimate.completion import Completion, SideCosts
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
-from advisor.estimate.knowledge.step_facts import StepFacts
+from advisor.estimate.knowledge.step_facts import StepFacts, price_facts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns
@@ -303,9 +303,7 @@ def _estimate(
             time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
     configuration = Configuration(parts=(machine,))
-    price = configuration.price_usd_per_h
-    is_priced = machine[0].provider != PROVIDER and not math.isnan(price)
-    facts = StepFacts(predictor, job, columns, device, price if is_priced else None)
+    facts = StepFacts(predictor, job, columns, device)
     return Answer(
         **row,
         job=job.name,
@@ -313,7 +311,7 @@ def _estimate(
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
         device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
-        sources=tuple(facts.all()),
+        sources=(*facts.all(), *price_facts(configuration, is_lowest=True)),
         notes=(*job.notes, *script_notes(job, [(_is_accelerated(device), row["devices"])])),
         units=transformer_units(
             job, row["step_time_s"].value, row["devices"], device,

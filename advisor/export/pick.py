@@ -47,12 +47,10 @@ def rented(configuration: Configuration) -> tuple[Rented, ...]:
 class Pick(Candidate):
     """The row of an answer that is exported.
 
-    ``run`` is the recorded run, or the name of the job; ``prices_of`` the day of the newest
-    price, ISO 8601.
+    ``run`` is the recorded run, or the name of the job.
     """
 
     run: str
-    prices_of: str
 
     @property
     def parts(self) -> tuple[Rented, ...]:
@@ -130,5 +128,4 @@ def _read(record: Mapping[str, Any], rank: int | None) -> Pick:
             f"there is no row {wanted}",
             hint=f"give 1 to {len(rows)}" if rows else "nothing satisfies the constraints",
         )
-    about = {"run": str(record["run"]), "prices_of": str(record["catalogue"]["as_of"])}
-    return Pick.from_record({**row, **about})
+    return Pick.from_record({**row, "run": str(record["run"])})

@@ -10,7 +10,7 @@ from typing import Any, Final
 from advisor.collectors.errors import shown
 from advisor.export.pick import Pick, Rented, rented
 from advisor.quantities import digits, hours_text, percent_text, usd_text
-from advisor.words import cost_text, layout_words, time_text
+from advisor.words import cost_text, layout_words, price_words, time_text
 
 # What the catalogue says where a provider has one price for all its regions.
 ANYWHERE: Final = frozenset({"all-regions", "global"})
@@ -43,12 +43,13 @@ MARKS: Final = (" of `advisor recommend` for ", '"advisor:run"')
 
 def answer_lines(pick: Pick) -> Iterator[str]:
     """Yield what was answered, a line each: machines, layout, price, time, cost, alternatives."""
-    yield f"Row {pick.rank}{MARKS[0]}{pick.run}, prices of {pick.prices_of}."
+    record = pick.to_record()
+    price = price_words(record["configuration"])
+    yield f"Row {pick.rank}{MARKS[0]}{pick.run}{f', {price}' if price else ''}."
     for one in pick.parts:
         yield f"machines: {machines_text(one)}"
     yield f"layout: {layout_words(pick.layout.to_record())}"
     yield f"price: {usd_text(pick.configuration.price_usd_per_h)} an hour"
-    record = pick.to_record()
     coverage = percent_text(pick.training_time_h.coverage)
     yield f"training time, {coverage} interval: {time_text(record)}"
     yield f"cost: {cost_text(record)}"

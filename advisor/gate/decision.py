@@ -296,7 +296,7 @@ def decide(
         run=job.name,
         judged=verdicts,
         limits={name: getattr(limits, name) for name in LIMITS},
-        catalogue=Prices(as_of=predictor.catalogue.as_of),
+        catalogue=Prices.of(one.candidate for one in verdicts),
         predictor=Named(name=predictor.name, version=predictor.version),
     )
     if found.passes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.catalogue import AssumedNetwork, Catalogue, InstanceType, KnownNetworks
+from advisor.catalogue import AssumedNetwork, Catalogue, InstanceType, KnownNetworks, OfferFilter
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.machines.devices import AcceleratorPart, part, power_limited
@@ -421,21 +421,20 @@ def _node(
 def _prices(types: list[InstanceType], catalogue: Catalogue) -> tuple[dict[int, float], str]:
     """Return on-demand prices by type in the one region where all together are cheapest.
 
-    Machines of one cluster are bought in one region; where no region sells all of them, none has
-    a price.
+    Machines of one cluster are bought in one region, of equal ones where their prices are surest;
+    where no region sells all of them, none has a price.
     """
-    if not types:
-        return {}, ""
-    prices = catalogue.prices
-    found: dict[str, dict[int, float]] = {}
-    for t in types:
-        rows = np.flatnonzero(prices.type_index == t.index)
-        for i in rows[~np.isnan(prices.on_demand_usd_per_h[rows])]:
-            there = found.setdefault(str(prices.region[i]), {})
-            there[t.index] = min(there.get(t.index, np.inf), float(prices.on_demand_usd_per_h[i]))
     wanted = {t.index for t in types}
+    if not wanted:
+        return {}, ""
+    offers = catalogue.select(OfferFilter(pricing=("on-demand",)))
+    found: dict[str, dict[int, float]] = {}
+    for i in np.flatnonzero(np.isin(offers.type_index, list(wanted))).tolist():
+        # Offers come cheapest first, of equal prices the surest: so do the regions.
+        there = found.setdefault(str(offers.region[i]), {})
+        there.setdefault(int(offers.type_index[i]), float(offers.price_usd_per_h[i]))
     complete = {name: there for name, there in found.items() if wanted <= there.keys()}
     if not complete:
         return {}, ""
-    region = min(complete, key=lambda name: (sum(complete[name].values()), name))
+    region = min(complete, key=lambda name: sum(complete[name].values()))
     return complete[region], region

@@ -390,12 +390,12 @@ class AskedRows:
         n, k = len(self.types), len(self.counts)
         price, place = np.full((n, k), np.inf), np.full((n, k), -1, dtype=np.int64)
         rows = np.flatnonzero(self.offers.pricing == pricing)
-        rows = rows[np.argsort(-self.offers.price_usd_per_h[rows], kind="stable")]
+        rows = rows[np.argsort(self.offers.price_usd_per_h[rows], kind="stable")[::-1]]
         at = self._place(self.offers.type_index[rows])
         for j, count in enumerate(self.counts):
             within = self.offers.max_instances[rows] >= count
             within &= self.offers.price_usd_per_h[rows] * count <= most_usd_per_h
-            # The last of equal places wins: the cheapest.
+            # The last of equal places wins: the cheapest, and of equal prices the first offer.
             price[at[within], j] = self.offers.price_usd_per_h[rows[within]]
             place[at[within], j] = rows[within]
         return price.ravel(), place.ravel()

@@ -84,10 +84,7 @@ def recommend(
     found = Recommendation(
         run=job.name,
         job=job.facts(),
-        catalogue=Prices(
-            as_of=_newest((*front, *nearest)) or predictor.catalogue.as_of,
-            offers=len(ranked.offers.type_index),
-        ),
+        catalogue=Prices.of((*front, *nearest), len(ranked.offers.type_index)),
         predictor=Named(name=predictor.name, version=predictor.version),
         considered=considered,
         rejected={reason: number for reason, number in rejected.items() if number},
@@ -193,13 +190,3 @@ def _unlike(one: Accelerator, other: Accelerator) -> float:
     pairs = [(getattr(one, name), getattr(other, name)) for name in _ALIKE]
     logs = [math.log(a / b) ** 2 for a, b in pairs if a and b]
     return sum(logs) / len(logs) if logs else math.inf
-
-
-# ------------------------------------------------------------------------------------------
-# Constraints under the name that the ranking uses.
-
-
-def _newest(shown: Sequence[Candidate]) -> str:
-    """Return the day of the newest price that is shown; nothing where none has one."""
-    offers = (offer for one in shown for offer, _ in one.configuration.parts)
-    return max((offer.price_as_of for offer in offers), default="")

@@ -64,6 +64,8 @@ from advisor.words import (
     part_words,
     picked_as_words,
     place_words,
+    price_words,
+    prices_words,
     saving_words,
     seconds_words,
     usd_words,
@@ -352,9 +354,9 @@ def page_data(
     dict
         ``page_version``, ``made``, ``asked``; ``answer`` and ``advice`` (null where it was not
         asked for): their records; ``run``: see ``run_series.run_record``, null for a job that was
-        not recorded; ``words``: ``job``, ``picks``, ``rejected``, ``changes``, ``advice``,
-        ``own_cluster``, and ``candidates`` by key: the rank, ``"here"`` for this machine;
-        ``models``: see ``model_cards.cards``. Numbers that are not finite are null.
+        not recorded; ``words``: ``job``, ``prices``, ``picks``, ``rejected``, ``changes``,
+        ``advice``, ``own_cluster``, and ``candidates`` by key: the rank, ``"here"`` for this
+        machine; ``models``: see ``model_cards.cards``. Numbers that are not finite are null.
     """
     record = answer.to_record()
     advised = None if advice is None else _without_source(advice.to_record())
@@ -372,6 +374,7 @@ def page_data(
         "run": None if recording is None else run_record(recording),
         "words": {
             "job": job_line(record, with_source=True),
+            "prices": prices_words(record["front"] or record["nearest"]),
             "picks": dict(PICKS),
             "rejected": {name: REJECTED.get(name, name) for name in record["rejected"]},
             "changes": [_change_words(one) for one in record["changes"]],
@@ -404,6 +407,7 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
         "time": list(hours_words(one["training_time_h"])),
         "cost": ["free", ""] if one["cost_usd"]["high"] == 0 else list(usd_words(one["cost_usd"])),
         "step": list(seconds_words(one["step_time_s"])),
+        "price": price_words(parts),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
         "memory": f"{digits(one['memory_gib'])} GiB",
         "limited_by": waits_words(one["bottleneck"]),

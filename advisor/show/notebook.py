@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from advisor.errors import UsageError
 from advisor.show import draw
 from advisor.show.charts import front_chart
-from advisor.words import cost_text, machines_words, picked_as_words, place_words, time_text
+from advisor.words import (
+    cost_text,
+    machines_words,
+    picked_as_words,
+    place_words,
+    prices_words,
+    time_text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,10 +57,11 @@ def _besides(record: Mapping[str, Any]) -> Iterator[str]:
 
 def headline_of(record: Mapping[str, Any]) -> str:
     """Return what was asked about, and how much was looked at, in one line."""
+    prices = prices_words(record["front"] or record["nearest"])
     return (
         f"{record['run']}: {record['job']['total_steps']:,.0f} steps; "
-        f"{len(record['front'])} of {record['considered']:,} candidates "
-        f"(prices of {record['catalogue']['as_of']})"
+        f"{len(record['front'])} of {record['considered']:,} candidates"
+        f"{f' ({prices})' if prices else ''}"
     )
 
 

@@ -16,6 +16,8 @@ from .pieces import machines_words as machines_words
 from .pieces import offer_words as offer_words
 from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
+from .pieces import price_words as price_words
+from .pieces import prices_words as prices_words
 from .pieces import rented_words as rented_words
 from .pieces import seconds_words as seconds_words
 from .pieces import time_text as time_text

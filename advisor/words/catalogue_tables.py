@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.quantities import percent_text, rate_text, size_text
+from advisor.words.pieces import WITHOUT_DAY, prices_words
 
 Record = Mapping[str, Any]
 
@@ -30,10 +31,9 @@ def offers(record: Record, console: Console) -> None:
             console.print(_narrow_offers(rows))
         else:
             console.print(_wide_offers(rows, is_complete=console.width >= _COMPLETE))
-    as_of = record["catalogue"]["as_of"]
-    console.print(
-        Text(f"{len(rows):,} of {record['found']:,} offers; newest price of {as_of}"), style="dim"
-    )
+    prices = prices_words([{"configuration": [{"price_as_of": row["as_of"]} for row in rows]}])
+    said = f"{len(rows):,} of {record['found']:,} offers" + (f"; {prices}" if prices else "")
+    console.print(Text(said), style="dim")
     for name in record["unchecked_accelerators"]:
         console.print(Text(f"{name}: {_UNCHECKED}"), style="dim")
 
@@ -55,7 +55,7 @@ def _wide_offers(rows: Sequence[Record], *, is_complete: bool) -> Table:
             number(row["vcpus"]),
             number(row["memory_gib"]),
             *([number(row["network_gbit_per_s"])] if is_complete else []),
-            *([row["as_of"] or "undated"] if is_complete else []),
+            *([row["as_of"] or WITHOUT_DAY] if is_complete else []),
         )
     return table
 
@@ -161,7 +161,7 @@ def _prices(rows: Sequence[Record]) -> Table:
         band = [row["interruption"] or ""] if has_bands else []
         words = [row["status"]] + ([row["listing"]] if row["listing"] != "offered" else [])
         status = _WORDS_OF_STATUS.sub(" ", ", ".join(words))
-        _add(table, row["region"], *cells, *band, row["as_of"] or "undated", status)
+        _add(table, row["region"], *cells, *band, row["as_of"] or WITHOUT_DAY, status)
     return table
 
 
@@ -192,7 +192,7 @@ def info(record: Record, console: Console) -> None:
             f"{row['regions']:,}",
             f"{row['on_demand_prices']:,}",
             f"{row['spot_prices']:,}",
-            row["newest"] or "undated",
+            row["newest"] or WITHOUT_DAY,
             "?" if age is None else f"{age:.0f}",
             f"{row['holes']['types_without_price']:,}",
         )
@@ -208,7 +208,7 @@ _SPEEDS: Final[Mapping[str, str]] = {
 
 def _about(record: Record) -> Iterable[tuple[str, str]]:
     yield "snapshot", record["path"] + (" (bundled)" if record["is_bundled"] else "")
-    age = "undated" if record["age_days"] is None else f"{record['age_days']:.0f} days ago"
+    age = WITHOUT_DAY if record["age_days"] is None else f"{record['age_days']:.0f} days ago"
     yield "newest price", f"{record['as_of']}, {age}".removeprefix(", ")
     yield (
         "holds",

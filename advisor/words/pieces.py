@@ -70,6 +70,50 @@ def interval_text(pair: tuple[str, str]) -> str:
     return f"{pair[0]} ({pair[1]})"
 
 
+# What is said of a price that nobody dates, everywhere.
+WITHOUT_DAY: Final = "without a date"
+# What is said of a price, by its kind; what is surest says nothing.
+_PRICES: Final[Mapping[str, str]] = {
+    "own": "your price", "scaled": "scaled price", "derived": "derived price",
+}  # fmt: skip
+
+
+def price_words(parts: Sequence[Record]) -> str:
+    """Say of which day prices are, the oldest of several; nothing of a machine at hand.
+
+    >>> price_words([{"price_as_of": "2026-07-30", "price_kind": "listed"}])
+    'price of 2026-07-30'
+    >>> price_words([{"price_as_of": "", "price_kind": "derived"}])
+    'derived price without a date'
+    """
+    parts = [part for part in parts if part.get("pricing") != "own"]
+    if not parts:
+        return ""
+    kinds = {part.get("price_kind") for part in parts}
+    said = next((_PRICES[kind] for kind in reversed(_PRICES) if kind in kinds), "price")
+    return f"{said} {_day(min(str(part.get('price_as_of') or '') for part in parts))}"
+
+
+def _day(day: str) -> str:
+    return f"of {day}" if day else WITHOUT_DAY
+
+
+def prices_words(rows: Sequence[Record]) -> str:
+    """Say of which days the prices of rows are, those of machines at hand apart.
+
+    >>> day, none = ({"configuration": [{"price_as_of": d}]} for d in ("2026-07-30", ""))
+    >>> prices_words([day]), prices_words([none]), prices_words([day, none])
+    ('prices of 2026-07-30', 'prices without a date', 'prices of 2026-07-30, some without a date')
+    """
+    parts = [part for one in rows for part in one["configuration"] if part.get("pricing") != "own"]
+    days = sorted({str(part.get("price_as_of") or "") for part in parts})
+    dated = [day for day in days if day]
+    if not dated:
+        return f"prices {WITHOUT_DAY}" if parts else ""
+    some = "" if days[0] else f", some {WITHOUT_DAY}"
+    return f"prices {_day(' to '.join(dict.fromkeys((dated[0], dated[-1]))))}{some}"
+
+
 def time_text(answer: Record) -> str:
     """Return the time of the whole job with its bounds."""
     return interval_text(hours_words(answer["training_time_h"]))

@@ -172,7 +172,7 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
             price = f"{hours_text(other['training_time_h'])}, {usd_text(other['cost_usd'])}"
             machines = pieces.offer_words(other["configuration"])
             yield from wrapped(f"  {machines}: {price}", width, indent="    ")
-    yield from _looked_at(record, width)
+    yield from _looked_at(record, one, width)
 
 
 def _breakdown(one: Record) -> Iterator[str]:
@@ -191,8 +191,8 @@ def _breakdown(one: Record) -> Iterator[str]:
         yield f"  {rented:{_NAME - 2}}{time:>10}{price:>12}/h"
 
 
-def _looked_at(record: Record, width: int) -> Iterator[str]:
-    yield from ("", *wrapped(f"{_compared(record)} {_days_of_prices(record)}", width))
+def _looked_at(record: Record, one: Record, width: int) -> Iterator[str]:
+    yield from ("", *wrapped(_compared(record, [one]), width))
     for reason, number in sorted(record["rejected"].items(), key=lambda item: -item[1]):
         yield f"  {number:>10,} {REJECTED.get(reason, reason)}"
     yield from ("", "notes") if record["notes"] else ()
@@ -249,9 +249,13 @@ def text(
             rows = _rows(record, shown, width, is_short=changes is None)
             said = [*record["summary"], *foot]
             room = most - len(head) - len(shared) - len(foot) - 3
-            if sum(map(len, _fitting(record, shown, rows, 0, said))) <= room:
+            if sum(len(rows[i]) for i in _fitting(record, shown, rows, 0, said)) <= room:
                 break
-        rows = _fitting(record, shown, rows, room, said)
+        places = _fitting(record, shown, rows, room, said)
+        rows = [rows[i] for i in places]
+        # Fewer rows have no more days of prices: the foot does not grow.
+        shown_rows = [shown[i] for i in places if i < len(shown)]
+        foot = _wrapped_foot(record, shown_rows, width, changes or 0)
     body = ["", *shared, _titles(record, shown, width), *(line for row in rows for line in row)]
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
@@ -400,7 +404,7 @@ def _row(
     particular += [shared] if shared != "one device" else []
     particular += [f"limited by {one['bottleneck']}"] if names_wait else []
     particular += ["new accounts ask for quota"] if one.get("request_h") else []
-    particular += [price_words(parts)] if name != "here" else []
+    particular += filter(None, [pieces.price_words(parts)])
     lines = []
     for number, said in enumerate(left):
         right = _numbers(one)[number] if number < 2 else ("", "")
@@ -411,20 +415,6 @@ def _row(
     line = ", ".join(labels) if is_short else _particular(particular, one, width - _RANK)
     lines += [f"{'':{_RANK}}{line}"] if line else []
     return [line.rstrip() for line in lines]
-
-
-def price_words(parts: Sequence[Record]) -> str:
-    """Say of which day prices are, and that they were derived where they are not listed.
-
-    >>> price_words([{"price_as_of": "2026-07-30", "price_status": "listed"}])
-    'price of 2026-07-30'
-    >>> price_words([{"price_as_of": "", "price_status": "derived:savings"}])
-    'derived price without a date'
-    """
-    oldest = min(str(part.get("price_as_of", "")) for part in parts)
-    statuses = {str(part.get("price_status", "")).partition(":")[0] for part in parts}
-    derived = "" if statuses <= {"listed", "own", ""} else "derived "
-    return f"{derived}price of {oldest}" if oldest else f"{derived}price without a date"
 
 
 def _particular(said_first: list[str], one: Record, room: int) -> str:
@@ -449,8 +439,8 @@ def _inside(part: Record, one: Record, *, is_short: bool = False) -> str:
 
 def _fitting(
     record: Record, shown: list[Record], rows: list[list[str]], room: int, said: Sequence[str]
-) -> list[list[str]]:
-    """Return as many rows as fit: the best value, this machine, the other picks, the others.
+) -> list[int]:
+    """Return places of as many rows as fit: best value, this machine, other picks, the others.
 
     The best value and the rows that ``said`` points to are there in any case.
     """
@@ -464,7 +454,7 @@ def _fitting(
         fits = not kept or sum(len(rows[i]) for i in (*kept, place)) <= room
         if place not in first and fits:
             kept.append(place)
-    return [rows[place] for place in sorted(kept)]
+    return sorted(kept)
 
 
 def _wrapped_foot(record: Record, shown: list[Record], width: int, changes: int) -> list[str]:
@@ -479,35 +469,24 @@ def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
     """Return what was looked at, and where to read on."""
     lines = [_change(change) for change in record["changes"][:changes]]
     lines = [*(["What would change the answer:"] if lines else []), *lines]
-    if any(one["extrapolating"] for one in shown):
+    here = [record["here"]] if record["here"] else []
+    if any(one["extrapolating"] for one in (*shown, *here)):
         lines.append("* not like anything we measured, so the range is wider")
-    looked = f"{_compared(record)} {_days_of_prices(record)}"
+    looked = _compared(record, shown)
     if not record["front"]:
         counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
         said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
         return [*lines, f"{looked} Of the candidates, {said}." if said else looked]
     pick = record["picks"].get("best_value")
-    row = pick if isinstance(pick, int) else shown[0]["rank"]
+    row = pick if isinstance(pick, int) else record["front"][0]["rank"]
     return [*lines, f"{looked} More about a row: --explain {row}"]
 
 
-def _compared(record: Record) -> str:
-    offers = record["catalogue"]["offers"]
-    return f"Compared {record['considered']:,} candidates from {offers:,} offers."
-
-
-def _days_of_prices(record: Record) -> str:
-    """Say of which days the prices of the rows are; the catalogue's own where none is rented."""
-    rows = record["front"] or record["nearest"]
-    parts = [part for one in rows for part in one["configuration"] if part["pricing"] != "own"]
-    dated = sorted({str(day) for part in parts if (day := part.get("price_as_of"))})
-    is_undated = any(not part.get("price_as_of") for part in parts)
-    if not parts:
-        return f"Prices are of {record['catalogue']['as_of']}."
-    if not dated:
-        return "The listed prices have no date."
-    days = dated[0] if len(dated) == 1 else f"{dated[0]} to {dated[-1]}"
-    return f"Prices are of {days}{'; some have no date' if is_undated else ''}."
+def _compared(record: Record, shown: Sequence[Record]) -> str:
+    """Say how much was looked at, and of which days the prices of the rows shown are."""
+    offers, prices = record["catalogue"]["offers"], pieces.prices_words(shown)
+    said = f"Compared {record['considered']:,} candidates from {offers:,} offers."
+    return f"{said} Shown are {prices}." if prices else said
 
 
 def _change(change: Record) -> str:

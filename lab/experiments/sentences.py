@@ -416,7 +416,7 @@ def screen_faults(record: Record, asked: Record, width: int) -> Iterator[str]:
         yield from (
             f"row {place}: {problem}" for problem in _particulars(record, asked, place, said)
         )
-    yield from _sentences_around(record, " ".join(lines))
+    yield from _sentences_around(record, " ".join(lines), [rows[place] for place in shown])
 
 
 def _particulars(record: Record, asked: Record, place: Any, said: Sequence[str]) -> Iterator[str]:
@@ -454,7 +454,7 @@ def _particulars(record: Record, asked: Record, place: Any, said: Sequence[str])
                     yield f"{name} of {part['region']} differs by {off:.2%}"
 
 
-def _sentences_around(record: Record, said: str) -> Iterator[str]:
+def _sentences_around(record: Record, said: str, shown: Sequence[Record]) -> Iterator[str]:
     """Yield what is wrong in the sentences above the table and below it."""
     rows = record["front"] or record["nearest"]
     if (boot := re.search(r"Rental times include ([\d.]+) min to boot", said)) and not _is(
@@ -466,13 +466,16 @@ def _sentences_around(record: Record, said: str) -> Iterator[str]:
     looked = re.search(r"Compared ([\d,]+) candidates from ([\d,]+) offers", said)
     if looked is None or _number(looked[1]) != record["considered"]:
         yield "candidates"
-    days = {str(part["price_as_of"]) for one in rows for part in one["configuration"]
-            if part["pricing"] != "own" and part["price_as_of"]}  # fmt: skip
-    if dated := re.search(r"Prices are of ([\d-]+)(?: to ([\d-]+))?", said):
-        if rows and {dated[1], dated[2] or dated[1]} != {min(days), max(days)}:
-            yield "days of prices"
-    elif days:
-        yield "prices have dates"
+    days = {str(part["price_as_of"]) for one in shown for part in one["configuration"]
+            if part["pricing"] != "own"}  # fmt: skip
+    dated = re.search(
+        r"Shown are prices (of ([\d-]+)(?: to ([\d-]+))?)?(.*?without a date)?", said
+    )
+    if dated is None or bool(dated[4]) != ("" in days):
+        if days:
+            yield "prices without a date"
+    elif dated[2] and {dated[2], dated[3] or dated[2]} != {min(days - {""}), max(days)}:
+        yield "days of prices"
 
 
 def claim_faults(record: Record) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from advisor.answer import Candidate, Fact
+from advisor.answer import Candidate, Configuration, Fact, to_record
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
@@ -25,17 +25,16 @@ from advisor.planners.step import (
     sustained_flop_per_s,
 )
 from advisor.quantities import digits, percent_text, seconds_text, size_text
+from advisor.words import price_words
 
 
 class StepFacts:
     """Says of each number that the estimate rests on where it is from."""
 
     def __init__(
-        self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None,
-        price_usd_per_h: float | None,
-    ) -> None:  # fmt: skip
-        self.predictor, self.job, self.columns = predictor, job, columns
-        self.device, self.price_usd_per_h = device, price_usd_per_h
+        self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None
+    ) -> None:
+        self.predictor, self.job, self.columns, self.device = predictor, job, columns, device
 
     def all(self) -> Iterator[Fact]:
         """Yield the facts: measured, given, looked up, computed, learned."""
@@ -55,11 +54,6 @@ class StepFacts:
             yield from self._learned(self.device, self.job.work)
         if self.job.state_bytes:
             yield self._checkpoint()
-        if self.price_usd_per_h is not None:
-            yield Fact(
-                what="price", value=f"{self.price_usd_per_h:.4g} USD/h", source="looked up",
-                note=f"lowest on-demand price of any region, {self.predictor.catalogue.as_of}",
-            )  # fmt: skip
 
     def _checkpoint(self) -> Fact:
         """Return what one save takes: its size, the machines' standstill, and at which rate."""
@@ -200,7 +194,7 @@ def facts_of(
 
     ``space`` is the one that it was chosen from.
     """
-    return (*_of_step(predictor, job, one, space), *_prices(predictor, one))
+    return (*_of_step(predictor, job, one, space), *price_facts(one.configuration))
 
 
 def _of_step(
@@ -212,7 +206,7 @@ def _of_step(
     row = predictor.catalogue.instance_type(offer.instance_type, provider=offer.provider)
     columns = predictor.step_columns(job, np.array([row.index]), np.array([count]), space=space)
     device = predictor.device_of(row.index, job)
-    yield from StepFacts(predictor, job, columns, device, None).all()
+    yield from StepFacts(predictor, job, columns, device).all()
     if one.is_learned and predictor.learned is not None:
         yield Fact(
             what="correction of the step", value="by measured runs of similar size",
@@ -220,11 +214,17 @@ def _of_step(
         )  # fmt: skip
 
 
-def _prices(predictor: Predictor, one: Candidate) -> Iterator[Fact]:
-    for offer, _ in one.configuration.parts:
+def price_facts(configuration: Configuration, *, is_lowest: bool = False) -> Iterator[Fact]:
+    """Yield the price of every machine that is rented, with its place and its day.
+
+    ``is_lowest``: no other place has it cheaper.
+    """
+    for offer, _ in configuration.parts:
+        if offer.pricing == "own" or math.isnan(offer.price_usd_per_h):
+            continue
         yield Fact(
             what=f"price of {offer.instance_type}", value=f"{offer.price_usd_per_h:.4g} USD/h",
-            source="looked up",
-            note=f"{offer.provider} {offer.region}, {offer.pricing}, "
-            f"{predictor.catalogue.as_of}",
+            source="given" if offer.price_kind == "own" else "looked up",
+            note=f"{offer.provider} {offer.region}, {'lowest ' if is_lowest else ''}"
+            f"{offer.pricing} price; {price_words([to_record(offer)])}",
         )  # fmt: skip

@@ -33,6 +33,7 @@ from advisor.export.tools.kubernetes import (
     tolerations,
 )
 from advisor.export.tools.sagemaker_types import TYPES
+from advisor.words import price_words
 
 _SAGEMAKER_FILE, _SCRIPT = "job.json", "run.sh"
 _CODE: Final = "/opt/ml/input/data/code"
@@ -110,7 +111,7 @@ def _machine(pick: Pick) -> str:
 def _tags(pick: Pick) -> Iterator[tuple[str, str]]:
     yield "advisor:run", job_name(pick.run)
     yield "advisor:row", str(pick.rank)
-    yield "advisor:prices_of", pick.prices_of
+    yield "advisor:price", price_words(pick.to_record()["configuration"])
     yield "advisor:price_usd_per_h", number(pick.configuration.price_usd_per_h)
     for name, one in (("training_time_h", pick.training_time_h), ("cost_usd", pick.cost_usd)):
         yield f"advisor:{name}", number(one.value)

@@ -13,7 +13,7 @@ function drawCandidate() {
     fold("numbers", "Its numbers", !isNarrow(), definitions([
       ["time", withBounds(words.time)], ["cost", withBounds(words.cost)],
       ["a step", withBounds(words.step)], ["throughput", words.throughput],
-      ["memory of a device", words.memory], ["price", priceText(row)], ...unitPairs(row.units),
+      ["memory of a device", words.memory], ["price", priceText(row, words)], ...unitPairs(row.units),
       ["missing the deadline", row.late_probability === null ? "" : `${percent(row.late_probability)} chance`],
     ])),
     fold("parts", "Where time and cost go", false,
@@ -25,9 +25,9 @@ function drawCandidate() {
 
 function withBounds([value, bounds]) { return bounds ? `${value} (${range(bounds)})` : value; }
 
-function priceText(row) {
+function priceText(row, words) {
   const bills = row.bills.map((bill) => `$${money(bill.price_usd_per_h)}/h ${bill.pricing}`);
-  return [...new Set(bills)].join(", ");
+  return [...new Set(bills), words.price].filter(Boolean).join(", ");
 }
 
 function money(value) {

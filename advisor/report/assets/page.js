@@ -68,9 +68,9 @@ function markPicks() {
 }
 
 function drawFoot() {
-  const { made, answer } = report.data;
+  const { made, words } = report.data;
   document.getElementById("foot").replaceChildren(element("p", { class: "quiet" },
-    `Made by advisor ${report.live ? "ui" : "report"}${made ? ` on ${made}` : ""} with prices of ${answer.catalogue.as_of}. `
+    `Made by advisor ${report.live ? "ui" : "report"}${made ? ` on ${made}` : ""}${words.prices ? ` with ${words.prices}` : ""}. `
     + (report.live ? "This page asks nobody but the program that shows it."
       : "This page is one file and asks the network for nothing.")));
 }

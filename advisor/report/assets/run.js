@@ -136,7 +136,7 @@ function drawSources() {
   const notes = [...answer.shared_reasons.map((one) => `For every candidate: ${one}`), ...(answer.job.assumptions || []), ...answer.notes];
   section("sources", "Where it is from", false,
     definitions([
-      ["prices of", answer.catalogue.as_of], ["offers", answer.catalogue.offers.toLocaleString("en-US")],
+      ["prices", words.prices.replace(/^prices /, "")], ["offers", answer.catalogue.offers.toLocaleString("en-US")],
       ["candidates", answer.considered.toLocaleString("en-US")], ["predictor", `${answer.predictor.name} ${answer.predictor.version}`],
       ["usual error", error && `${percent(error.median_ape_fraction)} (${error.family})`],
     ]),
