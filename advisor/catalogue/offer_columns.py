@@ -66,9 +66,9 @@ class Provenance:
         status = self.status_of(pricing)
         if status.startswith("own"):
             return "own"
-        if status.startswith("scaled") or " x " in status:
-            return "scaled"
-        return "derived" if status.startswith("derived") else "listed"
+        if status.startswith("derived"):
+            return "derived"
+        return "scaled" if status.startswith("scaled") or " x " in status else "listed"
 
     def doubt(self, pricing: Pricing) -> tuple[int, int, int]:
         """Return what sorts equal prices: the surest kind, then what is offered, then the newest.

@@ -371,12 +371,11 @@ def _scaled(rule: Rule, prices: PriceColumns, rows: Ints) -> PriceColumns:
 def _derived(rule: Rule, prices: PriceColumns, rows: Ints) -> PriceColumns:
     """Mark prices as computed from a listed one: its date stays, its status says how."""
     used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
+    how = f" x {rule.value:g} by {rule.place}"
     made = [
-        replace(
-            prices.provenances[at],
-            status=f"{prices.provenances[at].status} x {rule.value:g} by {rule.place}",
-        )
-        for at in used.tolist()
+        replace(one, status=one.status + how, spot_status=spot and spot + how)
+        for one in (prices.provenances[at] for at in used.tolist())
+        for spot in (one.spot_status,)
     ]
     return _attributed(prices, rows, made, inverse)
 

@@ -179,7 +179,7 @@ def info(record: Record, console: Console) -> None:
     """Print the answer to ``info``."""
     console.print(_facts(_about(record)))
     table = _table(
-        "provider", ">types", ">with GPU", ">regions", ">on-demand", ">spot", "newest", ">days",
+        "provider", ">types", ">GPU", ">regions", ">on-demand", ">spot", "newest", ">days",
         ">unpriced",
     )  # fmt: skip
     for row in record["providers"]:
