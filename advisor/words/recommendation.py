@@ -469,8 +469,7 @@ def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
     """Return what was looked at, and where to read on."""
     lines = [_change(change) for change in record["changes"][:changes]]
     lines = [*(["What would change the answer:"] if lines else []), *lines]
-    here = [record["here"]] if record["here"] else []
-    if any(one["extrapolating"] for one in (*shown, *here)):
+    if any(one["extrapolating"] for one in shown):
         lines.append("* not like anything we measured, so the range is wider")
     looked = _compared(record, shown)
     if not record["front"]:
