@@ -363,7 +363,7 @@ def estimate(
     gpu : str, optional
         An accelerator in place of a machine.
     count : int, default 1
-        Machines, or accelerators of one machine.
+        Machines, or accelerators: in as many equal machines as hold them.
     layout : LayoutRequest, optional
         What is fixed of the layout; the best otherwise.
     completion : CompletionWay, optional
@@ -385,8 +385,9 @@ def estimate(
     space = None if layout is None else layout_space(layout)
     if gpu is not None:
         return estimate_on_gpu(
-            known_predictor, job, gpu, count=count, coverage=coverage, space=space
-        )
+            known_predictor, job, gpu, count=count, coverage=coverage, space=space,
+            known_network=known_network,
+        )  # fmt: skip
     if on == "here":
         return estimate_here(known_predictor, job, coverage=coverage, space=space)
     provider, _, name = str(on).rpartition(":")

@@ -478,7 +478,7 @@ GPUS = "8xL4"
         ("8xNOPE", ["--batch", "64", *MODEL], "neither", 1),
         ("nope.large", ["--batch", "64", *MODEL], "nope.large", 1),
         ("0x8xL4", ["--batch", "64", *MODEL], "out of range", 2),
-        ("64xL4", ["--batch", "64", *MODEL], "cannot have 64", 2),
+        ("1x64xL4", ["--batch", "64", *MODEL], "cannot have 64", 2),
         ("8xL4@0Gbps", ["--batch", "64", *MODEL], "out of range", 2),
         ("8xL4:warp", ["--batch", "64", *MODEL], "unknown link", 2),
         ("8xL4:nvlink", ["--batch", "64", *MODEL], "has no nvlink", 2),

@@ -343,7 +343,7 @@ def test_contradictions_and_nonsense_are_refused(
 
 @pytest.mark.parametrize(
     ("cluster", "says"),
-    [("8xNOPE", "neither"), ("0x8xL4", "out of range"), ("99xL4", "cannot have 99"), ("", "")],
+    [("8xNOPE", "neither"), ("0x8xL4", "out of range"), ("1x99xL4", "cannot have 99"), ("", "")],
 )
 def test_clusters_that_are_none_are_refused(runs: Path, cluster: str, says: str) -> None:
     done = cli(runs, "--run", "latest", "--cluster", cluster)

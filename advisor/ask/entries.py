@@ -289,7 +289,8 @@ _CONSTRAINTS: Final = _entries("constraints", {
     "cloud": ("providers", NAMES, "Providers to consider, comma-separated: aws,gcp."),
     "region": ("region", TEXT, "Regions to consider, as a glob: 'us-*'."),
     "gpus": ("gpus", GPUS, "Accelerators of a machine, and how many: A100:8, L4, "
-             "A100:4,H100:8 (either), A100:40GB..80GB:1..8."),
+             "A100:4,H100:8 (either), A100:40GB..80GB:1..8. H100:16, more than a machine holds, "
+             "is two of 8."),
     "max_nodes": ("max_nodes", whole(), "Maximum number of machines rented together "
                   "(default: 8)."),
     "max_price": ("max_price_usd_per_h", USD, "Maximum price of one machine, in USD per "

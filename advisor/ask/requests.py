@@ -161,6 +161,7 @@ class Constraints:
     region: str | None = None  # glob, e.g. ``"us-*"``.
     gpus: GpuFilter | None = None
     max_nodes: int = 8
+    nodes: int | None = None  # exactly so many machines, where more is asked for than one holds
     pricings: tuple[Pricing, ...] = ("on-demand",)
     max_price_usd_per_h: float | None = None
     max_hourly_usd: float | None = None
@@ -237,6 +238,8 @@ class Constraints:
     @property
     def counts(self) -> tuple[int, ...]:
         """Numbers of machines looked at: 1, 2, 3, 4, 6, 8, 12, 16, ... and ``max_nodes``."""
+        if self.nodes is not None:
+            return (self.nodes,)
         steps = {1, self.max_nodes}
         power = 2
         while power <= self.max_nodes:

@@ -323,8 +323,8 @@ def predict(
     count: Annotated[
         int,
         typer.Option(
-            help="Number of machines (--on), or of accelerators (--gpu; up to 16 are in one "
-            "machine, more in machines of 8)."
+            help="Number of machines (--on), or of accelerators (--gpu): more than one rented "
+            "machine holds are in several, whose network is assumed."
         ),
     ] = 1,
     save_job: Annotated[Path | None, typer.Option(help="Also write the job to this file.")] = None,

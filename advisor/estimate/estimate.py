@@ -42,6 +42,7 @@ from advisor.machines import (
     accelerator_devices,
     host_device,
     is_same_machine,
+    lone_fleet,
     lone_machines,
     suite_device,
 )
@@ -137,11 +138,11 @@ def estimate_on_type(
 
 def estimate_on_gpu(
     predictor: Predictor, job: Job, gpu: str, *, count: int = 1, coverage: float = 0.9,
-    space: SearchSpace | None = None,
+    space: SearchSpace | None = None, known_network: bool = False,
 ) -> Answer:  # fmt: skip
     """Estimate a job on accelerators, whoever sells them; the hosts are no limit.
 
-    More than sixteen are in several machines (``machines.lone_machines``).
+    More than one rented machine holds are in several (``machines.lone_machines``).
 
     Raises UsageError if the accelerator is unknown or the job has no steps. Raises
     DoesNotRunError if the job cannot run there.
@@ -158,7 +159,9 @@ def estimate_on_gpu(
         price_usd_per_h=math.nan, accelerator=device.name, accelerators=1.0, vcpus=0,
         memory_gib=0.0,
     )  # fmt: skip
-    return on_device(predictor, job, device, (card, count), coverage, space)
+    return on_device(
+        predictor, job, device, (card, count), coverage, space, known_network=known_network
+    )
 
 
 def estimate_here(
@@ -233,16 +236,26 @@ def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
 
 def on_device(
     predictor: Predictor, job: Job, device: Device, machine: tuple[Offer, int], coverage: float,
-    space: SearchSpace | None, *, is_recorded: bool = False,
+    space: SearchSpace | None, *, is_recorded: bool = False, known_network: bool = False,
 ) -> Answer:  # fmt: skip
-    """Estimate a job on a device, or several, in one machine that nobody sells."""
-    count = machine[1] if machine[0].provider != PROVIDER else round(machine[0].accelerators) or 1
-    where = "this machine" if machine[0].provider == PROVIDER else f"{count} x {device.name}"
-    lone, machines = lone_machines(device, count, predictor.catalogue)
+    """Estimate a job on a device, or several, in machines that nobody sells, or in this one."""
+    offer, count = machine
+    where = f"{count} x {device.name}"
+    if offer.provider == PROVIDER:
+        where, cards = "this machine", round(offer.accelerators) or 1
+        row = predictor.catalogue.accelerators.get(device.name)
+        lone, machines = lone_fleet(device, cards, row), 1
+    else:
+        lone, machines = lone_machines(device, count, predictor.catalogue)
+    if machines > 1:
+        each = count // machines
+        offer = replace(offer, instance_type=f"{each}x{device.name}", accelerators=float(each))
+        machine = offer, machines
     lone = replace(lone, is_recorded=is_recorded)
     columns = predictor.step_columns(
-        job, np.array([0]), np.array([machines]), fleet=lone, space=space
-    )
+        job, np.array([0]), np.array([machines]), fleet=lone, space=space,
+        known_network=known_network,
+    )  # fmt: skip
     _check_status(job, columns, where)
     return _estimate(
         predictor, job, columns, machine, device, coverage,

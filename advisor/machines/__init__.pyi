@@ -5,6 +5,7 @@ from .cluster import one_gpu as one_gpu
 from .cluster import one_group as one_group
 from .cluster import parse_cluster as parse_cluster
 from .cluster import read_cluster as read_cluster
+from .cluster import whole_machines as whole_machines
 from .devices import AcceleratorPart as AcceleratorPart
 from .devices import accelerator_devices as accelerator_devices
 from .devices import calibration_parameters as calibration_parameters

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -96,7 +99,8 @@ class NamedCluster:
 # the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
 # its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
 # the machine's network after an at sign (otherwise that of machines that are rented with these
-# accelerators; from 100 Gbps on it is taken to bypass the kernel, as InfiniBand and EFA do).
+# accelerators; from 100 Gbps on it is taken to bypass the kernel, as InfiniBand and EFA do). More
+# than eight GPUs without a number of machines are in as many as hold them (``machines_filled``).
 # ``72xGB200`` is a rack: 18 machines of four whose NVLink
 # joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
 # may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
@@ -286,6 +290,67 @@ def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> Clus
     )
 
 
+# Accelerators of a usual machine: also what is taken for those that nobody rents, since a server
+# has slots for eight full-length cards.
+_USUAL_IN_ONE: Final = 8
+
+
+def machines_filled(count: int, name: str, catalogue: Catalogue) -> tuple[int, int]:
+    """Return in how many machines ``count`` accelerators are of which no more is said.
+
+    Returns
+    -------
+    machines, each : int
+        As of ``whole_machines``; what fills no machines is in equal parts of some.
+    """
+    rented = catalogue.types.accelerator_count[catalogue.types.accelerator == name]
+    sizes = rented.tolist() or range(1, _USUAL_IN_ONE + 1)
+    return whole_machines(count, name, sizes, in_part=True)
+
+
+def whole_machines(
+    count: int, name: str, sizes: Iterable[float], *, in_part: bool = False
+) -> tuple[int, int]:
+    """Return into how many machines of the sizes that exist so many accelerators go, and how.
+
+    One, up to what the largest holds; else as few of one size as they fill, of eight rather than
+    of more. No more than twice as many as would hold them: nobody who says 17 means 17 machines.
+
+    ``in_part``: use an equal part of each where they fill none; False by default.
+
+    Raises UsageError, with the nearest numbers that go, if there are none.
+
+    Examples
+    --------
+    >>> [whole_machines(n, "H100", (1, 2, 4, 8), in_part=True) for n in (6, 16, 12, 10)]
+    [(1, 6), (2, 8), (3, 4), (2, 5)]
+    """
+    whole = [int(size) for size in sizes if size >= 1 and size % 1 == 0] or [1]
+    most, usual = max(whole), [size for size in whole if size <= _USUAL_IN_ONE]
+
+    def held(number: int) -> int:
+        """Return the accelerators of each machine; 0 where there are no such machines."""
+        if number <= most:
+            return number
+        for among in (usual, whole, range(1, most + 1) if in_part else ()):
+            each = max((size for size in among if number % size == 0), default=0)
+            if each and number // each <= 2 * math.ceil(number / most):
+                return each
+        return 0
+
+    each = held(count)
+    if not each:
+        below, above = (
+            next(n for n in itertools.count(count + step, step) if held(n)) for step in (-1, 1)
+        )
+        raise UsageError(
+            f"{count} x {name} fill no equal machines: one holds {most} at most",
+            hint=f"ask for {below} or {above}, or name the machines: advisor plan --cluster "
+            f"'{count // most}x{most}x{name} + 1x{count % most}x{name}'",
+        )
+    return count // each, each
+
+
 def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:
     gpus, nodes = int(words["gpus"]), _count(words["nodes"] or "1", item)
     known = part(catalogue.accelerators[one_gpu(words["name"], catalogue)])
@@ -297,6 +362,8 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         # A rack, or a part of one: its switches join that many devices and no more.
         domain = min(gpus, known.link_devices) // _PER_TRAY
         gpus, nodes = _PER_TRAY, nodes * (gpus // _PER_TRAY)
+    if words["nodes"] is None and gpus > _USUAL_IN_ONE:
+        nodes, gpus = machines_filled(gpus, known.name, catalogue)
     if not 1 <= gpus <= _MOST_PER_NODE:
         raise UsageError(
             f"a machine cannot have {gpus} accelerators",

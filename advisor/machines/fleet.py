@@ -22,7 +22,7 @@ from advisor.catalogue import (
 )
 from advisor.jobs import Job
 from advisor.machines import devices
-from advisor.machines.cluster import ClusterGroup
+from advisor.machines.cluster import ClusterGroup, machines_filled
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.machines.pcie import link_between
 from advisor.planners.core import Device
@@ -183,27 +183,26 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
     )
 
 
-# Accelerators of one machine, at most: beyond that they are in several.
-_MOST_IN_ONE: Final = 16
-_USUAL_IN_ONE: Final = 8
-
-
 def lone_machines(device: Device, count: int, catalogue: Catalogue) -> tuple[Fleet, int]:
     """Return machines with ``count`` of a device of which nothing else is said, and their number.
 
-    Up to sixteen are in one machine. More are in several, of eight (of the largest part below
-    where eight does not divide them), over the network that machines with so many of them are
-    rented with. It is assumed, and its spread with it.
+    What one rented machine holds is in one. More are in several (``cluster.machines_filled``),
+    over the network that machines with so many of them are rented with. It is assumed, and its
+    spread with it.
+
+    Raises UsageError if they fill no equal machines.
     """
     row = catalogue.accelerators.get(device.name)
-    if count <= _MOST_IN_ONE or device.kind == "cpu":
-        return lone_fleet(device, count, row), 1
-    per_node = max(n for n in range(1, _USUAL_IN_ONE + 1) if count % n == 0)
+    machines, per_node = 1, count
+    if device.kind != "cpu":
+        machines, per_node = machines_filled(count, device.name, catalogue)
+    fleet = lone_fleet(device, per_node, row)
+    if machines == 1:
+        return fleet, 1
     network = KnownNetworks(catalogue.types, catalogue.accelerators).network(device.name, per_node)
-    machines = lone_fleet(device, per_node, row)
     joined = 1 if row is None else (row.link_devices or 0) // per_node
-    machines = replace(machines, domain_machines=np.array([max(joined, 1)]))
-    return over_assumed_network(machines, network), count // per_node
+    fleet = replace(fleet, domain_machines=np.array([max(joined, 1)]))
+    return over_assumed_network(fleet, network), machines
 
 
 def over_assumed_network(machines: Fleet, network: AssumedNetwork) -> Fleet:

@@ -14,8 +14,10 @@ from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendat
 from advisor.ask import Constraints as Request
 from advisor.catalogue import Accelerator, Catalogue, OfferFilter
 from advisor.collectors.format import Recording
+from advisor.errors import UsageError
 from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
+from advisor.machines import whole_machines
 from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.ranking_rows import pareto_front
@@ -65,8 +67,8 @@ def recommend(
         An empty ``front`` means that nothing satisfies the constraints; ``nearest`` then holds
         what comes closest to them.
     """
-    request = request or Request()
     predictor = predictor or Predictor()
+    request = in_whole_machines(request or Request(), predictor.catalogue)
     ranked, rejected, considered = ranked_rows(
         job, request, predictor, prunes=prunes, for_best_value=for_best_value
     )
@@ -105,6 +107,32 @@ def recommend(
         notes=ranked.notes(front, nearest),
     )
     return told(found, request, unmeasured=unknown)
+
+
+def in_whole_machines(request: Request, catalogue: Catalogue) -> Request:
+    """Return the request for more accelerators than a machine holds as one for several machines.
+
+    ``H100:16`` is exactly two machines of eight, as ``predict --gpu H100 --count 16`` takes it.
+
+    Raises UsageError if they fill no equal machines, or more than ``--max-nodes``.
+    """
+    gpus = request.gpus
+    if gpus is None or gpus.others or gpus.min_count != gpus.max_count or gpus.max_count % 1:
+        return request
+    below = replace(request.offer_filter(), gpus=replace(gpus, min_count=1.0))
+    sizes = np.unique(catalogue.types.accelerator_count[catalogue.admitted_types(below)])
+    count, name = int(gpus.max_count), ",".join(gpus.names) or "accelerators"
+    if not sizes.size or sizes.max() >= count:
+        return request
+    machines, each = whole_machines(count, name, sizes.tolist())
+    if machines > request.max_nodes:
+        raise UsageError(
+            f"{count} x {name} are {machines} machines of {each}, more than --max-nodes "
+            f"{request.max_nodes}",
+            hint=f"--max-nodes {machines}",
+        )
+    held = replace(gpus, min_count=float(each), max_count=float(each))
+    return replace(request, gpus=held, nodes=machines, mixed=False)
 
 
 def picked(

@@ -211,7 +211,8 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     share = percent_text(step["coverage"])
     bounds = f"{share}: {digits(scale * step['low'])}-{digits(scale * step['high'])}"
     runs_as = f", products in {record['runs_as']}" if record["runs_as"] else ""
-    lines = [f"{record['job']} on {target_words(record['configuration'])}{runs_as}"]
+    title = f"{record['job']} on {target_words(record['configuration'])}{runs_as}"
+    lines = wrapped(title, width, indent="    ")
     lines.append(_row("step", f"{digits(scale * step['value'])} {unit}  ({bounds})"))
     for name, share in sorted(record["shares"].items(), key=lambda item: -item[1]):
         if share >= _SHARE_SHOWN:
@@ -272,10 +273,17 @@ def _effects(effects: Mapping[str, Mapping[str, float]], width: int) -> list[str
 
 
 def target_words(parts: list[Record]) -> str:
-    """Return what an estimate is for: ``"2 x g5.xlarge (aws)"``, ``"1 x L4"``, this machine."""
+    """Return what an estimate is for: ``"2 x g5.xlarge (aws)"``, ``"1 x L4"``, this machine.
+
+    Accelerators of which no more is known are said with the machines that they are taken to fill.
+    """
     (part,) = parts
+    count, each = part["count"], part["accelerators_per_instance"]
     if part["pricing"] == "own":
         return f"this machine ({part['instance_type']})"
+    if part["pricing"] == "given" and part["instance_type"] != part["accelerator"]:
+        inside = f"{count} machines of {each:g}, network assumed"
+        return f"{count * each:g} x {part['accelerator']} ({inside})"
     return pieces.machine(part) + (f" ({part['provider']})" if part["provider"] else "")
 
 

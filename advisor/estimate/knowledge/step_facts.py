@@ -178,7 +178,7 @@ class StepFacts:
         if assumed is not None:
             yield Fact(
                 what="network between machines", value=network_text(assumed[0]), source="assumed",
-                note="that of rented machines with these accelerators; say another: "
+                note="that of machines with these accelerators, or like them; say another: "
                 "--cluster MACHINESxGPUSxNAME@RATE",
             )  # fmt: skip
 
