@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,9 @@ def test_a_discount_scales_prices_and_keeps_their_date(tmp_path: Path, plain: Ca
     assert catalogue.as_of == plain.as_of
     types, prices = catalogue.types, catalogue.prices
     at = prices.type_index == np.flatnonzero(types.name == "Standard_NC24ads_A100_v4")[0]
-    assert set(prices.as_of[at].tolist()) == {"2026-06-18"}
-    assert all("x 0.8 by overrides.csv, row 2" in one for one in prices.status[at].tolist())
+    days, ways = (prices.of_source(attrgetter(name)) for name in ("as_of", "status"))
+    assert set(days[at].tolist()) == {"2026-06-18"}
+    assert all("x 0.8 by overrides.csv, row 2" in one for one in ways[at].tolist())
 
 
 def test_a_managed_service_competes_under_its_own_name(tmp_path: Path, plain: Catalogue) -> None:

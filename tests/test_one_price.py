@@ -110,7 +110,7 @@ def test_no_answer_has_an_equal_priced_twin_that_is_surer(
             assert own <= sureness(kind_by_words(status), source.listing, source.as_of), part
 
 
-def listing(catalogue: Catalogue, row: int) -> str:
+def listing(catalogue: Catalogue, row: int) -> Any:
     return catalogue.prices.provenances[catalogue.prices.provenance_index[row]].listing
 
 

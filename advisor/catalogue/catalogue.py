@@ -271,9 +271,9 @@ class Catalogue:
                 "reserved_1y_usd_per_h": self.prices.reserved_1y_usd_per_h,
                 "reserved_3y_usd_per_h": self.prices.reserved_3y_usd_per_h,
                 "spot_interruption_band": self.prices.spot_interruption_band,
-                "as_of": self.prices.as_of,
-                "status": self.prices.status,
-                "price_source": self.prices.source,
+                "as_of": self.prices.of_source(lambda one: one.day_of("on-demand")),
+                "status": self.prices.of_source(lambda one: one.status_of("on-demand")),
+                "price_source": self.prices.of_source(lambda one: one.source),
             }
         )
         rows = types.take(self.prices.type_index).reset_index(drop=True)

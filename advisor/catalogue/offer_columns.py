@@ -7,7 +7,7 @@ and rates are bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from typing import Any, ClassVar, Final, Literal, Self, get_args
@@ -315,25 +315,9 @@ class PriceColumns(_Columns):
         """Region names, one a row."""
         return self.regions[self.region_index]
 
-    @property
-    def as_of(self) -> Texts:
-        """ISO dates, one a row; ``""`` where the source is undated."""
-        return self.of_provenance("as_of")
-
-    @property
-    def status(self) -> Texts:
-        """How the on-demand prices came about, one a row."""
-        return self.of_provenance("status")
-
-    @property
-    def source(self) -> Texts:
-        """Names of the sources, one a row."""
-        return self.of_provenance("source")
-
-    def of_provenance(self, field: str) -> Texts:
-        """Spread one field of the provenances over the rows."""
-        texts = np.array([getattr(one, field) for one in self.provenances], dtype=str)
-        return texts[self.provenance_index]
+    def of_source(self, fact: Callable[[Provenance], str]) -> Texts:
+        """Spread what is known of the sources over the rows."""
+        return np.array([fact(one) for one in self.provenances], dtype=str)[self.provenance_index]
 
     def usd_per_h(self, pricing: Pricing) -> Floats:
         """Return the column of one way to pay."""

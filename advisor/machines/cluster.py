@@ -494,7 +494,7 @@ def _prices(types: list[InstanceType], catalogue: Catalogue) -> tuple[dict[int, 
     wanted = {t.index for t in types}
     if not wanted:
         return {}, ""
-    offers = catalogue.select(OfferFilter(pricing=("on-demand",)))
+    offers = catalogue.select(OfferFilter(pricing=["on-demand"]))
     found: dict[str, dict[int, float]] = {}
     for i in np.flatnonzero(np.isin(offers.type_index, list(wanted))).tolist():
         # Offers come cheapest first, of equal prices the surest: so do the regions.

@@ -72,10 +72,10 @@ def interval_text(pair: tuple[str, str]) -> str:
 
 # What is said of a price that nobody dates, everywhere.
 WITHOUT_DAY: Final = "without a date"
-# What is said of a price, by its kind; what is surest says nothing.
-_PRICES: Final[Mapping[str, str]] = {
-    "own": "your price", "scaled": "scaled price", "derived": "derived price",
-}  # fmt: skip
+# What is said of a price by its kind, the least sure first; of a listed one nothing.
+_PRICES: Final = (
+    ("derived", "derived price"), ("scaled", "scaled price"), ("own", "your price"),
+)  # fmt: skip
 
 
 def price_words(parts: Sequence[Record]) -> str:
@@ -90,7 +90,7 @@ def price_words(parts: Sequence[Record]) -> str:
     if not parts:
         return ""
     kinds = {part.get("price_kind") for part in parts}
-    said = next((_PRICES[kind] for kind in reversed(_PRICES) if kind in kinds), "price")
+    said = next((words for kind, words in _PRICES if kind in kinds), "price")
     return f"{said} {_day(min(str(part.get('price_as_of') or '') for part in parts))}"
 
 
