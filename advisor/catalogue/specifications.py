@@ -16,6 +16,7 @@ from advisor import data
 from advisor.catalogue import files
 from advisor.catalogue.networks import network_columns
 from advisor.catalogue.offer_columns import Accelerator, Floats, SpeedSource, Texts, TypeColumns
+from advisor.catalogue.processors import burst_columns, processor_columns
 from advisor.catalogue.select import key
 from advisor.catalogue.tables import Values, known, numbers, read, texts
 from advisor.errors import CatalogueError
@@ -124,7 +125,7 @@ def _median(values: list[float]) -> float:
 def build_types(
     table: Mapping[str, Values],
     share_alike: Path | None,
-    networks: Path | None,
+    pages: Mapping[str, Path | None],
     accelerators: Mapping[str, Accelerator],
 ) -> TypeColumns:
     """Join the providers' statements with the measured table.
@@ -132,22 +133,28 @@ def build_types(
     Raises CatalogueError if a type has an accelerator that nobody describes.
 
     ``share_alike``: the file of ``files.SHARE_ALIKE_SPECIFICATIONS``; without it those facts stay
-    unknown; ``networks``: the file of ``files.NETWORKS``, likewise.
+    unknown; ``pages``: by name the files of what providers' pages state (networks, processors,
+    baselines), likewise.
     """
     provider, name = np.array(texts(table, "provider")), np.array(texts(table, "instance_type"))
     extra = _measured(share_alike, provider, name)
     stated_model = np.array(texts(table, "cpu_model"))
-    cpu_model = np.where(stated_model == "", extra.texts["cpu_model"], stated_model)
+    cpu_model, cpu_model_source = processor_columns(
+        pages[files.PROCESSORS_FILE], provider, name,
+        np.where(stated_model == "", extra.texts["cpu_model"], stated_model),
+    )  # fmt: skip
     accelerator = np.array(texts(table, "accelerator"))
+    burst = burst_columns(pages[files.BURSTABLE_FILE], provider, name)
+    vcpus = _filled(numbers(table, "vcpus"), extra.numbers["vcpus"])
     core_speed, core_speed_source = fill(
         provider,
         name,
         cpu_model,
-        numbers(table, "coremark_per_vcpu"),
+        numbers(table, "coremark_per_vcpu") / burst.coremark_share,
         extra.numbers["coremark_per_vcpu_converted"],
     )
     network = network_columns(
-        networks, provider, name,
+        pages[files.NETWORKS_FILE], provider, name,
         gbps=numbers(table, "network_gbps"),
         baseline_gbps=numbers(table, "network_baseline_gbps"),
         rdma=np.array(texts(table, "rdma")),
@@ -155,7 +162,7 @@ def build_types(
     return TypeColumns(
         provider=provider,
         name=name,
-        vcpus=_filled(numbers(table, "vcpus"), extra.numbers["vcpus"]),
+        vcpus=vcpus,
         memory_bytes=GIB * _filled(numbers(table, "memory_gib"), extra.numbers["memory_gib"]),
         accelerator=accelerator,
         accelerator_count=numbers(table, "accelerator_count"),
@@ -173,7 +180,12 @@ def build_types(
         core_speed=core_speed,
         core_speed_source=core_speed_source,
         cpu_model=cpu_model,
+        cpu_model_source=cpu_model_source,
         cpu_arch=np.array(texts(table, "cpu_arch")),
+        cpu_baseline=burst.baseline,
+        cpu_launch_h=burst.launch_h,
+        cpu_surplus_usd_per_h=burst.surplus_usd_per_h,
+        cpu_baseline_source=burst.source,
         local_ssd_bytes=GB * numbers(table, "local_ssd_gb"),
         source=np.array(texts(table, "source")),
     )

@@ -29,6 +29,7 @@ from .estimate import estimate_on_type as estimate_on_type
 from .estimate import group_candidate as group_candidate
 from .estimate import machine_at_hand as machine_at_hand
 from .estimate import moved_by as moved_by
+from .host_memory import host_fits as host_fits
 from .knowledge.known import JOB_NAMES as JOB_NAMES
 from .knowledge.known import find_job as find_job
 from .knowledge.known import job_of as job_of
@@ -84,7 +85,6 @@ from .unlike.places import places_of as places_of
 from .ways.beside import BESIDE_WAYS as BESIDE_WAYS
 from .ways.beside import BesideWay as BesideWay
 from .ways.beside import layouts_alone as layouts_alone
-from .ways.data_parallel import host_fits as host_fits
 from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search
 from .ways.model_parallel import space_on as space_on

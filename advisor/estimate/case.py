@@ -18,6 +18,7 @@ from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.errors import ModelError
+from advisor.estimate.host_memory import host_fits
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE
 from advisor.jobs import Job, data_in_s
@@ -846,8 +847,10 @@ class StepCase:
         fleet = self.fleet
         status = np.zeros(len(count), dtype=np.int64)
         for reason, holds in (
+            ("does_not_fit_in_memory", ~host_fits(self.job, self.work, fleet, type_index)),
             ("network_unknown", self.known_network & self.is_network_assumed(type_index, count)),
             ("no_time_model", fleet.device[type_index] < 0),
+            ("cpu_baseline_unknown", np.isnan(fleet.cpu_baseline[type_index])),
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
             (
                 "recorded_step_uncertain",

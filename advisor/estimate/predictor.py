@@ -20,6 +20,7 @@ from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter
 from advisor.errors import UsageError
 from advisor.estimate.answer import candidate, explanation, on_demand_price
 from advisor.estimate.best import best_columns
+from advisor.estimate.bursting import sustained
 from advisor.estimate.case import (
     Anchors,
     Constants,
@@ -314,8 +315,8 @@ def completed(
             f"{name} is not sold on demand in {offers.region[offer_row]}",
             hint="choose another region, or plain spot",
         )
-    storage = np.nan_to_num(side.storage_usd_per_h[[offer_row]])
-    ratio = (offers.price_usd_per_h[[offer_row]] + storage) / (price + storage)
+    beside = side.usd_per_h[[offer_row]]
+    ratio = (offers.price_usd_per_h[[offer_row]] + beside) / (price + beside)
     return on_spot_with_fallback(job, columns, row, band, ratio, coverage)
 
 
@@ -388,9 +389,13 @@ class Predictor(Physics):
     def corrected(
         self, job: Job, columns: TimeColumns, *, fleet: Fleet | None = None
     ) -> TimeColumns:
-        """Return columns of the catalogue's machines with what was learned from runs."""
+        """Return columns with what was learned from runs, and with what lasts of processors.
+
+        What was learned is asked about machines of the catalogue alone.
+        """
+        columns = sustained(job, columns, self.fleet_of(job) if fleet is None else fleet)
         if self.learned is None or fleet is not None:
-            return columns  # what was learned is asked about machines of the catalogue
+            return columns
         return self.learned.corrected(job, self.catalogue, columns)
 
     @overload

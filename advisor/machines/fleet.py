@@ -66,6 +66,11 @@ class Fleet:
     vcpus: Floats
     core_speed: Floats
     host_memory_bytes: Floats
+    # cpu_baseline, cpu_launch_h, cpu_surplus_usd_per_h: (n_types,); how their processors compute
+    # for longer, as ``TypeColumns`` says
+    cpu_baseline: Floats
+    cpu_launch_h: Floats
+    cpu_surplus_usd_per_h: Floats
     # (n_types,); nobody states the network: ``network_bytes_per_s`` is that of machines rented
     # with the same accelerators, or of like size (``advisor.catalogue.network_peers``)
     is_network_assumed: NDArray[np.bool_]
@@ -159,6 +164,9 @@ def catalogue_fleet(catalogue: Catalogue) -> Fleet:
         vcpus=np.asarray(types.vcpus, dtype=float),
         core_speed=np.asarray(types.core_speed, dtype=float),
         host_memory_bytes=np.asarray(types.memory_bytes, dtype=float),
+        cpu_baseline=types.cpu_baseline,
+        cpu_launch_h=types.cpu_launch_h,
+        cpu_surplus_usd_per_h=types.cpu_surplus_usd_per_h,
         is_rented=True,
     )
 
@@ -242,6 +250,9 @@ def one_type(
         vcpus=np.array([vcpus]),
         core_speed=np.array([np.nan if core_speed is None else core_speed]),
         host_memory_bytes=np.array([host_memory_bytes]),
+        cpu_baseline=np.ones(1),
+        cpu_launch_h=np.zeros(1),
+        cpu_surplus_usd_per_h=np.array([np.nan]),
         is_network_assumed=np.array([False]),
         network_log_sd=np.zeros(1),
     )

@@ -18,6 +18,8 @@ from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
 from .pieces import rented_words as rented_words
 from .pieces import seconds_words as seconds_words
+from .pieces import surplus_words as surplus_words
+from .pieces import sustained_words as sustained_words
 from .pieces import time_text as time_text
 from .pieces import units_words as units_words
 from .pieces import usd_words as usd_words

@@ -20,6 +20,7 @@ from advisor.ask import LayoutRequest
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError, UsageError
 from advisor.estimate.case import StepCase
+from advisor.estimate.host_memory import host_fits, host_process_bytes
 from advisor.estimate.knowledge.laws import ModelOn, model_at
 from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import (
@@ -32,7 +33,6 @@ from advisor.estimate.time_columns import (
 )
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.places import Place, is_extrapolating
-from advisor.estimate.ways.data_parallel import host_process_bytes
 from advisor.estimate.ways.model_parallel import machine_key
 from advisor.estimate.ways.recorded_units import node_of
 from advisor.machines import ClusterGroup, NamedCluster, assumed_network_log_sd, part
@@ -490,6 +490,7 @@ def swapping_reasons(columns: TimeColumns, row: int) -> tuple[str, ...]:
 def _is_open(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     """Return the rows on accelerators that only memory, links or the layout may speak against."""
     can_run = np.isin(columns.status, [CODE[name] for name in _OPEN])
+    can_run &= host_fits(case.job, case.work, case.fleet, columns.type_index)
     return np.asarray(can_run & case.fleet.is_accelerated[columns.type_index])
 
 
