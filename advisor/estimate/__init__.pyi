@@ -29,7 +29,6 @@ from .estimate import estimate_on_type as estimate_on_type
 from .estimate import group_candidate as group_candidate
 from .estimate import machine_at_hand as machine_at_hand
 from .estimate import moved_by as moved_by
-from .host_memory import host_fits as host_fits
 from .knowledge.known import JOB_NAMES as JOB_NAMES
 from .knowledge.known import find_job as find_job
 from .knowledge.known import job_of as job_of

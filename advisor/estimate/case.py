@@ -18,7 +18,6 @@ from advisor.catalogue import Accelerator
 from advisor.collectors import bounded
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.errors import ModelError
-from advisor.estimate.host_memory import host_fits
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE
 from advisor.jobs import Job, data_in_s
@@ -27,6 +26,7 @@ from advisor.machines import (
     calibration_parameters,
     device_parameters,
     host_device,
+    host_fits,
     residual_parameters,
 )
 from advisor.planners.core import Device, LayoutParameters, Layouts, Work

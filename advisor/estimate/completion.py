@@ -30,9 +30,9 @@ from advisor.catalogue import (
 )
 from advisor.collectors import bounded
 from advisor.errors import ModelError
-from advisor.estimate.bursting import surplus_usd_per_h
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
+from advisor.machines import surplus_usd_per_h
 from advisor.planners.core import GIB, HOUR_S
 from advisor.planners.goodput import CampaignLaw, expected_completion
 from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
@@ -503,7 +503,7 @@ class SideCosts:
     """What each offer adds to the machines' price; nan where the catalogue has no price."""
 
     # storage_usd_per_h, surplus_usd_per_h: (n,); of one machine: its volume, and processor time
-    # beyond its baseline (``bursting``) [USD/h]
+    # beyond its baseline (``machines.fleet``) [USD/h]
     storage_usd_per_h: Floats
     surplus_usd_per_h: Floats
     egress_usd: Floats  # (n,); once [USD]

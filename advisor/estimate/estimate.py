@@ -30,7 +30,6 @@ from advisor.estimate.answer import (
 )
 from advisor.estimate.best import words_of
 from advisor.estimate.completion import Completion, SideCosts
-from advisor.estimate.host_memory import host_needed_bytes
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts
 from advisor.estimate.plan import Choice
@@ -42,6 +41,7 @@ from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
 from advisor.machines import (
     accelerator_devices,
     host_device,
+    host_needed_bytes,
     is_same_machine,
     lone_machines,
     suite_device,

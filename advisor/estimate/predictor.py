@@ -20,7 +20,6 @@ from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter
 from advisor.errors import UsageError
 from advisor.estimate.answer import candidate, explanation, on_demand_price
 from advisor.estimate.best import best_columns
-from advisor.estimate.bursting import sustained
 from advisor.estimate.case import (
     Anchors,
     Constants,
@@ -47,9 +46,9 @@ from advisor.estimate.ways.model_parallel import check_stack
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.estimate.words import reasons
-from advisor.jobs import Job, as_commonly_run, load_job
-from advisor.machines import Fleet, catalogue_fleet, limited_fleet
-from advisor.planners.core import Device, Work
+from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
+from advisor.machines import Fleet, catalogue_fleet, limited_fleet, slowed_by_baseline
+from advisor.planners.core import HOUR_S, Device, Work
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_known_by_runs, step_time, steps_s, unmeasured
 
@@ -393,10 +392,18 @@ class Predictor(Physics):
 
         What was learned is asked about machines of the catalogue alone.
         """
-        columns = sustained(job, columns, self.fleet_of(job) if fleet is None else fleet)
-        if self.learned is None or fleet is not None:
-            return columns
-        return self.learned.corrected(job, self.catalogue, columns)
+        if self.learned is not None and fleet is None:
+            columns = self.learned.corrected(job, self.catalogue, columns)
+        return self._sustained(job, columns, self.fleet_of(job) if fleet is None else fleet)
+
+    @staticmethod
+    def _sustained(job: Job, columns: TimeColumns, fleet: Fleet) -> TimeColumns:
+        """Return the columns with steps as processors keep them up over the whole job."""
+        work_h = columns.step_s * job.paid_steps / HOUR_S
+        if job.total_source == NO_LENGTH:
+            work_h = np.full(len(work_h), np.inf)
+        slower = slowed_by_baseline(job, fleet, columns.type_index, work_h)
+        return replace(columns, step_s=columns.step_s * slower)
 
     @overload
     def predict(  # type: ignore[overload-overlap] # a str is a sequence of str, too

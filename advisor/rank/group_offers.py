@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns, TypeColumns
-from advisor.estimate import SideCosts, StepCase, host_fits
+from advisor.estimate import SideCosts, StepCase
+from advisor.machines import host_fits
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

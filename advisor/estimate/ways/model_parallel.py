@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.host_memory import host_room_bytes
 from advisor.estimate.knowledge.layout_model import (
     PRECISION_CODES,
     Asked,
@@ -38,7 +37,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.machines import AcceleratorPart
+from advisor.machines import AcceleratorPart, host_room_bytes
 from advisor.planners.core import (
     STACKS,
     Device,

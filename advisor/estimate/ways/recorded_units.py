@@ -17,11 +17,10 @@ from advisor.answer import Bottleneck
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.host_memory import host_fits, host_room_bytes
 from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns, shares_of, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.jobs import Job
-from advisor.machines import Fleet, host_device
+from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError
 from advisor.planners.layouts import (
     RecordedLayout,

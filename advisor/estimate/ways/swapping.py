@@ -20,7 +20,6 @@ from advisor.ask import LayoutRequest
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError, UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.host_memory import host_fits, host_process_bytes
 from advisor.estimate.knowledge.laws import ModelOn, model_at
 from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import (
@@ -35,7 +34,14 @@ from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.places import Place, is_extrapolating
 from advisor.estimate.ways.model_parallel import machine_key
 from advisor.estimate.ways.recorded_units import node_of
-from advisor.machines import ClusterGroup, NamedCluster, assumed_network_log_sd, part
+from advisor.machines import (
+    ClusterGroup,
+    NamedCluster,
+    assumed_network_log_sd,
+    host_fits,
+    host_process_bytes,
+    part,
+)
 from advisor.planners.core import GIB, RECOMPUTES, PlanningError, put, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.memory import offloaded_bytes
