@@ -13,6 +13,8 @@ accelerator_memory.csv                    an accelerator: its memory, and the re
 accelerators.cc-by-sa-4.0.csv             an accelerator, measured products
 aliases.csv                               another name of an accelerator
 networks.csv.gz                           a type: its network, as a page of the provider states it
+processors.csv                            types by their names: the processor that pages state
+burstable.csv                             types by their names: the share of each vCPU that lasts
 links.cc-by-sa-4.0.csv                    an instance on which copies were measured
 storage_and_egress.csv.gz                 a price of storage or of outgoing traffic
 ========================================  ====================================================
@@ -128,6 +130,25 @@ NETWORKS: Final = (
     text("licence", is_required=True),
     text("as_of", is_required=True),
 )
+PROCESSORS: Final = (
+    text("provider", is_required=True),
+    text("instance_types", is_required=True),
+    text("cpu_model", is_required=True),
+    text("source", is_required=True),
+    text("licence", is_required=True),
+    text("as_of", is_required=True),
+)
+BURSTABLE: Final = (
+    text("provider", is_required=True),
+    text("instance_types", is_required=True),
+    Column(name="vcpu_baseline", low=0.001, high=1),
+    Column(name="launch_credits", high=100_000),
+    Column(name="surplus_usd_per_vcpu_h", low=1e-5, high=100),
+    text("coremark_at"),
+    text("source", is_required=True),
+    text("licence", is_required=True),
+    text("as_of", is_required=True),
+)
 LINKS: Final = (
     text("provider", is_required=True),
     text("instance_type", is_required=True),
@@ -164,6 +185,8 @@ ALIASES_FILE: Final = "aliases.csv"
 UNCONFIRMED_ACCELERATORS_FILE: Final = "accelerators.techpowerup.csv"
 UNCONFIRMED_ALIASES_FILE: Final = "aliases.techpowerup.csv"
 NETWORKS_FILE: Final = "networks.csv.gz"
+PROCESSORS_FILE: Final = "processors.csv"
+BURSTABLE_FILE: Final = "burstable.csv"
 LINKS_FILE: Final = "links.cc-by-sa-4.0.csv"
 OTHER_PRICES_FILE: Final = "storage_and_egress.csv.gz"
 CHECKS: Final = (

@@ -106,7 +106,12 @@ class InstanceType:
     core_speed: float | None
     core_speed_source: str
     cpu_model: str
+    cpu_model_source: str
     cpu_arch: str
+    cpu_baseline: float | None
+    cpu_launch_h: float
+    cpu_surplus_usd_per_h: float | None
+    cpu_baseline_source: str
     local_ssd_bytes: float | None
     source: str
 
@@ -267,8 +272,20 @@ class TypeColumns(_Columns):
     host_device_basis: Texts
     core_speed: Floats  # CoreMark iterations per second and vCPU, all vCPUs busy
     core_speed_source: Texts  # one of ``SpeedSource``
+    # as the provider or the machine names it; several, with commas between, where it may be any
     cpu_model: Texts
+    # cpu_model_source, cpu_baseline_source: the page that states it, its licence and day; ``""``
+    # where ``source`` does, or nobody
+    cpu_model_source: Texts
     cpu_arch: Texts
+    # share of each virtual CPU that lasts: 1 unless the type is burstable, NaN where it is and
+    # nobody says
+    cpu_baseline: Floats
+    # what a machine may compute beyond its baseline from its launch on [vCPU-hours]
+    cpu_launch_h: Floats
+    # what more than that costs; NaN where the machine is held at its baseline [USD/vCPU-hour]
+    cpu_surplus_usd_per_h: Floats
+    cpu_baseline_source: Texts
     local_ssd_bytes: Floats
     source: Texts  # where the specification comes from
 

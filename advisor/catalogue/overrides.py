@@ -475,6 +475,8 @@ def _machine(rule: Rule, accelerator: Accelerator | None, like: TypeColumns) -> 
         "network_source": "",
         "intra_node_link": rule.intra_node_link,
         "core_speed": rule.coremark_per_vcpu,
+        "cpu_baseline": 1.0,
+        "cpu_launch_h": 0.0,
         "core_speed_source": "unknown" if np.isnan(rule.coremark_per_vcpu) else "measured",
         "source": rule.place,
     }

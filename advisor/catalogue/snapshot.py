@@ -130,7 +130,10 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
     types = build_types(
         _concatenated(tables),
         find(folders, files.SPECIFICATIONS_FILE),
-        find(folders, files.NETWORKS_FILE),
+        {
+            name: find(folders, name)
+            for name in (files.NETWORKS_FILE, files.PROCESSORS_FILE, files.BURSTABLE_FILE)
+        },
         accelerators,
     )
     _check_unique(types)

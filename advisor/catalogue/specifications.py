@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import translate
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +16,16 @@ import numpy as np
 from advisor import data
 from advisor.catalogue import files
 from advisor.catalogue.networks import network_columns
-from advisor.catalogue.offer_columns import Accelerator, Floats, SpeedSource, Texts, TypeColumns
+from advisor.catalogue.offer_columns import (
+    Accelerator,
+    Floats,
+    Ints,
+    SpeedSource,
+    Texts,
+    TypeColumns,
+)
 from advisor.catalogue.select import key
-from advisor.catalogue.tables import Values, known, numbers, read, texts
+from advisor.catalogue.tables import Column, Values, known, numbers, read, texts
 from advisor.errors import CatalogueError
 from advisor.planners.core import GB, GIB, TERA
 
@@ -124,7 +132,7 @@ def _median(values: list[float]) -> float:
 def build_types(
     table: Mapping[str, Values],
     share_alike: Path | None,
-    networks: Path | None,
+    pages: Mapping[str, Path | None],
     accelerators: Mapping[str, Accelerator],
 ) -> TypeColumns:
     """Join the providers' statements with the measured table.
@@ -132,22 +140,28 @@ def build_types(
     Raises CatalogueError if a type has an accelerator that nobody describes.
 
     ``share_alike``: the file of ``files.SHARE_ALIKE_SPECIFICATIONS``; without it those facts stay
-    unknown; ``networks``: the file of ``files.NETWORKS``, likewise.
+    unknown; ``pages``: by name the files of what providers' pages state (networks, processors,
+    baselines), likewise.
     """
     provider, name = np.array(texts(table, "provider")), np.array(texts(table, "instance_type"))
     extra = _measured(share_alike, provider, name)
     stated_model = np.array(texts(table, "cpu_model"))
-    cpu_model = np.where(stated_model == "", extra.texts["cpu_model"], stated_model)
+    cpu_model, cpu_model_source = _processor_columns(
+        pages[files.PROCESSORS_FILE], provider, name,
+        np.where(stated_model == "", extra.texts["cpu_model"], stated_model),
+    )  # fmt: skip
     accelerator = np.array(texts(table, "accelerator"))
+    burst = _burst_columns(pages[files.BURSTABLE_FILE], provider, name)
+    vcpus = _filled(numbers(table, "vcpus"), extra.numbers["vcpus"])
     core_speed, core_speed_source = fill(
         provider,
         name,
         cpu_model,
-        numbers(table, "coremark_per_vcpu"),
+        numbers(table, "coremark_per_vcpu") / burst.coremark_share,
         extra.numbers["coremark_per_vcpu_converted"],
     )
     network = network_columns(
-        networks, provider, name,
+        pages[files.NETWORKS_FILE], provider, name,
         gbps=numbers(table, "network_gbps"),
         baseline_gbps=numbers(table, "network_baseline_gbps"),
         rdma=np.array(texts(table, "rdma")),
@@ -155,7 +169,7 @@ def build_types(
     return TypeColumns(
         provider=provider,
         name=name,
-        vcpus=_filled(numbers(table, "vcpus"), extra.numbers["vcpus"]),
+        vcpus=vcpus,
         memory_bytes=GIB * _filled(numbers(table, "memory_gib"), extra.numbers["memory_gib"]),
         accelerator=accelerator,
         accelerator_count=numbers(table, "accelerator_count"),
@@ -173,7 +187,12 @@ def build_types(
         core_speed=core_speed,
         core_speed_source=core_speed_source,
         cpu_model=cpu_model,
+        cpu_model_source=cpu_model_source,
         cpu_arch=np.array(texts(table, "cpu_arch")),
+        cpu_baseline=burst.baseline,
+        cpu_launch_h=burst.launch_h,
+        cpu_surplus_usd_per_h=burst.surplus_usd_per_h,
+        cpu_baseline_source=burst.source,
         local_ssd_bytes=GB * numbers(table, "local_ssd_gb"),
         source=np.array(texts(table, "source")),
     )
@@ -220,6 +239,94 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
         )
     memory = {name: one.memory_bytes for name, one in accelerators.items()}
     return np.array([memory.get(name, np.nan) for name in listed])
+
+
+# ------------------------------------------------------------------------------------------
+# What pages of the providers state of processors, by the names of the types.
+#
+# ``processors.csv`` names the processor of types of which the collected specifications name none.
+# ``burstable.csv`` says which share of each virtual CPU lasts on types that burst, and what
+# happens beyond it. Their rows are globs of names; of each file the first that fits counts.
+
+
+_CREDITS_PER_H: Final = 60.0  # a credit is a virtual CPU for a minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Burst:
+    """How all types compute for longer, one row a type; see ``TypeColumns``."""
+
+    baseline: Floats
+    launch_h: Floats
+    surplus_usd_per_h: Floats
+    coremark_share: Floats  # of a virtual CPU that it had when CoreMark was measured
+    source: Texts
+
+
+def _processor_columns(
+    path: Path | None, provider: Texts, name: Texts, cpu_model: Texts
+) -> tuple[Texts, Texts]:
+    """Return the types' processors, those that pages state where none is known, and the pages.
+
+    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
+
+    ``path``: the file of ``files.PROCESSORS``; without it nothing is added.
+    """
+    table = _table_or_none(path, files.PROCESSORS)
+    row = _named_rows(table, provider, np.where(cpu_model == "", name, ""))
+    stated = np.array([*texts(table, "cpu_model"), ""])[row]
+    return np.where(cpu_model == "", stated, cpu_model), _pages(table)[row]
+
+
+def _burst_columns(path: Path | None, provider: Texts, name: Texts) -> _Burst:
+    """Return how the types compute for longer.
+
+    Raises CatalogueError as ``_processor_columns``.
+
+    ``path``: the file of ``files.BURSTABLE``; without it no type is known to burst.
+    """
+    table = _table_or_none(path, files.BURSTABLE)
+    row = _named_rows(table, provider, name)
+
+    def of_rows(column: str, others: float) -> Floats:
+        return np.append(numbers(table, column), others)[row]
+
+    baseline = of_rows("vcpu_baseline", 1.0)
+    is_at_baseline = np.array([*texts(table, "coremark_at"), ""])[row] == "baseline"
+    return _Burst(
+        baseline=baseline,
+        launch_h=np.nan_to_num(of_rows("launch_credits", 0.0)) / _CREDITS_PER_H,
+        surplus_usd_per_h=of_rows("surplus_usd_per_vcpu_h", np.nan),
+        coremark_share=np.where(is_at_baseline, baseline, 1.0),
+        source=_pages(table)[row],
+    )
+
+
+def _table_or_none(path: Path | None, columns: Sequence[Column]) -> Mapping[str, Values]:
+    if path is not None:
+        return read(path, columns)
+    return {column.name: np.empty(0) if column.is_number else [] for column in columns}
+
+
+def _named_rows(table: Mapping[str, Values], provider: Texts, name: Texts) -> Ints:
+    """Return the row of each type, the number of rows where none fits."""
+    owners, globs = texts(table, "provider"), texts(table, "instance_types")
+    row = np.full(len(name), len(globs))
+    for owner in sorted(set(owners)):
+        own = [at for at, one in enumerate(owners) if one == owner]
+        fits = re.compile("|".join(f"({translate(globs[at])})" for at in own)).match
+        for at in np.flatnonzero(provider == owner).tolist():
+            found = fits(name[at])
+            if found is not None:
+                row[at] = own[(found.lastindex or 1) - 1]
+    return row
+
+
+def _pages(table: Mapping[str, Values]) -> Texts:
+    """Return the page of every row with its licence and day, and nothing for no row."""
+    columns = (texts(table, name) for name in ("source", "licence", "as_of"))
+    cells = zip(*columns, strict=True)
+    return np.array([*(f"{page} ({licence}; {day})" for page, licence, day in cells), ""])
 
 
 # ------------------------------------------------------------------------------------------

@@ -84,7 +84,6 @@ from .unlike.places import places_of as places_of
 from .ways.beside import BESIDE_WAYS as BESIDE_WAYS
 from .ways.beside import BesideWay as BesideWay
 from .ways.beside import layouts_alone as layouts_alone
-from .ways.data_parallel import host_fits as host_fits
 from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search
 from .ways.model_parallel import space_on as space_on

@@ -36,7 +36,8 @@ _TIMES: Final = (
     ("epoch_ends", "validation"),
 )  # fmt: skip
 _COSTS: Final = (
-    ("shortest_bill", "minimum billing"), ("storage", "storage"),
+    ("shortest_bill", "minimum billing"),
+    ("cpu_surplus", "processor time beyond the baseline"), ("storage", "storage"),
     ("results_out", "downloading results"),
 )  # fmt: skip
 # Shares of a step below this are not worth a word.
@@ -62,7 +63,7 @@ def candidate(
     price = offer.price_usd_per_h * count
     storage = float(side.storage_usd_per_h[offer_row]) * count
     egress = float(side.egress_usd[offer_row])
-    hourly, once = (0.0 if math.isnan(usd) else usd for usd in (storage, egress))
+    hourly, once = float(side.usd_per_h[offer_row]) * count, 0.0 if math.isnan(egress) else egress
     steady_price = on_demand_price(catalogue, offers, offer_row)
     bills = _bills(completion, completion_row, price, (steady_price or math.nan) * count)
     if completion.way_of(completion_row) in PAID_ON_DEMAND and steady_price is not None:
@@ -76,7 +77,10 @@ def candidate(
         alike = steady.estimates(
             column, steady_price * count + hourly, coverage, once_usd=once, billing=billing
         )
-    breakdown = completion.breakdown(completion_row, price, storage, egress, billing)
+    breakdown = completion.breakdown(
+        completion_row, price, storage, egress, billing,
+        surplus_usd_per_h=float(side.surplus_usd_per_h[offer_row]) * count,
+    )  # fmt: skip
     speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
     units = transformer_units(
         job, step.value, row["devices"], device,

@@ -26,6 +26,7 @@ from advisor.machines import (
     calibration_parameters,
     device_parameters,
     host_device,
+    host_fits,
     residual_parameters,
 )
 from advisor.planners.core import Device, LayoutParameters, Layouts, Work
@@ -846,8 +847,10 @@ class StepCase:
         fleet = self.fleet
         status = np.zeros(len(count), dtype=np.int64)
         for reason, holds in (
+            ("does_not_fit_in_memory", ~host_fits(self.job, self.work, fleet, type_index)),
             ("network_unknown", self.known_network & self.is_network_assumed(type_index, count)),
             ("no_time_model", fleet.device[type_index] < 0),
+            ("cpu_baseline_unknown", np.isnan(fleet.cpu_baseline[type_index])),
             ("accelerator_not_supported", ~fleet.is_supported[type_index]),
             (
                 "recorded_step_uncertain",

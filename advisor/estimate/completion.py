@@ -20,11 +20,19 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part
-from advisor.catalogue import SHORTEST_BILL_H, Catalogue, OfferColumns, OtherPrice, charged_h
+from advisor.catalogue import (
+    SHORTEST_BILL_H,
+    Catalogue,
+    OfferColumns,
+    OtherPrice,
+    TypeColumns,
+    charged_h,
+)
 from advisor.collectors import bounded
 from advisor.errors import ModelError
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
+from advisor.machines import surplus_usd_per_h
 from advisor.planners.core import GIB, HOUR_S
 from advisor.planners.goodput import CampaignLaw, expected_completion
 from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
@@ -184,7 +192,7 @@ class Completion:
 
     def breakdown(
         self, row: int, price_usd_per_h: float, storage_usd_per_h: float, egress_usd: float,
-        billing: tuple[float, float] = _BY_THE_SECOND,
+        billing: tuple[float, float] = _BY_THE_SECOND, *, surplus_usd_per_h: float = 0.0,
     ) -> dict[str, Part]:  # fmt: skip
         """Return the parts of one row's expected time and cost.
 
@@ -204,6 +212,8 @@ class Completion:
         }
         shortest = float(charged_h(np.array(billed), *billing)) - billed
         parts["shortest_bill"] = Part(time_h=0.0, cost_usd=shortest * price_usd_per_h)
+        surplus = (billed + shortest) * surplus_usd_per_h
+        parts["cpu_surplus"] = Part(time_h=0.0, cost_usd=surplus)
         storage = (billed + shortest) * storage_usd_per_h
         parts["storage"] = Part(time_h=0.0, cost_usd=None if np.isnan(storage) else storage)
         parts["results_out"] = Part(
@@ -492,12 +502,20 @@ _EVERYWHERE: Final = ("", "us")
 class SideCosts:
     """What each offer adds to the machines' price; nan where the catalogue has no price."""
 
-    storage_usd_per_h: Floats  # (n,); of one machine [USD/h]
+    # storage_usd_per_h, surplus_usd_per_h: (n,); of one machine: its volume, and processor time
+    # beyond its baseline (``machines.fleet``) [USD/h]
+    storage_usd_per_h: Floats
+    surplus_usd_per_h: Floats
     egress_usd: Floats  # (n,); once [USD]
     # shortest_bill_h, bill_step_h: (n,); what is charged at least, and what a bill is a whole
     # multiple of (0: by the second) [h]
     shortest_bill_h: Floats
     bill_step_h: Floats
+
+    @property
+    def usd_per_h(self) -> Floats:
+        """What is paid by the hour besides a machine, (n,); no price costs nothing [USD/h]."""
+        return np.asarray(np.nan_to_num(self.storage_usd_per_h) + self.surplus_usd_per_h)
 
     def charged_h(self, offer: Integers, hours: Floats) -> Floats:
         """Return the hours that are charged for machines of some offers rented so long [h]."""
@@ -518,6 +536,7 @@ class SidePrices:
     egress_usd_per_gib: Floats
     provider: Integers  # (n_types,); row of each type of the catalogue
     region: Integers  # (n_prices,); column of each price of the catalogue
+    types: TypeColumns  # of the catalogue
 
     def costs(self, job: Job, offers: OfferColumns) -> SideCosts:
         """Return what ``job`` adds to each offer."""
@@ -525,10 +544,16 @@ class SidePrices:
         kept_gib = ((job.transfers.data_bytes or 0.0) + CHECKPOINTS_KEPT * job.state_bytes) / GIB
         return SideCosts(
             storage_usd_per_h=_priced(kept_gib, self.storage_usd_per_gib_h[place]),
+            surplus_usd_per_h=self._surplus_usd_per_h(job, offers.type_index),
             egress_usd=_priced(job.result_bytes / GIB, self.egress_usd_per_gib[place]),
             shortest_bill_h=offers.shortest_bill_h,
             bill_step_h=offers.bill_step_h,
         )
+
+    def _surplus_usd_per_h(self, job: Job, kind: Integers) -> Floats:
+        types = self.types
+        facts = (types.vcpus, types.cpu_baseline, types.cpu_surplus_usd_per_h)
+        return surplus_usd_per_h(job, *(column[kind] for column in facts))
 
 
 def side_prices(catalogue: Catalogue) -> SidePrices:
@@ -553,6 +578,7 @@ def side_prices(catalogue: Catalogue) -> SidePrices:
         egress_usd_per_gib=egress,
         provider=np.asarray(provider, dtype=np.int64),
         region=np.asarray(catalogue.prices.region_index, dtype=np.int64),
+        types=catalogue.types,
     )
 
 

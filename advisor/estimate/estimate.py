@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
-from advisor.catalogue import Catalogue, OfferColumns, Pricing
+from advisor.catalogue import Catalogue, InstanceType, OfferColumns, Pricing
 from advisor.collectors.format import Host
 from advisor.collectors.watch import (
     cached_benchmark,
@@ -41,6 +41,7 @@ from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
 from advisor.machines import (
     accelerator_devices,
     host_device,
+    host_needed_bytes,
     is_same_machine,
     lone_fleet,
     lone_machines,
@@ -102,6 +103,7 @@ def estimate_on_type(
         job, np.array([row.index]), np.array([count]), space=space, known_network=known_network
     )
     where = f"{count} x {row.name} ({row.provider})"
+    _check_host(predictor, job, row, where)
     _check_status(job, columns, where)
     device = predictor.device_of(row.index, job)
     pricing: Pricing = "on-demand" if completion in (None, "on-demand") else "spot"
@@ -120,7 +122,7 @@ def estimate_on_type(
             accelerators=row.accelerator_count if row.accelerator else 0.0,
             vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
         )  # fmt: skip
-    found = _estimate(predictor, job, columns, (rented, count), device, coverage)
+    found = _estimate(predictor, job, columns, (rented, count), device, coverage, of_type=row)
     if offer is None or found.training_time_h is None:
         return found
     whole = predictor.rented(
@@ -282,6 +284,23 @@ def _accelerator(name: str) -> Device:
     return device
 
 
+def _check_host(predictor: Predictor, job: Job, row: InstanceType, where: str) -> None:
+    """Refuse machines whose main memory does not hold the processes of their ranks."""
+    if job.work is None or row.memory_bytes is None:
+        return
+    fleet = predictor.fleet_of(job)
+    needed = float(host_needed_bytes(job, job.work, fleet, np.array([row.index]))[0]) / GIB
+    there = row.memory_bytes / GIB
+    if needed > there:
+        ranks = int(fleet.per_node[row.index])
+        processes = f"{ranks} processes" if ranks > 1 else "process"
+        raise DoesNotRunError(
+            f"{job.name} does not fit on {where}: its {processes} need {needed:.3g} GiB of main "
+            f"memory, {needed - there:.2g} GiB more than the {there:.3g} GiB of a machine",
+            hint=f"choose a type with {math.ceil(needed)} GiB of main memory",
+        )
+
+
 def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
     if columns.status[0]:
         reason = STATUSES[int(columns.status[0])].replace("_", " ")
@@ -304,6 +323,7 @@ def _is_accelerated(device: Device | None) -> bool:
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
     device: Device | None, coverage: float, *, is_recorded: bool = False,
+    of_type: InstanceType | None = None,
 ) -> Answer:  # fmt: skip
     row = row_answer(job, columns, 0, coverage)
     time_h = None
@@ -316,7 +336,7 @@ def _estimate(
             time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
     work = job.work
     configuration = Configuration(parts=(machine,))
-    facts = StepFacts(predictor, job, columns, device)
+    facts = StepFacts(predictor, job, columns, device, of_type)
     return Answer(
         **row,
         job=job.name,
@@ -353,7 +373,7 @@ def group_candidate(
     once = max(egress, default=math.nan)
     price = configuration.price_usd_per_h
     # Storage as it is priced: of the machines for which the catalogue has a price.
-    hourly = price + sum(each * count for each, count in stored if not math.isnan(each))
+    hourly = price + sum(float(side.usd_per_h[offer]) * count for offer, count in parts)
     billing = side.billing(*(offer for offer, _ in parts))
     time_h, cost = completion.estimates(
         0, hourly, coverage, once_usd=0.0 if math.isnan(once) else once, billing=billing

@@ -46,9 +46,9 @@ from advisor.estimate.ways.model_parallel import check_stack
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.estimate.words import reasons
-from advisor.jobs import Job, as_commonly_run, load_job
-from advisor.machines import Fleet, catalogue_fleet, limited_fleet
-from advisor.planners.core import Device, Work
+from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
+from advisor.machines import Fleet, catalogue_fleet, limited_fleet, slowed_by_baseline
+from advisor.planners.core import HOUR_S, Device, Work
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_known_by_runs, step_time, steps_s, unmeasured
 
@@ -314,8 +314,8 @@ def completed(
             f"{name} is not sold on demand in {offers.region[offer_row]}",
             hint="choose another region, or plain spot",
         )
-    storage = np.nan_to_num(side.storage_usd_per_h[[offer_row]])
-    ratio = (offers.price_usd_per_h[[offer_row]] + storage) / (price + storage)
+    beside = side.usd_per_h[[offer_row]]
+    ratio = (offers.price_usd_per_h[[offer_row]] + beside) / (price + beside)
     return on_spot_with_fallback(job, columns, row, band, ratio, coverage)
 
 
@@ -388,10 +388,22 @@ class Predictor(Physics):
     def corrected(
         self, job: Job, columns: TimeColumns, *, fleet: Fleet | None = None
     ) -> TimeColumns:
-        """Return columns of the catalogue's machines with what was learned from runs."""
-        if self.learned is None or fleet is not None:
-            return columns  # what was learned is asked about machines of the catalogue
-        return self.learned.corrected(job, self.catalogue, columns)
+        """Return columns with what was learned from runs, and with what lasts of processors.
+
+        What was learned is asked about machines of the catalogue alone.
+        """
+        if self.learned is not None and fleet is None:
+            columns = self.learned.corrected(job, self.catalogue, columns)
+        return self._sustained(job, columns, self.fleet_of(job) if fleet is None else fleet)
+
+    @staticmethod
+    def _sustained(job: Job, columns: TimeColumns, fleet: Fleet) -> TimeColumns:
+        """Return the columns with steps as processors keep them up over the whole job."""
+        work_h = columns.step_s * job.paid_steps / HOUR_S
+        if job.total_source == NO_LENGTH:
+            work_h = np.full(len(work_h), np.inf)
+        slower = slowed_by_baseline(job, fleet, columns.type_index, work_h)
+        return replace(columns, step_s=columns.step_s * slower)
 
     @overload
     def predict(  # type: ignore[overload-overlap] # a str is a sequence of str, too

@@ -30,6 +30,7 @@ STATUSES: Final = (
     "recorded_step_uncertain",
     "batch_does_not_divide",
     "excluded_by_layout",
+    "cpu_baseline_unknown",
     # Not estimated, since a bound from below was enough (``rank.prune``):
     "dominated",
     "over_deadline",

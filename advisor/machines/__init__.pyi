@@ -25,7 +25,13 @@ from .fleet import Fleet as Fleet
 from .fleet import alike as alike
 from .fleet import assumed_network_log_sd as assumed_network_log_sd
 from .fleet import catalogue_fleet as catalogue_fleet
+from .fleet import host_fits as host_fits
+from .fleet import host_needed_bytes as host_needed_bytes
+from .fleet import host_process_bytes as host_process_bytes
+from .fleet import host_room_bytes as host_room_bytes
 from .fleet import limited_fleet as limited_fleet
 from .fleet import lone_fleet as lone_fleet
 from .fleet import lone_machines as lone_machines
 from .fleet import own_fleet as own_fleet
+from .fleet import slowed_by_baseline as slowed_by_baseline
+from .fleet import surplus_usd_per_h as surplus_usd_per_h

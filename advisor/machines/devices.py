@@ -321,7 +321,8 @@ def scaled(text: Any, unit: float) -> float | None:
 # machines have.
 
 
-_WORDS: Final = ("pattern", "name", "architecture")  # the sheet's columns of text
+_WORDS: Final = ("pattern", "name", "architecture", "is_assumed")  # the sheet's columns of text
+_BETWEEN_MODELS: Final = ", "
 
 
 def cpu_device(
@@ -337,8 +338,8 @@ def cpu_device(
 
     ``vcpus``: virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones;
     ``core_speed``: CoreMark per virtual CPU; NaN or None where unknown [1/s]; ``cpu_model``,
-    ``cpu_arch``: as the provider or ``/proc/cpuinfo`` names them; a generic row serves what is
-    unknown.
+    ``cpu_arch``: as the provider or ``/proc/cpuinfo`` names them. Of several models, with commas
+    between, the slowest is taken; a generic row serves what is unknown. Both are assumed.
     """
     row = _row(cpu_model, cpu_arch)
     speed = None if core_speed is None or math.isnan(core_speed) else float(core_speed)
@@ -355,7 +356,17 @@ def cpu_device(
         bf16_flop_per_s=cycles * bf16 if bf16 else None,
         cores=max(1, round(vcpus)),
         core_speed=speed,
+        assumed=_assumed(cpu_model, row),
     )
+
+
+def _assumed(cpu_model: str, row: Mapping[str, Any]) -> str:
+    """Say why a row of the sheet stands for a processor; ``""`` where it is the processor's."""
+    if _BETWEEN_MODELS in cpu_model:
+        return f"may be {cpu_model}: taken as {row['name']}, the slowest of them"
+    if row["is_assumed"]:
+        return f"{cpu_model or 'no processor stated'}: taken as {row['name']}"
+    return ""
 
 
 def threads_per_core(generation: str) -> float:
@@ -390,12 +401,18 @@ def _rows() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
 
 def _facts(row: Mapping[str, str]) -> dict[str, Any]:
     numbers = {k: scaled(v, 1.0) for k, v in row.items() if k not in _WORDS}
-    return {"name": row["name"], "architecture": row["architecture"], **numbers}
+    return {**{k: row[k] for k in _WORDS[1:]}, **numbers}
 
 
 @cache
 def _row(cpu_model: str, cpu_arch: str) -> dict[str, Any]:
-    """Return the first row that the model matches, the architecture's generic one else."""
+    """Return the first row that the model matches, the architecture's generic one else.
+
+    Of several models it is that of the least arithmetic.
+    """
+    models = cpu_model.split(_BETWEEN_MODELS)
+    if len(models) > 1:
+        return min((_row(model, cpu_arch) for model in models), key=_vcpu_gflop_per_s)
     for text in (cpu_model, cpu_arch):
         plain = re.sub(r"\((R|TM)\)", "", text or "").upper()
         plain = re.sub(r"\s+", " ", plain)
@@ -403,6 +420,11 @@ def _row(cpu_model: str, cpu_arch: str) -> dict[str, Any]:
             if plain.strip() and pattern.pattern and pattern.search(plain):
                 return facts
     return _rows()[-1][1]
+
+
+def _vcpu_gflop_per_s(row: Mapping[str, Any]) -> float:
+    """Return what a virtual CPU of a row computes at most, in single precision [Gflop/s]."""
+    return float(row["clock_ghz"] * row["fp32_flop_per_cycle"] / row["threads_per_core"])
 
 
 def _bandwidth(row: Mapping[str, Any], vcpus: float) -> float:

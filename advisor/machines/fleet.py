@@ -20,12 +20,13 @@ from advisor.catalogue import (
     KnownNetworks,
     assumed_networks,
 )
+from advisor.collectors.derive import advised_memory_bytes
 from advisor.jobs import Job
 from advisor.machines import devices
 from advisor.machines.cluster import ClusterGroup, machines_filled
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.machines.pcie import link_between
-from advisor.planners.core import Device
+from advisor.planners.core import GIB, MIB, Device, Work
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -66,6 +67,11 @@ class Fleet:
     vcpus: Floats
     core_speed: Floats
     host_memory_bytes: Floats
+    # cpu_baseline, cpu_launch_h, cpu_surplus_usd_per_h: (n_types,); how their processors compute
+    # for longer, as ``TypeColumns`` says
+    cpu_baseline: Floats
+    cpu_launch_h: Floats
+    cpu_surplus_usd_per_h: Floats
     # (n_types,); nobody states the network: ``network_bytes_per_s`` is that of machines rented
     # with the same accelerators, or of like size (``advisor.catalogue.network_peers``)
     is_network_assumed: NDArray[np.bool_]
@@ -159,6 +165,9 @@ def catalogue_fleet(catalogue: Catalogue) -> Fleet:
         vcpus=np.asarray(types.vcpus, dtype=float),
         core_speed=np.asarray(types.core_speed, dtype=float),
         host_memory_bytes=np.asarray(types.memory_bytes, dtype=float),
+        cpu_baseline=types.cpu_baseline,
+        cpu_launch_h=types.cpu_launch_h,
+        cpu_surplus_usd_per_h=types.cpu_surplus_usd_per_h,
         is_rented=True,
     )
 
@@ -241,6 +250,9 @@ def one_type(
         vcpus=np.array([vcpus]),
         core_speed=np.array([np.nan if core_speed is None else core_speed]),
         host_memory_bytes=np.array([host_memory_bytes]),
+        cpu_baseline=np.ones(1),
+        cpu_launch_h=np.zeros(1),
+        cpu_surplus_usd_per_h=np.array([np.nan]),
         is_network_assumed=np.array([False]),
         network_log_sd=np.zeros(1),
     )
@@ -392,3 +404,115 @@ def _named_by_accelerator(group: ClusterGroup, per_node: int) -> Fleet:
     )
     network = group.assumed_network
     return machines if network is None else over_assumed_network(machines, network)
+
+
+# ------------------------------------------------------------------------------------------
+# Main memory that the processes of a machine's ranks take, beside what is offloaded to it.
+#
+# On accelerators a process holds what the recorded one held beside its tensors, else Python and
+# PyTorch; the kernels and libraries of CUDA; a file of weights while they are loaded; its loaders'
+# own pages. On processors it is as large as the recorded one (of a described one the tensors
+# decide, ``planners.memory``).
+
+
+# A process that has trained on a processor: 302 MiB resident with PyTorch 2.13 on Linux, 212 MiB
+# of it not shared with others (measured 2026-11-28); a loader's own and its part of what it
+# shares: 83 MiB.
+_PYTORCH_BYTES: Final = 302 * MIB
+_LOADER_BYTES: Final = 83 * MIB
+# With CUDA such a process holds 1.8 to 2.0 GiB: github.com/pytorch/pytorch/issues/12873 (1,873
+# MiB), 19397 (2 GB more), 113326 (2,056,600 kB). Processes share none of it
+# (github.com/tensorflow/tensorflow/issues/36459).
+_CUDA_BYTES: Final = 2.0 * GIB - _PYTORCH_BYTES
+# Weights are read file by file, which transformers writes at 5 GB at most (``max_shard_size``).
+_MOST_LOADED_BYTES: Final = 5e9
+
+
+def host_process_bytes(job: Job, work: Work) -> float:
+    """Return the main memory that the process of one rank on an accelerator takes [bytes]."""
+    own, libraries, seen = float(_PYTORCH_BYTES), _CUDA_BYTES, job.measured
+    if job.peak_rss_bytes:
+        tensors = work.parameter_bytes * 2 + work.optimizer_state_bytes
+        tensors += work.saved_bytes_per_sample * job.recorded_batch
+        beside = max(job.peak_rss_bytes - tensors, 0.3 * job.peak_rss_bytes)
+        own = advised_memory_bytes(int(beside))
+        if seen is not None and not seen.device.startswith("cpu"):
+            libraries = 0.0  # they are among what was recorded
+    loading = min(work.parameter_bytes, _MOST_LOADED_BYTES)
+    return own + libraries + loading + job.feed.workers * _LOADER_BYTES
+
+
+def host_needed_bytes(job: Job, work: Work, fleet: Fleet, type_index: Integers) -> Floats:
+    """Return the main memory that the processes of one machine of each type take [bytes]."""
+    each = np.where(
+        fleet.is_accelerated[type_index],
+        host_process_bytes(job, work),
+        advised_memory_bytes(job.peak_rss_bytes),
+    )
+    return np.asarray(each * fleet.per_node[type_index], dtype=float)
+
+
+def host_fits(job: Job, work: Work, fleet: Fleet, type_index: Integers) -> NDArray[np.bool_]:
+    """Whether main memory holds the processes of a machine."""
+    needed = host_needed_bytes(job, work, fleet, type_index)
+    return np.asarray(needed <= fleet.host_memory_bytes[type_index])
+
+
+def host_room_bytes(job: Job, work: Work, fleet: Fleet, row: int) -> float:
+    """Return what the processes leave of a machine's main memory: for offloading [bytes]."""
+    needed = host_needed_bytes(job, work, fleet, np.array([row]))
+    return max(float(fleet.host_memory_bytes[row] - needed[0]), 0.0)
+
+
+# ------------------------------------------------------------------------------------------
+# Machines whose processors burst: what lasts of them, and what more costs.
+#
+# ====  =============================================================================
+# here  meaning
+# ====  =============================================================================
+# v, b  virtual CPUs of a machine, and the share of each that lasts (its baseline)
+# u     virtual CPUs that the job keeps busy
+# L     what a machine may compute beyond its baseline from its launch on [vCPU-hours]
+# ====  =============================================================================
+#
+# Where more is sold (AWS "unlimited"), the job runs at full speed, and u - b v vCPU-hours are paid
+# an hour. Else it runs at full speed for L / (u - b v) hours, and then at b v / u of it (AWS
+# "standard", Azure). Where nothing is given at launch every virtual CPU is held at b from the
+# start (Google's shared cores).
+
+
+def busy_vcpus(job: Job, vcpus: Floats) -> Floats:
+    """Return how many of a machine's virtual CPUs the job keeps busy."""
+    program = job.program
+    if program is None:
+        return np.minimum(vcpus, job.compute_threads or np.inf)
+    usable = np.minimum(vcpus, program.cores or np.inf)
+    if program.host_cores is None:
+        return np.minimum(usable, program.parallelism)
+    return np.asarray(usable * min(program.parallelism / program.host_cores, 1.0))
+
+
+def surplus_usd_per_h(
+    job: Job, vcpus: Floats, baseline: Floats, surplus_usd_per_vcpu_h: Floats
+) -> Floats:
+    """Return what processor time beyond the baseline costs by the hour on one machine [USD/h]."""
+    beyond = np.maximum(busy_vcpus(job, vcpus) - baseline * vcpus, 0.0)
+    return np.nan_to_num(beyond * surplus_usd_per_vcpu_h)
+
+
+def slowed_by_baseline(job: Job, fleet: Fleet, type_index: Integers, work_h: Floats) -> Floats:
+    """Return by how much the mean step of the whole job exceeds one at full speed; 1 or more.
+
+    ``work_h``: what the job takes at full speed; infinite where its length is not known [h].
+    """
+    share, launch_h = fleet.cpu_baseline[type_index], fleet.cpu_launch_h[type_index]
+    vcpus = fleet.vcpus[type_index]
+    busy, lasting = busy_vcpus(job, vcpus), share * vcpus
+    has_credits = launch_h > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speed = np.where(has_credits, np.minimum(lasting / busy, 1.0), share)
+        at_full_h = np.where(busy > lasting, launch_h / (busy - lasting), np.inf)
+        at_full = np.where(has_credits, np.minimum(at_full_h / work_h, 1.0), 0.0)
+        slower = at_full + (1.0 - at_full) / speed
+    is_held = (share < 1.0) & np.isnan(fleet.cpu_surplus_usd_per_h[type_index])
+    return np.where(is_held, slower, 1.0)

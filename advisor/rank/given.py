@@ -143,8 +143,8 @@ def whole_job(
     if job.total_source == NO_LENGTH:
         return within
     done = on_demand(job, found, coverage)
-    storage, once_usd = (0.0, 0.0) if price_usd_per_h is None else _beside(question, machines)
-    hourly = (price_usd_per_h or 0.0) + storage
+    beside, once_usd = (0.0, 0.0) if price_usd_per_h is None else _beside(question, machines)
+    hourly = (price_usd_per_h or 0.0) + beside
     time_h, cost = done.estimates(0, hourly, question.coverage, once_usd=once_usd)
     return within | {
         "training_time_h": time_h,
@@ -154,11 +154,11 @@ def whole_job(
 
 
 def _beside(question: PlanQuestion, machines: Mapping[str, int]) -> tuple[float, float]:
-    """Return what is billed besides, as by ``recommend``: storage [USD/h] and results out [USD].
+    """Return what is billed besides, as by ``recommend``: by the hour [USD/h], results out [USD].
 
     Results leave from one place only; what has no price in the catalogue costs nothing here.
     """
-    storage, results = 0.0, 0.0
+    hourly, results = 0.0, 0.0
     for group in question.cluster.groups:
         if group.type_index is None or group.label not in machines:
             continue
@@ -167,10 +167,10 @@ def _beside(question: PlanQuestion, machines: Mapping[str, int]) -> tuple[float,
         if place is None:
             continue
         side = question.predictor.side_costs(question.job, offers)
-        each, once = float(side.storage_usd_per_h[place]), float(side.egress_usd[place])
-        storage += 0.0 if math.isnan(each) else each * machines[group.label]
+        once = float(side.egress_usd[place])
+        hourly += float(side.usd_per_h[place]) * machines[group.label]
         results = max(results, 0.0 if math.isnan(once) else once)
-    return storage, results
+    return hourly, results
 
 
 def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Place]) -> Choice:

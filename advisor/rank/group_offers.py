@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import OfferColumns, TypeColumns
-from advisor.estimate import SideCosts, StepCase, host_fits
+from advisor.estimate import SideCosts, StepCase
+from advisor.machines import host_fits
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -71,7 +72,7 @@ def mixed_offers(
     ``is_pruned``: leave out what rules 1 and 2 allow to; the tests compare with all; True by
     default.
     """
-    hourly = offers.price_usd_per_h + np.nan_to_num(side.storage_usd_per_h)
+    hourly = offers.price_usd_per_h + side.usd_per_h
     first, second, number = _pairs(case, offers, hourly, types, is_pruned=is_pruned)
     once = np.nan_to_num(np.fmax(side.egress_usd[first], side.egress_usd[second]))
     group = _same_machines(first, second, once, offers)
@@ -162,6 +163,7 @@ def _can_join(case: StepCase, offers: OfferColumns, types: TypeColumns) -> Boole
         & (fleet.device[t] >= 0)
         & (types.accelerator_count[t] >= 1)
         & ~fleet.is_network_assumed[t]
+        & host_fits(case.job, case.work, fleet, t)
     )
 
 
@@ -189,7 +191,6 @@ def _undominated(beats: Booleans, i: Integers, j: Integers) -> Booleans:
 def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: OfferColumns) -> Booleans:
     """Whether an offer of a place (row) has the devices of another (column) and nothing worse."""
     fleet, t = case.fleet, offers.type_index[rows]
-    is_gpu = np.zeros(rows.size, dtype=bool)
     # Larger is better in every column; what nobody knows is better than nothing and no other.
     quality = [
         -hourly[rows],
@@ -198,7 +199,7 @@ def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: OfferColumns)
         fleet.is_rdma[t].astype(float),
         fleet.intra_bytes_per_s[t],
         -fleet.intra_latency_s[t],
-        host_fits(case.job, case.work, fleet, t, is_gpu).astype(float),
+        fleet.host_memory_bytes[t],
         offers.max_instances[rows],
     ]
     if case.job.feed.cpu_s_per_sample is not None:

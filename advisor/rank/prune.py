@@ -382,21 +382,24 @@ class AskedRows:
         rows = (self.searched_as[asked.types][:, None] * n + np.arange(n)).ravel()
         return replace(select(columns, rows), type_index=asked.rows[0])
 
-    def cheapest(self, pricing: str, most_usd_per_h: float) -> tuple[Floats, Integers]:
+    def cheapest(
+        self, pricing: str, most_usd_per_h: float, usd_per_h: Floats
+    ) -> tuple[Floats, Integers]:
         """Return the lowest price of a machine of every row within quota, and its offer's row.
 
-        inf and -1 where there is none for at most ``most_usd_per_h`` together. [USD/h]
+        inf and -1 where there is none for at most ``most_usd_per_h`` together; ``usd_per_h`` of
+        each offer is what an hour costs, processor time beyond a baseline included. [USD/h]
         """
         n, k = len(self.types), len(self.counts)
         price, place = np.full((n, k), np.inf), np.full((n, k), -1, dtype=np.int64)
         rows = np.flatnonzero(self.offers.pricing == pricing)
-        rows = rows[np.argsort(self.offers.price_usd_per_h[rows], kind="stable")[::-1]]
+        rows = rows[np.argsort(usd_per_h[rows], kind="stable")[::-1]]
         at = self._place(self.offers.type_index[rows])
         for j, count in enumerate(self.counts):
             within = self.offers.max_instances[rows] >= count
             within &= self.offers.price_usd_per_h[rows] * count <= most_usd_per_h
             # The last of equal places wins: the cheapest, and of equal prices the first offer.
-            price[at[within], j] = self.offers.price_usd_per_h[rows[within]]
+            price[at[within], j] = usd_per_h[rows[within]]
             place[at[within], j] = rows[within]
         return price.ravel(), place.ravel()
 
@@ -464,6 +467,8 @@ class _Search:
         self.is_for_best_value = asked.for_best_value and is_free
         self.renting = Renting.of(request)
         self.most_at_once = rented_at_once(predictor.catalogue.types, asked.offers)
+        surplus = predictor.side_costs(asked.job, asked.offers).surplus_usd_per_h
+        self.usd_per_h = asked.offers.price_usd_per_h + surplus
         # the least T^w c known of what surely keeps the limits, by pick: see ``renting``
         self.least_worth = dict.fromkeys(("best_value", "fastest"), np.inf)
         self._price(asked.request.most_usd_per_h)
@@ -473,7 +478,9 @@ class _Search:
         """Set the prices of all rows and with them the bounds of their costs."""
         self.most_usd_per_h = most_usd_per_h
         pricings = ("on-demand", "spot")
-        self.prices = {one: self.asked.cheapest(one, most_usd_per_h) for one in pricings}
+        self.prices = {
+            one: self.asked.cheapest(one, most_usd_per_h, self.usd_per_h) for one in pricings
+        }
         self.price = np.minimum(*(price for price, _ in self.prices.values()))
         self.cost_usd = np.empty(len(self.count))
         self._bound_costs(np.arange(len(self.count)))

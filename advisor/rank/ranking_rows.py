@@ -239,7 +239,7 @@ def price_rows(
     offer, number = np.nonzero(is_known[position])
     column = position[offer] * counts + number
     steady = on_demand(job, columns, request.coverage)
-    hourly = offers.price_usd_per_h + np.nan_to_num(side.storage_usd_per_h)
+    hourly = offers.price_usd_per_h + side.usd_per_h
     price = hourly[offer] * columns.count[column]
     once = np.nan_to_num(side.egress_usd)[offer]
     time_h = steady.finish_h[column, 1]

@@ -120,14 +120,13 @@ class _Case:
         self.job, self.request, self.predictor, self.columns = job, request, predictor, columns
         self.side = side
         self.row, self.offer, self.column = spot, offer[spot], column[spot]
-        storage = np.nan_to_num(side.storage_usd_per_h)
         self.count = columns.count[self.column].astype(float)
-        self.price = (offers.price_usd_per_h + storage)[self.offer] * self.count
+        self.price = (offers.price_usd_per_h + side.usd_per_h)[self.offer] * self.count
         on_demand = predictor.catalogue.prices.on_demand_usd_per_h[offers.price_index]
         is_admitted = on_demand <= (request.max_price_usd_per_h or np.inf)
         is_admitted &= "on-demand" in request.pricings
         on_demand = np.where(is_admitted, on_demand, np.nan)
-        self.on_demand_price = (on_demand + storage)[self.offer] * self.count
+        self.on_demand_price = (on_demand + side.usd_per_h)[self.offer] * self.count
         self.once = np.nan_to_num(side.egress_usd)[self.offer]
         self.band = offers.spot_interruption_band[self.offer]
         work_s = columns.step_s[self.column] * job.paid_steps

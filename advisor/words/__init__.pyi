@@ -20,6 +20,8 @@ from .pieces import price_words as price_words
 from .pieces import prices_words as prices_words
 from .pieces import rented_words as rented_words
 from .pieces import seconds_words as seconds_words
+from .pieces import surplus_words as surplus_words
+from .pieces import sustained_words as sustained_words
 from .pieces import time_text as time_text
 from .pieces import units_words as units_words
 from .pieces import usd_words as usd_words

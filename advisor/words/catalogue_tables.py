@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.quantities import percent_text, rate_text, size_text
-from advisor.words.pieces import WITHOUT_DAY, prices_words
+from advisor.words.pieces import WITHOUT_DAY, prices_words, sustained_words
 
 Record = Mapping[str, Any]
 
@@ -99,6 +99,8 @@ def _specification(one: Record, record: Record) -> Iterable[tuple[str, str]]:
     yield "vCPUs", f"{number(one['vcpus'])}{architecture} {one['cpu_model']}".strip()
     if one["core_speed"] is not None:
         yield "core speed", f"{one['core_speed']:,.0f} CoreMark/vCPU ({one['core_speed_source']})"
+    if one["cpu_baseline"] != 1.0:
+        yield "sustained", sustained_words(one)
     yield "memory", f"{gib(one['memory_bytes'])} GiB"
     if one["local_ssd_bytes"]:
         yield "local SSD", size_text(one["local_ssd_bytes"])
@@ -166,7 +168,11 @@ def _prices(rows: Sequence[Record]) -> Table:
 
 
 def _sources(record: Record) -> Iterable[tuple[str, str]]:
-    yield "specification", record["specification"]["source"]
+    one = record["specification"]
+    yield "specification", one["source"]
+    for name, column in (("processor", "cpu_model_source"), ("sustained", "cpu_baseline_source")):
+        if one[column]:
+            yield name, one[column]
     if device := record["accelerator"]:
         yield "accelerator", "; ".join(filter(None, [device["source_1"], device["source_2"]]))
     for text in sorted({row["source"] for row in record["prices"]}):

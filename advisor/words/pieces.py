@@ -15,6 +15,7 @@ from advisor.quantities import (
     percent_text,
     seconds_interval,
     usd_interval,
+    usd_text,
 )
 
 Record = Mapping[str, Any]
@@ -126,6 +127,14 @@ def cost_text(answer: Record) -> str:
     )
 
 
+def surplus_words(answer: Record) -> str:
+    """Say how much of a cost is processor time beyond a baseline; ``""`` where there is none."""
+    part = answer["breakdown"].get("cpu_surplus")
+    if part is None or not part["cost_usd"]:
+        return ""
+    return f"{usd_text(part['cost_usd'])} of it for processor time beyond the baseline"
+
+
 def direct_cost_text(answer: Record) -> str:
     """Return the cost of the steps as it was learned with no time in between; empty without."""
     if answer["cost_direct_usd"] is None:
@@ -138,6 +147,25 @@ def machine(part: Record) -> str:
     """Return equal machines of a configuration: ``"2 x g5.xlarge"``, ``"this machine"``."""
     own = part["pricing"] == "own"
     return "this machine" if own else f"{part['count']} x {part['instance_type']}"
+
+
+def sustained_words(one: Record) -> str:
+    """Say what lasts of the virtual CPUs of a type that bursts, and what happens beyond it.
+
+    Examples
+    --------
+    >>> sustained_words(
+    ...     {"cpu_baseline": 0.1, "cpu_surplus_usd_per_h": 0.04, "cpu_launch_h": 0.0})
+    '10 % of each vCPU; more costs $0.04 a vCPU-hour'
+    """
+    if one["cpu_baseline"] is None:
+        return "unknown: the type bursts, and no page says which share of a vCPU lasts"
+    lasts = f"{100 * one['cpu_baseline']:.3g} % of each vCPU"
+    if one["cpu_surplus_usd_per_h"] is not None:
+        return f"{lasts}; more costs {usd_text(one['cpu_surplus_usd_per_h'])} a vCPU-hour"
+    if not one["cpu_launch_h"]:
+        return lasts
+    return f"{lasts}, and {one['cpu_launch_h']:.3g} vCPU-hours more from launch on"
 
 
 def machines_words(parts: Sequence[Record]) -> str:

@@ -27,6 +27,7 @@ REJECTED: Final = {
     "fewer_samples_than_workers": "have more workers than samples in a batch",
     "network_unknown": "have an unknown network (--known-network leaves them out)",
     "no_time_model": "have no time model",
+    "cpu_baseline_unknown": "burst, and no page says which share of their processor lasts",
     "accelerator_not_supported": "have accelerators this script cannot use unchanged",
     "runs_on_one_machine": "are several machines for a program that runs on one",
     "recorded_step_uncertain": (
@@ -62,6 +63,7 @@ _PARTS: Final = {
     "checkpoints": "writing checkpoints",
     "interruptions": "failures and interruptions",
     "shortest_bill": "minimum billing",
+    "cpu_surplus": "processor time beyond the baseline",
     "storage": "storage",
     "results_out": "downloading the results",
 }
@@ -403,6 +405,7 @@ def _row(
     particular = [", ".join(labels)] if labels else []
     particular += [shared] if shared != "one device" else []
     particular += [f"limited by {one['bottleneck']}"] if names_wait else []
+    particular += [said] if (said := pieces.surplus_words(one)) else []
     particular += ["new accounts ask for quota"] if one.get("request_h") else []
     particular += filter(None, [pieces.price_words(parts)])
     lines = []

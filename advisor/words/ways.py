@@ -232,6 +232,8 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         if record[key] is not None:
             value, bounds = interval(record[key])
             lines.append(_row(name, f"{value}  ({bounds})"))
+        surplus = pieces.surplus_words(record) if key == "cost_usd" else ""
+        lines += wrapped(_row("", surplus), width, indent=" " * _INDENT) if surplus else []
         told = pieces.direct_cost_text(record) if key == "cost_usd" else ""
         if told:
             lines += wrapped(_row("  learned", told), width, indent=" " * _INDENT)

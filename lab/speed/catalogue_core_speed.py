@@ -1,9 +1,10 @@
-"""How wrong the filled-in speeds of vCPUs are, by the way in which they were filled in.
+"""How wrong the filled-in speeds of vCPUs are, and whether the processor sheet ranks as they do.
 
     ADVISOR_SHARED=/work/shared python -m advisor.lab.speed.catalogue_core_speed
 
 Each measured type is predicted from others that it shares nothing with but the rule: for the
-family rule the type is left out, for the others its whole family.
+family rule the type is left out, for the others its whole family. Without the collected facts
+(``ADVISOR_SHARED``) only the ranking of generations is shown.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
 
 from advisor import data
 from advisor.catalogue import Catalogue, snapshot, specifications
-from advisor.catalogue.offer_columns import Floats
+from advisor.catalogue.offer_columns import Floats, TypeColumns
 from advisor.lab.catalogue import build
+from advisor.machines.devices import cpu_device
+from advisor.planners.core import GIB
 
 
 def main() -> None:
-    shared = data.shared()
-    if shared is None:
-        raise SystemExit("set ADVISOR_SHARED to the folder of collected facts")
     types = Catalogue.load(snapshot.bundled_folder(), with_overrides=False).types
     measured = np.where(types.core_speed_source == "measured", types.core_speed, np.nan)
+    show_generations(types, measured)
+    shared = data.shared()
+    if shared is None:
+        return
     providers, names = types.provider.tolist(), types.name.tolist()
     families = [
         (provider, specifications.family(provider, name))
@@ -42,6 +47,26 @@ def main() -> None:
         show(" and ".join(law), *build.held_out(source, table, law))
     show("same cpu model", measured, _by_others(models, families, measured))
     show("one speed for all", measured, np.full(len(measured), np.nanmedian(measured)))
+
+
+def show_generations(types: TypeColumns, measured: Floats) -> None:
+    """Set what a vCPU of each generation computes by the sheet beside its median CoreMark."""
+    speeds: dict[tuple[str, float, str], list[float]] = defaultdict(list)
+    for at in np.flatnonzero(~np.isnan(measured) & (types.accelerator == "")).tolist():
+        device = cpu_device(
+            name="one", vcpus=1, memory_bytes=GIB, cpu_model=str(types.cpu_model[at]),
+            cpu_arch=str(types.cpu_arch[at]),
+        )  # fmt: skip
+        gflop_per_s = (device.fp32_flop_per_s or 0.0) / 1e9
+        is_arm = "Arm" if device.architecture.startswith("arm") else "x86"
+        speeds[device.vendor, gflop_per_s, is_arm].append(float(measured[at]))
+    rows = [(*key, float(np.median(found)), len(found)) for key, found in speeds.items()]
+    for name, gflop_per_s, kind, coremark, count in sorted(rows, key=lambda row: row[3]):
+        print(f"{name:36}{kind}{gflop_per_s:8.1f} Gflop/s{coremark:9,.0f} CoreMark{count:5d} types")
+    for kind in ("Arm", "x86"):
+        pairs = np.array([(row[1], row[3]) for row in rows if row[2] == kind])
+        rank = spearmanr(pairs[:, 0], pairs[:, 1]).statistic
+        print(f"{kind}: rank correlation {rank:.2f} over {len(pairs)} generations")
 
 
 def _by_others(keys: Sequence[Hashable], left_out: Sequence[Hashable], measured: Floats) -> Floats:

@@ -252,6 +252,7 @@ class Device:
     best_fp16_flop_per_s: float | None = None
     cores: int | None = None  # CPUs: virtual CPUs of the machine
     core_speed: float | None = None  # CPUs: CoreMark per virtual CPU [1/s]
+    assumed: str = ""  # CPUs: why its rates are not known to be this processor's, in words
     tdp_w: float | None = None
     # of the first card of its chip family: what a joule buys is the process's, so that an H200
     # computes as an H100 of the same power does

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import numpy as np
 
 from advisor.answer import Candidate, Configuration, Fact, to_record
+from advisor.catalogue import InstanceType
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
@@ -25,16 +27,19 @@ from advisor.planners.step import (
     sustained_flop_per_s,
 )
 from advisor.quantities import digits, percent_text, seconds_text, size_text
-from advisor.words import price_words
+from advisor.words import price_words, sustained_words
 
 
 class StepFacts:
     """Says of each number that the estimate rests on where it is from."""
 
     def __init__(
-        self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None
-    ) -> None:
-        self.predictor, self.job, self.columns, self.device = predictor, job, columns, device
+        self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None,
+        row: InstanceType | None = None,
+    ) -> None:  # fmt: skip
+        """Take one row of columns; ``row`` is the type of the catalogue that it is of, if any."""
+        self.predictor, self.job, self.columns = predictor, job, columns
+        self.device, self.row = device, row
 
     def all(self) -> Iterator[Fact]:
         """Yield the facts: measured, given, looked up, computed, learned."""
@@ -52,6 +57,11 @@ class StepFacts:
             yield from self._looked_up(self.device, self.job.work)
             yield from self._computed(self.job.work)
             yield from self._learned(self.device, self.job.work)
+        if self.row is not None and self.row.cpu_baseline != 1.0:
+            yield Fact(
+                what="processor time that lasts", value=sustained_words(asdict(self.row)),
+                source="looked up", note=self.row.cpu_baseline_source,
+            )  # fmt: skip
         if self.job.state_bytes:
             yield self._checkpoint()
 
@@ -113,6 +123,7 @@ class StepFacts:
         precision = runs_as(device, work.precision)
         peak = peak_flop_per_s(device, precision) or 0.0
         note = "" if precision == work.precision else f"{work.precision} runs as {precision} here"
+        processor = device.assumed or (device.vendor if device.kind == "cpu" else "")
         if device.call_s is not None:
             yield Fact(
                 what="products, memory and calls of this machine", source="measured",
@@ -122,10 +133,13 @@ class StepFacts:
             )  # fmt: skip
             return
         yield Fact(
-            what=f"{precision} peak and memory of {device.name}", source="looked up",
+            what=f"{precision} peak and memory of {device.name}",
+            source="assumed" if device.assumed else "looked up",
             value=f"{peak / 1e12:.4g} Tflop/s, {device.memory_bytes_per_s / 1e9:,.0f} GB/s, "
             f"{device.memory_bytes / GIB:.0f} GiB",
-            note="; ".join(filter(None, (note, sources.get("peak_source", ""), as_of))),
+            note="; ".join(
+                filter(None, (note, processor, sources.get("peak_source", ""), as_of))
+            ),
         )  # fmt: skip
 
     def _computed(self, work: Work) -> Iterator[Fact]:
@@ -206,7 +220,7 @@ def _of_step(
     row = predictor.catalogue.instance_type(offer.instance_type, provider=offer.provider)
     columns = predictor.step_columns(job, np.array([row.index]), np.array([count]), space=space)
     device = predictor.device_of(row.index, job)
-    yield from StepFacts(predictor, job, columns, device).all()
+    yield from StepFacts(predictor, job, columns, device, row).all()
     if one.is_learned and predictor.learned is not None:
         yield Fact(
             what="correction of the step", value="by measured runs of similar size",

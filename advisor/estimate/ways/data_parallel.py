@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
-from advisor.collectors.derive import advised_memory_bytes
 from advisor.estimate.case import SPACE, StepCase, fitted_rows, is_step_uncertain, placements
 from advisor.estimate.time_columns import (
     CODE,
@@ -25,8 +24,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.jobs import Job, Measured
-from advisor.machines import Fleet
-from advisor.planners.core import GIB, Layouts, Work, select
+from advisor.planners.core import GIB, Layouts, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.links import DataParallelColumns, data_parallel_step
 from advisor.planners.memory import largest_micro_batch, training_memory_bytes
@@ -96,7 +94,6 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
             fits = np.where(fits >= asked, asked, 0)
         largest[open_rows] = np.minimum(fits, most[open_rows])
         stage[open_rows] = zero_stage
-    largest = np.where(host_fits(job, work, fleet, type_index, is_cpu), largest, 0)
     micro_batch, accumulation = in_equal_parts(local, largest)
     needed = training_memory_bytes(
         work, np.maximum(micro_batch, 1), dp=dp, zero_stage=stage, is_cpu=is_cpu,
@@ -135,32 +132,6 @@ def in_equal_parts(local: Integers, largest: Integers) -> tuple[Integers, Intege
         if dividing.size:
             steps[(local == samples) & (largest == most)] = samples // dividing[-1]
     return np.where(largest < 1, 0, -(-local // np.maximum(steps, 1))), steps
-
-
-def host_fits(
-    job: Job, work: Work, fleet: Fleet, type_index: Integers, is_cpu: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Whether main memory holds the processes: one a device, each as large as the recorded one.
-
-    On accelerators the tensors leave main memory, so what remains is the recorded peak less them.
-    """
-    per_process = np.where(
-        is_cpu,
-        advised_memory_bytes(job.peak_rss_bytes),
-        advised_memory_bytes(int(host_process_bytes(job, work))),
-    )
-    host_memory = fleet.host_memory_bytes[type_index]
-    return np.asarray(per_process * fleet.per_node[type_index] <= host_memory)
-
-
-def host_process_bytes(job: Job, work: Work) -> float:
-    """Return what a process takes of main memory beside its tensors, by the recorded one [bytes].
-
-    0 for a described job: nothing was seen of it.
-    """
-    tensors = work.parameter_bytes * 2 + work.optimizer_state_bytes
-    tensors += work.saved_bytes_per_sample * job.recorded_batch
-    return max(job.peak_rss_bytes - tensors, 0.3 * job.peak_rss_bytes)
 
 
 def kept_free_bytes(memory_bytes: Floats, is_accelerated: NDArray[np.bool_]) -> Floats:

@@ -37,7 +37,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.machines import AcceleratorPart
+from advisor.machines import AcceleratorPart, host_room_bytes
 from advisor.planners.core import (
     STACKS,
     Device,
@@ -359,7 +359,7 @@ _SENT_WIDE: Final = {"fp32": PRECISION_CODES["tf32"], "tf32": PRECISION_CODES["t
 
 def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:
     """Return the machines of one type as (scalar) columns of the layout model."""
-    fleet, constants = case.fleet, case.constants
+    fleet, work, constants = case.fleet, case.work, case.constants
     device, known = fleet.devices[fleet.device[row]], on.part
     network = float(fleet.network_bytes_per_s[row])
     if not fleet.is_rdma[row]:
@@ -379,7 +379,7 @@ def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:
         devices_per_node=int(fleet.per_node[row]),
         domain_machines=int(fleet.domain_machines[row]),
         host_bytes_per_s=known.host_bytes_per_s if known else _HOST_BYTES_PER_S,
-        host_memory_bytes=float(fleet.host_memory_bytes[row]),
+        host_memory_bytes=host_room_bytes(case.job, work, fleet, row),
         generation=known.generation if known else 1,
         precision=on.precision,
         is_ultra=int(known.is_ultra) if known else 0,

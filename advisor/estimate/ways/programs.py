@@ -87,6 +87,7 @@ def program_columns(
     for reason, holds in (
         ("does_not_fit_in_memory", fleet.host_memory_bytes[type_index] < needed),
         ("no_time_model", np.isnan(speed)),
+        ("cpu_baseline_unknown", np.isnan(fleet.cpu_baseline[type_index])),
         ("runs_on_one_machine", count > 1),
     ):
         status[holds] = STATUSES.index(reason)

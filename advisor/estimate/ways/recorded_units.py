@@ -7,6 +7,7 @@ transformer: the units of its layers are laid out by ``planners.layouts.unit_sea
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +18,9 @@ from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
 from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns, shares_of, way_code
-from advisor.estimate.ways.data_parallel import host_fits, kept_free_bytes
+from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.jobs import Job
-from advisor.machines import Fleet, host_device
+from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError
 from advisor.planners.layouts import (
     RecordedLayout,
@@ -198,7 +199,7 @@ def could_gain(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     waits &= (columns.status == 0) & is_several & is_accelerated & ~is_starved
     memory = np.array([device.memory_bytes for device in fleet.devices])
     holds = memory[fleet.device[at]] >= unit_model(case).least_bytes
-    holds &= host_fits(case.job, case.work, fleet, at, ~is_accelerated)
+    holds &= host_fits(case.job, case.work, fleet, at)
     lacks_layout = [CODE["does_not_fit_in_memory"], CODE["excluded_by_layout"]]
     is_crowded = (columns.status == CODE["fewer_samples_than_workers"]) & holds & ~is_starved
     found = (np.isin(columns.status, lacks_layout) & holds) | waits | is_crowded
@@ -328,13 +329,14 @@ class UnitModel:
         """Return the machines of a type as the search needs them."""
         case = self.case
         node = node_of(case.fleet, row, case.accelerators)
+        room = host_room_bytes(case.job, case.work, case.fleet, row)
         degrees: tuple[int, ...] = (1,)
         if isinstance(self.blocks, TransformerBlocks):
             degrees = tuple(
                 tp for tp in self.blocks.degrees(node.devices) if tp <= case.space.max_tp
             )
         return RecordedMachine(
-            node=node,
+            node=replace(node, memory_bytes=max(room, 1.0)),
             times={tp: self.times(node.device, tp) for tp in degrees},
             load_s_per_sample=self._load_s(row),
             loads_inline=case.job.feed.workers == 0,

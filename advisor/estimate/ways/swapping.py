@@ -32,10 +32,16 @@ from advisor.estimate.time_columns import (
 )
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.places import Place, is_extrapolating
-from advisor.estimate.ways.data_parallel import host_process_bytes
 from advisor.estimate.ways.model_parallel import machine_key
 from advisor.estimate.ways.recorded_units import node_of
-from advisor.machines import ClusterGroup, NamedCluster, assumed_network_log_sd, part
+from advisor.machines import (
+    ClusterGroup,
+    NamedCluster,
+    assumed_network_log_sd,
+    host_fits,
+    host_process_bytes,
+    part,
+)
 from advisor.planners.core import GIB, RECOMPUTES, PlanningError, put, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.memory import offloaded_bytes
@@ -490,6 +496,7 @@ def swapping_reasons(columns: TimeColumns, row: int) -> tuple[str, ...]:
 def _is_open(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     """Return the rows on accelerators that only memory, links or the layout may speak against."""
     can_run = np.isin(columns.status, [CODE[name] for name in _OPEN])
+    can_run &= host_fits(case.job, case.work, case.fleet, columns.type_index)
     return np.asarray(can_run & case.fleet.is_accelerated[columns.type_index])
 
 
