@@ -38,6 +38,7 @@ REJECTED: Final = {
     "over_deadline": "are over the deadline",
     "over_budget": "are over the budget",
     "no_price": "have no price",
+    "not_offered": "have none in the region, at the price or of the day that you ask for",
     "batch_does_not_divide": "have a device count that does not divide the batch",
     "excluded_by_layout": "have no layout of the requested form",
     "dominated": "are beaten in both time and cost",
@@ -252,7 +253,8 @@ def text(
             if sum(map(len, _fitting(record, shown, rows, 0, said))) <= room:
                 break
         rows = _fitting(record, shown, rows, room, said)
-    body = ["", *shared, _titles(record, shown, width), *(line for row in rows for line in row)]
+    body = [*shared, *_titles(record, shown, width), *(line for row in rows for line in row)]
+    body = ["", *body] if body else []
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
 
@@ -301,17 +303,15 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
 
 
 def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
-    if not record["summary"]:
-        missed = "Nothing satisfies the constraints. The nearest misses:"
-        return [] if record["front"] else [(missed, True)]
-    first, *others = record["summary"]
+    said = list(record["summary"])
     if not record["front"]:
-        others.append(
-            "Nothing that can be rented satisfies the constraints; the nearest misses are listed "
-            "for comparison."
-        )
-    lines = [(line, True) for line in wrapped(first, width)]
-    return lines + [(line, False) for line in wrapped(" ".join(others), width)]
+        rented = " that can be rented" if record["picks"] else ""
+        missed = f"Nothing{rented} satisfies the constraints."
+        said.append(f"{missed} The nearest misses:" if record["nearest"] else missed)
+    if not said:
+        return []
+    lines = [(line, True) for line in wrapped(said[0], width)]
+    return lines + [(line, False) for line in wrapped(" ".join(said[1:]), width)]
 
 
 def _shared(record: Record, rows: list[Record]) -> str:
@@ -341,14 +341,14 @@ def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
     return (time, cost), (time_range, cost_range)
 
 
-def _titles(record: Record, rows: list[Record], width: int) -> str:
+def _titles(record: Record, rows: list[Record], width: int) -> list[str]:
     if not rows:
-        return ""
+        return []
     coverage = rows[0]["cost_usd"]["coverage"]
     time, cost = _widths(record, rows)
     title = f"{'':{_RANK}}{'machines':{width - _RANK - time - cost}}"
     share = percent_text(coverage)
-    return f"{title}{f'time ({share})':>{time}}{f'cost ({share})':>{cost}}"
+    return [f"{title}{f'time ({share})':>{time}}{f'cost ({share})':>{cost}}"]
 
 
 def _rows(

@@ -100,10 +100,16 @@ def claims_of(
 
 
 def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
-    """Say that no provider has an accelerator, and which it could be instead."""
-    text = f"No provider in the catalogue offers {name}."
-    if nearest:
-        text = f"{text} The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    """Say that no provider has an accelerator, or keeps a limit, and what there is instead."""
+    flag = name.partition(" ")[0]
+    if not name.startswith("--"):
+        text = f"No provider in the catalogue offers {name}."
+        if nearest:
+            text += f" The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    elif nearest:
+        text = f"No offer satisfies {name}. The nearest is {flag} {' or '.join(nearest)}."
+    else:
+        text = f"No offer satisfies {name}."
     return Claim(kind="unoffered", text=text)
 
 

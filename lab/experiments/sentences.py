@@ -262,7 +262,11 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
 
 def _unoffered(reader: Reader, found: re.Match[str]) -> Problems:
     nearest = reader.record["unoffered"].get(found["name"])
-    if reader.record["front"] or nearest is None or found["nearest"] not in (None, *nearest[:1]):
+    if (
+        reader.record["front"]
+        or nearest is None
+        or (found["nearest"] not in (None, *(one.partition(" ")[0] for one in nearest[:1])))
+    ):
         yield "somebody offers it"
 
 
@@ -369,6 +373,8 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"To meet the deadline with (?P<certainty>\d+) % certainty, take {_WITHIN}\.", _needs),
     (r"No provider in the catalogue offers (?P<name>.+?)\.(?: The nearest that is offered is "
      r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
+    (r"No offer satisfies (?P<name>--.+?)\.(?: The nearest is --\S+ (?P<nearest>\S+)"
+     r"(?: or \S+| \(.+?\))*\.)?", _unoffered),
     (r"It misses the deadline with a probability of (?P<share>\d+) %\.", _misses),
 )  # fmt: skip
 
