@@ -836,9 +836,7 @@ def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
 def _feed(recording: Recording, step: StepTime | None, samples: int, used: Resources) -> Feed:
     seen = recording.loading
     if seen is None:
-        return Feed(
-            workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
-        )
+        return _NO_FEED if recording.rehearsal is None else replace(_NO_FEED, unseen="samples")
     return Feed(
         workers=seen.workers,
         cpu_s_per_sample=seen.cpu_s_per_sample,

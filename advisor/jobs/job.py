@@ -150,6 +150,9 @@ class Feed:
     dataset_samples: int | None
     # that a loader process waits for disks and networks besides, anywhere alike [s]
     idle_s_per_sample: float = 0.0
+    # what nobody saw being loaded, in the plural: ``"images"``; empty where it was seen, or where
+    # it is text, which costs next to nothing
+    unseen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +358,8 @@ class Job:
         }
         if self.is_rehearsed:
             facts["is_rehearsed"] = True
+        if self.feed.unseen:
+            facts["unseen_input"] = self.feed.unseen
         if self.program is not None and self.program.unit:
             facts["rounds"] = {"kind": self.program.kind, "unit": self.program.unit}
         if self.measured is not None:

@@ -12,7 +12,7 @@ from advisor.ask import Constraints as Request
 from advisor.collectors.format import Recording
 from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
-from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
+from advisor.rank.changes import by_worth, changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.ranking_rows import pareto_front
 from advisor.rank.renting import Renting
@@ -147,13 +147,14 @@ def _changes(
     def changed(other: Job) -> Recommendation:
         return recommend(other, request, predictor=predictor, for_best_value=True)
 
-    return (
+    found = (
         *mixed(request, rented, front, limited),
         *changes(
             job, request, predictor, rented, here, front, recording=recording, ask=changed
         ),
         *relaxed(request, rented, front, rejected, limited),
     )  # fmt: skip
+    return by_worth(found)
 
 
 def _newest(shown: Sequence[Candidate]) -> str:

@@ -32,6 +32,7 @@ from .recommendation import show_recommendation as show_recommendation
 from .recommendation import waits_words as waits_words
 from .summary import Claim as Claim
 from .summary import claims_of as claims_of
+from .summary import input_words as input_words
 from .verdicts import advice_text as advice_text
 from .verdicts import cache_table as cache_table
 from .verdicts import explained_advice as explained_advice

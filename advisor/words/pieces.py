@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -326,6 +327,19 @@ def wrapped(text: str, width: int, *, indent: str = "", first: str = "") -> list
         break_long_words=False,
     )  # fmt: skip
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def pasteable(command: str | Sequence[str], width: int) -> list[str]:
+    r"""Return a shell command as lines that can be pasted; words given one by one stay whole.
+
+    >>> pasteable(["advisor", "recommend", "--region", "us *", "--explain", "4"], 30)
+    ['  advisor recommend --region \\', "    'us *' --explain 4"]
+    """
+    if not isinstance(command, str):
+        quoted = (shlex.quote(word).replace(" ", "\N{NO-BREAK SPACE}") for word in command)
+        command = " ".join(quoted)
+    *firsts, last = wrapped(f"  {command}", width - 2, indent="    ")
+    return [*(f"{line} \\" for line in firsts), last]
 
 
 def indented(line: str, width: int) -> list[str]:

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from advisor.quantities import hours_text, percent_text
+from advisor.quantities import digits, hours_text, percent_text, seconds_text
 from advisor.words.pieces import cost_text, rented_words, time_text, usd_words
 
 Record = Mapping[str, Any]
 Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
-    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered",
+    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered", "unfed",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -82,6 +82,7 @@ def claims_of(
         return (
             *nobody,
             *_stay(here, record["front"], worth * trouble_h),
+            *_unfed(record["job"], here),
             *_deadline(record, certainty),
         )
     faster = by_rank.get(record["picks"]["fastest"])
@@ -95,6 +96,7 @@ def claims_of(
         *_beside(chosen, record["front"], faster),
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
+        *_unfed(record["job"], chosen),
         *_deadline(record, certainty),
     )
 
@@ -207,6 +209,34 @@ def _accuracy(error: Record | None, chosen: Record, unmeasured: str) -> Iterator
         yield Claim(kind="extrapolating", row=chosen["rank"], text=text)
     elif unmeasured:
         yield Claim(kind="unmeasured", row=chosen["rank"], text=unmeasured)
+
+
+def _unfed(job: Record, chosen: Record) -> Iterator[Claim]:
+    parts = chosen["configuration"]
+    text = input_words(
+        job.get("unseen_input", ""), chosen["throughput_samples_per_s"]["value"],
+        sum(part["count"] * part["vcpus"] for part in parts),
+    )  # fmt: skip
+    if text:
+        yield Claim(kind="unfed", row=chosen["rank"] or "here", text=text)
+
+
+def input_words(unseen: str, samples_per_s: float, vcpus: float = 0.0) -> str:
+    """Say that loading was not seen, and how fast it must be; nothing where it was.
+
+    ``unseen``: what is loaded, in the plural; ``vcpus``: of all machines; 0 where that is unknown.
+
+    >>> input_words("images", 25_800.0)
+    'No input pipeline was seen: it must deliver 25,800 images/s; profile the script with its \
+loader.'
+    """
+    if not unseen:
+        return ""
+    each = f", {seconds_text(vcpus / samples_per_s)} of a vCPU for each" if vcpus else ""
+    return (
+        f"No input pipeline was seen: it must deliver {digits(samples_per_s)} {unseen}/s{each}; "
+        "profile the script with its loader."
+    )
 
 
 def _error_of(error: Record) -> str:

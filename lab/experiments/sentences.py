@@ -270,6 +270,15 @@ def _unoffered(reader: Reader, found: re.Match[str]) -> Problems:
         yield "somebody offers it"
 
 
+def _unfed(reader: Reader, found: re.Match[str]) -> Problems:
+    rates = [one["throughput_samples_per_s"]["value"]
+             for one in (*reader.record["front"], reader.record["here"]) if one]  # fmt: skip
+    if not any(_is(found["rate"], rate) for rate in rates) or not reader.record["job"].get(
+        "unseen_input"
+    ):
+        yield "no row has that rate, or loading was seen"
+
+
 def _machines(one: Record) -> int:
     return sum(int(part["count"]) for part in one["configuration"])
 
@@ -375,6 +384,8 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
      r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
     (r"No offer satisfies (?P<name>--.+?)\.(?: The nearest is --\S+ (?P<nearest>\S+)"
      r"(?: or \S+| \(.+?\))*\.)?", _unoffered),
+    (r"No input pipeline was seen: it must deliver (?P<rate>[\d.,e+]+) \w+/s"
+     r"(?:, (?P<each>.+?) of a vCPU for each)?; profile the script with its loader\.", _unfed),
     (r"It misses the deadline with a probability of (?P<share>\d+) %\.", _misses),
 )  # fmt: skip
 
