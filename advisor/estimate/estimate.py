@@ -315,6 +315,7 @@ def _estimate(
         training_time_h=time_h,
         sources=tuple(facts.all()),
         notes=tuple(filter(None, (
+            job.fallback,
             input_words(job.feed.unseen, row["throughput_samples_per_s"].value,
                         machine[0].vcpus * machine[1]),
             *job.notes,

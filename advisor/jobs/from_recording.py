@@ -625,6 +625,7 @@ def job_from_recording(
         checkpoint_s=None if saves is None or step is None else saves.seconds,
         assumptions=_assumed(recording),
         is_rehearsed=recording.rehearsal is not None,
+        fallback=recording.fallback_words,
         told=recording.told,
         limits=recording.limits,
         unread=() if missing is None and step is not None else _unclocked(recording),

@@ -246,6 +246,8 @@ class Job:
     noise: NoiseScale | None = None
     # its step was traced with nothing computed, on an accelerator that was not there: it needs one
     is_rehearsed: bool = False
+    # that fast kernels were missing where it was recorded, in a sentence; empty where none was
+    fallback: str = ""
 
     def __repr__(self) -> str:
         """Say in one line which job this is, how long it is, and what is known of its step."""
@@ -358,6 +360,8 @@ class Job:
         }
         if self.is_rehearsed:
             facts["is_rehearsed"] = True
+        if self.fallback:
+            facts["fallback"] = self.fallback
         if self.feed.unseen:
             facts["unseen_input"] = self.feed.unseen
         if self.program is not None and self.program.unit:

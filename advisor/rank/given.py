@@ -351,9 +351,11 @@ def plan(question: PlanQuestion) -> Plan:
 def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
     """Return the facts of the job, with what its script needs on these machines."""
     facts = question.job.facts()
-    fed = input_words(question.job.feed.unseen, question.job.global_batch / best.step_time_s.value)
-    needs = (*script_notes(question.job, [(True, best.devices)]), *stack_notes(question.case.work))
-    return facts | {"notes": [*([fed] if fed else []), *facts["notes"], *needs]}
+    job = question.job
+    fed = input_words(job.feed.unseen, job.global_batch / best.step_time_s.value)
+    unseen = [one for one in (job.fallback, fed) if one]
+    needs = (*script_notes(job, [(True, best.devices)]), *stack_notes(question.case.work))
+    return facts | {"notes": [*unseen, *facts["notes"], *needs]}
 
 
 def _with_units(question: PlanQuestion, model: ModelOn, choice: Choice) -> Choice:

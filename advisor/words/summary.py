@@ -18,6 +18,7 @@ Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
     "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered", "unfed",
+    "fallback",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -82,7 +83,7 @@ def claims_of(
         return (
             *nobody,
             *_stay(here, record["front"], worth * trouble_h),
-            *_unfed(record["job"], here),
+            *_unseen(record["job"], here),
             *_deadline(record, certainty),
         )
     faster = by_rank.get(record["picks"]["fastest"])
@@ -96,7 +97,7 @@ def claims_of(
         *_beside(chosen, record["front"], faster),
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
-        *_unfed(record["job"], chosen),
+        *_unseen(record["job"], chosen),
         *_deadline(record, certainty),
     )
 
@@ -211,7 +212,10 @@ def _accuracy(error: Record | None, chosen: Record, unmeasured: str) -> Iterator
         yield Claim(kind="unmeasured", row=chosen["rank"], text=unmeasured)
 
 
-def _unfed(job: Record, chosen: Record) -> Iterator[Claim]:
+def _unseen(job: Record, chosen: Record) -> Iterator[Claim]:
+    """Say what the recording or description lacks that decides the time."""
+    if slow := job.get("fallback"):
+        yield Claim(kind="fallback", text=slow)
     parts = chosen["configuration"]
     text = input_words(
         job.get("unseen_input", ""), chosen["throughput_samples_per_s"]["value"],
