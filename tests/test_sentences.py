@@ -19,7 +19,7 @@ from advisor.lab.experiments.sentences import (
     thinned,
     tried,
 )
-from advisor.words import SCREEN_LINES
+from advisor.words import SCREEN_LINES, listed
 from advisor.words.recommendation import text
 
 # Thirty priced offers; an answer takes about a second of computing.
@@ -51,7 +51,7 @@ def test_nothing_that_an_answer_says_contradicts_its_record(number: int) -> None
 
 def changed(record: dict[str, Any], place: int) -> dict[str, Any]:
     """Return the change at a place: the first saves most, those behind it name rows."""
-    one = record["front"][place]
+    one = listed(record)[place]
     do = "load with DataLoader(num_workers=4, pin_memory=True, persistent_workers=True)"
     if place:
         do = f"without DDP or FSDP in the script, take #{one['rank']} (advisor plan prints it)"
@@ -64,7 +64,7 @@ def test_what_saves_most_stands_and_no_change_is_cut_in_a_pipe(width: int) -> No
     """On a screen the first change; in pipes all, with the command that asks more in one piece."""
     command = ["advisor", "recommend", "--region", "us east", "--budget", "5"]
     for record, asked in drawn(200, seed=7):
-        record["changes"] = [changed(record, place) for place in range(len(record["front"]))]
+        record["changes"] = [changed(record, place) for place in range(len(listed(record)))]
         screen, pipe = (
             [line for line, _ in text(record, width=width, command=command, is_screen=is_screen)]
             for is_screen in (True, False)
@@ -77,7 +77,7 @@ def test_what_saves_most_stands_and_no_change_is_cut_in_a_pipe(width: int) -> No
             shown = {line.split()[0] for line in lines if re.match(r" +\d+ \S", line)}
             assert set(re.findall(r"#(\d+)", " ".join(lines))) <= shown, asked
             place = next((i for i, line in enumerate(lines) if "advisor recommend" in line), None)
-            assert place is not None or lines is screen or not record["front"]
+            assert place is not None or lines is screen or not listed(record)
             if place is not None:
                 words = shlex.split("\n".join(lines[place:]).replace("\\\n", " "))
                 assert words[:-2] == command

@@ -291,6 +291,9 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     """
     flags = {name: value for name, value in given.items() if value is not None}
     Question.read(flags, names=names, are_flags=True)
+    for name in flags:
+        if ENTRIES[name].kind is ENTRIES["deadline"].kind:
+            say_hours(flag_of(name), flags[name])
     places = [
         (one.place, {name: value for name, value in one.answers.items() if name in names})
         for one in stated(Path.cwd(), os.environ)
@@ -612,11 +615,20 @@ def quantity(kind: QuantityKind, *flags: str, help: str, default: str | None = N
     """
 
     def parse(value: Any) -> float:
+        if isinstance(value, str) and kind is HOURS:
+            say_hours(flags[0], value)
         return kind.parse(value, option=flags[0]) if isinstance(value, str) else value
 
     return typer.Option(
         *flags, parser=parse, metavar=kind.metavar, help=help, show_default=default or False
     )
+
+
+def say_hours(flag: str, value: object) -> None:
+    """Say that a duration without a unit, other than 0, is read as hours."""
+    with contextlib.suppress(ValueError):
+        if float(str(value)):
+            typer.echo(f"note: {flag} {value} is read as {value} h", err=True)
 
 
 # ------------------------------------------------------------------------------------------

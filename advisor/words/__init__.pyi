@@ -11,6 +11,7 @@ from .pieces import devices_words as devices_words
 from .pieces import hours_words as hours_words
 from .pieces import interval_text as interval_text
 from .pieces import layout_words as layout_words
+from .pieces import listed as listed
 from .pieces import machine as machine
 from .pieces import machines_words as machines_words
 from .pieces import offer_words as offer_words

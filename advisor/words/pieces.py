@@ -218,6 +218,19 @@ def picked_as_words(record: Record, rank: int | str) -> str:
     return ", ".join(pick_labels(record).get(rank, []))
 
 
+def listed(record: Record) -> list[Record]:
+    """Return the rows that are worth a look: of those beaten by this machine none, if it is it."""
+    rows, here = list(record["front"] or record["nearest"]), record.get("here")
+    picks = record.get("picks", {})
+    if here is None or picks.get("best_value") != "here":
+        return rows
+    return [
+        one for one in rows
+        if one["rank"] in picks.values() or any(one[name]["value"] < here[name]["value"]
+               for name in ("training_time_h", "cost_usd"))
+    ]  # fmt: skip
+
+
 def pick_labels(record: Record) -> dict[int | str, list[str]]:
     """Return what each row is picked as, by its rank, ``"here"`` included.
 

@@ -244,8 +244,7 @@ def text(
     ``most``: lines of a screen; None shows every row; ``is_screen``: whether changes and the
     command have to fit too; in pipes and files they are whole.
     """
-    width = max(width, 40)
-    shown = record["front"] or record["nearest"]
+    width, shown = max(width, 40), pieces.listed(record)
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
     changes, is_whole = len(record["changes"]), most is None or not is_screen
@@ -489,21 +488,22 @@ def _foot(
         said.append("* not like anything we measured, so the range is wider")
     looked = f"{_compared(record)} {_days_of_prices(record)}"
     row = record["picks"].get("best_value")
-    more = ["--explain", str(row if isinstance(row, int) else (shown or [{"rank": 0}])[0]["rank"])]
+    row = shown[0]["rank"] if shown and not isinstance(row, int) else row
+    more = ["--explain", str(row)]
     if not record["front"]:
         counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
         reasons = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
         looked += f" Of the candidates, {reasons}." if reasons else ""
-    elif command:
+    elif command and shown:
         looked += " More about a row:"
-    else:
+    elif shown:
         looked += f" More about a row: add {' '.join(more)}"
     lines = [
         line
         for one in (*said, looked)
         for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
     ]
-    is_whole = bool(record["front"] and command)
+    is_whole = bool(record["front"] and shown and command)
     return [*lines, *(pieces.pasteable([*command, *more], width) if is_whole else [])]
 
 
@@ -514,8 +514,12 @@ def _compared(record: Record) -> str:
 
 def _days_of_prices(record: Record) -> str:
     """Say of which days the prices of the rows are; the catalogue's own where none is rented."""
-    rows = record["front"] or record["nearest"]
-    parts = [part for one in rows for part in one["configuration"] if part["pricing"] != "own"]
+    parts = [
+        part
+        for one in pieces.listed(record)
+        for part in one["configuration"]
+        if part["pricing"] != "own"
+    ]
     dated = sorted({str(day) for part in parts if (day := part.get("price_as_of"))})
     is_undated = any(not part.get("price_as_of") for part in parts)
     if not parts:

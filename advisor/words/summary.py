@@ -139,18 +139,19 @@ def _stay(here: Record, front: Sequence[Record], short_h: float) -> Iterator[Cla
     if _time(here) < short_h:
         text = f"Too short to rent anything: it takes {hours_text(_time(here))} on this machine."
         yield Claim(kind="too_short", row="here", text=text)
-        return
-    own = "free" if _cost(here) == 0 else usd_words(here["cost_usd"])[0]
-    yield Claim(kind="stay", row="here", text=f"Stay on this machine: {time_text(here)}, {own}.")
+    else:
+        own = "free" if _cost(here) == 0 else usd_words(here["cost_usd"])[0]
+        text = f"Stay on this machine: {time_text(here)}, {own}."
+        yield Claim(kind="stay", row="here", text=text)
     faster = [one for one in front if _time(one) < _time(here)]
-    if faster:
+    if faster and _time(here) >= short_h:
         best = min(faster, key=lambda one: _time(one) * _cost(one))
         text = (
             f"#{best['rank']} is {faster_words(_time(here) / _time(best))} and costs "
             f"{usd_words(best['cost_usd'])[0]}."
         )
         yield _compared("faster", best, here, text)
-    elif front:
+    elif front and not faster:
         text = "Nothing that can be rented within the limits is faster."
         yield Claim(kind="none_faster", than="here", text=text)
 

@@ -50,6 +50,7 @@ from advisor.lab import frame
 from advisor.planners.core import Layout
 from advisor.rank.front import keeps
 from advisor.rank.ranking import picked, told
+from advisor.words import listed
 from advisor.words.recommendation import SCREEN_LINES, text
 
 Record = Mapping[str, Any]
@@ -408,7 +409,7 @@ def screen_faults(record: Record, asked: Record, width: int) -> Iterator[str]:
     lines = [line for line, _ in text(record, width=width)]
     if len(lines) > SCREEN_LINES or max(map(len, lines)) > width:
         yield f"{len(lines)} lines of {max(map(len, lines))} columns"
-    rows = {one["rank"]: one for one in (record["front"] or record["nearest"])}
+    rows = {one["rank"]: one for one in listed(record)}
     if record["here"] is not None:
         rows["here"] = record["here"]
     shown: dict[Any, list[str]] = {}
@@ -473,7 +474,7 @@ def _particulars(record: Record, asked: Record, place: Any, said: Sequence[str])
 
 def _sentences_around(record: Record, said: str) -> Iterator[str]:
     """Yield what is wrong in the sentences above the table and below it."""
-    rows = record["front"] or record["nearest"]
+    rows = listed(record)
     if (boot := re.search(r"Rental times include ([\d.]+) min to boot", said)) and not _is(
         boot[1], record["job"]["transfers"]["boot_s"] / 60
     ):
