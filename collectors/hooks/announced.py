@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Package as it is installed -> how announcements call it.
 _KERNELS = (
-    ("mamba-ssm", r"mamba[-_]ssm|state-spaces/mamba"),
+    ("mamba-ssm", r"mamba[-_]ssm|state-spaces/mamba|selective_s(can|tate)"),
     ("causal-conv1d", r"causal[-_]conv1d"),
     ("flash-linear-attention", r"flash[-_ ]linear[-_ ]attention|\bfla\b"),
     ("flash-attn", r"flash[-_ ]?attn\b|flash[-_ ]?attention(?![-_ ]*linear)"),
@@ -57,10 +57,11 @@ class Announced:
         self._session = session
         self._noted: set[str] = set()
 
-    def hear(self, text: Any) -> None:
-        """Note what an announcement says is missing."""
+    def hear(self, text: Any, *values: Any) -> None:
+        """Note what an announcement says is missing; ``values`` are put into its text."""
         try:
-            for name in missing(str(text)):
+            said = "%s %s" % (text, values) if values else str(text)
+            for name in missing(said):
                 if name not in self._noted:
                     self._noted.add(name)
                     self._session.fact("fallback", package=name)
@@ -72,7 +73,7 @@ class Announced:
         original = module.Logger.warning
 
         def warning(logger: Any, msg: Any, *args: Any, **named: Any) -> None:
-            self.hear(msg)
+            self.hear(msg, *args)
             named["stacklevel"] = named.get("stacklevel", 1) + 1  # the caller's line, not this
             original(logger, msg, *args, **named)
 
