@@ -83,7 +83,7 @@ def claims_of(
         return (
             *nobody,
             *_stay(here, record["front"], worth * trouble_h),
-            *_unseen(record["job"], here),
+            *_unseen(record.get("job", {}), here),
             *_deadline(record, certainty),
         )
     faster = by_rank.get(record["picks"]["fastest"])
@@ -97,7 +97,7 @@ def claims_of(
         *_beside(chosen, record["front"], faster),
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
-        *_unseen(record["job"], chosen),
+        *_unseen(record.get("job", {}), chosen),
         *_deadline(record, certainty),
     )
 
