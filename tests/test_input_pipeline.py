@@ -108,8 +108,8 @@ def test_an_input_bound_job_is_not_put_on_a_faster_gpu_for_nothing(
     assert any("a faster machine does not help" in reason for reason in there.reasons)
 
 
-RESNET = {"cnn": "224:64:3x256,4x512,6x1024,3x2048:bottleneck", "batch": 512}
-GPT2 = {"layers": 12, "hidden": 768, "heads": 12, "tokens": "1B"}
+RESNET: dict[str, Any] = {"cnn": "224:64:3x256,4x512,6x1024,3x2048:bottleneck", "batch": 512}
+GPT2: dict[str, Any] = {"layers": 12, "hidden": 768, "heads": 12, "tokens": "1B"}
 UNSEEN = re.compile(
     r"No input pipeline was seen: it must deliver ([\d,.]+) images/s"
     r"(?:, ([\d,.]+) (us|ms|s) of a vCPU for each)?; profile the script with its loader\."

@@ -615,9 +615,12 @@ def quantity(kind: QuantityKind, *flags: str, help: str, default: str | None = N
     """
 
     def parse(value: Any) -> float:
-        if isinstance(value, str) and kind is HOURS:
+        if not isinstance(value, str):
+            return float(value)
+        found = kind.parse(value, option=flags[0])
+        if kind is HOURS:
             say_hours(flags[0], value)
-        return kind.parse(value, option=flags[0]) if isinstance(value, str) else value
+        return found
 
     return typer.Option(
         *flags, parser=parse, metavar=kind.metavar, help=help, show_default=default or False

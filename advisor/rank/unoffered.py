@@ -63,13 +63,13 @@ def _cards(request: Constraints, catalogue: Catalogue) -> dict[str, tuple[str, .
         asked = [catalogue.accelerators[one] for one in meant if one in catalogue.accelerators]
         if there & set(meant) or not asked:
             continue
-        far = {other: unlike(asked[0], one) for other, one in known.items()}
+        far = {other: _unlike(asked[0], one) for other, one in known.items()}
         nearest = sorted((one for one in far if math.isfinite(far[one][1])), key=far.__getitem__)
         found[name] = tuple(nearest[:_NEAREST])
     return found
 
 
-def unlike(one: Accelerator, other: Accelerator) -> tuple[bool, float]:
+def _unlike(one: Accelerator, other: Accelerator) -> tuple[bool, float]:
     """Return whether the maker is another, and how far the figures are apart.
 
     A mean of squared logarithms over what is known of ``one``; infinite where one of these is

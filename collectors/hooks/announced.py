@@ -60,8 +60,8 @@ class Announced:
     def hear(self, text: Any, *values: Any) -> None:
         """Note what an announcement says is missing; ``values`` are put into its text."""
         try:
-            said = "%s %s" % (text, values) if values else str(text)
-            for name in missing(said):
+            said = [str(text), *(one for one in values if isinstance(one, str))]
+            for name in missing(" ".join(said)):
                 if name not in self._noted:
                     self._noted.add(name)
                     self._session.fact("fallback", package=name)

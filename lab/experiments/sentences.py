@@ -280,6 +280,11 @@ def _unfed(reader: Reader, found: re.Match[str]) -> Problems:
         yield "no row has that rate, or loading was seen"
 
 
+def _slow(reader: Reader, found: re.Match[str]) -> Problems:
+    if found["said"] != reader.record["job"].get("fallback"):
+        yield "its kernels were there"
+
+
 def _machines(one: Record) -> int:
     return sum(int(part["count"]) for part in one["configuration"])
 
@@ -387,6 +392,7 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
      r"(?: or \S+| \(.+?\))*\.)?", _unoffered),
     (r"No input pipeline was seen: it must deliver (?P<rate>[\d.,e+]+) \w+/s"
      r"(?:, (?P<each>.+?) of a vCPU for each)?; profile the script with its loader\.", _unfed),
+    (r"(?P<said>[\w, -]+ (?:is|are) not installed here: the slow code .+)", _slow),
     (r"It misses the deadline with a probability of (?P<share>\d+) %\.", _misses),
 )  # fmt: skip
 
