@@ -1,15 +1,25 @@
 """A job runs no faster than it is fed."""
 
 import math
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from advisor import api
 from advisor.answer import Candidate
+from advisor.ask import JobSpec
+from advisor.cli.program import app
 from advisor.estimate.predictor import Predictor
+from advisor.jobs.describe import unseen_input
 from advisor.jobs.job import Job
+from advisor.jobs.load import job_from_spec
+from advisor.planners import step
+from advisor.planners.core import Transformer
 from advisor.planners.step.model_units import idle_s_per_sample, relative_speed, vcpus_needed
 from advisor.planners.systems.perfect import Feeding
 from advisor.rank.ranking import recommend
@@ -96,3 +106,52 @@ def test_an_input_bound_job_is_not_put_on_a_faster_gpu_for_nothing(
     # The dear machine is not paid for a step that the storage sets.
     assert slow.training_time_h.value / there.training_time_h.value < price(fast) / price(slow)
     assert any("a faster machine does not help" in reason for reason in there.reasons)
+
+
+RESNET: dict[str, Any] = {"cnn": "224:64:3x256,4x512,6x1024,3x2048:bottleneck", "batch": 512}
+GPT2: dict[str, Any] = {"layers": 12, "hidden": 768, "heads": 12, "tokens": "1B"}
+UNSEEN = re.compile(
+    r"No input pipeline was seen: it must deliver ([\d,.]+) images/s"
+    r"(?:, ([\d,.]+) (us|ms|s) of a vCPU for each)?; profile the script with its loader\."
+)
+
+
+def test_what_nobody_saw_being_loaded_is_said_with_the_rate_that_it_takes(
+    predictor: Predictor,
+) -> None:
+    """In every answer about images; of all machines' virtual CPUs each sample has its share."""
+    answer = api.recommend(
+        predictor=predictor, **RESNET, total_steps=1e5, gpus="H100", max_nodes=1
+    )
+    chosen = next(one for one in answer.front if one.rank == answer.picks["best_value"])
+    offer, count = chosen.configuration.parts[0]
+    (found,) = (match for said in answer.summary if (match := UNSEEN.fullmatch(said)))
+    rate = float(found[1].replace(",", ""))
+    assert rate == pytest.approx(chosen.throughput_samples_per_s.value, rel=0.01)
+    each_s = float(found[2]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[3]]
+    assert each_s * rate == pytest.approx(offer.vcpus * count, rel=0.02)
+    job = job_from_spec(JobSpec(**RESNET))
+    for one in (api.estimate(job, gpu="H100"), api.estimate(job, on="p5.48xlarge")):
+        assert any(UNSEEN.fullmatch(note) for note in one.notes)
+    plan = CliRunner().invoke(app, ["plan", "--cluster", "8xH100-80GB", "--cnn", RESNET["cnn"]])
+    assert "No input pipeline was seen" in plan.stdout
+
+
+def test_text_needs_no_pipeline_worth_a_word(predictor: Predictor) -> None:
+    answer = api.recommend(predictor=predictor, **GPT2, gpus="H100", max_nodes=1)
+    assert "pipeline" not in " ".join(answer.summary)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Transformer(layers=2, hidden=64, heads=2, sequence=197, vocabulary=0,
+                     is_causal=False), "images"),
+        (Transformer(layers=2, hidden=64, heads=2, sequence=128, vocabulary=1000), ""),
+        (Transformer(layers=2, hidden=64, heads=2, sequence=128, vocabulary=1000,
+                     is_causal=False), ""),
+        (step.parse_network(str(RESNET["cnn"])), "images"),
+    ],
+)  # fmt: skip
+def test_what_a_described_model_is_fed_with(model: Any, said: str) -> None:
+    assert unseen_input(model) == said

@@ -3,16 +3,19 @@
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from advisor.answer import Candidate, Recommendation
 from advisor.ask import Constraints
 from advisor.catalogue import parse_gpus
 from advisor.catalogue.overrides import bills, charged_h
+from advisor.cli.program import app
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
 from advisor.rank.ranking import recommend
@@ -30,6 +33,28 @@ def answer(make_job: MakeJob, predictor: Predictor) -> Recommendation:
 def test_every_candidate_is_on_the_front_or_has_its_reason(answer: Recommendation) -> None:
     hidden = sum(int(n.split()[0]) for n in answer.notes if "not shown" in n)
     assert len(answer.front) + hidden + sum(answer.rejected.values()) == answer.considered
+
+
+ASKED = ("--layers", "12", "--hidden", "768", "--heads", "12", "--tokens", "1B")
+
+
+@pytest.mark.parametrize("columns", ["60", "120"])
+@pytest.mark.parametrize("more", [
+    ("--gpus", "T4", "--deadline", "20d"), ("--gpus", "L4,A10G", "--top", "3", "--max-nodes", "2"),
+])  # fmt: skip
+def test_the_command_under_an_answer_explains_a_row_of_it(
+    more: tuple[str, ...], columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the flags of the question: pasted, it is about the row that was listed."""
+    monkeypatch.setenv("COLUMNS", columns)
+    answer = CliRunner().invoke(app, ["recommend", *ASKED, *more]).stdout
+    command = answer[answer.index("  advisor recommend ") :].replace("\\\n", " ")
+    words = shlex.split(command)
+    assert words[1:-2] == ["recommend", *ASKED, *more]
+    row = next(line for line in answer.splitlines() if line.split()[:1] == words[-1:])
+    explained = CliRunner().invoke(app, words[1:]).stdout
+    assert explained.startswith(f"{words[-1]}: ")
+    assert row.split()[3] in explained
 
 
 def test_nobody_on_the_list_beats_another(answer: Recommendation) -> None:

@@ -17,12 +17,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.api import estimate
+from advisor.ask import Constraints
+from advisor.catalogue import parse_gpus
+from advisor.collectors.derive.summary import summary_lines
 from advisor.collectors.format import Recording
 from advisor.collectors.hooks.rehearsal.memory import replay, rounded
 from advisor.collectors.run import profile, rehearsed
 from advisor.errors import RunError
 from advisor.estimate import Predictor, constants
 from advisor.jobs.from_recording import job_from_recording
+from advisor.rank.ranking import recommend
 
 HERE = Path(__file__).parent
 needs_compiler = pytest.mark.skipif(
@@ -255,6 +260,67 @@ def test_a_rehearsal_can_be_forced(tmp_path: Path) -> None:
     assert seen.rehearsal is not None
     assert seen.deep_step is not None
     assert seen.deep_step.device == "cuda"
+
+
+WITHOUT_KERNELS = """
+    import logging, warnings
+    import torch
+    library = logging.getLogger("library")
+    library.setLevel(logging.ERROR)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    class Mixer(torch.nn.Linear):
+        def forward(self, x):
+            library.warning("`scan` is falling back because `%s` is not installed", "mamba_ssm")
+            warnings.warn("xFormers is not available (Attention)")
+            library.warning("flash_attn 2.8 is used, apex too")
+            state = torch.zeros_like(x[:, 0])
+            for moment in range(100):
+                state = 0.9 * state + x[:, moment]
+            return super().forward(state)
+
+    first, model = torch.nn.Linear(4, 4).to(device), Mixer(4, 1).to(device)
+    optimizer = torch.optim.SGD([*first.parameters(), *model.parameters()], lr=0.1)
+    for step in range(30):
+        loss = model(first(torch.rand(8, 100, 4, device=device))).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("when", ["always", "never"])
+def test_fast_kernels_that_a_script_goes_without_are_said(
+    tmp_path: Path, predictor: Predictor, when: Any
+) -> None:
+    """Heard in logs that nobody shows and in warnings; said beside every answer.
+
+    What a kernel in place of the loop would make of it is offered where nothing was measured.
+    """
+    seen = rehearse(tmp_path / "work", WITHOUT_KERNELS, when=when)
+    assert set(seen.fallbacks) == {"mamba-ssm", "xformers"}
+    said = seen.fallback_words
+    assert any(said in line for line in summary_lines(seen))
+    job = job_from_recording(seen, total_steps=1e6)
+    for answer in (
+        estimate(job, gpu="L4", predictor=predictor),
+        estimate(job, on="g6.xlarge", predictor=predictor),
+    ):
+        assert said in answer.notes
+        assert any("No input pipeline" in note for note in answer.notes) == (when == "always")
+    request = Constraints(gpus=parse_gpus("L4"), max_nodes=1)
+    found = recommend(job, request, predictor=predictor, recording=seen, with_changes=True)
+    assert said in found.summary
+    offered = [one for one in found.changes if one.name == "fast-kernels"]
+    assert len(offered) == (when == "always")
+    for one in offered:
+        assert "mamba-ssm" in one.do
+        assert one.time_factor < 1.0
+
+
+def test_a_script_with_its_kernels_says_nothing(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path / "work", FALLS_BACK, when="always")
+    assert (seen.fallbacks, seen.fallback_words) == ((), "")
 
 
 def test_a_rehearsal_can_be_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from advisor import api, data, recommend
 from advisor.answer import Recommendation
 from advisor.ask import Constraints, JobSpec, LayoutRequest, layout_space
-from advisor.catalogue import Catalogue, OfferFilter, account_limits, rented_at_once
+from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, account_limits, rented_at_once
 from advisor.collectors.watch.host import describe_host
 from advisor.errors import UsageError
 from advisor.estimate.estimate import machine_at_hand
@@ -40,7 +40,9 @@ from advisor.rank.renting import (
     Renting,
     asking_h,
 )
+from advisor.rank.unoffered import unoffered
 from advisor.words import prediction_text
+from advisor.words.recommendation import text
 
 AMOUNTS = st.floats(0.01, 1000.0)
 ROWS = st.lists(st.tuples(AMOUNTS, AMOUNTS, st.integers(1, 64)), min_size=1, max_size=20)
@@ -302,6 +304,53 @@ def test_a_gpu_that_no_provider_offers_names_the_nearest(predictor: Predictor) -
     here = answer.here
     assert here is not None
     assert answer.picks.get("best_value") == ("here" if here.training_time_h.value < 720 else None)
+
+
+def test_the_nearest_accelerator_is_known_and_of_the_same_maker(catalogue: Catalogue) -> None:
+    """What is said in place of a card that nobody rents trains: its figures are known."""
+    every = catalogue.select(OfferFilter(pricing=("on-demand", "spot")))
+    rented = set(catalogue.types.accelerator[every.type_index].tolist())
+    makers = {catalogue.accelerators[one].vendor for one in rented if one}
+    for name, asked in catalogue.accelerators.items():
+        found = unoffered(Constraints(gpus=GpuFilter(names=(name,))), catalogue).get(name, ())
+        for near in (catalogue.accelerators[one] for one in found):
+            assert near.name in rented
+            assert near.memory_bytes_per_s or not asked.memory_bytes_per_s
+            assert near.fp16_flop_per_s or not asked.fp16_flop_per_s
+        if found and asked.vendor in makers and asked.training_use == "yes":
+            assert catalogue.accelerators[found[0]].vendor == asked.vendor
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"region": "mars"},
+        {"region": "us-est-1", "gpus": "H100"},
+        {"max_price": 0.0001},
+        {"max_price": 0.01, "gpus": "T4"},
+        {"gpus": "H100:64"},
+        {"gpus": "H100", "cloud": "verda", "region": "us-east-1"},
+        {"gpus": "B200", "dated": True, "cloud": "paperspace"},
+    ],
+)
+def test_a_limit_that_nothing_keeps_names_the_nearest_that_something_does(
+    predictor: Predictor, asked: dict[str, Any]
+) -> None:
+    """Each value that is named, in place of the one that was asked for, leaves offers."""
+    answer = recommend(predictor=predictor, **GPT2, tokens="1B", max_nodes=1, **asked)
+    assert not answer.front
+    assert answer.unoffered
+    assert not answer.rejected.get("no_price", 0) > answer.rejected.get("not_offered", 0)
+    for limit, nearest in answer.unoffered.items():
+        flag = limit.partition(" ")[0].removeprefix("--").replace("-", "_")
+        assert any(limit in said for said in answer.summary)
+        for one in nearest:
+            value = one.partition(" ")[0]
+            again = {**asked, flag: float(value) if flag == "max_price" else value}
+            more = recommend(predictor=predictor, **GPT2, tokens="1B", max_nodes=1, **again)
+            assert more.catalogue.offers
+    said = "\n".join(line for line, _ in text(answer.to_record()))
+    assert "misses" not in said
 
 
 def test_no_share_of_a_peak_is_above_one(predictor: Predictor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from advisor.lab.experiments.sentences import (
     thinned,
     tried,
 )
+from advisor.words import SCREEN_LINES, listed
+from advisor.words.recommendation import text
 
 # Thirty priced offers; an answer takes about a second of computing.
 OFFERS = 30
@@ -44,6 +47,42 @@ def test_nothing_that_an_answer_says_contradicts_its_record(number: int) -> None
         assert found == [], asked
         said += len(sentences)
     assert said >= number
+
+
+def changed(record: dict[str, Any], place: int) -> dict[str, Any]:
+    """Return the change at a place: the first saves most, those behind it name rows."""
+    one = listed(record)[place]
+    do = "load with DataLoader(num_workers=4, pin_memory=True, persistent_workers=True)"
+    if place:
+        do = f"without DDP or FSDP in the script, take #{one['rank']} (advisor plan prints it)"
+    figures = {name: one[name] for name in ("training_time_h", "cost_usd")}
+    return {"name": "ddp", "do": do, "pick": None, **figures}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_what_saves_most_stands_and_no_change_is_cut_in_a_pipe(width: int) -> None:
+    """On a screen the first change; in pipes all, with the command that asks more in one piece."""
+    command = ["advisor", "recommend", "--region", "us east", "--budget", "5"]
+    for record, asked in drawn(200, seed=7):
+        record["changes"] = [changed(record, place) for place in range(len(listed(record)))]
+        screen, pipe = (
+            [line for line, _ in text(record, width=width, command=command, is_screen=is_screen)]
+            for is_screen in (True, False)
+        )
+        said, whole = (" ".join(" ".join(lines).split()) for lines in (screen, pipe))
+        assert all(" ".join(one["do"].split()) in whole for one in record["changes"]), asked
+        assert all(" ".join(one["do"].split()) in said for one in record["changes"][:1]), asked
+        assert len(screen) <= SCREEN_LINES + 2 or width < 80, asked
+        for lines in (screen, pipe):
+            shown = {line.split()[0] for line in lines if re.match(r" +\d+ \S", line)}
+            assert set(re.findall(r"#(\d+)", " ".join(lines))) <= shown, asked
+            place = next((i for i, line in enumerate(lines) if "advisor recommend" in line), None)
+            assert place is not None or lines is screen or not listed(record)
+            if place is not None:
+                words = shlex.split("\n".join(lines[place:]).replace("\\\n", " "))
+                assert words[:-2] == command
+                assert words[-2] == "--explain"
+                assert int(words[-1]) in [one["rank"] for one in record["front"]]
 
 
 # A false sentence of every kind: the true one is changed as the pattern says.

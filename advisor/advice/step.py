@@ -201,6 +201,43 @@ def _is_of_scores(one: OperatorCount) -> bool:
     return one.name in _SCORES and one.shapes.count("x") >= 3
 
 
+# A loop over time steps calls an operator more than so many times as often as there are modules.
+_LOOPED: Final = 4
+
+
+def _fast_kernels(facts: Facts) -> Iterator[Advice | None]:
+    """Offer the kernels that a rehearsed script went without, in place of a loop over time steps.
+
+    A kernel is priced as one pass over all that the loop reads and writes, and two backward: it
+    keeps the state on chip, so that it takes less.
+    """
+    job, work, recording = facts.job, facts.job.work, facts.recording
+    if recording is None or work is None or not recording.fallbacks or not job.is_rehearsed:
+        return
+    calls = _LOOPED * max(len(work.layers), 1)
+    looped = [one for one in work.operators if one.phase != "optimizer" and one.count > calls]
+    kernels = tuple(
+        replace(one, phase=phase, count=1.0, flop=times * one.flop, bytes=times * one.bytes,
+                listed=None)
+        for one in looped if one.phase == "forward"
+        for phase, times in (("forward", 1), ("backward", 2))
+    )  # fmt: skip
+    if not kernels:
+        return
+    kept = tuple(one for one in work.operators if one not in looped)
+    share = sum(one.bytes for one in looped) / sum(one.bytes for one in work.operators)
+    names = " ".join(recording.fallbacks)
+    yield facts.priced(
+        replace(job, work=replace(work, operators=(*kept, *kernels)), fallback=""),
+        name="fast-kernels",
+        change=f"Install {names} on the rented machine (no more than this).",
+        rests_on=f"{percent_text(share)} of the traced bytes are those of a loop over time steps, "
+        "which a kernel passes over once, and twice backward",
+        condition="Where the library then takes its kernels: the first real step shows it.",
+        how=How(kind="flag", text=f"pip install {names}"),
+    )
+
+
 def _in(facts: Facts, precision: Precision) -> Job:
     return job_from_spec(JobSpec(precision=precision), job=facts.job)
 
@@ -227,6 +264,7 @@ advise_software: Final = source(
     _compiled,
     _channels_last,
     _fused_attention,
+    _fast_kernels,
 )
 
 

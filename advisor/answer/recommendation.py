@@ -110,7 +110,7 @@ class Recommendation(Recorded):
     picks: Mapping[str, int | Literal["here"]] = field(default_factory=dict)
     # what picks count of a person's time, in hours (``rank.renting``)
     judged_by: Mapping[str, float] = field(default_factory=dict)
-    # accelerators that were asked for and no provider has: the nearest that one has, by name
+    # accelerators and limits (``"--region mars"``) that no offer has: the nearest that one has
     unoffered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # claims, summary: the choice as data that can be checked, and in words, most important first
     claims: tuple[Claim, ...] = ()

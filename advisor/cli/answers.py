@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -22,6 +23,7 @@ from advisor.cli.options import (
     RATE,
     SECONDS_WITH_UNIT,
     SETUP,
+    TYPED,
     Plot,
     PlotCommand,
     Recorded,
@@ -168,9 +170,9 @@ def advise(
         typer.echo(json.dumps(record, indent=2))
     else:
         width = shutil.get_terminal_size().columns
-        most = None if full else SCREEN_LINES
+        most = SCREEN_LINES if sys.stdout.isatty() and not full else None
         lines = (
-            advice_text(record, width=width, most=most)
+            advice_text(record, width=width, most=most, command=TYPED.get())
             if explain is None
             else explained_advice(record, explain, width=width)
         )
@@ -500,10 +502,10 @@ def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
 
     from advisor.collectors.derive import local_folders
     from advisor.jobs import file_in
-    from advisor.words import SCREEN_LINES, show_probes, show_recommendation
+    from advisor.words import show_probes, show_recommendation
 
-    most = None if full else SCREEN_LINES
-    show_recommendation(record, Console(highlight=False, soft_wrap=True), most=most)
+    console = Console(highlight=False, soft_wrap=True)
+    show_recommendation(record, console, full=full, command=TYPED.get())
     if (own := record.get("own_cluster")) is not None:
         from advisor.report import show_simulation
 

@@ -19,6 +19,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -290,6 +291,9 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     """
     flags = {name: value for name, value in given.items() if value is not None}
     Question.read(flags, names=names, are_flags=True)
+    for name in flags:
+        if ENTRIES[name].kind is ENTRIES["deadline"].kind:
+            say_hours(flag_of(name), flags[name])
     places = [
         (one.place, {name: value for name, value in one.answers.items() if name in names})
         for one in stated(Path.cwd(), os.environ)
@@ -299,6 +303,10 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     question = Question.read(answers, names=names, are_flags=True)
     _tell_what_was_used(places, answers)
     return question
+
+
+# The words of the command line: more can be asked by adding to them.
+TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
 
 
 def given_flags(question: Question, names: Iterable[str]) -> list[str]:
@@ -607,11 +615,23 @@ def quantity(kind: QuantityKind, *flags: str, help: str, default: str | None = N
     """
 
     def parse(value: Any) -> float:
-        return kind.parse(value, option=flags[0]) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return float(value)
+        found = kind.parse(value, option=flags[0])
+        if kind is HOURS:
+            say_hours(flags[0], value)
+        return found
 
     return typer.Option(
         *flags, parser=parse, metavar=kind.metavar, help=help, show_default=default or False
     )
+
+
+def say_hours(flag: str, value: object) -> None:
+    """Say that a duration without a unit, other than 0, is read as hours."""
+    with contextlib.suppress(ValueError):
+        if float(str(value)):
+            typer.echo(f"note: {flag} {value} is read as {value} h", err=True)
 
 
 # ------------------------------------------------------------------------------------------

@@ -80,6 +80,13 @@ class LazyGroup(TyperGroup):
 
         return name, with_settings(load_verb(name), name, VERBS), rest
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words as they were typed: an answer says what to add to them."""
+        from advisor.cli.options import TYPED
+
+        TYPED.set(("advisor", *args))
+        return list(super().parse_args(ctx, args))
+
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; a file that ends too early is not the user's Ctrl-D."""
         try:

@@ -50,7 +50,7 @@ from advisor.machines import (
 from advisor.planners.core import GIB, Device, PlanningError
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import runs_as
-from advisor.words import units_words
+from advisor.words import input_words, units_words
 
 __all__ = ["PROVIDER", "machine_at_hand"]
 
@@ -345,7 +345,13 @@ def _estimate(
         device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
         sources=(*facts.all(), *price_facts(configuration, is_lowest=True)),
-        notes=(*job.notes, *script_notes(job, [(_is_accelerated(device), row["devices"])])),
+        notes=tuple(filter(None, (
+            job.fallback,
+            input_words(job.feed.unseen, row["throughput_samples_per_s"].value,
+                        machine[0].vcpus * machine[1]),
+            *job.notes,
+            *script_notes(job, [(_is_accelerated(device), row["devices"])]),
+        ))),
         units=transformer_units(
             job, row["step_time_s"].value, row["devices"], device,
             hours=None if time_h is None else time_h.value,

@@ -79,7 +79,7 @@ class Target:
         if here and not self.runs_here:
             raise NotExportableError(
                 f"the pick is this machine, which {self.name} does not rent",
-                hint=f"name a row that is rented: advisor export 1 --to {self.name}",
+                hint="name a row that is rented: add its number, 1 for the first",
             )
         if len(pick.parts) > 1:
             raise NotExportableError(

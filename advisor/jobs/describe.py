@@ -127,13 +127,13 @@ def model_work(
 
 def described_job(
     work: Work, *, name: str, global_batch: int | None = None, steps: float | None = None,
-    assumptions: tuple[str, ...] = (),
+    assumptions: tuple[str, ...] = (), unseen: str = "",
 ) -> Job:  # fmt: skip
     """Return the job of a described model; nothing of it was measured.
 
     ``global_batch``: samples of a step over all workers; the work's micro-batch by default;
     ``steps``: the length; one step without; ``assumptions``: what was taken because nobody said
-    otherwise.
+    otherwise; ``unseen``: what it loads in a way that nobody saw (``Feed.unseen``).
 
     Raises UsageError if a length or batch makes no sense.
     """
@@ -153,12 +153,21 @@ def described_job(
         total_source=source,
         # A loader of its own that keeps up: how long a sample takes was not seen.
         feed=Feed(workers=1, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None,
-                  dataset_samples=None),
+                  dataset_samples=None, unseen=unseen),
         measured=None,
         peak_rss_bytes=0,
         recorded_batch=work.micro_batch,
         assumptions=assumptions,
     )  # fmt: skip
+
+
+def unseen_input(model: DescribedModel) -> str:
+    """Return what a described model is fed with that takes work to load; nothing for text."""
+    if isinstance(model, step.EncoderDecoder):
+        return "recordings" if model.audio_channels else ""
+    if isinstance(model, step.DiffusionUNet):
+        return "samples"
+    return "images" if isinstance(model, ConvolutionalNetwork) or not model.vocabulary else ""
 
 
 # ------------------------------------------------------------------------------------------

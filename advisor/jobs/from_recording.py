@@ -625,6 +625,7 @@ def job_from_recording(
         checkpoint_s=None if saves is None or step is None else saves.seconds,
         assumptions=_assumed(recording),
         is_rehearsed=recording.rehearsal is not None,
+        fallback=recording.fallback_words,
         told=recording.told,
         limits=recording.limits,
         unread=() if missing is None and step is not None else _unclocked(recording),
@@ -836,9 +837,7 @@ def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
 def _feed(recording: Recording, step: StepTime | None, samples: int, used: Resources) -> Feed:
     seen = recording.loading
     if seen is None:
-        return Feed(
-            workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
-        )
+        return _NO_FEED if recording.rehearsal is None else replace(_NO_FEED, unseen="samples")
     return Feed(
         workers=seen.workers,
         cpu_s_per_sample=seen.cpu_s_per_sample,

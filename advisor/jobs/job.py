@@ -150,6 +150,9 @@ class Feed:
     dataset_samples: int | None
     # that a loader process waits for disks and networks besides, anywhere alike [s]
     idle_s_per_sample: float = 0.0
+    # what nobody saw being loaded, in the plural: ``"images"``; empty where it was seen, or where
+    # it is text, which costs next to nothing
+    unseen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +246,8 @@ class Job:
     noise: NoiseScale | None = None
     # its step was traced with nothing computed, on an accelerator that was not there: it needs one
     is_rehearsed: bool = False
+    # that fast kernels were missing where it was recorded, in a sentence; empty where none was
+    fallback: str = ""
 
     def __repr__(self) -> str:
         """Say in one line which job this is, how long it is, and what is known of its step."""
@@ -355,6 +360,10 @@ class Job:
         }
         if self.is_rehearsed:
             facts["is_rehearsed"] = True
+        if self.fallback:
+            facts["fallback"] = self.fallback
+        if self.feed.unseen:
+            facts["unseen_input"] = self.feed.unseen
         if self.program is not None and self.program.unit:
             facts["rounds"] = {"kind": self.program.kind, "unit": self.program.unit}
         if self.measured is not None:

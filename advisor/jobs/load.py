@@ -25,6 +25,7 @@ from advisor.jobs.describe import (
     recognised,
     restacked,
     sequence_notes,
+    unseen_input,
     with_setup,
 )
 from advisor.jobs.from_recording import call_s, job_from_recording
@@ -311,7 +312,7 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     if spec.model is not None:
         path = Path(spec.model).resolve()
         name = path.name if path.is_dir() else path.parent.name
-    return described_job(work, name=name, assumptions=assumptions)
+    return described_job(work, name=name, assumptions=assumptions, unseen=unseen_input(model))
 
 
 def _transformer(spec: JobSpec) -> Transformer:

@@ -39,6 +39,8 @@ from advisor.words import card_name
 AskAgain = Callable[[Job], Recommendation]
 # Effects below this on time and cost are not worth a line.
 LEAST_EFFECT: Final = 0.05
+# What holds of the script as it is: the answer assumes that it is changed.
+_ASSUMED: Final = ("device", "ddp")
 
 
 def changes(
@@ -101,6 +103,17 @@ def mixed(
     else:
         return ()
     return (_change("mixed", "unlike machines together (without --no-mixed)", best, chosen),)
+
+
+def by_worth(found: Sequence[ProposedChange]) -> tuple[ProposedChange, ...]:
+    """Return what saves most first, then what the answer assumes, then all else by its worth.
+
+    The worth of a change is what it makes of time and cost together.
+    """
+    ordered = sorted(found, key=lambda one: one.time_factor * one.cost_factor)
+    assumed = [one for one in found if one.name in _ASSUMED]
+    others = [one for one in ordered if one.name not in _ASSUMED]
+    return (*others[:1], *assumed, *others[1:])
 
 
 def _gains(then: Estimate, now: Estimate) -> bool:

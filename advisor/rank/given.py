@@ -59,6 +59,7 @@ from advisor.planners.layouts import SearchSpace, check, node_counts, nothing_fi
 from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
 from advisor.rank.ranking_rows import pareto_front
+from advisor.words import input_words
 
 Beside = list[tuple[BesideWay, Choice]]
 
@@ -350,8 +351,11 @@ def plan(question: PlanQuestion) -> Plan:
 def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
     """Return the facts of the job, with what its script needs on these machines."""
     facts = question.job.facts()
-    needs = script_notes(question.job, [(True, best.devices)])
-    return facts | {"notes": [*facts["notes"], *needs, *stack_notes(question.case.work)]}
+    job = question.job
+    fed = input_words(job.feed.unseen, job.global_batch / best.step_time_s.value)
+    unseen = [one for one in (job.fallback, fed) if one]
+    needs = (*script_notes(job, [(True, best.devices)]), *stack_notes(question.case.work))
+    return facts | {"notes": [*unseen, *facts["notes"], *needs]}
 
 
 def _with_units(question: PlanQuestion, model: ModelOn, choice: Choice) -> Choice:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Literal
-
-import numpy as np
+from typing import Literal
 
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
-from advisor.catalogue import Accelerator, Catalogue, OfferFilter
 from advisor.collectors.format import Recording
 from advisor.errors import UsageError
 from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
 from advisor.machines import whole_machines
-from advisor.rank.changes import changes, known_error, mixed, relaxed, unmeasured_words
+from advisor.rank.changes import by_worth, changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.ranking_rows import pareto_front
 from advisor.rank.renting import Renting
 from advisor.rank.rows import ranked_rows
+from advisor.rank.unoffered import unoffered
 from advisor.words import claims_of
 
 __all__ = ["Request", "pareto_front", "recommend"]
@@ -175,46 +172,11 @@ def _changes(
     def changed(other: Job) -> Recommendation:
         return recommend(other, request, predictor=predictor, for_best_value=True)
 
-    return (
+    found = (
         *mixed(request, rented, front, limited),
         *changes(
             job, request, predictor, rented, here, front, recording=recording, ask=changed
         ),
         *relaxed(request, rented, front, rejected, limited),
     )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------
-# Accelerators that were asked for and nobody rents, and the nearest that somebody does.
-
-
-_NEAREST: Final = 3
-# What makes two accelerators alike for training: how fast they multiply, what fits, how fast it
-# is read.
-_ALIKE: Final = ("bf16_flop_per_s", "fp16_flop_per_s", "memory_bytes", "memory_bytes_per_s")
-
-
-def unoffered(request: Request, catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
-    """Return the accelerators asked for that no provider has, each with the nearest that are.
-
-    The nearest differ least in rate, memory and bandwidth, as sums of squared logarithms.
-    """
-    names = () if request.gpus is None else request.gpus.names
-    every = catalogue.select(OfferFilter(pricing=("on-demand", "spot")))
-    there = set(np.unique(catalogue.types.accelerator[every.type_index]).tolist()) - {""}
-    known = {name: one for name in there if (one := catalogue.accelerators.get(name)) is not None}
-    found = {}
-    for name in names:
-        meant = catalogue.matching_gpus(name)
-        asked = [catalogue.accelerators[one] for one in meant if one in catalogue.accelerators]
-        if there & set(meant) or not asked:
-            continue
-        nearest = sorted(known, key=lambda other: (_unlike(asked[0], known[other]), other))
-        found[name] = tuple(nearest[:_NEAREST])
-    return found
-
-
-def _unlike(one: Accelerator, other: Accelerator) -> float:
-    pairs = [(getattr(one, name), getattr(other, name)) for name in _ALIKE]
-    logs = [math.log(a / b) ** 2 for a, b in pairs if a and b]
-    return sum(logs) / len(logs) if logs else math.inf
+    return by_worth(found)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from advisor import estimate
 from advisor.answer import Candidate, ProbeAdvice
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns, rented_at_once
+from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, rented_at_once
 from advisor.estimate import (
     STATUSES,
     Completion,
@@ -326,14 +326,13 @@ def ranked_rows(
     crossed = np.repeat(np.bincount(np.searchsorted(types, offers.type_index)), len(counts))
     for code, reason in enumerate(STATUSES[1:], start=1):
         rejected[reason] += int(crossed[columns.status == code].sum())
-    admitted = int(np.count_nonzero(predictor.catalogue.admitted_types(wanted)))
-    rejected["no_price"] = (admitted - len(types)) * len(counts)
+    rejected.update(_without_offer(predictor.catalogue, wanted, len(types), len(counts)))
     mixed: MixedRows | None = None
     if _may_mix(request, offers, feasible):
         steady = rows.time_h[feasible], rows.cost_usd[feasible]
         mixed = mixed_rows(job, request, predictor, offers, side, steady)
     further = len(rows.offer) - int(crossed[columns.status == 0].sum())  # ways on the same offers
-    considered = int(crossed.sum()) + further + rejected["no_price"]
+    considered = int(crossed.sum()) + further + rejected["no_price"] + rejected["not_offered"]
     if mixed is not None:
         considered += mixed.considered
         # Mixed clusters are numbered behind those of equal machines.
@@ -343,6 +342,23 @@ def ranked_rows(
     rejected["dominated"] += int(feasible.size - ranked.front.size)
     rejected["too_little_gain"] += int(ranked.front.size - ranked.kept.size)
     return ranked, rejected, considered
+
+
+def _without_offer(
+    catalogue: Catalogue, wanted: OfferFilter, offered: int, counts: int
+) -> dict[str, int]:
+    """Count candidates of types that have no price, and of those that have none as asked for.
+
+    ``offered``: types that have one; ``counts``: numbers of machines of each.
+    """
+    admitted = int(np.count_nonzero(catalogue.admitted_types(wanted)))
+    anywhere = replace(
+        wanted, regions=(), max_price_usd_per_h=np.inf, max_age_days=np.inf, is_dated=False
+    )
+    priced = offered
+    if anywhere != wanted:
+        priced = len(np.unique(catalogue.select(anywhere).type_index))
+    return {"no_price": (admitted - priced) * counts, "not_offered": (priced - offered) * counts}
 
 
 def _may_mix(request: Constraints, offers: OfferColumns, feasible: Integers) -> bool:

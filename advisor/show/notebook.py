@@ -11,6 +11,7 @@ from advisor.show import draw
 from advisor.show.charts import front_chart
 from advisor.words import (
     cost_text,
+    listed,
     machines_words,
     picked_as_words,
     place_words,
@@ -29,12 +30,12 @@ _STYLE: Final = "text-align:left;white-space:nowrap"
 
 def recommendation_html(record: Mapping[str, Any]) -> str:
     """Return the record of ``advisor recommend --json`` as HTML without scripts."""
-    shown = record["front"] or record["nearest"]
+    shown = listed(record)
     choice, *more = record.get("summary") or [""]
     parts = [f"<p>{escape(headline_of(record))}</p>"]
     if choice:
         parts.append(f"<p><b>{escape(choice)}</b> {escape(' '.join(more))}</p>")
-    if not record["front"]:
+    if not record["front"] and shown:
         parts.append("<p>Nothing satisfies the constraints. The nearest misses:</p>")
     if shown:
         here = [record["here"]] if record.get("here") else []

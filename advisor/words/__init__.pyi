@@ -11,6 +11,7 @@ from .pieces import devices_words as devices_words
 from .pieces import hours_words as hours_words
 from .pieces import interval_text as interval_text
 from .pieces import layout_words as layout_words
+from .pieces import listed as listed
 from .pieces import machine as machine
 from .pieces import machines_words as machines_words
 from .pieces import offer_words as offer_words
@@ -36,6 +37,7 @@ from .recommendation import show_recommendation as show_recommendation
 from .recommendation import waits_words as waits_words
 from .summary import Claim as Claim
 from .summary import claims_of as claims_of
+from .summary import input_words as input_words
 from .verdicts import advice_text as advice_text
 from .verdicts import cache_table as cache_table
 from .verdicts import explained_advice as explained_advice

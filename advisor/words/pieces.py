@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -289,6 +290,19 @@ def picked_as_words(record: Record, rank: int | str) -> str:
     return ", ".join(pick_labels(record).get(rank, []))
 
 
+def listed(record: Record) -> list[Record]:
+    """Return the rows that are worth a look: of those beaten by this machine none, if it is it."""
+    rows, here = list(record["front"] or record["nearest"]), record.get("here")
+    picks = record.get("picks", {})
+    if here is None or picks.get("best_value") != "here":
+        return rows
+    return [
+        one for one in rows
+        if one["rank"] in picks.values() or any(one[name]["value"] < here[name]["value"]
+               for name in ("training_time_h", "cost_usd"))
+    ]  # fmt: skip
+
+
 def pick_labels(record: Record) -> dict[int | str, list[str]]:
     """Return what each row is picked as, by its rank, ``"here"`` included.
 
@@ -398,6 +412,19 @@ def wrapped(text: str, width: int, *, indent: str = "", first: str = "") -> list
         break_long_words=False,
     )  # fmt: skip
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def pasteable(command: str | Sequence[str], width: int) -> list[str]:
+    r"""Return a shell command as lines that can be pasted; words given one by one stay whole.
+
+    >>> pasteable(["advisor", "recommend", "--region", "us *", "--explain", "4"], 30)
+    ['  advisor recommend --region \\', "    'us *' --explain 4"]
+    """
+    if not isinstance(command, str):
+        quoted = (shlex.quote(word).replace(" ", "\N{NO-BREAK SPACE}") for word in command)
+        command = " ".join(quoted)
+    *firsts, last = wrapped(f"  {command}", width - 2, indent="    ")
+    return [*(f"{line} \\" for line in firsts), last]
 
 
 def indented(line: str, width: int) -> list[str]:

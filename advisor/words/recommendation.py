@@ -39,6 +39,7 @@ REJECTED: Final = {
     "over_deadline": "are over the deadline",
     "over_budget": "are over the budget",
     "no_price": "have no price",
+    "not_offered": "have none in the region, at the price or of the day that you ask for",
     "batch_does_not_divide": "have a device count that does not divide the batch",
     "excluded_by_layout": "have no layout of the requested form",
     "dominated": "are beaten in both time and cost",
@@ -221,44 +222,55 @@ _BETWEEN: Final = 2
 
 
 def show_recommendation(
-    record: Record, console: Console, *, most: int | None = SCREEN_LINES
+    record: Record, console: Console, *, full: bool = False, command: Sequence[str] = ()
 ) -> None:
     """Print the list, or the nearest misses where nothing satisfies the constraints.
 
-    ``record`` is that of ``advisor recommend --json``; ``most`` is the number of lines to stay
-    within; None shows every row.
+    ``record`` is that of ``advisor recommend --json``; ``full`` shows every row, not only what
+    fits on a screen; ``command``: the words that asked, to which more can be added.
     """
-    lines = text(record, width=console.width, most=most)
+    lines = text(
+        record, width=console.width, most=None if full else SCREEN_LINES, command=command,
+        is_screen=console.is_terminal,
+    )  # fmt: skip
     styled = [Text(line, style="bold" if is_choice else "") for line, is_choice in lines]
     console.print(Group(*styled))
 
 
 def text(
-    record: Record, *, width: int = 80, most: int | None = SCREEN_LINES
-) -> list[tuple[str, bool]]:
-    """Return the lines, and whether each is the choice itself."""
-    width = max(width, 40)
-    shown = record["front"] or record["nearest"]
+    record: Record, *, width: int = 80, most: int | None = SCREEN_LINES,
+    command: Sequence[str] = (), is_screen: bool = True,
+) -> list[tuple[str, bool]]:  # fmt: skip
+    """Return the lines, and whether each is the choice itself.
+
+    ``most``: lines of a screen; None shows every row; ``is_screen``: whether changes and the
+    command have to fit too; in pipes and files they are whole.
+    """
+    width, shown = max(width, 40), pieces.listed(record)
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
-    shared = wrapped(_shared(record, shown), width)
-    rows, foot = _rows(record, shown, width), _wrapped_foot(record, shown, width, _CHANGES)
-    if most is not None:
-        # What the sentences point to is in the table: what would change it gives way, then what
-        # is particular of each row.
-        for changes in (*range(_CHANGES, -1, -1), None):
-            foot = _wrapped_foot(record, shown, width, changes or 0)
-            rows = _rows(record, shown, width, is_short=changes is None)
-            said = [*record["summary"], *foot]
-            room = most - len(head) - len(shared) - len(foot) - 3
-            if sum(len(rows[i]) for i in _fitting(record, shown, rows, 0, said)) <= room:
-                break
-        places = _fitting(record, shown, rows, room, said)
-        rows = [rows[i] for i in places]
-        # Fewer rows have no more days of prices: the foot does not grow.
-        shown_rows = [shown[i] for i in places if i < len(shown)]
-        foot = _wrapped_foot(record, shown_rows, width, changes or 0)
-    body = ["", *shared, _titles(record, shown, width), *(line for row in rows for line in row)]
+    changes, is_whole = len(record["changes"]), most is None or not is_screen
+    # What gives way, in this order: all changes but the first, which saves most; the command;
+    # what is particular of each row, and how long machines boot.
+    steps = [(n, command, False) for n in range(min(changes, _CHANGES), 0, -1)]
+    steps += [(min(changes, 1), words, is_short)
+              for words, is_short in ((command, False), ((), False), ((), True))]  # fmt: skip
+    for number, words, is_short in ((changes, command, False),) if is_whole else steps:
+        foot = _foot(record, shown, number, words, width)
+        rows = _rows(record, shown, width, is_short=is_short)
+        shared = wrapped(_shared(record, shown, is_short=is_short), width)
+        # What the sentences point to is in the table.
+        said = [*record["summary"], *foot]
+        below = _foot(record, shown, 0, (), width) if is_whole else foot
+        room = (most or math.inf) - len(head) - len(shared) - len(below) - 3
+        if sum(len(rows[i]) for i in _fitting(record, shown, rows, 0, said)) <= room:
+            break
+    places = _fitting(record, shown, rows, room, said)
+    # Fewer rows have no more days of prices: the foot does not grow.
+    left = [shown[i] for i in places if i < len(shown)]
+    foot = _foot(record, left, number, words, width)
+    body = [*shared, *_titles(record, shown, width), *(line for i in places for line in rows[i])]
+    body = ["", *body] if body else []
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
 
@@ -307,26 +319,24 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
 
 
 def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
-    if not record["summary"]:
-        missed = "Nothing satisfies the constraints. The nearest misses:"
-        return [] if record["front"] else [(missed, True)]
-    first, *others = record["summary"]
+    said = list(record["summary"])
     if not record["front"]:
-        others.append(
-            "Nothing that can be rented satisfies the constraints; the nearest misses are listed "
-            "for comparison."
-        )
-    lines = [(line, True) for line in wrapped(first, width)]
-    return lines + [(line, False) for line in wrapped(" ".join(others), width)]
+        rented = " that can be rented" if record["picks"] else ""
+        missed = f"Nothing{rented} satisfies the constraints."
+        said.append(f"{missed} The nearest misses:" if record["nearest"] else missed)
+    if not said:
+        return []
+    lines = [(line, True) for line in wrapped(said[0], width)]
+    return lines + [(line, False) for line in wrapped(" ".join(said[1:]), width)]
 
 
-def _shared(record: Record, rows: list[Record]) -> str:
+def _shared(record: Record, rows: list[Record], *, is_short: bool = False) -> str:
     """Return what holds for every row: said once."""
     said = []
     if len({one["bottleneck"] for one in rows}) == 1:
         said.append(f"Steps are limited by {waits_words(rows[0]['bottleneck'])}.")
     boot_s = record["job"]["transfers"].get("boot_s")
-    if rows and boot_s:
+    if rows and boot_s and not is_short:
         said.append(f"Rental times include {boot_s / 60:.3g} min to boot and to pull an image.")
     return " ".join(said)
 
@@ -347,14 +357,14 @@ def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
     return (time, cost), (time_range, cost_range)
 
 
-def _titles(record: Record, rows: list[Record], width: int) -> str:
+def _titles(record: Record, rows: list[Record], width: int) -> list[str]:
     if not rows:
-        return ""
+        return []
     coverage = rows[0]["cost_usd"]["coverage"]
     time, cost = _widths(record, rows)
     title = f"{'':{_RANK}}{'machines':{width - _RANK - time - cost}}"
     share = percent_text(coverage)
-    return f"{title}{f'time ({share})':>{time}}{f'cost ({share})':>{cost}}"
+    return [f"{title}{f'time ({share})':>{time}}{f'cost ({share})':>{cost}}"]
 
 
 def _rows(
@@ -441,7 +451,7 @@ def _inside(part: Record, one: Record, *, is_short: bool = False) -> str:
 
 
 def _fitting(
-    record: Record, shown: list[Record], rows: list[list[str]], room: int, said: Sequence[str]
+    record: Record, shown: list[Record], rows: list[list[str]], room: float, said: Sequence[str]
 ) -> list[int]:
     """Return places of as many rows as fit: best value, this machine, other picks, the others.
 
@@ -460,28 +470,33 @@ def _fitting(
     return sorted(kept)
 
 
-def _wrapped_foot(record: Record, shown: list[Record], width: int, changes: int) -> list[str]:
-    return [
-        line
-        for one in _foot(record, shown, changes)
-        for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
-    ]
-
-
-def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
-    """Return what was looked at, and where to read on."""
-    lines = [_change(change) for change in record["changes"][:changes]]
-    lines = [*(["What would change the answer:"] if lines else []), *lines]
+def _foot(
+    record: Record, shown: list[Record], changes: int, command: Sequence[str], width: int
+) -> list[str]:
+    """Return what would change the answer, what was looked at, and where to read on."""
+    said = [_change(change) for change in record["changes"][:changes]]
+    said = [*(["What would change the answer:"] if said else []), *said]
     if any(one["extrapolating"] for one in shown):
-        lines.append("* not like anything we measured, so the range is wider")
+        said.append("* not like anything we measured, so the range is wider")
     looked = _compared(record, shown)
+    row = record["picks"].get("best_value")
+    row = shown[0]["rank"] if shown and not isinstance(row, int) else row
+    more = ["--explain", str(row)]
     if not record["front"]:
         counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
-        said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
-        return [*lines, f"{looked} Of the candidates, {said}." if said else looked]
-    pick = record["picks"].get("best_value")
-    row = pick if isinstance(pick, int) else record["front"][0]["rank"]
-    return [*lines, f"{looked} More about a row: --explain {row}"]
+        reasons = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
+        looked += f" Of the candidates, {reasons}." if reasons else ""
+    elif command and shown:
+        looked += " More about a row:"
+    elif shown:
+        looked += f" More about a row: add {' '.join(more)}"
+    lines = [
+        line
+        for one in (*said, looked)
+        for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
+    ]
+    is_whole = bool(record["front"] and shown and command)
+    return [*lines, *(pieces.pasteable([*command, *more], width) if is_whole else [])]
 
 
 def _compared(record: Record, shown: Sequence[Record]) -> str:

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from advisor.quantities import hours_text, percent_text
+from advisor.quantities import digits, hours_text, percent_text, seconds_text
 from advisor.words.pieces import cost_text, rented_words, time_text, usd_words
 
 Record = Mapping[str, Any]
 Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
-    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered",
+    "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered", "unfed",
+    "fallback",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -82,6 +83,7 @@ def claims_of(
         return (
             *nobody,
             *_stay(here, record["front"], worth * trouble_h),
+            *_unseen(record.get("job", {}), here),
             *_deadline(record, certainty),
         )
     faster = by_rank.get(record["picks"]["fastest"])
@@ -95,15 +97,22 @@ def claims_of(
         *_beside(chosen, record["front"], faster),
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
+        *_unseen(record.get("job", {}), chosen),
         *_deadline(record, certainty),
     )
 
 
 def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
-    """Say that no provider has an accelerator, and which it could be instead."""
-    text = f"No provider in the catalogue offers {name}."
-    if nearest:
-        text = f"{text} The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    """Say that no provider has an accelerator, or keeps a limit, and what there is instead."""
+    flag = name.partition(" ")[0]
+    if not name.startswith("--"):
+        text = f"No provider in the catalogue offers {name}."
+        if nearest:
+            text += f" The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    elif nearest:
+        text = f"No offer satisfies {name}. The nearest is {flag} {' or '.join(nearest)}."
+    else:
+        text = f"No offer satisfies {name}."
     return Claim(kind="unoffered", text=text)
 
 
@@ -130,18 +139,19 @@ def _stay(here: Record, front: Sequence[Record], short_h: float) -> Iterator[Cla
     if _time(here) < short_h:
         text = f"Too short to rent anything: it takes {hours_text(_time(here))} on this machine."
         yield Claim(kind="too_short", row="here", text=text)
-        return
-    own = "free" if _cost(here) == 0 else usd_words(here["cost_usd"])[0]
-    yield Claim(kind="stay", row="here", text=f"Stay on this machine: {time_text(here)}, {own}.")
+    else:
+        own = "free" if _cost(here) == 0 else usd_words(here["cost_usd"])[0]
+        text = f"Stay on this machine: {time_text(here)}, {own}."
+        yield Claim(kind="stay", row="here", text=text)
     faster = [one for one in front if _time(one) < _time(here)]
-    if faster:
+    if faster and _time(here) >= short_h:
         best = min(faster, key=lambda one: _time(one) * _cost(one))
         text = (
             f"#{best['rank']} is {faster_words(_time(here) / _time(best))} and costs "
             f"{usd_words(best['cost_usd'])[0]}."
         )
         yield _compared("faster", best, here, text)
-    elif front:
+    elif front and not faster:
         text = "Nothing that can be rented within the limits is faster."
         yield Claim(kind="none_faster", than="here", text=text)
 
@@ -201,6 +211,37 @@ def _accuracy(error: Record | None, chosen: Record, unmeasured: str) -> Iterator
         yield Claim(kind="extrapolating", row=chosen["rank"], text=text)
     elif unmeasured:
         yield Claim(kind="unmeasured", row=chosen["rank"], text=unmeasured)
+
+
+def _unseen(job: Record, chosen: Record) -> Iterator[Claim]:
+    """Say what the recording or description lacks that decides the time."""
+    if slow := job.get("fallback"):
+        yield Claim(kind="fallback", text=slow)
+    parts = chosen["configuration"]
+    text = input_words(
+        job.get("unseen_input", ""), chosen["throughput_samples_per_s"]["value"],
+        sum(part["count"] * part["vcpus"] for part in parts),
+    )  # fmt: skip
+    if text:
+        yield Claim(kind="unfed", row=chosen["rank"] or "here", text=text)
+
+
+def input_words(unseen: str, samples_per_s: float, vcpus: float = 0.0) -> str:
+    """Say that loading was not seen, and how fast it must be; nothing where it was.
+
+    ``unseen``: what is loaded, in the plural; ``vcpus``: of all machines; 0 where that is unknown.
+
+    >>> input_words("images", 25_800.0)
+    'No input pipeline was seen: it must deliver 25,800 images/s; profile the script with its \
+loader.'
+    """
+    if not unseen:
+        return ""
+    each = f", {seconds_text(vcpus / samples_per_s)} of a vCPU for each" if vcpus else ""
+    return (
+        f"No input pipeline was seen: it must deliver {digits(samples_per_s)} {unseen}/s{each}; "
+        "profile the script with its loader."
+    )
 
 
 def _error_of(error: Record) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from advisor.errors import UsageError
@@ -77,11 +77,14 @@ _EVIDENCE: Final = {
 }
 
 
-def advice_text(record: Record, *, width: int = 80, most: int | None = SCREEN_LINES) -> list[str]:
+def advice_text(
+    record: Record, *, width: int = 80, most: int | None = SCREEN_LINES,
+    command: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
     """Return the lines: where the job stands, then the advice that fits.
 
     ``record`` is that of ``advisor advise --json``; ``most`` is the number of lines to stay
-    within; None shows everything.
+    within; None shows everything; ``command``: the words that asked, to which more can be added.
     """
     width, found = max(width, 40), record["advice"]
     head = _head(record, width)
@@ -90,13 +93,14 @@ def advice_text(record: Record, *, width: int = 80, most: int | None = SCREEN_LI
     items = [_item(place, one, width) for place, one in enumerate(found, start=1)]
     title = f"{'':{_NUMBER}}{'change':{width - _NUMBER - 2 * _SAVED}}"
     title = f"{title}{'time saved':>{_SAVED}}{'cost saved':>{_SAVED}}"
-    foot = ["", "For the evidence and the lines to paste: --explain 1"]
+    foot = ["", "For the evidence and the lines to paste:"]
+    foot += pieces.pasteable([*command, "--explain", "1"], width)
     shown, room = len(items), None if most is None else most - len(head) - 2 - len(foot)
     if room is not None:
         while shown > 1 and sum(map(len, items[:shown])) > room:
             shown -= 1
     if shown < len(items):
-        foot[1] += f"; {len(items) - shown} more: --full"
+        foot.insert(1, f"{len(items) - shown} more: --full")
     return [*head, "", title, *(line for item in items[:shown] for line in item), *foot]
 
 

@@ -144,8 +144,7 @@ def _command(text: str, columns: int) -> list[str]:
     said, _, comment = text.partition("  # ")
     lines = indented(f"  # {comment}", columns) if comment else []
     lines = [line if line.startswith("  #") else f"  # {line.strip()}" for line in lines]
-    parts = wrapped(f"  {said}", columns - 2, indent="    ")
-    return lines + [f"{part} \\" for part in parts[:-1]] + parts[-1:]
+    return lines + pieces.pasteable(said, columns)
 
 
 def _speed(one: Record) -> str:

@@ -180,6 +180,13 @@ def _derive(run: Path) -> Recording:
         rehearsal=rehearsal,
         ended=ended_of(processes),
         endless=endless_loop(trainer) if length is None else "",
+        fallbacks=tuple(
+            dict.fromkeys(
+                str(one["package"])
+                for events in processes
+                for one in events.facts.get("fallback", ())
+            )
+        ),
     )
     idle = unused(given, derived.total_work, derived) if step_time is not None else ""
     warnings = (*log.warnings, *_warnings(derived, processes), *([idle] if idle else []))

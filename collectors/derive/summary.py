@@ -66,6 +66,8 @@ def summary_lines(seen: Recording) -> list[str]:
         found.append(f"on the CPU: {seen.told.reason}; for an accelerator: {seen.told.change}")
     if seen.loading is not None:
         found.append(_loading_line(seen.loading))
+    if seen.fallbacks:
+        found.append(f"warning: {seen.fallback_words}")
     if seen.rehearsal is not None:
         return found + [f"warning: {text}" for text in seen.warnings]
     found += _rank_lines(seen)

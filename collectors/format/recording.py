@@ -399,7 +399,8 @@ class Recording:
     experts the tokens of a mixture were sent to. ``rehearsal`` is set where nothing was computed:
     then no step has a time, and operators take none. ``ended`` is the error that the script ended
     with, None where no hook saw one. ``endless`` is the loop around the steps that never ends,
-    ``""`` where it ends or nobody knows.
+    ``""`` where it ends or nobody knows. ``fallbacks`` are packages of fast kernels that the
+    script said it goes without.
 
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 
@@ -459,6 +460,23 @@ class Recording:
     rehearsal: Rehearsed | None = None
     ended: Ended | None = None
     endless: str = ""
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def fallback_words(self) -> str:
+        """A sentence about fast kernels that were not there; empty where none was missed.
+
+        What stood in for them was recorded, and is what answers price.
+        """
+        if not self.fallbacks:
+            return ""
+        *others, last = self.fallbacks
+        names = f"{', '.join(others)} and {last}" if others else last
+        are, them = ("are", "them") if others else ("is", "it")
+        return (
+            f"{names} {are} not installed here: the slow code in place of {them} is what was "
+            f"recorded and is priced. With {them} a step may take far less."
+        )
 
     @property
     def steps_by_rank(self) -> dict[int, tuple[float, ...]]:

@@ -14,6 +14,7 @@ import time
 
 from . import ending, state
 from . import format as fmt
+from .announced import Announced
 from .frameworks import rounds
 from .frameworks.rounds import replace
 from .wants import Wants
@@ -129,8 +130,11 @@ class _Finder:
 
 def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
     """Return module name -> what to do once it has been imported."""
+    announced = Announced(session)
     found: dict[str, Callable[[ModuleType], None]] = {
         **rounds.hooks(session),
+        "logging": announced.in_log,
+        "warnings": announced.in_warnings,
         "torch": functools.partial(_threads, session),
         "torch.optim.optimizer": functools.partial(_optimizer, session),
         "torch.serialization": functools.partial(_saving, session),

@@ -50,6 +50,7 @@ from advisor.lab import frame
 from advisor.planners.core import Layout
 from advisor.rank.front import keeps
 from advisor.rank.ranking import picked, told
+from advisor.words import listed
 from advisor.words.recommendation import SCREEN_LINES, text
 
 Record = Mapping[str, Any]
@@ -262,8 +263,26 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
 
 def _unoffered(reader: Reader, found: re.Match[str]) -> Problems:
     nearest = reader.record["unoffered"].get(found["name"])
-    if reader.record["front"] or nearest is None or found["nearest"] not in (None, *nearest[:1]):
+    if (
+        reader.record["front"]
+        or nearest is None
+        or (found["nearest"] not in (None, *(one.partition(" ")[0] for one in nearest[:1])))
+    ):
         yield "somebody offers it"
+
+
+def _unfed(reader: Reader, found: re.Match[str]) -> Problems:
+    rates = [one["throughput_samples_per_s"]["value"]
+             for one in (*reader.record["front"], reader.record["here"]) if one]  # fmt: skip
+    if not any(_is(found["rate"], rate) for rate in rates) or not reader.record["job"].get(
+        "unseen_input"
+    ):
+        yield "no row has that rate, or loading was seen"
+
+
+def _slow(reader: Reader, found: re.Match[str]) -> Problems:
+    if found["said"] != reader.record["job"].get("fallback"):
+        yield "its kernels were there"
 
 
 def _machines(one: Record) -> int:
@@ -369,6 +388,11 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"To meet the deadline with (?P<certainty>\d+) % certainty, take {_WITHIN}\.", _needs),
     (r"No provider in the catalogue offers (?P<name>.+?)\.(?: The nearest that is offered is "
      r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
+    (r"No offer satisfies (?P<name>--.+?)\.(?: The nearest is --\S+ (?P<nearest>\S+)"
+     r"(?: or \S+| \(.+?\))*\.)?", _unoffered),
+    (r"No input pipeline was seen: it must deliver (?P<rate>[\d.,e+]+) \w+/s"
+     r"(?:, (?P<each>.+?) of a vCPU for each)?; profile the script with its loader\.", _unfed),
+    (r"(?P<said>[\w, -]+ (?:is|are) not installed here: the slow code .+)", _slow),
     (r"It misses the deadline with a probability of (?P<share>\d+) %\.", _misses),
 )  # fmt: skip
 
@@ -391,7 +415,7 @@ def screen_faults(record: Record, asked: Record, width: int) -> Iterator[str]:
     lines = [line for line, _ in text(record, width=width)]
     if len(lines) > SCREEN_LINES or max(map(len, lines)) > width:
         yield f"{len(lines)} lines of {max(map(len, lines))} columns"
-    rows = {one["rank"]: one for one in (record["front"] or record["nearest"])}
+    rows = {one["rank"]: one for one in listed(record)}
     if record["here"] is not None:
         rows["here"] = record["here"]
     shown: dict[Any, list[str]] = {}
@@ -456,7 +480,7 @@ def _particulars(record: Record, asked: Record, place: Any, said: Sequence[str])
 
 def _sentences_around(record: Record, said: str, shown: Sequence[Record]) -> Iterator[str]:
     """Yield what is wrong in the sentences above the table and below it."""
-    rows = record["front"] or record["nearest"]
+    rows = listed(record)
     if (boot := re.search(r"Rental times include ([\d.]+) min to boot", said)) and not _is(
         boot[1], record["job"]["transfers"]["boot_s"] / 60
     ):

@@ -38,7 +38,8 @@ function drawChoice() {
   const said = lead || (answer.front.length ? "" : "Nothing satisfies the constraints.");
   if (!lead && answer.nearest.length) more.push("The nearest misses are listed.");
   if (lead && !answer.front.length) {
-    more.push("Nothing that can be rented satisfies the constraints; it is listed for comparison.");
+    const listed = answer.nearest.length ? "; the nearest misses are listed" : "";
+    more.push(`Nothing that can be rented satisfies the constraints${listed}.`);
   }
   const picks = new Map();
   for (const [name, place] of Object.entries(answer.picks)) {
