@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
+from advisor.catalogue import Catalogue
 from advisor.collectors.format import Recording
 from advisor.errors import UsageError
 from advisor.estimate import Predictor, facts_of
