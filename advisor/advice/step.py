@@ -216,12 +216,12 @@ def _fast_kernels(facts: Facts) -> Iterator[Advice | None]:
         return
     calls = _LOOPED * max(len(work.layers), 1)
     looped = [one for one in work.operators if one.phase != "optimizer" and one.count > calls]
-    kernels = tuple(
-        replace(one, phase=phase, count=1.0, flop=times * one.flop, bytes=times * one.bytes,
-                listed=None)
-        for one in looped if one.phase == "forward"
-        for phase, times in (("forward", 1), ("backward", 2))
-    )  # fmt: skip
+    forward = [replace(one, count=1.0, listed=None) for one in looped if one.phase == "forward"]
+    kernels = [
+        *forward,
+        *(replace(one, phase="backward", flop=2 * one.flop, bytes=2 * one.bytes)
+          for one in forward),
+    ]  # fmt: skip
     if not kernels:
         return
     kept = tuple(one for one in work.operators if one not in looped)

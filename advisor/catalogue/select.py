@@ -152,9 +152,9 @@ def gpus_text(wanted: GpuFilter) -> str:
     Examples
     --------
     >>> gpus_text(parse_gpus("A100:40GB..80GB:1..8")), gpus_text(parse_gpus("H100,H200:8"))
-    ('A100:40.0GB..80.0GB:1.0..8.0', 'H100,H200:8.0')
+    ('A100:40GB..80GB:1..8', 'H100,H200:8')
     >>> gpus_text(parse_gpus("A100:4,H100:8"))
-    'A100:4.0,H100:8.0'
+    'A100:4,H100:8'
     """
     if wanted.others:
         return ",".join(map(gpus_text, (replace(wanted, others=()), *wanted.others)))
@@ -163,11 +163,11 @@ def gpus_text(wanted: GpuFilter) -> str:
         (wanted.min_memory_gb, wanted.max_memory_gb, "GB"),
         (wanted.min_count, wanted.max_count, ""),
     ):
+        least, most = (f"{one!r}".removesuffix(".0") + unit for one in (low, high))
         if low == high:
-            parts.append(f"{low!r}{unit}")
+            parts.append(least)
         elif low > 0 or high < math.inf:
-            most = f"{high!r}{unit}" if high < math.inf else ""
-            parts.append(f"{low!r}{unit}..{most}")
+            parts.append(f"{least}..{most if high < math.inf else ''}")
     return ":".join(parts) or "0.."
 
 

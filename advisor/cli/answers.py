@@ -23,7 +23,6 @@ from advisor.cli.options import (
     RATE,
     SECONDS_WITH_UNIT,
     SETUP,
-    TYPED,
     Plot,
     PlotCommand,
     Recorded,
@@ -141,6 +140,7 @@ def advise(
     from advisor import api
     from advisor.advice import Serving, read_pairs
     from advisor.catalogue import Catalogue
+    from advisor.cli.program import TYPED
     from advisor.estimate import Predictor
     from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
 
@@ -500,6 +500,7 @@ def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
 def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from rich.console import Console
 
+    from advisor.cli.program import TYPED
     from advisor.collectors.derive import local_folders
     from advisor.jobs import file_in
     from advisor.words import show_probes, show_recommendation

@@ -19,7 +19,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -303,10 +302,6 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     question = Question.read(answers, names=names, are_flags=True)
     _tell_what_was_used(places, answers)
     return question
-
-
-# The words of the command line: more can be asked by adding to them.
-TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
 
 
 def given_flags(question: Question, names: Iterable[str]) -> list[str]:

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import os
 import sys
+from contextvars import ContextVar
 from typing import Any, Final
 
 import typer
@@ -54,6 +55,8 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "train": ("advisor.cli.train.app", "Refit the models from measurements."),
     "doctor": ("advisor.cli.doctor.doctor", "Check this machine, and show which settings apply."),
 }
+# The words of the command line: more can be asked by adding to them.
+TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
 # Verbs that solve many small problems: their libraries are asked for one thread, before they load.
 _ON_ONE_THREAD: Final = frozenset({"train", "validate", "evaluate"})
 
@@ -82,8 +85,6 @@ class LazyGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words as they were typed: an answer says what to add to them."""
-        from advisor.cli.options import TYPED
-
         TYPED.set(("advisor", *args))
         return list(super().parse_args(ctx, args))
 

@@ -22,7 +22,6 @@ from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_
 from advisor.rank.ranking_rows import pareto_front
 from advisor.rank.renting import Renting
 from advisor.rank.rows import ranked_rows
-from advisor.rank.unoffered import unoffered
 from advisor.words import claims_of
 
 __all__ = ["Request", "pareto_front", "recommend"]
@@ -95,7 +94,7 @@ def recommend(
         here=here,
         picks=chosen,
         judged_by=Renting.of(request).to_record(),
-        unoffered=unoffered(request, predictor.catalogue) if not len(ranked.offers) else {},
+        unoffered={} if len(ranked.offers) else _unoffered(request, predictor),
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(job, request, predictor, rented, here, front, rejected, recording)
@@ -133,6 +132,12 @@ def in_whole_machines(request: Request, catalogue: Catalogue) -> Request:
         )
     held = replace(gpus, min_count=float(each), max_count=float(each))
     return replace(request, gpus=held, nodes=machines, mixed=False)
+
+
+def _unoffered(request: Request, predictor: Predictor) -> dict[str, tuple[str, ...]]:
+    from advisor.rank.unoffered import unoffered  # seldom asked
+
+    return unoffered(request, predictor.catalogue)
 
 
 def picked(

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from advisor.ask import Constraints
-from advisor.catalogue import Accelerator, Catalogue, GpuFilter, OfferColumns, OfferFilter
+from advisor.catalogue import (
+    Accelerator,
+    Catalogue,
+    GpuFilter,
+    OfferColumns,
+    OfferFilter,
+    gpus_text,
+)
 from advisor.estimate import offer_of
 
 _NEAREST: Final = 3
@@ -43,7 +50,7 @@ def _flags(asked: OfferFilter) -> dict[str, str]:
         "regions": f"--region {','.join(asked.regions)}",
         "max_price_usd_per_h": f"--max-price {asked.max_price_usd_per_h:g}",
         "providers": f"--cloud {','.join(sorted(asked.providers))}",
-        "gpus": "" if asked.gpus is None else f"--gpus {_words(asked.gpus)}",
+        "gpus": f"--gpus {gpus_text(asked.gpus)}" if asked.gpus else "",
         "is_dated": "--dated",
     }
     nothing = OfferFilter()
@@ -91,7 +98,7 @@ def _limits(request: Constraints, catalogue: Catalogue) -> Iterator[tuple[str, t
         if name == "gpus" and asked.gpus is not None:
             if asked.gpus.others or not asked.gpus.names:
                 continue
-            without = replace(asked.gpus, min_count=0.0, max_count=math.inf)
+            without = GpuFilter(names=asked.gpus.names)
         found = catalogue.select(replace(asked, **{name: without}))
         if len(found):
             yield flag, _nearest(name, asked, found, catalogue)
@@ -109,7 +116,7 @@ def _nearest(
     if name == "providers":
         return tuple(dict.fromkeys(types.provider[found.type_index].tolist()))[:_NEAREST]
     if name == "gpus" and asked.gpus is not None:
-        return _counts(asked.gpus, np.unique(types.accelerator_count[found.type_index]).tolist())
+        return _expressions(asked.gpus, found, catalogue)
     return ()
 
 
@@ -128,16 +135,20 @@ def _cheapest(catalogue: Catalogue, found: OfferColumns) -> str:
     return f"{least:.10g} ({offer.instance_type}, {offer.provider} {offer.region})"
 
 
-def _words(asked: GpuFilter) -> str:
-    ends = dict.fromkeys((asked.min_count, asked.max_count))
-    count = "" if asked.min_count <= 1.0 and math.isinf(asked.max_count) else ":" + "..".join(
-        f"{one:g}" for one in ends if math.isfinite(one)
-    )  # fmt: skip
-    return f"{','.join(asked.names)}{count}"
-
-
-def _counts(asked: GpuFilter, counts: Sequence[float]) -> tuple[str, ...]:
-    """Return the expressions with the numbers a machine that are nearest to the one asked for."""
-    wanted = asked.max_count if math.isfinite(asked.max_count) else asked.min_count
-    near = sorted(counts, key=lambda one: abs(math.log(one / max(wanted, 1.0))))
-    return tuple(f"{','.join(asked.names)}:{one:g}" for one in near[:_NEAREST])
+def _expressions(asked: GpuFilter, found: OfferColumns, catalogue: Catalogue) -> tuple[str, ...]:
+    """Return the expressions that are nearest to the one asked for: by memory, and by number."""
+    types, at = catalogue.types, np.unique(found.type_index)
+    known = zip(types.accelerator[at].tolist(), types.accelerator_count[at].tolist(), strict=True)
+    far: dict[str, float] = {}
+    for name, count in known:
+        size = catalogue.accelerators[name].memory_gb
+        text, apart = ",".join(asked.names), 0.0
+        for value, low, high, unit in (
+            (size, asked.min_memory_gb, asked.max_memory_gb, "GB"),
+            (count, asked.min_count, asked.max_count, ""),
+        ):
+            if (low, high) not in ((0.0, math.inf), (1.0, math.inf)):
+                text += f":{value:g}{unit}"
+                apart += abs(math.log(value / min(max(value, low), high)))
+        far[text] = min(apart, far.get(text, math.inf))
+    return tuple(sorted(far, key=far.__getitem__)[:_NEAREST])

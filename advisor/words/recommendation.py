@@ -320,10 +320,10 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
 
 def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
     said = list(record["summary"])
-    if not record["front"]:
+    if record["nearest"] or not (said or record["front"]):
         rented = " that can be rented" if record["picks"] else ""
-        missed = f"Nothing{rented} satisfies the constraints."
-        said.append(f"{missed} The nearest misses:" if record["nearest"] else missed)
+        nearest = " The nearest misses:" if record["nearest"] else ""
+        said.append(f"Nothing{rented} satisfies the constraints.{nearest}")
     if not said:
         return []
     lines = [(line, True) for line in wrapped(said[0], width)]

@@ -65,11 +65,6 @@ class Served:
         """Of the accesses [fraction]; 1 where there was none."""
         return self.hits / self.accesses if self.accesses else 1.0
 
-    @property
-    def loads_per_access(self) -> float:
-        """Experts brought in, one an access at most but for those ahead of use."""
-        return self.loads / self.accesses if self.accesses else 0.0
-
 
 def lru(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
     """Return what a cache does that replaces the expert used longest ago.
