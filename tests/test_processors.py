@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.answer import Candidate, Fact
@@ -118,6 +118,7 @@ def test_a_job_that_stays_below_the_baseline_pays_no_surplus(
     assert (beyond.breakdown["cpu_surplus"].cost_usd or 0.0) > 0.0
 
 
+@settings(max_examples=15)
 @given(log_steps=st.floats(2, 8), name=st.sampled_from(sorted(CREDITS)))
 def test_more_work_takes_longer_and_never_more_than_the_baseline_makes_it(
     predictor: Predictor, log_steps: float, name: str

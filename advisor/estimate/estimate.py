@@ -122,8 +122,11 @@ def estimate_on_type(
             vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
         )  # fmt: skip
     found = _estimate(predictor, job, columns, (rented, count), device, coverage, of_type=row)
-    if offer is None or found.training_time_h is None:
+    if offer is None:
         return found
+    if found.training_time_h is None:
+        surplus = float(predictor.side_costs(job, offers).surplus_usd_per_h[offer])
+        return replace(found, surplus_usd_per_h=surplus * count)
     whole = predictor.rented(
         job, columns, offers, offer, pricing=pricing, completion=completion, coverage=coverage,
         space=space, known_network=known_network,
@@ -296,6 +299,12 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
                 f"the step of {job.name} is too uncertain to estimate this machine",
                 hint="profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
                 "--gpu L4, --on c7i.4xlarge",
+            )
+        if columns.status[0] == CODE["cpu_baseline_unknown"]:
+            raise DoesNotRunError(
+                f"{job.name} cannot be estimated on {where}: it bursts, and no page says which "
+                "share of its processor lasts (its baseline)",
+                hint="choose a type that does not burst, or one whose baseline is known: t3.micro",
             )
         raise DoesNotRunError(
             f"{job.name} cannot be estimated on {where}: {reason}",

@@ -62,7 +62,9 @@ def show_generations(types: TypeColumns, measured: Floats) -> None:
         speeds[device.vendor, gflop_per_s, is_arm].append(float(measured[at]))
     rows = [(*key, float(np.median(found)), len(found)) for key, found in speeds.items()]
     for name, gflop_per_s, kind, coremark, count in sorted(rows, key=lambda row: row[3]):
-        print(f"{name:36}{kind}{gflop_per_s:8.1f} Gflop/s{coremark:9,.0f} CoreMark{count:5d} types")
+        print(
+            f"{name:36}{kind}{gflop_per_s:8.1f} Gflop/s{coremark:9,.0f} CoreMark{count:5d} types"
+        )
     for kind in ("Arm", "x86"):
         pairs = np.array([(row[1], row[3]) for row in rows if row[2] == kind])
         rank = spearmanr(pairs[:, 0], pairs[:, 1]).statistic
