@@ -283,9 +283,9 @@ def _check_host(predictor: Predictor, job: Job, row: InstanceType, where: str) -
     there = row.memory_bytes / GIB
     if needed > there:
         ranks = int(fleet.per_node[row.index])
-        processes = f"{ranks} processes" if ranks > 1 else "process"
+        processes = f"{ranks} processes need" if ranks > 1 else "process needs"
         raise DoesNotRunError(
-            f"{job.name} does not fit on {where}: its {processes} need {needed:.3g} GiB of main "
+            f"{job.name} does not fit on {where}: its {processes} {needed:.3g} GiB of main "
             f"memory, {needed - there:.2g} GiB more than the {there:.3g} GiB of a machine",
             hint=f"choose a type with {math.ceil(needed)} GiB of main memory",
         )
