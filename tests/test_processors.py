@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.answer import Candidate, Fact
@@ -24,6 +25,7 @@ from advisor.jobs.job import Job, Program
 from advisor.rank.ranking import recommend
 
 GIB = 2**30
+ROOT = Path(__file__).resolve().parents[1]
 # A page's table in the provider's own terms: credits earned by the hour (a credit is a virtual CPU
 # for a minute), and those given at launch.
 CREDITS = {
@@ -118,6 +120,7 @@ def test_a_job_that_stays_below_the_baseline_pays_no_surplus(
     assert (beyond.breakdown["cpu_surplus"].cost_usd or 0.0) > 0.0
 
 
+@settings(max_examples=15)
 @given(log_steps=st.floats(2, 8), name=st.sampled_from(sorted(CREDITS)))
 def test_more_work_takes_longer_and_never_more_than_the_baseline_makes_it(
     predictor: Predictor, log_steps: float, name: str
@@ -129,6 +132,15 @@ def test_more_work_takes_longer_and_never_more_than_the_baseline_makes_it(
     full_h, share = steps_h(few), row.cpu_baseline or 1.0
     assert full_h * steps * (1 - 1e-9) <= steps_h(some) < steps_h(more)
     assert steps_h(some) <= full_h * steps / share * (1 + 1e-9)
+
+
+def test_what_was_learned_of_costs_says_nothing_of_bursting_machines(predictor: Predictor) -> None:
+    run = load.load_job(ROOT / "tests" / "golden" / "run-schema-1")
+    known, bursting = (
+        estimate_on_type(predictor, run, name) for name in ("c7i.large", "t3.large")
+    )
+    assert known.cost_direct_usd is not None
+    assert bursting.cost_direct_usd is None
 
 
 def test_a_machine_without_a_known_baseline_is_left_out_and_says_why(predictor: Predictor) -> None:

@@ -102,6 +102,8 @@ class Answer(Recorded):
     cost_direct_usd: Estimate | None = None
     # where the expected time and cost go; the parts sum to both
     breakdown: Mapping[str, Part] = field(default_factory=dict)
+    # of all machines: processor time beyond their baselines [USD/h]
+    surplus_usd_per_h: float = 0.0
     # share of the time that is steps: the rest is checkpoints, failures and restarts
     goodput_fraction: float | None = None
     late_probability: float | None = None  # that the deadline is missed; None where none was given
@@ -152,6 +154,7 @@ class Answer(Recorded):
         price = self.configuration.price_usd_per_h
         if not price > 0:
             return None
+        price += self.surplus_usd_per_h
         per_s = {"samples": self.throughput_samples_per_s.value}
         if self.units is not None and self.units.tokens_per_s is not None:
             per_s["tokens"] = self.units.tokens_per_s

@@ -152,7 +152,6 @@ def build_types(
     )  # fmt: skip
     accelerator = np.array(texts(table, "accelerator"))
     burst = _burst_columns(pages[files.BURSTABLE_FILE], provider, name)
-    vcpus = _filled(numbers(table, "vcpus"), extra.numbers["vcpus"])
     core_speed, core_speed_source = fill(
         provider,
         name,
@@ -169,7 +168,7 @@ def build_types(
     return TypeColumns(
         provider=provider,
         name=name,
-        vcpus=vcpus,
+        vcpus=_filled(numbers(table, "vcpus"), extra.numbers["vcpus"]),
         memory_bytes=GIB * _filled(numbers(table, "memory_gib"), extra.numbers["memory_gib"]),
         accelerator=accelerator,
         accelerator_count=numbers(table, "accelerator_count"),

@@ -77,10 +77,10 @@ def candidate(
         alike = steady.estimates(
             column, steady_price * count + hourly, coverage, once_usd=once, billing=billing
         )
+    surplus = float(side.surplus_usd_per_h[offer_row]) * count
     breakdown = completion.breakdown(
-        completion_row, price, storage, egress, billing,
-        surplus_usd_per_h=float(side.surplus_usd_per_h[offer_row]) * count,
-    )  # fmt: skip
+        completion_row, price, storage, egress, billing, surplus_usd_per_h=surplus
+    )
     speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
     units = transformer_units(
         job, step.value, row["devices"], device,
@@ -105,6 +105,7 @@ def candidate(
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
         breakdown=breakdown,
+        surplus_usd_per_h=surplus,
         is_learned=_is_learned(columns, column),
         is_network_assumed=columns.assumed_network(column) is not None,
         on_demand_time_h=alike[0],

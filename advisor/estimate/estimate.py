@@ -123,8 +123,11 @@ def estimate_on_type(
             vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
         )  # fmt: skip
     found = _estimate(predictor, job, columns, (rented, count), device, coverage, of_type=row)
-    if offer is None or found.training_time_h is None:
+    if offer is None:
         return found
+    if found.training_time_h is None:
+        surplus = float(predictor.side_costs(job, offers).surplus_usd_per_h[offer])
+        return replace(found, surplus_usd_per_h=surplus * count)
     whole = predictor.rented(
         job, columns, offers, offer, pricing=pricing, completion=completion, coverage=coverage,
         space=space, known_network=known_network,
@@ -293,9 +296,9 @@ def _check_host(predictor: Predictor, job: Job, row: InstanceType, where: str) -
     there = row.memory_bytes / GIB
     if needed > there:
         ranks = int(fleet.per_node[row.index])
-        processes = f"{ranks} processes" if ranks > 1 else "process"
+        processes = f"{ranks} processes need" if ranks > 1 else "process needs"
         raise DoesNotRunError(
-            f"{job.name} does not fit on {where}: its {processes} need {needed:.3g} GiB of main "
+            f"{job.name} does not fit on {where}: its {processes} {needed:.3g} GiB of main "
             f"memory, {needed - there:.2g} GiB more than the {there:.3g} GiB of a machine",
             hint=f"choose a type with {math.ceil(needed)} GiB of main memory",
         )
@@ -309,6 +312,12 @@ def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
                 f"the step of {job.name} is too uncertain to estimate this machine",
                 hint="profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
                 "--gpu L4, --on c7i.4xlarge",
+            )
+        if columns.status[0] == CODE["cpu_baseline_unknown"]:
+            raise DoesNotRunError(
+                f"{job.name} cannot be estimated on {where}: it bursts, and no page says which "
+                "share of its processor lasts (its baseline)",
+                hint="choose a type that does not burst, or one whose baseline is known: t3.micro",
             )
         raise DoesNotRunError(
             f"{job.name} cannot be estimated on {where}: {reason}",

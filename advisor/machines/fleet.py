@@ -335,11 +335,15 @@ def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
     threads, cores = job.compute_threads, job.limits.cores
     if threads is None:
         return fleet
-    return replace(
-        fleet,
-        devices=tuple(limited_processor(device, threads) for device in fleet.devices),
-        vcpus=fleet.vcpus if cores is None else np.minimum(fleet.vcpus, cores),
-    )
+    limited = tuple(limited_processor(device, threads) for device in fleet.devices)
+    fleet = replace(fleet, devices=limited)
+    if cores is None:
+        return fleet
+    vcpus = np.minimum(fleet.vcpus, cores)
+    # What an account of credits lets last is the whole machine's, whichever cores use it.
+    lasting = np.minimum(fleet.cpu_baseline * fleet.vcpus / vcpus, 1.0)
+    baseline = np.where(fleet.cpu_launch_h > 0, lasting, fleet.cpu_baseline)
+    return replace(fleet, vcpus=vcpus, cpu_baseline=baseline)
 
 
 def limited_processor(device: Device, threads: float) -> Device:

@@ -199,7 +199,6 @@ def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: OfferColumns)
         fleet.is_rdma[t].astype(float),
         fleet.intra_bytes_per_s[t],
         -fleet.intra_latency_s[t],
-        fleet.host_memory_bytes[t],
         offers.max_instances[rows],
     ]
     if case.job.feed.cpu_s_per_sample is not None:

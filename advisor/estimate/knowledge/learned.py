@@ -239,7 +239,9 @@ def asked_of_cost(
     catalogue: Catalogue, job: Job, columns: TimeColumns, price: float
 ) -> tuple[Learned, RunRecord] | None:
     """Return the model of the cost and what it is asked; None where it does not cover that."""
-    if not price > 0 or profile(job) is None:
+    # Its runs know of no baseline, and of no price beyond one.
+    is_bursting = catalogue.types.cpu_baseline[columns.type_index[0]] != 1.0
+    if not price > 0 or is_bursting or profile(job) is None:
         return None
     model = Learned.default(COST)
     if model is None:
