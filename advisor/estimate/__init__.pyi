@@ -60,6 +60,7 @@ from .plan import burden as burden
 from .plan import way_on as way_on
 from .predictor import Predictor as Predictor
 from .predictor import commonly_run as commonly_run
+from .refused import refusal as refusal
 from .spot import elastic_workers as elastic_workers
 from .spot import late_fractions as late_fractions
 from .spot import on_elastic_spot as on_elastic_spot

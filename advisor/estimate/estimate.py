@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,7 +34,8 @@ from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns
+from advisor.estimate.refused import refusal
+from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.unlike.places import layout_of_groups
 from advisor.estimate.ways.data_parallel import is_answer
 from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
@@ -101,7 +102,7 @@ def estimate_on_type(
         job, np.array([row.index]), np.array([count]), space=space, known_network=known_network
     )
     where = f"{count} x {row.name} ({row.provider})"
-    _check_status(job, columns, where)
+    _check_status(predictor, job, columns, where, space=space, known_network=known_network)
     device = predictor.device_of(row.index, job)
     pricing: Pricing = "on-demand" if completion in (None, "on-demand") else "spot"
     offers, offer = predictor.cheapest(row, pricing=pricing)
@@ -128,7 +129,6 @@ def estimate_on_type(
     )  # fmt: skip
     return replace(
         whole, job=found.job, notes=found.notes, sources=found.sources, runs_as=found.runs_as,
-        device_memory_gib=found.device_memory_gib,
         cost_direct_usd=None if predictor.learned is None else direct_cost(
             predictor.catalogue, job, columns, offers, offer, coverage
         ),
@@ -243,7 +243,7 @@ def on_device(
     columns = predictor.step_columns(
         job, np.array([0]), np.array([machines]), fleet=lone, space=space
     )
-    _check_status(job, columns, where)
+    _check_status(predictor, job, columns, where, fleet=lone, space=space)
     return _estimate(
         predictor, job, columns, machine, device, coverage,
         is_recorded=is_recorded and is_answer(job, space),
@@ -269,19 +269,17 @@ def _accelerator(name: str) -> Device:
     return device
 
 
-def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
+def _check_status(
+    predictor: Predictor, job: Job, columns: TimeColumns, where: str, **case: Any
+) -> None:
+    """Refuse machines that the job does not run on; ``**case``: as the columns were asked."""
     if columns.status[0]:
-        reason = STATUSES[int(columns.status[0])].replace("_", " ")
-        if columns.status[0] == CODE["recorded_step_uncertain"]:
-            raise NotKnownError(
-                f"the step of {job.name} is too uncertain to estimate this machine",
-                hint="profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
-                "--gpu L4, --on c7i.4xlarge",
-            )
-        raise DoesNotRunError(
-            f"{job.name} cannot be estimated on {where}: {reason}",
-            hint="choose another type, count, batch or precision",
-        )
+        asked = None if job.work is None else predictor.case(job, **case)
+        why = refusal(asked, columns, 0)
+        error = UsageError if why.exit_code == 2 else DoesNotRunError
+        if STATUSES[int(columns.status[0])] == "recorded_step_uncertain":
+            error = NotKnownError
+        raise error(f"{job.name} does not run on {where}: {why}", hint=why.hint)
 
 
 def _is_accelerated(device: Device | None) -> bool:
@@ -292,7 +290,9 @@ def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
     device: Device | None, coverage: float, *, is_recorded: bool = False,
 ) -> Answer:  # fmt: skip
-    row = row_answer(job, columns, 0, coverage)
+    row = row_answer(job, columns, 0, coverage, device)
+    if is_recorded:
+        row["kept_free_gib"] = 0.0  # what ran there had room
     time_h = None
     if job.total_source != NO_LENGTH:
         from advisor.estimate.completion import as_recorded_h, on_demand
@@ -311,7 +311,6 @@ def _estimate(
         job=job.name,
         configuration=configuration,
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
-        device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
         sources=tuple(facts.all()),
         notes=(*job.notes, *script_notes(job, [(_is_accelerated(device), row["devices"])])),
@@ -349,7 +348,7 @@ def group_candidate(
     )
     storage = sum(each * count for each, count in stored)
     breakdown = completion.breakdown(0, price, storage, once, billing)
-    row = row_answer(job, columns, 0, coverage) | {
+    row = row_answer(job, columns, 0, coverage, None) | {
         "devices": choice.devices, "layout": layout_of_groups(choice), "way": choice.name,
     }  # fmt: skip
     names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
@@ -415,6 +414,8 @@ def machine_at_hand(
         training_time_h=found.training_time_h,
         cost_usd=found.training_time_h.scaled(price_usd_per_h),
         memory_gib=found.memory_gib,
+        device_memory_gib=found.device_memory_gib,
+        kept_free_gib=found.kept_free_gib,
         bottleneck=found.bottleneck,
         shares=found.shares,
         is_extrapolating=found.is_extrapolating,

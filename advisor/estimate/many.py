@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Refused
 from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing, named
 from advisor.errors import AdvisorError, CatalogueError, DoesNotRunError, UsageError
+from advisor.estimate.case import StepCase
 from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
-from advisor.estimate.time_columns import STATUSES, TimeColumns
+from advisor.estimate.refused import refusal
+from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import Job
 
 Integers = NDArray[np.int64]
@@ -30,6 +32,9 @@ class OneEstimate(Protocol):
     """What is asked for many: ``advisor.estimate.predictor.Predictor``."""
 
     catalogue: Catalogue
+
+    def case(self, job: Job) -> StepCase:
+        """Return what the ways of training need to know."""
 
     def step_columns(self, *args: Any, **keywords: Any) -> TimeColumns:
         """Estimate one step on every row."""
@@ -126,7 +131,7 @@ def _answered(
     answers: list[tuple[int, Candidate | Refused]] = []
     for row in np.flatnonzero(columns.status).tolist():
         pair = pairs[places[row]]
-        error = _no_step(job, pair, columns, row)
+        error = _no_step(predictor, job, pair, columns, row)
         answers.append((int(places[row]), _refused(int(places[row]), pair, error)))
     for row, answer in _rented(predictor, job, columns, offers, offered, fitting, rental):
         place = int(places[row])
@@ -137,11 +142,12 @@ def _answered(
     return answers
 
 
-def _no_step(job: Job, pair: tuple[str, int], columns: TimeColumns, row: int) -> DoesNotRunError:
-    reason = STATUSES[int(columns.status[row])].replace("_", " ")
+def _no_step(
+    predictor: OneEstimate, job: Job, pair: tuple[str, int], columns: TimeColumns, row: int
+) -> DoesNotRunError:
+    why = refusal(None if job.work is None else predictor.case(job), columns, row)
     return DoesNotRunError(
-        f"{job.name} cannot be estimated on {pair[1]} x {pair[0]}: {reason}",
-        hint="choose another type or count",
+        f"{job.name} does not run on {pair[1]} x {pair[0]}: {why}", hint=why.hint
     )
 
 

@@ -29,7 +29,7 @@ from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.estimate import STATUSES, Predictor
+from advisor.estimate import Predictor, refusal
 from advisor.gate.said import joined
 from advisor.jobs import NO_LENGTH, Job
 from advisor.machines import one_group
@@ -344,8 +344,11 @@ def _rented(job: Job, asked: AskedMachines, question: Question, predictor: Predi
         known_network=limits.known_network,
     )  # fmt: skip
     if columns.status[0]:
-        why = STATUSES[int(columns.status[0])].replace("_", " ")
-        reason = Reason(limit="machines", text=f"{job.name}: {why} on {asked.label}")
+        case = None if job.work is None else predictor.case(
+            job, space=space, known_network=limits.known_network
+        )  # fmt: skip
+        why = refusal(case, columns, 0)
+        reason = Reason(limit="machines", text=f"{why}; {why.hint}")
         return Judged(asked=asked, reasons=(reason,), note=asked.note)
     reasons = _rates(asked, offers, limits)
     if job.total_source == NO_LENGTH:

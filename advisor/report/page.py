@@ -61,6 +61,7 @@ from advisor.words import (
     job_line,
     layout_words,
     machines_words,
+    memory_words,
     part_words,
     picked_as_words,
     place_words,
@@ -405,7 +406,7 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
         "cost": ["free", ""] if one["cost_usd"]["high"] == 0 else list(usd_words(one["cost_usd"])),
         "step": list(seconds_words(one["step_time_s"])),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
-        "memory": f"{digits(one['memory_gib'])} GiB",
+        "memory": memory_words(one),
         "limited_by": waits_words(one["bottleneck"]),
         "waits": {name: waits_words(name) for name in one["shares"]},
         "parts": {

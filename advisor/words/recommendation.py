@@ -155,7 +155,7 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
     bounds = f"{digits(step['low'])}-{digits(step['high'])}"
     yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
     yield _pair("samples/s", digits(one["throughput_samples_per_s"]["value"]))
-    yield _pair("memory per device", f"{digits(one['memory_gib'])} GiB")
+    yield _pair("memory per device", pieces.memory_words(one))
     layout = pieces.layout_words(one["layout"])
     yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
     yield from ("", "where the time of a step goes")

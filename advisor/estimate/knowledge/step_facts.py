@@ -153,9 +153,9 @@ class StepFacts:
             name, _, meaning = way.partition(": ")
             yield Fact(what=name, value=meaning, source="computed", note="; ".join(limits))
         yield Fact(
-            what="memory per device",
+            what="memory that a device needs",
             source="computed",
-            value=f"{float(self.columns.memory_bytes[0]) / GIB:.3g} GiB",
+            value=f"{digits(float(self.columns.memory_bytes[0]) / GIB)} GiB",
             note="parameters, gradients, optimizer state, activations, context",
         )
 
