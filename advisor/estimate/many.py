@@ -24,7 +24,8 @@ from advisor.jobs import Job
 
 Integers = NDArray[np.int64]
 _NOWHERE: Final = -1
-# Of longer lists nobody reads what each unknown name may mean, which takes 10 ms a name.
+# Of longer lists nobody reads what each unknown name may mean, which takes 10 ms a name, nor by
+# how much each refused machine misses.
 _SUGGESTED: Final = 50
 
 
@@ -145,7 +146,8 @@ def _answered(
 def _no_step(
     predictor: OneEstimate, job: Job, pair: tuple[str, int], columns: TimeColumns, row: int
 ) -> DoesNotRunError:
-    why = refusal(None if job.work is None else predictor.case(job), columns, row)
+    is_short = job.work is not None and len(columns.count) <= _SUGGESTED
+    why = refusal(predictor.case(job) if is_short else None, columns, row)
     return DoesNotRunError(
         f"{job.name} does not run on {pair[1]} x {pair[0]}: {why}", hint=why.hint
     )

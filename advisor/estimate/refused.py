@@ -27,8 +27,7 @@ _OF_LAYOUTS: Final = (
 )  # fmt: skip
 _OTHERS: Final[Mapping[str, tuple[str, str]]] = {
     "does_not_fit_in_memory": (
-        "the processes do not fit in the machine's main memory",
-        "choose a type with more memory, or fewer loader workers",
+        "its processes do not fit in memory", "choose devices or machines with more memory"
     ),
     "fewer_samples_than_workers": (
         "a batch has fewer samples than there are devices", "raise --batch, or use fewer devices"
@@ -55,7 +54,8 @@ _OTHERS: Final[Mapping[str, tuple[str, str]]] = {
 def refusal(case: StepCase | None, columns: TimeColumns, row: int) -> PlanningError:
     """Return why a row of the columns has no estimate, with exit code 3, or 2 for contradictions.
 
-    ``case``: that the columns were asked of; None of a program without steps.
+    ``case``: that the columns were asked of; None of a program without steps, or where the
+    status alone has to do.
     """
     status = STATUSES[int(columns.status[row])]
     found = None

@@ -44,6 +44,8 @@ REJECTED: Final = {
     "not_asked": "mix types of machines and were not estimated (--mixed estimates all)",
     "too_little_gain": "are too close to a listed row to tell apart (--gain)",
 }
+# Reasons that only stand where something runs.
+_OF_RUNNING: Final = frozenset({"dominated", "not_asked", "too_little_gain"})
 _WAITS: Final[dict[str, str]] = {
     "compute": "arithmetic (compute)",
     "memory": "reading and writing device memory (memory bandwidth)",
@@ -252,7 +254,9 @@ def text(
             if sum(map(len, _fitting(record, shown, rows, 0, said))) <= room:
                 break
         rows = _fitting(record, shown, rows, room, said)
-    body = ["", *shared, _titles(record, shown, width), *(line for row in rows for line in row)]
+    titles = [_titles(record, shown, width)] if shown else []
+    table = [*titles, *(line for row in rows for line in row)]
+    body = ["", *shared, *table] if rows else []
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
 
 
@@ -302,10 +306,11 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
 
 def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
     if not record["summary"]:
-        missed = "Nothing satisfies the constraints. The nearest misses:"
+        missed = "Nothing satisfies the constraints."
+        missed += " The nearest misses:" if record["nearest"] else ""
         return [] if record["front"] else [(missed, True)]
     first, *others = record["summary"]
-    if not record["front"]:
+    if record["nearest"]:
         others.append(
             "Nothing that can be rented satisfies the constraints; the nearest misses are listed "
             "for comparison."
@@ -342,8 +347,6 @@ def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def _titles(record: Record, rows: list[Record], width: int) -> str:
-    if not rows:
-        return ""
     coverage = rows[0]["cost_usd"]["coverage"]
     time, cost = _widths(record, rows)
     title = f"{'':{_RANK}}{'machines':{width - _RANK - time - cost}}"
@@ -483,7 +486,10 @@ def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
         lines.append("* not like anything we measured, so the range is wider")
     looked = f"{_compared(record)} {_days_of_prices(record)}"
     if not record["front"]:
-        counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
+        against = record["rejected"]
+        if not record["nearest"]:  # what no machine runs is beaten by nothing
+            against = {name: n for name, n in against.items() if name not in _OF_RUNNING}
+        counts = sorted(against.items(), key=lambda item: -item[1])[:3]
         said = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
         return [*lines, f"{looked} Of the candidates, {said}." if said else looked]
     pick = record["picks"].get("best_value")

@@ -94,6 +94,8 @@ class SearchSpace:
     may_shard_in_nodes: bool = True
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     offloads: tuple[Offload, ...] = OFFLOADS
+    # parameters of a lone device may lie in host memory, too: where offload was asked for by name
+    offloads_alone: bool = False
     # layers may be swapped in from host memory, by peers that average (``planners.systems.atom``)
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
@@ -232,19 +234,29 @@ def shards(space: SearchSpace) -> dict[str, Ints]:
         usable = [o for o in OFFLOADS if o in space.offloads and (zero == 3 or o != "parameters")]
         for scope, chosen in product(scopes, product((0, 1), repeat=len(usable))):
             moved = dict(zip(usable, chosen, strict=True))
-            is_least = zero == min(space.zero_stages) and not scope
+            alone = not scope and may_stand_alone(zero, moved.get("parameters", 0) > 0, space)
             lone = zero == 0 and space.always_shards and max(space.zero_stages) > 0
-            rows.append((zero, scope, lone, is_least, *(moved.get(o, 0) for o in OFFLOADS)))
+            rows.append((zero, scope, lone, alone, *(moved.get(o, 0) for o in OFFLOADS)))
     table = np.array(rows)[None, None, :, :]
     return {
         "zero_stage": table[..., 0],
         "in_node": table[..., 1],
         "is_lone": table[..., 2],
-        "is_least": table[..., 3],
+        "is_alone": table[..., 3],
         "offloads_optimizer": table[..., 4],
         "offloads_parameters": table[..., 5],
         "offloads_activations": table[..., 6],
     }
+
+
+def may_stand_alone(zero_stage: int, moves_parameters: bool, space: SearchSpace) -> bool:
+    """Whether a lone device, which shares nothing with anyone, is planned in a ZeRO stage.
+
+    In the least that is asked for; with its parameters in host memory where that is asked for.
+    """
+    if moves_parameters:
+        return zero_stage == 3 and space.offloads_alone
+    return zero_stage == min(space.zero_stages)
 
 
 def block(
@@ -260,7 +272,7 @@ def block(
     moved = {name: column for name, column in shard.items() if not name.startswith(("in_", "is_"))}
     layouts = replace(part, **recompute, **moved, shard_group=group)
     may_repeat = (shard["is_lone"] == 0) | (ranks == 1)
-    is_one = (ranks * part.tp * part.pp == 1) & (shard["is_least"] == 1)
+    is_one = (ranks * part.tp * part.pp == 1) & (shard["is_alone"] == 1)
     is_sharded = np.where(shard["zero_stage"] == 0, may_repeat, (group > 1) | is_one)
     is_hierarchical = (shard["in_node"] == 0) | ((group < ranks) & (ranks % group == 0))
     return layouts, is_sharded & is_hierarchical

@@ -186,17 +186,18 @@ def nothing_fits(
     if found.nearest is None:
         return _nothing_divides(problem, devices, global_batch, space, asked or space)
     excess, layout = found.nearest
+    more = "".join(f", {name} {n}" for name in ("cp", "ep") if (n := getattr(layout, name)) > 1)
     nearest = (
-        f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, ZeRO {layout.zero_stage}, "
+        f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}{more}, ZeRO {layout.zero_stage}, "
         f"recompute {layout.recompute}"
     )
     if excess <= 0:
         columns, room = layout_columns(layout), float(problem.machines.host_memory_bytes)
         on_host = float(host_bytes(problem.shapes, columns, problem.machines, problem.software))
         return PlanningError(
-            f"no layout fits: the nearest ({nearest}) moves {on_host / GIB:.1f} GiB to a "
-            f"machine's main memory, where {room / GIB:.1f} GiB are to be had",
-            hint="add host memory or nodes",
+            f"no layout fits in memory: the nearest ({nearest}) moves {on_host / GIB:.1f} GiB to "
+            f"a machine's main memory of {room / GIB:.1f} GiB",
+            hint="choose machines with more main memory, or more machines",
             exit_code=3,
         )
     capacity, free = problem.capacity_bytes, float(problem.machines.kept_free_bytes)
@@ -217,13 +218,14 @@ def misses(
     and what is kept free; ``ways``: by which else it would fit ("with ...").
     """
     there, needed = (capacity + free) / GIB, (capacity + excess) / GIB
-    kept = f" (of which {free / GIB:.1f} GiB is kept free)" if free >= GIB else ""
+    kept = f", of which {free / GIB:.1f} GiB is kept free" if free >= GIB else ""
     larger = there + excess / GIB
-    found = [f"with devices of {larger:.0f} GiB"] if larger <= _LARGEST_DEVICE_GIB else []
+    is_made = larger <= _LARGEST_DEVICE_GIB
+    found = [f"with devices of {int(np.ceil(larger))} GiB"] if is_made else []
     found += ways
     said = ", ".join(found[:-1]) + (", or " if found[1:] else "") + found[-1]
     return PlanningError(
-        f"no layout fits into {there:.1f} GiB{kept}: the nearest ({nearest}) needs "
+        f"no layout fits in memory ({there:.1f} GiB{kept}): the nearest ({nearest}) needs "
         f"{needed:.1f} GiB and misses by {excess / GIB:.1f} GiB",
         hint=f"it would fit {said}",
         exit_code=3,

@@ -14,7 +14,7 @@ from typing import Final
 
 from advisor.planners.core import Layout, PlanningError
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
-from advisor.planners.layouts.problem import Found, SearchSpace, divisors
+from advisor.planners.layouts.problem import Found, SearchSpace, divisors, may_stand_alone
 from advisor.planners.layouts.search import misses
 from advisor.planners.layouts.unit_stages import (
     INDISTINGUISHABLE,
@@ -168,9 +168,12 @@ def _layouts(case: RecordedCase, ways: Sequence[Layout], space: SearchSpace) -> 
     for way in ways:
         if way.recompute == "full" and len(case.model.table.names) < 2:
             continue
-        # Where stages are asked for, the least is what a lone device has, which shares nothing.
-        least = min(space.zero_stages) if degrees.devices == 1 else 0
-        for zero in [z for z in space.zero_stages if z == least or degrees.dp > 1]:
+        moves = "parameters" in way.offload
+        for zero in space.zero_stages:
+            if degrees.devices == 1 and not may_stand_alone(zero, moves, space):
+                continue
+            if degrees.dp == 1 < degrees.devices and zero > 0:
+                continue
             # The rules of what runs a script ask which degrees are above one.
             if _runs(way, zero, min(degrees.dp, 2), min(degrees.tp, 2), min(degrees.pp, 2)):
                 yield replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
