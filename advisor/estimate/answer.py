@@ -19,6 +19,7 @@ from advisor.answer import (
     to_record,
 )
 from advisor.catalogue import Catalogue, OfferColumns
+from advisor.collectors.errors import counted
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
 from advisor.estimate.time_columns import TimeColumns, way_name
 from advisor.estimate.ways.data_parallel import memory_there
@@ -266,7 +267,8 @@ def _feeding(
             "use loader workers",
         )
     return (
-        f"input-bound: {math.ceil(needed):,} vCPUs would feed it (a machine has {offer.vcpus}); "
+        f"input-bound: {counted(math.ceil(needed), 'vCPU')} would feed it (a machine has "
+        f"{offer.vcpus}); "
         "use more loader workers",
     )
 

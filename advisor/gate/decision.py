@@ -26,7 +26,7 @@ from advisor.answer import (
 )
 from advisor.ask import Constraints, Question, layout_space
 from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
-from advisor.collectors.errors import RecordingError
+from advisor.collectors.errors import RecordingError, counted
 from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.estimate import Predictor, refusal
@@ -91,8 +91,8 @@ class OwnDevices:
     @property
     def label(self) -> str:
         """The devices in words."""
-        machines = "machine" if self.nodes == 1 else "machines"
-        return f"{self.devices} devices on {self.nodes} {machines} of {self.machine}"
+        machines = counted(self.nodes, "machine")
+        return f"{counted(self.devices, 'device')} on {machines} of {self.machine}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,7 +400,7 @@ def _rates(asked: AskedMachines, offers: OfferColumns, limits: Constraints) -> t
     reasons = []
     most = float(offers.max_instances[0])
     if asked.count > most:
-        text = f"{asked.count} machines, your quota is {most:g}"
+        text = f"{counted(asked.count, 'machine')}, your quota is {most:g}"
         reasons.append(Reason(limit="quota", text=text))
     hourly = float(offers.price_usd_per_h[0]) * asked.count
     if hourly > limits.most_usd_per_h:

@@ -19,6 +19,7 @@ from advisor.jobs.describe import (
     described_anew,
     described_defaults,
     described_job,
+    model_name,
     model_work,
     read_longest,
     read_model,
@@ -307,10 +308,9 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         precision=cast(Precision, spec.precision or "bf16"),
         setup=training,
     )
-    name = spec.cnn or "transformer"
+    name = "cnn" if spec.cnn is not None else "transformer"
     if spec.model is not None:
-        path = Path(spec.model).resolve()
-        name = path.name if path.is_dir() else path.parent.name
+        name = model_name(Path(spec.model))
     return described_job(work, name=name, assumptions=assumptions)
 
 

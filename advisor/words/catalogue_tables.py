@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from advisor.collectors.errors import counted
 from advisor.quantities import percent_text, rate_text, size_text
 
 Record = Mapping[str, Any]
@@ -32,7 +33,8 @@ def offers(record: Record, console: Console) -> None:
             console.print(_wide_offers(rows, is_complete=console.width >= _COMPLETE))
     as_of = record["catalogue"]["as_of"]
     console.print(
-        Text(f"{len(rows):,} of {record['found']:,} offers; newest price of {as_of}"), style="dim"
+        Text(f"{len(rows):,} of {counted(record['found'], 'offer')}; newest price of {as_of}"),
+        style="dim",
     )
     for name in record["unchecked_accelerators"]:
         console.print(Text(f"{name}: {_UNCHECKED}"), style="dim")

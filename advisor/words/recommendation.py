@@ -11,6 +11,7 @@ from typing import Any, Final
 from rich.console import Console, Group
 from rich.text import Text
 
+from advisor.collectors.errors import counted
 from advisor.errors import UsageError
 from advisor.quantities import REACH_90, digits, hours_text, percent_text, usd_text
 from advisor.words import pieces
@@ -292,9 +293,9 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
             f"{run}: a program without training steps, {digits(job['measured_step_s'])} s on "
             f"{job['measured_on']}"
         )
-    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']:,} samples"
+    steps = f"{counted(job['total_steps'], 'step')} of {counted(job['global_batch'], 'sample')}"
     if (rounds := job.get("rounds")) is not None:
-        steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
+        steps = f"{counted(job['total_steps'], rounds['unit'])} of {rounds['kind']}"
     what = "step" if rounds is None else rounds["unit"]
     steps += f" ({job['total_steps_source']})" if with_source else ""
     if "measured_step_s" not in job:
@@ -499,7 +500,8 @@ def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
 
 def _compared(record: Record) -> str:
     offers = record["catalogue"]["offers"]
-    return f"Compared {record['considered']:,} candidates from {offers:,} offers."
+    looked = counted(record["considered"], "candidate")
+    return f"Compared {looked} from {counted(offers, 'offer')}."
 
 
 def _days_of_prices(record: Record) -> str:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from advisor.collectors.errors import counted
 from advisor.quantities import count_text, digits, hours_text, percent_text, seconds_text
 from advisor.words import pieces
 from advisor.words.pieces import indented, wrapped
@@ -32,7 +33,9 @@ def show(record: Record, *, width: int | None = None) -> str:
     groups = record["cluster"]["groups"]
     lines = [f"{_machines(record)}, batch {record['global_batch']}, {record['subject']}"]
     if record["considered"]:
-        lines.append(f"{record['considered']:,} layouts considered, {record['fitting']:,} fit")
+        lines.append(
+            f"{counted(record['considered'], 'layout')} considered, {record['fitting']:,} fit"
+        )
     lines += ["", f"{best['name']}: {_speed(best)}", *_details(best, groups)]
     seen = [(one["configuration"], one["layouts"]) for one in record["plans"]]
     fewer = record["front"]
@@ -168,12 +171,14 @@ def _speed(one: Record) -> str:
 
 def _value(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {number}" for name, number in value.items())
+        return ", ".join(f"{name} {_value(number)}" for name, number in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
     return str(value)
 
 
 def _money(usd: float) -> str:
-    return f"{usd:,.0f}" if usd >= 100 else f"{usd:.3g}"
+    return f"{usd:,.0f}" if usd >= 100 else digits(usd)
 
 
 def _details(one: Record, groups: Sequence[Record]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from advisor.answer import Candidate, Fact
 from advisor.collectors.derive import MOST_RATIO, ratio
+from advisor.collectors.errors import counted
 from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
@@ -41,13 +42,13 @@ class StepFacts:
         """Yield the facts: measured, given, looked up, computed, learned."""
         yield from self._measured()
         program = self.job.program
-        each = f"steps of {self.job.global_batch:,} samples"
+        unit, of = "step", counted(self.job.global_batch, "sample")
         if program is not None and program.unit:
-            each = f"{program.unit}s of {program.kind}"
+            unit, of = program.unit, program.kind
         if self.job.total_source != NO_LENGTH:
             yield Fact(
-                what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
-                note=self.job.total_source,
+                what="length", value=f"{counted(self.job.total_steps, unit)} of {of}",
+                source="given", note=self.job.total_source,
             )  # fmt: skip
         if self.device is not None and self.job.work is not None:
             yield from self._looked_up(self.device, self.job.work)
