@@ -8,6 +8,7 @@ from .best import first_look as first_look
 from .best import improvable as improvable
 from .best import is_no_faster as is_no_faster
 from .best import least_step_s as least_step_s
+from .best import refusal as refusal
 from .best import tried as tried
 from .best import unlike_choices as unlike_choices
 from .case import DIGITS as DIGITS
@@ -60,7 +61,6 @@ from .plan import burden as burden
 from .plan import way_on as way_on
 from .predictor import Predictor as Predictor
 from .predictor import commonly_run as commonly_run
-from .refused import refusal as refusal
 from .spot import elastic_workers as elastic_workers
 from .spot import late_fractions as late_fractions
 from .spot import on_elastic_spot as on_elastic_spot

@@ -28,13 +28,12 @@ from advisor.estimate.answer import (
     waits,
     whole_run,
 )
-from advisor.estimate.best import words_of
+from advisor.estimate.best import refusal, words_of
 from advisor.estimate.completion import Completion, SideCosts
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.refused import refusal
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.unlike.places import layout_of_groups
 from advisor.estimate.ways.data_parallel import is_answer

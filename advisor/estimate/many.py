@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Refused
 from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing, named
 from advisor.errors import AdvisorError, CatalogueError, DoesNotRunError, UsageError
+from advisor.estimate.best import refusal
 from advisor.estimate.case import StepCase
 from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
-from advisor.estimate.refused import refusal
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import Job
 

@@ -484,7 +484,8 @@ class Ranked:
         device = machines.device[columns.type_index]
         memory = np.array([one.memory_bytes for one in machines.devices])[device]
         is_common = columns.status == np.bincount(columns.status).argmax()
-        row = int(np.argmax(np.where(is_common & (device >= 0), memory * columns.workers, -1.0)))
+        is_able = is_common & (device >= 0) & (columns.workers <= job.global_batch)
+        row = int(np.argmax(np.where(is_able, memory * columns.workers, -1.0)))
         case = None if job.work is None else self.predictor.case(
             job, space=request.space, known_network=request.known_network
         )  # fmt: skip
