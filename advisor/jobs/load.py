@@ -369,10 +369,10 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
     if spec.total_steps is not None:
         return spec.total_steps, "--total-steps"
     if spec.total_samples is not None:
-        return max(spec.total_samples / job.global_batch, 1.0), "--total-samples"
+        return _at_least_one(spec.total_samples / job.global_batch, "--total-samples")
     if spec.tokens is not None:
         samples = spec.tokens / _sequence(job, spec)
-        return max(samples / job.global_batch, 1.0), "--tokens"
+        return _at_least_one(samples / job.global_batch, "--tokens")
     if spec.epochs is None:
         return None
     if job.feed.dataset_samples is None:
@@ -382,6 +382,11 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
         )
     steps = math.ceil(job.feed.dataset_samples / job.global_batch)
     return spec.epochs * steps, "--epochs"
+
+
+def _at_least_one(steps: float, option: str) -> tuple[float, str]:
+    """Return the steps that an option comes to, one at least, and what to say of them."""
+    return (steps, option) if steps >= 1.0 else (1.0, f"{option}, less than a step")
 
 
 def _sequence(job: Job, spec: JobSpec) -> int:

@@ -216,6 +216,7 @@ _COMPLETIONS: Final = {
 }
 _CHANGES: Final = 3
 _RANK: Final = 5
+_STAR: Final = " *"  # behind machines that are like nothing that was measured
 # Narrowest columns of times and costs, and what keeps longer numbers apart.
 _NARROWEST: Final = (13, 16)
 _BETWEEN: Final = 2
@@ -243,18 +244,24 @@ def text(
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
     shared = wrapped(_shared(record, shown), width)
-    rows, foot = _rows(record, shown, width), _wrapped_foot(record, shown, width, _CHANGES)
+    is_starred = any(one["extrapolating"] for one in shown)
+    rows = _rows(record, shown, width)
+    foot = _wrapped_foot(record, shown, width, _CHANGES, is_starred)
     if most is not None:
         # What the sentences point to is in the table: what would change it gives way, then what
         # is particular of each row.
         for changes in (*range(_CHANGES, -1, -1), None):
-            foot = _wrapped_foot(record, shown, width, changes or 0)
+            foot = _wrapped_foot(record, shown, width, changes or 0, is_starred)
             rows = _rows(record, shown, width, is_short=changes is None)
             said = [*record["summary"], *foot]
             room = most - len(head) - len(shared) - len(foot) - 3
             if sum(map(len, _fitting(record, shown, rows, 0, said))) <= room:
                 break
         rows = _fitting(record, shown, rows, room, said)
+        # The star is explained where it is seen, be it this machine's, and there is room.
+        is_starred |= sum(map(len, rows)) < room
+        is_starred &= any(f"{_STAR} " in f"{line} " for row in rows for line in row)
+        foot = _wrapped_foot(record, shown, width, changes or 0, is_starred)
     titles = [_titles(record, shown, width)] if shown else []
     table = [*titles, *(line for row in rows for line in row)]
     body = ["", *shared, *table] if rows else []
@@ -297,7 +304,8 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
     if (rounds := job.get("rounds")) is not None:
         steps = f"{counted(job['total_steps'], rounds['unit'])} of {rounds['kind']}"
     what = "step" if rounds is None else rounds["unit"]
-    steps += f" ({job['total_steps_source']})" if with_source else ""
+    is_short = job["total_steps"] <= 1  # it is worth a word how it came to that
+    steps += f" ({job['total_steps_source']})" if with_source or is_short else ""
     if "measured_step_s" not in job:
         known = "rehearsed" if job.get("is_rehearsed") else "described"
         return f"{run}: {steps} ({known}, not measured)"
@@ -393,7 +401,7 @@ def _row(
 ) -> list[str]:  # fmt: skip
     """Return two lines or three: machines, what is in them and where, what is particular."""
     room = width - _RANK - sum(widths)
-    mark = " *" if one["extrapolating"] else ""
+    mark = _STAR if one["extrapolating"] else ""
     parts = one["configuration"]
     inside = (_inside(part, one, is_short=is_short) for part in parts)
     left = [" + ".join(map(pieces.machine, parts)) + mark, *inside]
@@ -471,19 +479,21 @@ def _fitting(
     return [rows[place] for place in sorted(kept)]
 
 
-def _wrapped_foot(record: Record, shown: list[Record], width: int, changes: int) -> list[str]:
+def _wrapped_foot(
+    record: Record, shown: list[Record], width: int, changes: int, is_starred: bool
+) -> list[str]:
     return [
         line
-        for one in _foot(record, shown, changes)
+        for one in _foot(record, shown, changes, is_starred)
         for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
     ]
 
 
-def _foot(record: Record, shown: list[Record], changes: int) -> list[str]:
+def _foot(record: Record, shown: list[Record], changes: int, is_starred: bool) -> list[str]:
     """Return what was looked at, and where to read on."""
     lines = [_change(change) for change in record["changes"][:changes]]
     lines = [*(["What would change the answer:"] if lines else []), *lines]
-    if any(one["extrapolating"] for one in shown):
+    if is_starred:
         lines.append("* not like anything we measured, so the range is wider")
     looked = f"{_compared(record)} {_days_of_prices(record)}"
     if not record["front"]:
@@ -529,4 +539,4 @@ def _change(change: Record) -> str:
     if pick is None:
         return line
     machines = " + ".join(map(pieces.machine, pick["configuration"]))
-    return f"{line}; then rent {machines} ({expected(pick)})"
+    return f"{line} (the best value is then {machines}: {expected(pick)})"
