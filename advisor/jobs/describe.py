@@ -102,7 +102,7 @@ def model_name(path: Path) -> str:
     file = (path / _CONFIG if path.is_dir() else path).resolve()
     if file.name != _CONFIG:
         return file.stem
-    said = _HUB_NAME.fullmatch(str(read_content(file).get("_name_or_path", "")))
+    said = _HUB_NAME.fullmatch(str(read_content(file).get("_name_or_path") or ""))
     return said[1] if said else file.parent.name or "model"
 
 
