@@ -113,6 +113,14 @@ def test_no_answer_slips_into_a_programs_words(
         assert not (found := re.search(f".*{slip}.*", text)), found[0]
 
 
+def test_jobs_that_came_at_once_have_no_load(tmp_path: Path) -> None:
+    trace = tmp_path / "one.csv"
+    trace.write_text("job_id,devices,submit_s,duration_s\n0,1,0,164\n", encoding="utf-8")
+    line = f"simulate queue --trace {trace} --nodes 2 --devices-per-node 4 --devices 1 --hours 1"
+    assert "load unknown on 2 x 4 devices" in " ".join(said(line)[1].split())
+    assert "Infinity" not in said(f"{line} --json")[1]
+
+
 def test_a_page_slips_no_more_than_a_terminal(tmp_path: Path) -> None:
     """Every text that the page holds of its answer."""
     code, _ = said(f"report {GPT2} --tokens 5 {L4} -o {tmp_path / 'page.html'}")

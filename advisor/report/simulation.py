@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -100,7 +99,7 @@ def saved_words(rent: Mapping[str, Any]) -> str:
 def _load(trace: Mapping[str, Any]) -> str:
     """Return how busy the trace's jobs keep the cluster; unknown where all came at once."""
     share = trace["load_fraction"]
-    return f"{share:.2f}" if share is not None and math.isfinite(share) else "unknown"
+    return "unknown" if share is None else f"{share:.2f}"
 
 
 def _devices(count: int) -> str:
@@ -228,7 +227,7 @@ def queue(record: Mapping[str, Any]) -> list[Text | Table]:
     lines = [
         f"{trace['source']}: {counted(trace['jobs'], 'job')}"
         + (f" ({left_out})" if left_out else "")
-        + f", load {_load(trace)} of {cluster['nodes']} x "
+        + f", load {_load(trace)} on {cluster['nodes']} x "
         f"{cluster['devices_per_node']} devices, {cluster['policy']}",
         f"mean wait of its own jobs: {_wait_text(trace['simulated_mean_delay_h'])} simulated"
         + ("" if recorded is None else f", {_wait_text(recorded)} recorded"),
