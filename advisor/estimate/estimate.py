@@ -275,7 +275,7 @@ def _check_status(
     if columns.status[0]:
         asked = None if job.work is None else predictor.case(job, **case)
         why = refusal(asked, columns, 0)
-        error = UsageError if why.exit_code == 2 else DoesNotRunError
+        error: type[AdvisorError] = UsageError if why.exit_code == 2 else DoesNotRunError
         if STATUSES[int(columns.status[0])] == "recorded_step_uncertain":
             error = NotKnownError
         raise error(f"{job.name} does not run on {where}: {why}", hint=why.hint)

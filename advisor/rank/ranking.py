@@ -122,7 +122,7 @@ def picked(
 
 
 def told(
-    found: Recommendation, request: Request, *, unmeasured: str, refused: str
+    found: Recommendation, request: Request, *, unmeasured: str, refused: str = ""
 ) -> Recommendation:
     """Return the answer with its claims and sentences, made from its rows and picks alone.
 

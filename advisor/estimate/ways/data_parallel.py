@@ -7,7 +7,7 @@ device model, calibrated on measured steps -> data-parallel scaling -> input lim
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,7 +177,7 @@ def kept_free_bytes(memory_bytes: Floats, is_accelerated: NDArray[np.bool_]) -> 
     return np.where(is_accelerated, margin, _KEPT_FREE_FRACTION * memory_bytes)
 
 
-def memory_there(device: Device, *, is_program: bool = False) -> dict[str, float]:
+def memory_there(device: Device, *, is_program: bool = False) -> dict[str, Any]:
     """Return a device's memory, and what of it no layout may fill, by the names of its fields.
 
     ``is_program``: a program without steps has its room in what it needs.
