@@ -29,7 +29,7 @@ from advisor.estimate.ways.model_parallel import (
     stack_spaces,
     within_links,
 )
-from advisor.estimate.ways.recorded_units import UnitModel, could_gain, improved, unit_model
+from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
 from advisor.machines import NamedCluster, assumed_network_log_sd
 from advisor.planners.core import PlanningError, put
 from advisor.planners.layouts import check, nothing_fits
@@ -368,7 +368,7 @@ _OTHERS: Final[Mapping[str, tuple[str, str]]] = {
     "accelerator_not_supported": (
         "the script cannot use its devices unchanged", "choose a type with the devices it is for"
     ),
-    "runs_on_one_machine": ("a program without training steps runs on one machine", "--count 1"),
+    "runs_on_one_machine": ("a program without training steps runs on one machine", "use one"),
     "excluded_by_layout": (
         "no layout of the requested form", "leave degrees, ZeRO stage and recomputation open"
     ),
@@ -391,15 +391,12 @@ def refusal(case: StepCase | None, columns: TimeColumns, row: int) -> PlanningEr
     if case is not None and status in _OF_LAYOUTS:
         kind, count = int(columns.type_index[row]), int(columns.count[row])
         is_by_shape = bool(is_laid_out_by_shape(case, np.array([kind])).all())
-        found = (_of_shapes if is_by_shape else _of_units)(case, kind, count)
+        by_units = unit_model(case).refusal
+        found = _of_shapes(case, kind, count) if is_by_shape else by_units(kind, count)
     if found is not None:
         return found
     why, hint = _OTHERS.get(status, (status.replace("_", " "), "choose another type or count"))
     return PlanningError(why, hint=hint, exit_code=3)
-
-
-def _of_units(case: StepCase, kind: int, count: int) -> PlanningError | None:
-    return UnitModel(case).refusal(kind, count)
 
 
 def _of_shapes(case: StepCase, kind: int, count: int) -> PlanningError:

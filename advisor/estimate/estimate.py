@@ -34,7 +34,7 @@ from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.time_columns import STATUSES, TimeColumns
+from advisor.estimate.time_columns import CODE, TimeColumns
 from advisor.estimate.unlike.places import layout_of_groups
 from advisor.estimate.ways.data_parallel import is_answer
 from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
@@ -275,9 +275,9 @@ def _check_status(
     if columns.status[0]:
         asked = None if job.work is None else predictor.case(job, **case)
         why = refusal(asked, columns, 0)
-        error: type[AdvisorError] = UsageError if why.exit_code == 2 else DoesNotRunError
-        if STATUSES[int(columns.status[0])] == "recorded_step_uncertain":
-            error = NotKnownError
+        if columns.status[0] == CODE["recorded_step_uncertain"]:
+            raise NotKnownError(f"{job.name} cannot be estimated on {where}: {why}", hint=why.hint)
+        error = UsageError if why.exit_code == 2 else DoesNotRunError
         raise error(f"{job.name} does not run on {where}: {why}", hint=why.hint)
 
 

@@ -165,10 +165,10 @@ def _check_space(transformer: Transformer, space: SearchSpace, devices: int) -> 
 def _degrees_may_be(transformer: Transformer, devices: int, space: SearchSpace) -> str:
     """Return which tensor- and pipeline-parallel degrees divide the model and the devices."""
     tp, pp = space.tp or 1, space.pp or 1
-    tps = [t for t in divisors(transformer.heads) if tp != 1 and devices % t == 0]
+    tps = [t for t in divisors(transformer.heads) if tp != 1 and devices % (t * max(pp, 1)) == 0]
     pps = [
         p for p in divisors(devices)
-        if pp != 1 and fills_stages(transformer.layers, p) and (devices // p) % tp == 0
+        if pp != 1 and fills_stages(transformer.layers, p) and (devices // p) % max(tp, 1) == 0
     ]  # fmt: skip
     able = {"tp": tps, "pp": pps}
     said = [f"{name} may be {', '.join(map(str, some))}" for name, some in able.items() if some]
@@ -265,7 +265,8 @@ def _nothing_divides(
     model = problem.transformer
     said = {name: _said(name, value) for name, value in asked.fixed.items()}
     axis = splits(model, devices, global_batch, space)
-    if np.size(axis.dp) and "zero_stages" in said and np.all(axis.shard_group == 1):
+    is_sharded = "zero_stages" in said and min(space.zero_stages) > 0
+    if np.size(axis.dp) and is_sharded and np.all(axis.shard_group == 1):
         others = " and ".join(word for name, word in said.items() if name in _SPLITS)
         return PlanningError(
             f"{said['zero_stages']} shares state among data-parallel ranks, and "
