@@ -290,7 +290,7 @@ def states(r: Any) -> float:
         return float(weight + gradient + moments / (n if r.zero_stage else 1))
 
     found = (whole - routed) * each(ranks) + routed * each(of_experts)
-    if (r.zero_stage == 3 and ranks > 1) or r.offloads_parameters:
+    if r.zero_stage == 3 and (ranks > 1 or (r.offloads_parameters and r.pp == 1)):
         of_attention, expert = weights(r)
         some = M.gathered_layers * (of_attention + expert * r.experts / r.ep) / r.tp
         all_of_it = r.pp > 1 or r.gathers_whole

@@ -170,7 +170,8 @@ def _layouts(case: RecordedCase, ways: Sequence[Layout], space: SearchSpace) -> 
             continue
         moves = "parameters" in way.offload
         for zero in space.zero_stages:
-            if degrees.devices == 1 and not may_stand_alone(zero, moves, space):
+            shares_on_cpu = zero > 0 and case.machine.node.device.kind == "cpu"
+            if degrees.devices == 1 and (shares_on_cpu or not may_stand_alone(zero, moves, space)):
                 continue
             if degrees.dp == 1 < degrees.devices and zero > 0:
                 continue

@@ -230,8 +230,9 @@ def layout_state_bytes(
         _parameter_bytes(layouts, software, shapes, copies)
     )  # fmt: skip
     gathered = _gathered_parameters(shapes, layouts, software, constants, held)
-    fetches = ((zero >= 3) & (d > 1)) | (np.asarray(layouts.offloads_parameters) > 0)
-    gathered = np.where(fetches, software.weight_bytes * gathered, 0.0)
+    # A lone device fetches the layers that lie on the host.
+    is_lone = (np.asarray(layouts.offloads_parameters) > 0) & (np.asarray(layouts.pp) == 1)
+    gathered = np.where((zero >= 3) & ((d > 1) | is_lone), software.weight_bytes * gathered, 0.0)
     states = (held - routed) * dense + routed * expert + gathered
     return np.asarray(states + _kept_by_deepspeed(held, layouts, d, software))
 

@@ -77,9 +77,9 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
         most = np.minimum(local, work.micro_batch)
     margin = kept_free_bytes(memory, ~is_cpu) / memory
     for zero_stage in [z for z in _ZERO_STAGES if z in space.zero_stages]:
-        # Where stages are asked for, the least is what a lone device has, which shares nothing.
-        is_least = zero_stage == min(space.zero_stages)
-        open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | is_least))
+        # Where stages are asked for, a lone accelerator has the least, and shares nothing.
+        is_alone = (zero_stage == min(space.zero_stages)) & ((zero_stage == 0) | ~is_cpu)
+        open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | is_alone))
         if open_rows.size == 0:
             continue
         # Gradients are there from the second micro-batch on; the whole batch may fit without.
