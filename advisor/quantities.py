@@ -307,18 +307,27 @@ class Interval(Protocol):
 
 
 def digits(value: float) -> str:
-    """Return a number that is not negative with about three significant digits.
+    """Return a number with about three significant digits, and no power of ten.
 
     Examples
     --------
-    >>> digits(0.01234), digits(3.14159), digits(123.4), digits(45678)
-    ('0.012', '3.14', '123', '45,678')
+    >>> digits(0.01234), digits(3.14159), digits(123.4), digits(45678), digits(0.000012)
+    ('0.012', '3.14', '123', '45,678', '0.000012')
     """
+    if value < 0:
+        return f"-{digits(-value)}"
     if value >= 99.95:
         return f"{value:,.0f}"
     if value >= 9.995:
         return f"{value:.1f}"
-    return f"{value:.2f}" if value >= 0.995 else f"{value:.2g}"
+    return f"{value:.2f}" if value >= 0.995 else _small(value)
+
+
+def _small(value: float) -> str:
+    """Return a number below one with two significant digits, however small."""
+    if value >= 1e-4 or not value:
+        return f"{abs(value):.2g}"
+    return f"{value:.{1 - math.floor(math.log10(value))}f}"
 
 
 def seconds_text(seconds: float) -> str:
@@ -400,16 +409,16 @@ def usd_text(usd: float) -> str:
 
     Examples
     --------
-    >>> usd_text(1234.5), usd_text(3.2), usd_text(0.0123)
-    ('$1,234', '$3.20', '$0.012')
+    >>> usd_text(1234.5), usd_text(3.2), usd_text(0.0123), usd_text(-0.5)
+    ('$1,234', '$3.20', '$0.012', '-$0.50')
     """
-    return f"${_money(usd)}"
+    return f"-${_money(-usd)}" if usd < 0 else f"${_money(usd)}"
 
 
 def _money(usd: float) -> str:
     if usd >= 999.995:
         return f"{usd:,.0f}"
-    return f"{usd:,.2f}" if usd >= 0.1 else f"{usd:.2g}"
+    return f"{usd:,.2f}" if usd >= 0.1 else _small(usd)
 
 
 def count_text(count: float) -> str:

@@ -184,11 +184,30 @@ def duration_text(seconds: float) -> str:
     """
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1e3:#.3g} ms".replace(". ", " ")
     if seconds < 120:
         return f"{seconds:.3g} s" if seconds >= 10 else f"{seconds:.2f} s"
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def number_text(value: float) -> str:
+    """Return a number with three digits or four, a large one whole.
+
+    >>> number_text(0.0123), number_text(31.4159), number_text(426_842.4)
+    ('0.0123', '31.42', '426,842')
+    """
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"
+
+
+def counted(count: float, noun: str) -> str:
+    """Return how many of something there are.
+
+    >>> counted(1, "step"), counted(9537, "step")
+    ('1 step', '9,537 steps')
+    """
+    number = f"{count:,.0f}"
+    return f"{number} {noun}{'' if number == '1' else 's'}"
 
 
 def bytes_text(size: float) -> str:

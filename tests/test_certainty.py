@@ -76,7 +76,7 @@ def test_beyond_the_stated_ratio_it_is_not_known_and_below_it_is(
 def test_the_hint_says_how_to_profile_on() -> None:
     few = certainty.shortfall_of(recording(step(0.0, 20.0, 40.0, steps=1)))
     assert few is not None
-    assert "over 1 steps" in few[0]
+    assert "one step of 20" in few[0]  # which has no range
     assert "--for 20m" in few[1]  # 30 steps of 20 s, and as long again
     noisy = certainty.shortfall_of(recording(step(0.0, 0.02, 0.04, steps=900)))
     assert noisy is not None

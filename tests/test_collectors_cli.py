@@ -38,7 +38,7 @@ def test_the_summary_goes_to_stderr_and_says_what_was_learned(tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert re.search(r"^\[advisor\] step [\d.]+ ms ±", done.stderr, re.MULTILINE)
     assert "4 samples per step" in done.stderr
-    assert "whole job: 1000 steps" in done.stderr
+    assert "whole job: 1,000 steps" in done.stderr
     assert "--total-samples, given" in done.stderr
     assert "rent at least 0.5 GiB" in done.stderr
 

@@ -285,21 +285,30 @@ def states(r: Any) -> float:
         weight = r.weight_bytes * (1 - r.offloads_parameters) / (n if r.zero_stage == 3 else 1)
         whole_gradient = r.zero_stage < 2 or (r.pp > 1 and r.accumulation_steps > 1)
         gradient = r.trained_share * r.gradient_bytes / (1 if whole_gradient else n)
+        gradient *= not moves_gradients(r, n)
         moments = r.trained_share * r.optimizer_state_bytes * (1 - r.offloads_optimizer)
         return float(weight + gradient + moments / (n if r.zero_stage else 1))
 
     found = (whole - routed) * each(ranks) + routed * each(of_experts)
-    if r.zero_stage == 3 and ranks > 1:
+    if r.zero_stage == 3 and (ranks > 1 or (r.offloads_parameters and r.pp == 1)):
         of_attention, expert = weights(r)
         some = M.gathered_layers * (of_attention + expert * r.experts / r.ep) / r.tp
         all_of_it = r.pp > 1 or r.gathers_whole
         found += r.weight_bytes * (whole if all_of_it else min(some, whole))
-    if r.zero_stage == 0:
+    moves = moves_gradients(r, ranks)
+    if r.zero_stage == 0 and not moves:
         found += r.gradient_shard_bytes * whole
-    if r.zero_stage == 1:
+    if r.zero_stage == 1 and not moves:
         found += r.gradient_shard_bytes * whole / ranks
+    if r.zero_stage == 1 or moves:
         found += 4 * min(whole, r.reduce_bucket_elements)
     return found
+
+
+def moves_gradients(r: Any, ranks: float) -> bool:
+    """Whether DeepSpeed sends gradients to the host as they come (ZeRO-Offload, 2021)."""
+    is_deepspeed = r.gradient_shard_bytes > 0
+    return bool(r.offloads_optimizer and is_deepspeed and (r.zero_stage >= 2 or ranks == 1))
 
 
 def is_core(r: Any) -> bool:

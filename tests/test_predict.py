@@ -183,10 +183,10 @@ def test_bad_requests_are_refused_in_words(arguments: list[str], says: str) -> N
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ("--layers 80 --hidden 8192 --heads 64 --batch 1 --gpu RTX4090", "does not fit in memory"),
+        ("--layers 80 --hidden 8192 --heads 64 --batch 1 --gpu RTX4090", "misses by"),
         ("--layers 4 --hidden 256 --heads 4 --batch 2 --gpu L4 --count 8 --tp 1 --pp 1 --cp 1",
-         "fewer samples than workers|excluded by layout"),
-        ("--layers 80 --hidden 8192 --heads 64 --batch 1 --on g5.xlarge", "does not fit"),
+         "tp 1 leaves no layout|nothing divides"),
+        ("--layers 80 --hidden 8192 --heads 64 --batch 1 --on g5.xlarge", "misses by"),
     ],
 )  # fmt: skip
 def test_a_job_that_does_not_run_there_is_an_answer_and_a_slip_is_not(more: str, why: str) -> None:

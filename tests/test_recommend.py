@@ -146,7 +146,8 @@ def test_a_model_that_fits_nowhere_says_so(make_job: MakeJob, predictor: Predict
     huge = replace(job, work=replace(job.work, saved_bytes_per_sample=1e16))
     answer = recommend(huge, predictor=predictor)
     assert not answer.front
-    assert any("memory" in note for note in answer.notes)
+    assert [claim.kind for claim in answer.claims] == ["refused"]
+    assert "misses by" in answer.summary[0]
 
 
 def test_filters_admit_only_what_they_name(make_job: MakeJob, predictor: Predictor) -> None:

@@ -41,7 +41,7 @@ from advisor.planners.systems import (
     together,
     unrecorded_sizes,
 )
-from advisor.quantities import percent_text
+from advisor.quantities import digits, percent_text, seconds_text
 
 _FEWEST_TOKENS: Final = 64
 # Accesses that are replayed for each size and policy: a second of computing for all of them.
@@ -157,15 +157,15 @@ def _chosen(
     if chosen is not None:
         return chosen
     best = min((one for one in able if one.policy != "oracle"), key=lambda one: one.token_s)
-    reason = f"{1e3 * best.token_s:.3g} ms takes {best.memory_bytes / GIB:.3g} GiB"
+    reason = f"{seconds_text(best.token_s)} takes {digits(best.memory_bytes / GIB)} GiB"
     if len(able) < len(sizes):
         reason += (
-            f", and the {place.holds_bytes / GIB:.4g} GiB of {place.name} do not hold the "
+            f", and the {digits(place.holds_bytes / GIB)} GiB of {place.name} do not hold the "
             "experts beside it"
         )
     raise PlanningError(
-        f"no cache of experts within {room / GIB:.3g} GiB serves a token in "
-        f"{1e3 * limit_s:.3g} ms on {place.name}",
+        f"no cache of experts within {digits(room / GIB)} GiB serves a token in "
+        f"{seconds_text(limit_s)} on {place.name}",
         hint=f"{reason}: --latency, --memory, --link, or another machine with --on",
         exit_code=3,
     )
@@ -266,7 +266,7 @@ def _cheapest(
         if best is None or usd < best[0]:
             best = usd, place
     if best is None:
-        within = "" if asked.token_s is None else f" in {1e3 * asked.token_s:.3g} ms"
+        within = "" if asked.token_s is None else f" in {seconds_text(asked.token_s)}"
         raise PlanningError(
             f"no machine with one accelerator serves a token of {served.name}{within}",
             hint="--latency, --link or fewer constraints; or name a machine: --on aws:p5.48xlarge",
@@ -383,10 +383,10 @@ def _advice(
     details = _details(mixture, chosen, sizes, place, trace, requests)
     words = (
         f"Keep {chosen.cached} of {mixture.experts} experts of each layer on the device: "
-        f"{chosen.memory_bytes / GIB:.3g} GiB in place of {full_bytes / GIB:.3g} GiB."
+        f"{digits(chosen.memory_bytes / GIB)} GiB in place of {digits(full_bytes / GIB)} GiB."
         if chosen.cached < mixture.experts
         else f"Keep all {mixture.experts} experts of each layer on the device: "
-        f"{full_bytes / GIB:.3g} GiB."
+        f"{digits(full_bytes / GIB)} GiB."
     )
     return Advice(
         name="expert-cache",
@@ -398,9 +398,10 @@ def _advice(
         cost_factor=chosen.memory_bytes / full_bytes,
         evidence="formula" if trace is None else "measured",
         rests_on=f"{_known_of(mixture, chosen, trace, details)}; an expert of "
-        f"{mixture.expert_bytes / 2**20:.3g} MiB comes over {place.link_bytes_per_s / 1e9:.3g} "
-        f"GB/s ({place.link}): a token takes {1e3 * chosen.token_s:.3g} ms, with all experts "
-        f"there {1e3 * mixture.compute_s:.3g} ms (weights read once)",
+        f"{digits(mixture.expert_bytes / 2**20)} MiB comes over "
+        f"{digits(place.link_bytes_per_s / 1e9)} "
+        f"GB/s ({place.link}): a token takes {seconds_text(chosen.token_s)}, with all experts "
+        f"there {seconds_text(mixture.compute_s)} (weights read once)",
         condition=_condition(served, trace, requests),
         how=How(
             kind="lines",
@@ -435,7 +436,8 @@ def _condition(served: _Served, trace: NDArray[np.int64] | None, requests: int) 
     text += (
         "; keys and values were not recorded and are left out."
         if not served.cache_bytes
-        else f"; {requests * served.cache_bytes / GIB:.3g} GiB of keys and values are in memory."
+        else f"; {digits(requests * served.cache_bytes / GIB)} GiB of keys and values are in "
+        "memory."
     )
     return f"{text} Factors are of a token's latency and of the device's memory."
 

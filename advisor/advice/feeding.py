@@ -15,7 +15,7 @@ from advisor.jobs import Job
 from advisor.planners import systems
 from advisor.planners.core import GIB
 from advisor.planners.goodput import expected_completion
-from advisor.quantities import QUANTILES, percent_text, seconds_text
+from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Feeding
@@ -124,7 +124,7 @@ def _in_memory(facts: Facts) -> Iterator[Advice | None]:
         evidence="measured",
         rests_on=f"{percent_text(share)} of the step waits for data, {reading}; all samples as "
         "tensors are "
-        f"{size / 2**30:.3g} GiB",
+        f"{digits(size / 2**30)} GiB",
         condition="For several epochs over data that fits; the first one still reads it.",
         how=How(kind="flag", text="cp -r DATA /dev/shm/  # and pass that folder to the script"),
     )
@@ -145,7 +145,7 @@ def _reads_disk(recording: Recording) -> str:
     benchmark = recording.host.benchmark
     most = None if benchmark is None else benchmark.disk_read_bytes_per_s
     if faults > _FAULTS_PER_S or (most and rate > _DISK_SHARE * most):
-        return f"while {rate / 1e6:.3g} MB/s are read from disk ({faults:.0f} faults a second)"
+        return f"while {digits(rate / 1e6)} MB/s are read from disk ({faults:.0f} faults a second)"
     return ""
 
 
@@ -185,7 +185,7 @@ def _ends(facts: Facts) -> Iterator[Advice | None]:
         change="Validate (and save) after every second epoch.",
         evidence="measured",
         rests_on=f"ends of epochs take {percent_text(share)} of the job, "
-        f"{job.epoch_end_steps:.3g} steps "
+        f"{digits(job.epoch_end_steps)} steps "
         "each",
         condition="Where nothing stops early on a single epoch's figure.",
         how=How(kind="lines", text=f"if epoch % {_EVERY} == 0 or epoch == epochs - 1:\n"
@@ -400,8 +400,9 @@ def _kept(facts: Facts) -> Iterator[Advice | None]:
         _loading_less(job, (1.0 + (math.ceil(epochs) - 1.0) * again) / math.ceil(epochs)),
         name="keep-samples",
         change="Make each sample once and keep it in memory.",
-        rests_on=f"{1e3 * made_s:.2g} ms of a core make a sample, in each of {epochs:.0f} epochs; "
-        f"all of them as tensors are {size / GIB:.3g} GiB",
+        rests_on=f"{seconds_text(made_s)} of a core make a sample, in each of {epochs:.0f} "
+        "epochs; "
+        f"all of them as tensors are {digits(size / GIB)} GiB",
         condition="For what is the same every epoch: random augmentation stays behind it. Fill "
         "the list before loader processes start, so that they share it.",
         how=How(kind="lines", text="samples = [dataset[i] for i in range(len(dataset))]\n"

@@ -17,7 +17,7 @@ from advisor.collectors.format import Recording
 from advisor.jobs import Job
 from advisor.planners.core import GIB, HOUR_S, MIB
 from advisor.planners.layouts import SearchSpace
-from advisor.quantities import REACH_90, percent_text
+from advisor.quantities import REACH_90, digits, percent_text
 
 if TYPE_CHECKING:
     from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
@@ -74,13 +74,14 @@ def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterat
         name="smaller-machine",
         source="rightsizing",
         change=f"Rent {count} x {other.instance_type} in place of {offer.instance_type}: the job "
-        f"needs {needed:.2g} GiB of {offer.memory_gib:g}, and {other.memory_gib:g} are enough.",
+        f"needs {digits(needed)} GiB of {offer.memory_gib:g}, and {other.memory_gib:g} are "
+        "enough.",
         time_saved_h=saved(now.training_time_h, time_factor, _MODEL_SD),
         cost_saved_usd=saved(now.cost_usd, cost_factor, _MODEL_SD),
         time_factor=time_factor,
         cost_factor=cost_factor,
         evidence="measured",
-        rests_on=f"{len(recording.readings)} readings: peak {usage.peak_bytes / GIB:.2g} GiB; "
+        rests_on=f"{len(recording.readings)} readings: peak {digits(usage.peak_bytes / GIB)} GiB; "
         "time and price of the smaller machine by the same estimate",
         condition="Memory beyond what was recorded is not in it: a later phase may need more.",
         how=How(kind="flag", text=f"--on {other.provider}:{other.instance_type}"),
@@ -144,7 +145,7 @@ def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> A
     (offer, count), link = one.configuration.parts[0], facts.borrow_bytes_per_s
     where = (
         "swapped to its solid-state disk" if link is None
-        else f"in other machines' memory, over {link / 1e9:.3g} GB/s"
+        else f"in other machines' memory, over {digits(link / 1e9)} GB/s"
     )  # fmt: skip
     time_factor = one.training_time_h.value * slower / now.training_time_h.value
     cost_factor = one.cost_usd.value * slower / now.cost_usd.value
@@ -155,13 +156,14 @@ def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> A
         name="borrow-memory",
         source="borrowing",
         change=f"Rent {count} x {offer.instance_type} ({offer.memory_gib:g} GiB) with "
-        f"{taken.borrowed_bytes / GIB:.2g} GiB of the job's memory {where}.",
+        f"{digits(taken.borrowed_bytes / GIB)} GiB of the job's memory {where}.",
         time_saved_h=saved(now.training_time_h, time_factor, error),
         cost_saved_usd=saved(now.cost_usd, cost_factor, error),
         time_factor=time_factor,
         cost_factor=cost_factor,
         evidence="measured",
-        rests_on=f"{windows} windows of touched memory: pages untouched for {taken.age_s:.2g} s "
+        rests_on=f"{windows} windows of touched memory: pages untouched for "
+        f"{digits(taken.age_s)} s "
         f"lie there, and waiting for them takes {percent_text(waited, 1)}{least} "
         f"({percent_text(taken.loss_fraction, 1)} to "
         f"{percent_text(high, 1)}) of the time; beside "
@@ -201,16 +203,17 @@ def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterato
     yield Advice(
         name="limits",
         source="rightsizing",
-        change=f"Limit the job to {found.cpu_limit:.2g} cores and "
-        f"{found.memory_bytes / GIB:.2g} GiB: it has {host.cpu_limit:.2g} cores and "
-        f"{_memory(recording) / GIB:.2g} GiB.",
+        change=f"Limit the job to {digits(found.cpu_limit)} cores and "
+        f"{digits(found.memory_bytes / GIB)} GiB: it has {digits(host.cpu_limit)} cores and "
+        f"{digits(_memory(recording) / GIB)} GiB.",
         time_saved_h=None,
         cost_saved_usd=spared if cost.value > 0 else None,
         time_factor=1.0,
         cost_factor=share,
         evidence="measured",
-        rests_on=f"{len(recording.readings)} readings: peak {usage.peak_bytes / GIB:.2g} GiB, "
-        f"mean {float(np.mean(usage.cores)):.2g} cores; the replay of that run under this quota "
+        rests_on=f"{len(recording.readings)} readings: peak {digits(usage.peak_bytes / GIB)} GiB, "
+        f"mean {digits(float(np.mean(usage.cores)))} cores; the replay of that run under this "
+        "quota "
         f"takes at most 1 % longer; {_least_reserved(compared([usage]), recording)} "
         "(advisor simulate limits)",
         condition="Pays where requests are billed, or where the rest of the machine is used by "

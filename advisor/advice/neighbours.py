@@ -21,7 +21,7 @@ from advisor.jobs import Job
 from advisor.machines import suite_device
 from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
-from advisor.quantities import QUANTILES, percent_text
+from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
@@ -258,10 +258,12 @@ def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
                           for of in ("input_s", "compute_s"))  # fmt: skip
     kept = Kept(
         rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
-        rests_on=f"a round in which each makes one step takes {1e3 * together_s:.3g} ms: "
-        f"computing {1e3 * compute_s[0]:.3g} and {1e3 * compute_s[1]:.3g} ms in turns, loading "
-        f"{1e3 * input_s[0]:.3g} and {1e3 * input_s[1]:.3g} ms beside it (one after the other "
-        f"{1e3 * systems.round_s(two.tenants, 'sessions'):.3g} ms); rates {rate[0]:.2f} and "
+        rests_on=f"a round in which each makes one step takes {seconds_text(together_s)}: "
+        f"computing {seconds_text(compute_s[0])} and {seconds_text(compute_s[1])} in turns, "
+        "loading "
+        f"{seconds_text(input_s[0])} and {seconds_text(input_s[1])} beside it (one after the "
+        "other "
+        f"{seconds_text(systems.round_s(two.tenants, 'sessions'))}); rates {rate[0]:.2f} and "
         f"{rate[1]:.2f} of those alone",
     )  # fmt: skip
     return _shared(
@@ -295,9 +297,10 @@ def _shared(
         time_factor=float(usual.finish_s[0]) / alone_s[0],
         cost_factor=float(usual.bill_fraction[0]),
         evidence="formula",
-        rests_on=f"{kept.rests_on}; {needed / GIB:.3g} GiB of {two.device_bytes / GIB:.3g}",
-        condition=f"Where both wait to be run: together they take {usual.device_s / HOUR_S:.3g} h "
-        f"of the device, one after the other {usual.device_s_apart / HOUR_S:.3g} h. "
+        rests_on=f"{kept.rests_on}; {digits(needed / GIB)} GiB of "
+        f"{digits(two.device_bytes / GIB)}",
+        condition=f"Where both wait to be run: together they take {seconds_text(usual.device_s)} "
+        f"of the device, one after the other {seconds_text(usual.device_s_apart)}. "
         f"{_preempted(two)}",
         how=How(kind="lines" if is_in_turns else "flag", text=how),
         details={
@@ -324,8 +327,8 @@ def _preempted(two: _Two) -> str:
         for is_moved in (False, True)
     )
     return (
-        f"Where it may stop the other, it waits {1e3 * stays_s:.2g} ms for the device, a mean "
-        f"kernel, or {1e3 * leaves_s:.3g} ms where the other's weights leave it."
+        f"Where it may stop the other, it waits {seconds_text(stays_s)} for the device, a mean "
+        f"kernel, or {seconds_text(leaves_s)} where the other's weights leave it."
     )
 
 
@@ -420,15 +423,17 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
     return Advice(
         name="harvest-memory",
         source="harvesting",
-        change=f"Let others have {found.harvested_bytes / GIB:.2g} GiB of its memory: it holds "
-        f"{found.resident_bytes / GIB:.2g} GiB and touches {found.touched_bytes / GIB:.2g} GiB.",
+        change=f"Let others have {digits(found.harvested_bytes / GIB)} GiB of its memory: it "
+        "holds "
+        f"{digits(found.resident_bytes / GIB)} GiB and touches "
+        f"{digits(found.touched_bytes / GIB)} GiB.",
         time_saved_h=None,
         cost_saved_usd=None,
         time_factor=slower,
         cost_factor=slower * min(after / before, 1.0),
         evidence="measured",
         rests_on=f"{windows} windows of up to {max(one.window_s for one in recording.touched):.0f}"
-        f" s; pages untouched for {found.age_s:.2g} s come back at a loss of "
+        f" s; pages untouched for {digits(found.age_s)} s come back at a loss of "
         f"{percent_text(found.loss_fraction, 1)} "
         f"({percent_text(found.loss_fraction / spread, 1)} to "
         f"{percent_text(found.loss_fraction * spread, 1)}) from a solid-state disk; at most "

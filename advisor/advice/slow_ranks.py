@@ -13,7 +13,7 @@ from advisor.machines import host_device
 from advisor.planners import systems
 from advisor.planners.core import PlanningError
 from advisor.planners.systems import Mended, UnlikeRanks
-from advisor.quantities import percent_text
+from advisor.quantities import percent_text, seconds_text
 
 LEAST_GAIN: Final = 0.05
 # Of the saved time: our experiment's two ranks (lab/notes/experiments.md) saved 0.4 to 1.0 of it.
@@ -114,8 +114,8 @@ def _thinned(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
     yield _advice(
         facts, way, "drop-near-duplicates", seen,
         change=f"Let slow ranks drop near-duplicates of their samples: {_listed(sizes)} are kept.",
-        condition=f"Choosing them is counted with {1e3 * choosing.max():.3g} ms of a step, of "
-        f"{1e3 * (ranks.step_s - way.step_s + choosing.max()):.3g} ms that fewer samples save; "
+        condition=f"Choosing them is counted with {seconds_text(choosing.max())} of a step, of "
+        f"{seconds_text(ranks.step_s - way.step_s + choosing.max())} that fewer samples save; "
         f"{percent_text(1 - way.samples_fraction)} of the samples are not learned from.",
         how=_REPRESENTATIVES.format(kept=sizes), is_model_kept=False,
         choosing_s=float(choosing.max()),

@@ -19,7 +19,7 @@ from advisor.planners.core import Operator, PlanningError, Precision, TrainingSe
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_of_wide_groups, runs_as
 from advisor.planners.systems import NoiseScale
-from advisor.quantities import QUANTILES, percent_text
+from advisor.quantities import QUANTILES, digits, percent_text, seconds_text, share_text
 
 MODEL: Final = "the device model, asked with the recorded operators"
 _AUTOCAST: Final = """\
@@ -286,7 +286,7 @@ def _larger(facts: Facts) -> Iterator[Advice | None]:
         steps, epochs = changed.total_steps * more, changed.epochs * more
         changed = replace(changed, total_steps=steps, epochs=epochs)
         rests_on = (
-            f"{MODEL}; {100 * (more - 1):.2g} % more samples by the gradient noise scale of "
+            f"{MODEL}; {share_text(more - 1)} more samples by the gradient noise scale of "
             f"{_scale(job.noise)} ({job.noise.steps} recorded steps)"
         )
         condition = (
@@ -305,8 +305,8 @@ def _larger(facts: Facts) -> Iterator[Advice | None]:
 
 
 def _scale(noise: NoiseScale) -> str:
-    end = "no upper end" if noise.high is None else f"{noise.high:.2g}"
-    return f"{noise.samples:.2g} samples ({noise.low:.2g} to {end})"
+    end = "no upper end" if noise.high is None else digits(noise.high)
+    return f"{digits(noise.samples)} samples ({digits(noise.low)} to {end})"
 
 
 def _one_pass(facts: Facts) -> Iterator[Advice | None]:
@@ -353,8 +353,8 @@ def _no_sync(facts: Facts) -> Iterator[Advice | None]:
         name="no-sync",
         change=f"Exchange gradients once a step, not in each of {passes} passes.",
         evidence="measured",
-        rests_on=f"{sent / 1e6:.3g} MB sent a step for gradients of "
-        f"{job.work.gradient_bytes / 1e6:.3g} MB; that took {1e3 * seen.exchange_s:.3g} ms",
+        rests_on=f"{digits(sent / 1e6)} MB sent a step for gradients of "
+        f"{digits(job.work.gradient_bytes / 1e6)} MB; that took {seconds_text(seen.exchange_s)}",
         condition="Where every pass but the last is wrapped.",
         how=How(kind="lines", text="with model.no_sync():  # for all passes but the last"),
     )  # fmt: skip
@@ -377,9 +377,10 @@ def _buckets(facts: Facts) -> Iterator[Advice | None]:
     yield facts.priced(
         faster_by(job, exposed_s * (1.0 - 1.0 / wanted)),
         name="gradient-buckets",
-        change=f"Send gradients in buckets of {size / wanted / 2**20:.3g} MB while others are "
+        change=f"Send gradients in buckets of {digits(size / wanted / 2**20)} MB while others are "
         "still computed.",
-        rests_on=f"one bucket of {size / 2**20:.3g} MB: {1e3 * exposed_s:.3g} ms of its exchange "
+        rests_on=f"one bucket of {digits(size / 2**20)} MB: {seconds_text(exposed_s)} of its "
+        "exchange "
         "are behind the backward pass; of n buckets the last alone is (Li et al., VLDB 2020)",
         condition="Large messages: below about 1 MB latency eats the gain.",
         how=How(
@@ -409,8 +410,8 @@ def _gradient_view(facts: Facts) -> Iterator[Advice | None]:
         faster_by(job, moved / device.memory_bytes_per_s),
         name="gradient-view",
         change="Let DDP's gradients be views of its buckets: gradient_as_bucket_view=True.",
-        rests_on=f"{moved / 1e6:.3g} MB a step are not copied, at "
-        f"{device.memory_bytes_per_s / 1e9:.3g} GB/s",
+        rests_on=f"{digits(moved / 1e6)} MB a step are not copied, at "
+        f"{digits(device.memory_bytes_per_s / 1e9)} GB/s",
         condition="Unless gradients are detached in place; it saves their memory too.",
         how=How(kind="lines", text=text),
     )
@@ -534,7 +535,7 @@ def _fused(facts: Facts) -> Iterator[Advice | None]:
         evidence="measured",
         rests_on=f"the update took {percent_text(cut.share, 1)} of the recorded step in "
         f"{sum(one.count for one in cut.operators):,} operators; fused it moves "
-        f"{update.bytes / 1e6:.3g} MB once",
+        f"{digits(update.bytes / 1e6)} MB once",
         condition="Parameters of floating point on a CPU or GPU; not beside foreach=True.",
         how=How(kind="lines", text=_fused_lines(facts, names)),
     )

@@ -111,11 +111,12 @@ class Answer(Recorded):
     # spot ones and they are sold so
     on_demand_time_h: Estimate | None = None
     on_demand_cost_usd: Estimate | None = None
-    # memory_gib, device_memory_gib: needed on the fullest device, and there on one where that is
-    # known [GiB]
+    # memory_gib, device_memory_gib, kept_free_gib: needed on the fullest device, what one has, and
+    # what of that no layout may fill; None where devices are unlike, or not known [GiB]
     memory_gib: float
     memory_gib_by_group: Mapping[str, float] = field(default_factory=dict)
     device_memory_gib: float | None = None
+    kept_free_gib: float | None = None
     runs_as: str | None = None  # precision of the large products there, where it was asked for
     bottleneck: Bottleneck | None = None
     # shares of the step by what it waits for (``Bottleneck``, or parts of a way's own)

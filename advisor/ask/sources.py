@@ -235,6 +235,8 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
         changes["recomputes"] = (request.recompute,)
     if request.offload is False:
         changes["offloads"] = ()
+    if request.offload:
+        changes["offloads_alone"] = True
     if request.average_every is not None:
         changes["average_every"] = request.average_every
     # Whoever says how often swapping GPUs average asks for them, unless they are refused.

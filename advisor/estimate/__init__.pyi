@@ -8,6 +8,7 @@ from .best import first_look as first_look
 from .best import improvable as improvable
 from .best import is_no_faster as is_no_faster
 from .best import least_step_s as least_step_s
+from .best import refusal as refusal
 from .best import tried as tried
 from .best import unlike_choices as unlike_choices
 from .case import DIGITS as DIGITS

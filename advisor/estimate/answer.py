@@ -19,8 +19,10 @@ from advisor.answer import (
     to_record,
 )
 from advisor.catalogue import Catalogue, OfferColumns, Pricing
+from advisor.collectors.errors import counted
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
 from advisor.estimate.time_columns import TimeColumns, way_name
+from advisor.estimate.ways.data_parallel import memory_there
 from advisor.estimate.words import assumed_network
 from advisor.jobs import Job, transformer_units
 from advisor.planners.core import GIB, Device
@@ -58,7 +60,7 @@ def candidate(
     """
     offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
-    row = row_answer(job, columns, column, coverage)
+    row = row_answer(job, columns, column, coverage, device)
     step, shares = row["step_time_s"], row["shares"]
     price = offer.price_usd_per_h * count
     storage = float(side.storage_usd_per_h[offer_row]) * count
@@ -117,8 +119,13 @@ def candidate(
     )
 
 
-def row_answer(job: Job, columns: TimeColumns, row: int, coverage: float) -> dict[str, Any]:
-    """Return what one row of the columns says of an answer, by the names of its fields."""
+def row_answer(
+    job: Job, columns: TimeColumns, row: int, coverage: float, device: Device | None
+) -> dict[str, Any]:
+    """Return what one row of the columns says of an answer, by the names of its fields.
+
+    ``device``: what the machines compute on; None where that is not known, or several.
+    """
     step = Estimate.lognormal(float(columns.step_s[row]), float(columns.log_sd[row]), coverage)
     shares: dict[str, float] = {name: float(part[row]) for name, part in columns.shares.items()}
     return {
@@ -128,6 +135,7 @@ def row_answer(job: Job, columns: TimeColumns, row: int, coverage: float) -> dic
         "step_time_s": step,
         "throughput_samples_per_s": throughput(job, step),
         "memory_gib": float(columns.memory_bytes[row]) / GIB,
+        **({} if device is None else memory_there(device, is_program=job.work is None)),
         "shares": shares,
         "bottleneck": max(shares, key=lambda name: shares[name]),
         "is_extrapolating": bool(columns.is_extrapolating[row]),
@@ -265,7 +273,8 @@ def _feeding(
             "use loader workers",
         )
     return (
-        f"input-bound: {math.ceil(needed):,} vCPUs would feed it (a machine has {offer.vcpus}); "
+        f"input-bound: {counted(math.ceil(needed), 'vCPU')} would feed it (a machine has "
+        f"{offer.vcpus}); "
         "use more loader workers",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,13 +28,13 @@ from advisor.estimate.answer import (
     waits,
     whole_run,
 )
-from advisor.estimate.best import words_of
+from advisor.estimate.best import refusal, words_of
 from advisor.estimate.completion import Completion, SideCosts
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts, price_facts
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns
+from advisor.estimate.time_columns import CODE, TimeColumns
 from advisor.estimate.unlike.places import layout_of_groups
 from advisor.estimate.ways.data_parallel import is_answer
 from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
@@ -104,7 +104,7 @@ def estimate_on_type(
     )
     where = f"{count} x {row.name} ({row.provider})"
     _check_host(predictor, job, row, where)
-    _check_status(job, columns, where)
+    _check_status(predictor, job, columns, where, space=space, known_network=known_network)
     device = predictor.device_of(row.index, job)
     pricing: Pricing = "on-demand" if completion in (None, "on-demand") else "spot"
     offers, offer = predictor.cheapest(row, pricing=pricing)
@@ -134,7 +134,6 @@ def estimate_on_type(
     )  # fmt: skip
     return replace(
         whole, job=found.job, notes=found.notes, sources=found.sources, runs_as=found.runs_as,
-        device_memory_gib=found.device_memory_gib,
         cost_direct_usd=None if predictor.learned is None else direct_cost(
             predictor.catalogue, job, columns, offers, offer, coverage
         ),
@@ -261,7 +260,9 @@ def on_device(
         job, np.array([0]), np.array([machines]), fleet=lone, space=space,
         known_network=known_network,
     )  # fmt: skip
-    _check_status(job, columns, where)
+    _check_status(
+        predictor, job, columns, where, fleet=lone, space=space, known_network=known_network
+    )
     return _estimate(
         predictor, job, columns, machine, device, coverage,
         is_recorded=is_recorded and is_answer(job, space),
@@ -304,25 +305,17 @@ def _check_host(predictor: Predictor, job: Job, row: InstanceType, where: str) -
         )
 
 
-def _check_status(job: Job, columns: TimeColumns, where: str) -> None:
+def _check_status(
+    predictor: Predictor, job: Job, columns: TimeColumns, where: str, **case: Any
+) -> None:
+    """Refuse machines that the job does not run on; ``**case``: as the columns were asked."""
     if columns.status[0]:
-        reason = STATUSES[int(columns.status[0])].replace("_", " ")
+        asked = None if job.work is None else predictor.case(job, **case)
+        why = refusal(asked, columns, 0)
         if columns.status[0] == CODE["recorded_step_uncertain"]:
-            raise NotKnownError(
-                f"the step of {job.name} is too uncertain to estimate this machine",
-                hint="profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
-                "--gpu L4, --on c7i.4xlarge",
-            )
-        if columns.status[0] == CODE["cpu_baseline_unknown"]:
-            raise DoesNotRunError(
-                f"{job.name} cannot be estimated on {where}: it bursts, and no page says which "
-                "share of its processor lasts (its baseline)",
-                hint="choose a type that does not burst, or one whose baseline is known: t3.micro",
-            )
-        raise DoesNotRunError(
-            f"{job.name} cannot be estimated on {where}: {reason}",
-            hint="choose another type, count, batch or precision",
-        )
+            raise NotKnownError(f"{job.name} cannot be estimated on {where}: {why}", hint=why.hint)
+        error = UsageError if why.exit_code == 2 else DoesNotRunError
+        raise error(f"{job.name} does not run on {where}: {why}", hint=why.hint)
 
 
 def _is_accelerated(device: Device | None) -> bool:
@@ -334,7 +327,9 @@ def _estimate(
     device: Device | None, coverage: float, *, is_recorded: bool = False,
     of_type: InstanceType | None = None,
 ) -> Answer:  # fmt: skip
-    row = row_answer(job, columns, 0, coverage)
+    row = row_answer(job, columns, 0, coverage, device)
+    if is_recorded:
+        row["kept_free_gib"] = 0.0  # what ran there had room
     time_h = None
     if job.total_source != NO_LENGTH:
         from advisor.estimate.completion import as_recorded_h, on_demand
@@ -351,7 +346,6 @@ def _estimate(
         job=job.name,
         configuration=configuration,
         runs_as=None if work is None or device is None else runs_as(device, work.precision),
-        device_memory_gib=None if device is None else device.memory_bytes / GIB,
         training_time_h=time_h,
         sources=(*facts.all(), *price_facts(configuration, is_lowest=True)),
         notes=tuple(filter(None, (
@@ -395,7 +389,7 @@ def group_candidate(
     )
     storage = sum(each * count for each, count in stored)
     breakdown = completion.breakdown(0, price, storage, once, billing)
-    row = row_answer(job, columns, 0, coverage) | {
+    row = row_answer(job, columns, 0, coverage, None) | {
         "devices": choice.devices, "layout": layout_of_groups(choice), "way": choice.name,
     }  # fmt: skip
     names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
@@ -461,6 +455,8 @@ def machine_at_hand(
         training_time_h=found.training_time_h,
         cost_usd=found.training_time_h.scaled(price_usd_per_h),
         memory_gib=found.memory_gib,
+        device_memory_gib=found.device_memory_gib,
+        kept_free_gib=found.kept_free_gib,
         bottleneck=found.bottleneck,
         shares=found.shares,
         is_extrapolating=found.is_extrapolating,

@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Refused
 from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing, named
 from advisor.errors import AdvisorError, CatalogueError, DoesNotRunError, UsageError
+from advisor.estimate.best import refusal
+from advisor.estimate.case import StepCase
 from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
-from advisor.estimate.time_columns import STATUSES, TimeColumns
+from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import Job
 
 Integers = NDArray[np.int64]
 _NOWHERE: Final = -1
-# Of longer lists nobody reads what each unknown name may mean, which takes 10 ms a name.
+# Of longer lists nobody reads what each unknown name may mean, which takes 10 ms a name, nor by
+# how much each refused machine misses.
 _SUGGESTED: Final = 50
 
 
@@ -30,6 +33,9 @@ class OneEstimate(Protocol):
     """What is asked for many: ``advisor.estimate.predictor.Predictor``."""
 
     catalogue: Catalogue
+
+    def case(self, job: Job) -> StepCase:
+        """Return what the ways of training need to know."""
 
     def step_columns(self, *args: Any, **keywords: Any) -> TimeColumns:
         """Estimate one step on every row."""
@@ -126,7 +132,7 @@ def _answered(
     answers: list[tuple[int, Candidate | Refused]] = []
     for row in np.flatnonzero(columns.status).tolist():
         pair = pairs[places[row]]
-        error = _no_step(job, pair, columns, row)
+        error = _no_step(predictor, job, pair, columns, row)
         answers.append((int(places[row]), _refused(int(places[row]), pair, error)))
     for row, answer in _rented(predictor, job, columns, offers, offered, fitting, rental):
         place = int(places[row])
@@ -137,11 +143,13 @@ def _answered(
     return answers
 
 
-def _no_step(job: Job, pair: tuple[str, int], columns: TimeColumns, row: int) -> DoesNotRunError:
-    reason = STATUSES[int(columns.status[row])].replace("_", " ")
+def _no_step(
+    predictor: OneEstimate, job: Job, pair: tuple[str, int], columns: TimeColumns, row: int
+) -> DoesNotRunError:
+    is_short = job.work is not None and len(columns.count) <= _SUGGESTED
+    why = refusal(predictor.case(job) if is_short else None, columns, row)
     return DoesNotRunError(
-        f"{job.name} cannot be estimated on {pair[1]} x {pair[0]}: {reason}",
-        hint="choose another type or count",
+        f"{job.name} does not run on {pair[1]} x {pair[0]}: {why}", hint=why.hint
     )
 
 

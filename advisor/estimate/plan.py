@@ -17,6 +17,7 @@ from advisor.answer import (
     Offer,
     Recorded,
 )
+from advisor.estimate.ways.data_parallel import memory_there
 from advisor.machines import ClusterGroup, NamedCluster
 from advisor.planners.core import GIB, HOUR_S, Layout
 
@@ -40,7 +41,7 @@ def way_on(
     machines : mapping of str to int
         How many it uses, by the groups' labels, as the mappings after it.
     memory_bytes : mapping of str to float
-        Of the fullest device.
+        What the fullest device needs.
     layouts : mapping of str to Layout, optional
         None where the split is not a layout of equal ranks.
     details : mapping, optional
@@ -53,7 +54,8 @@ def way_on(
     shares = {part: seconds / step_s for part, seconds in said.pop("parts_s", {}).items()}
     used = [group for group in cluster.groups if machines.get(group.label)]
     layouts = layouts or {}
-    by_group = {group: used_bytes / GIB for group, used_bytes in memory_bytes.items()}
+    by_group = {group: needed / GIB for group, needed in memory_bytes.items()}
+    there = [memory_there(group.node.device) for group in used]
     return Answer(
         name=name,
         way=name,
@@ -70,6 +72,7 @@ def way_on(
         ),
         memory_gib=max(by_group.values(), default=0.0),
         memory_gib_by_group=by_group,
+        **(there[0] if len(there) == 1 else {}),
         shares=shares,
         details=said,
         **more,
@@ -118,6 +121,7 @@ class GivenMachines(Recorded):
             GivenGroup(
                 label=g.label, machines=g.count, accelerator=g.part.name,
                 accelerators_per_machine=g.node.devices, price_usd_per_h=g.price_usd_per_h,
+                **memory_there(g.node.device),
             )
             for g in cluster.groups
         )  # fmt: skip
@@ -129,13 +133,15 @@ class GivenMachines(Recorded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenGroup:
-    """Equal machines of it; the price is of one [USD/h]."""
+    """Equal machines of it; the price is of one [USD/h], memory as of an ``Answer`` [GiB]."""
 
     label: str
     machines: int
     accelerator: str
     accelerators_per_machine: int
     price_usd_per_h: float | None
+    device_memory_gib: float
+    kept_free_gib: float
 
     @property
     def devices(self) -> int:

@@ -262,8 +262,10 @@ def commonly_run(job: Job, space: SearchSpace | None) -> Job:
     work = job.work
     if work is None or work.transformer is None or work.layers or work.setup.stack is not None:
         return job
-    degrees = () if space is None else (space.tp, space.pp, space.cp, space.ep)
-    stack = usual_stack(work, is_split=any((degree or 1) > 1 for degree in degrees))
+    asked = space or SearchSpace()
+    is_split = any((degree or 1) > 1 for degree in (asked.tp, asked.pp, asked.cp, asked.ep))
+    moves = asked.offloads_alone and "zero_stages" in asked.fixed
+    stack = usual_stack(work, is_split=is_split, moves_state=moves)
     return job if stack is None else replace(job, work=as_commonly_run(work, stack))
 
 

@@ -10,7 +10,14 @@ from typing import Any, Final
 from advisor.collectors.errors import shown
 from advisor.export.pick import Pick, Rented, rented
 from advisor.quantities import digits, hours_text, percent_text, usd_text
-from advisor.words import cost_text, layout_words, price_words, surplus_words, time_text
+from advisor.words import (
+    cost_text,
+    layout_words,
+    memory_words,
+    price_words,
+    surplus_words,
+    time_text,
+)
 
 # What the catalogue says where a provider has one price for all its regions.
 ANYWHERE: Final = frozenset({"all-regions", "global"})
@@ -54,7 +61,7 @@ def answer_lines(pick: Pick) -> Iterator[str]:
     yield f"training time, {coverage} interval: {time_text(record)}"
     surplus = surplus_words(record)
     yield f"cost: {cost_text(record)}{f', {surplus}' if surplus else ''}"
-    yield f"memory: {number(pick.memory_gib)} GiB on the fullest device"
+    yield f"memory of the fullest device: {memory_words(record)}"
     for other in pick.alternatives:
         machines = " + ".join(machines_text(one) for one in rented(other.configuration))
         yield f"or: {machines}: {hours_text(other.training_time_h)}, {usd_text(other.cost_usd)}"

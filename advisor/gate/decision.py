@@ -26,10 +26,10 @@ from advisor.answer import (
 )
 from advisor.ask import Constraints, Question, layout_space
 from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
-from advisor.collectors.errors import RecordingError
+from advisor.collectors.errors import RecordingError, counted
 from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.estimate import STATUSES, Predictor
+from advisor.estimate import Predictor, refusal
 from advisor.gate.said import joined
 from advisor.jobs import NO_LENGTH, Job
 from advisor.machines import one_group
@@ -91,8 +91,8 @@ class OwnDevices:
     @property
     def label(self) -> str:
         """The devices in words."""
-        machines = "machine" if self.nodes == 1 else "machines"
-        return f"{self.devices} devices on {self.nodes} {machines} of {self.machine}"
+        machines = counted(self.nodes, "machine")
+        return f"{counted(self.devices, 'device')} on {machines} of {self.machine}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,8 +344,11 @@ def _rented(job: Job, asked: AskedMachines, question: Question, predictor: Predi
         known_network=limits.known_network,
     )  # fmt: skip
     if columns.status[0]:
-        why = STATUSES[int(columns.status[0])].replace("_", " ")
-        reason = Reason(limit="machines", text=f"{job.name}: {why} on {asked.label}")
+        case = None if job.work is None else predictor.case(
+            job, space=space, known_network=limits.known_network
+        )  # fmt: skip
+        why = refusal(case, columns, 0)
+        reason = Reason(limit="machines", text=f"{why}; {why.hint}")
         return Judged(asked=asked, reasons=(reason,), note=asked.note)
     reasons = _rates(asked, offers, limits)
     if job.total_source == NO_LENGTH:
@@ -397,7 +400,7 @@ def _rates(asked: AskedMachines, offers: OfferColumns, limits: Constraints) -> t
     reasons = []
     most = float(offers.max_instances[0])
     if asked.count > most:
-        text = f"{asked.count} machines, your quota is {most:g}"
+        text = f"{counted(asked.count, 'machine')}, your quota is {most:g}"
         reasons.append(Reason(limit="quota", text=text))
     hourly = float(offers.price_usd_per_h[0]) * asked.count
     if hourly > limits.most_usd_per_h:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from advisor.answer import TrainingUnits, Utilisation
 from advisor.ask import SetupRequest
 from advisor.collectors import bounded
+from advisor.collectors.errors import counted
 from advisor.collectors.format import OperatorCount
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 
 NO_LENGTH: Final = "no length was given: one step"
+_CONFIG: Final = "config.json"
 
 
 def check_length(job: Job) -> None:
@@ -87,12 +90,28 @@ def read_longest(path: Path) -> int | None:
     return step.longest_sequence(read_content(path))
 
 
+# A model's name on a hub, of an organisation or without: no path of somebody's disk.
+_HUB_NAME: Final = re.compile(r"(?:[\w.-]*\w/)?(\w[\w.-]*)")
+
+
+def model_name(path: Path) -> str:
+    """Return what a model is called: its file's own name, else what it says, else its folder's.
+
+    Raises UsageError if the file cannot be read.
+    """
+    file = (path / _CONFIG if path.is_dir() else path).resolve()
+    if file.name != _CONFIG:
+        return file.stem
+    said = _HUB_NAME.fullmatch(str(read_content(file).get("_name_or_path") or ""))
+    return said[1] if said else file.parent.name or "model"
+
+
 def read_content(path: Path) -> dict[str, Any]:
     """Read a model's ``config.json``, or that of the folder.
 
     Raises UsageError if it cannot be read or is no JSON object.
     """
-    file = path / "config.json" if path.is_dir() else path
+    file = path / _CONFIG if path.is_dir() else path
     try:
         config = bounded.read_json(file)
     except (OSError, ValueError) as error:
@@ -254,7 +273,8 @@ def described_defaults(
 
 def _default(value: int, why: str) -> Default:
     return Default(
-        value=value, note=f"no batch was given: {value} samples a step, {why}; --batch sets it"
+        value=value,
+        note=f"no batch was given: {counted(value, 'sample')} a step, {why}; --batch sets it",
     )
 
 

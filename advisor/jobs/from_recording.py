@@ -19,7 +19,7 @@ from advisor.collectors.derive import (
     step_log_sd,
     with_correction,
 )
-from advisor.collectors.errors import duration_text
+from advisor.collectors.errors import counted, duration_text
 from advisor.collectors.format import (
     DeepStep,
     Loading,
@@ -953,7 +953,8 @@ def _spread(job: Job, devices: int) -> list[str]:
     if job.work is None or each >= _FEWEST_SAMPLES or job.told is None:
         return []
     kinds = {layer.kind for layer in job.work.layers}
-    samples = f"on {devices} devices each sees {each:.3g} of the {job.global_batch} samples a step"
+    batch = counted(job.global_batch, "sample")
+    samples = f"on {counted(devices, 'device')} each sees {each:.3g} of the {batch} a step"
     if any(kind.startswith("BatchNorm") for kind in kinds):
         return [
             f"{samples}: batch normalisation over so few changes what is learned "

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.collectors.derive import Resources
+from advisor.collectors.errors import counted
 from advisor.collectors.format import Host, Limits, Told
 from advisor.jobs.runs import Actual, LayoutRun
 from advisor.planners.core import TrainingSetup, Work
@@ -252,7 +253,8 @@ class Job:
     def __repr__(self) -> str:
         """Say in one line which job this is, how long it is, and what is known of its step."""
         what = "program" if self.work is None else f"{count_text(self.work.parameters)} parameters"
-        length = f"{self.total_steps:,.0f} steps of {self.global_batch:,} samples"
+        each = counted(self.global_batch, "sample")
+        length = f"{counted(self.total_steps, 'step')} of {each}"
         known = "rehearsed" if self.is_rehearsed else "described"
         seen = f"{known}, nothing measured"
         if self.measured is not None:

@@ -19,6 +19,7 @@ from advisor.jobs.describe import (
     described_anew,
     described_defaults,
     described_job,
+    model_name,
     model_work,
     read_longest,
     read_model,
@@ -308,10 +309,9 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         precision=cast(Precision, spec.precision or "bf16"),
         setup=training,
     )
-    name = spec.cnn or "transformer"
+    name = "cnn" if spec.cnn is not None else "transformer"
     if spec.model is not None:
-        path = Path(spec.model).resolve()
-        name = path.name if path.is_dir() else path.parent.name
+        name = model_name(Path(spec.model))
     return described_job(work, name=name, assumptions=assumptions, unseen=unseen_input(model))
 
 
@@ -370,10 +370,10 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
     if spec.total_steps is not None:
         return spec.total_steps, "--total-steps"
     if spec.total_samples is not None:
-        return max(spec.total_samples / job.global_batch, 1.0), "--total-samples"
+        return _at_least_one(spec.total_samples / job.global_batch, "--total-samples")
     if spec.tokens is not None:
         samples = spec.tokens / _sequence(job, spec)
-        return max(samples / job.global_batch, 1.0), "--tokens"
+        return _at_least_one(samples / job.global_batch, "--tokens")
     if spec.epochs is None:
         return None
     if job.feed.dataset_samples is None:
@@ -383,6 +383,11 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
         )
     steps = math.ceil(job.feed.dataset_samples / job.global_batch)
     return spec.epochs * steps, "--epochs"
+
+
+def _at_least_one(steps: float, option: str) -> tuple[float, str]:
+    """Return the steps that an option comes to, one at least, and what to say of them."""
+    return (steps, option) if steps >= 1.0 else (1.0, f"{option}, less than a step")
 
 
 def _sequence(job: Job, spec: JobSpec) -> int:

@@ -45,8 +45,8 @@ from advisor.estimate import (
     notes_of,
     on_demand,
     on_machine,
+    refusal,
     search,
-    space_on,
     steps_within,
     tried,
     unlike_choices,
@@ -55,7 +55,7 @@ from advisor.estimate import (
 from advisor.jobs import NO_LENGTH, Job, script_notes, stack_notes, transformer_units
 from advisor.machines import Fleet, NamedCluster
 from advisor.planners.core import GIB, Layout, PlanningError, Work, select
-from advisor.planners.layouts import SearchSpace, check, node_counts, nothing_fits
+from advisor.planners.layouts import SearchSpace, node_counts
 from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
 from advisor.rank.ranking_rows import pareto_front
@@ -187,8 +187,6 @@ def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Plac
 
 
 DEGREES: Final = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
-# Reasons that the search over a model's units has more to say about.
-_OF_LAYOUTS: Final = ("does_not_fit_in_memory", "fewer_samples_than_workers", "excluded_by_layout")
 
 
 class OnGroup:
@@ -215,32 +213,9 @@ class OnGroup:
             space=layouts_alone(space),  # the others stand beside them: ``_ways_beside``
         )
 
-    def refusal(self, columns: TimeColumns, count: int) -> PlanningError:
-        """Return why nothing runs on so many machines: the nearest miss, or what contradicts.
-
-        ``columns``: whose last row is of ``count`` machines, and has no estimate.
-        """
-        if not self.is_by_shape:
-            return self._refusal_of_units(STATUSES[int(columns.status[-1])], count)
-        on = on_machine(self.case, self.row)
-        devices, batch = count * on.per_node, self.case.job.global_batch
-        space = space_on(self.case, on.problem)
-        try:
-            check(on.problem, devices, batch, space)
-        except PlanningError as error:
-            return error
-        return nothing_fits(on.problem, search(self.case, on, count), devices, batch, space)
-
-    def _refusal_of_units(self, status: str, count: int) -> PlanningError:
-        found = None
-        if status in _OF_LAYOUTS:
-            found = UnitModel(self.case).refusal(self.row, count)
-        return found or PlanningError(
-            f"{self.question.job.name} cannot be trained on {count} x {self.group.label}: "
-            f"{status.replace('_', ' ')}",
-            hint="use other machines, more of them, or another batch",
-            exit_code=3,
-        )
+    def refusal(self, columns: TimeColumns) -> PlanningError:
+        """Return why nothing runs on the machines of the last row, which has no estimate."""
+        return refusal(self.case, columns, -1)
 
     def considered(self, count: int) -> tuple[int, int]:
         """Return how many layouts were looked at on so many machines, and how many fit."""
@@ -410,7 +385,7 @@ def _unlike(
 def _alone(on: OnGroup) -> Choice:
     columns = on.columns([on.group.count], on.question.space)
     if columns.status[0]:
-        raise on.refusal(columns, on.group.count)
+        raise on.refusal(columns)
     choice = on.choice(columns, 0, on.question.space)
     return replace(choice, name=f"{on.group.label} alone")
 
@@ -427,12 +402,12 @@ def _equal(
     possible = np.flatnonzero(columns.status == 0)
     is_last_resort = any(way.is_asked(question.asked) for way, _ in beside)
     if not choices and not possible.size and not is_last_resort:
-        problem = on.refusal(columns, group.count)
+        problem = on.refusal(columns)
         for way, one in beside:
             problem = way.instead(problem, one)
         raise problem
     if not choices:
-        error = on.refusal(columns, group.count)
+        error = on.refusal(columns)
         left_out[f"all {group.count} machines"] = f"{error}; {error.hint}"
     rent = columns.step_s[possible] * columns.count[possible]
     fewer = possible[pareto_front(columns.step_s[possible], rent)]

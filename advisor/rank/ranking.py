@@ -105,7 +105,7 @@ def recommend(
         probes=ranked.probes(),
         notes=ranked.notes(front, nearest),
     )
-    return told(found, request, unmeasured=unknown)
+    return told(found, request, unmeasured=unknown, refused=ranked.refused())
 
 
 def in_whole_machines(request: Request, catalogue: Catalogue) -> Request:
@@ -151,10 +151,13 @@ def picked(
     )  # fmt: skip
 
 
-def told(found: Recommendation, request: Request, *, unmeasured: str) -> Recommendation:
+def told(
+    found: Recommendation, request: Request, *, unmeasured: str, refused: str = ""
+) -> Recommendation:
     """Return the answer with its claims and sentences, made from its rows and picks alone.
 
-    ``unmeasured``: what no test has measured, as a sentence, where no error is known.
+    ``unmeasured``, ``refused``: as sentences, what no test has measured where no error is known,
+    and why no machine runs the job where none does.
     """
     here = found.here
     claims = claims_of(
@@ -164,6 +167,7 @@ def told(found: Recommendation, request: Request, *, unmeasured: str) -> Recomme
         trouble_h=request.effort_h,
         here=None if here is None or not keeps(here, request) else here.to_record(),
         unmeasured=unmeasured,
+        refused=refused,
     )
     return replace(found, claims=claims, summary=tuple(one.text for one in claims))
 

@@ -21,6 +21,7 @@ from advisor.answer import Candidate, ProbeAdvice
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, rented_at_once
 from advisor.estimate import (
+    CODE,
     STATUSES,
     Completion,
     Predictor,
@@ -29,6 +30,7 @@ from advisor.estimate import (
     commonly_run,
     direct_cost,
     hazards,
+    refusal,
     restart_s,
 )
 from advisor.jobs import Job, script_notes, stack_notes
@@ -487,6 +489,26 @@ class Ranked:
         work_h = float(self.renting.work_h(self.beliefs.machines[row]))
         return replace(one, effort_h=work_h, request_h=float(self.beliefs.request_h[row]))
 
+    def refused(self) -> str:
+        """Say why no machine runs the job, by the largest of them; empty where some do."""
+        columns, job, request = self.columns, self.job, self.request
+        refused = (columns.status > 0) & (columns.status < CODE["dominated"])
+        if self.front.size or self.nearest.size or not refused.size or not refused.all():
+            return ""
+        machines = self.predictor.fleet_of(job)
+        device = machines.device[columns.type_index]
+        memory = np.array([one.memory_bytes for one in machines.devices])[device]
+        is_common = columns.status == np.bincount(columns.status).argmax()
+        is_able = is_common & (device >= 0) & (columns.workers <= job.global_batch)
+        row = int(np.argmax(np.where(is_able, memory * columns.workers, -1.0)))
+        case = None if job.work is None else self.predictor.case(
+            job, space=request.space, known_network=request.known_network
+        )  # fmt: skip
+        why = refusal(case, columns, row)
+        name = self.predictor.catalogue.types.name[int(columns.type_index[row])]
+        where = f"{columns.count[row]} x {name}"
+        return f"No machine that was considered runs the job. {where}: {why}; {why.hint}."
+
     def probes(self) -> tuple[ProbeAdvice, ...]:
         """Return the short runs that are worth their price, where they are asked for."""
         if not self.request.with_probes:
@@ -502,7 +524,7 @@ class Ranked:
             *self.job.notes,
             *script_notes(self.job, map(_placing, front or nearest)),
             *stack_notes(commonly_run(self.job, self.request.space).work),
-            *_notes(hidden, self.columns, not front, self.predictor),
+            *_notes(hidden, self.columns, self.predictor),
             *_unpriced(self.job, self.side, _offers_of(self.rows, self.mixed, self.shown)),
         )
 
@@ -579,9 +601,7 @@ def _placed(one: Candidate, request: Constraints, fastest: int, cheapest: int) -
     return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)
 
 
-def _notes(
-    hidden: int, columns: TimeColumns, is_empty: bool, predictor: Predictor
-) -> tuple[str, ...]:
+def _notes(hidden: int, columns: TimeColumns, predictor: Predictor) -> tuple[str, ...]:
     notes = []
     if columns.is_learned is not None and predictor.learned is not None:
         covered = len(np.unique(columns.type_index[columns.is_learned]))
@@ -591,9 +611,6 @@ def _notes(
         )
     if hidden:
         notes.append(f"{hidden} more candidates on the front are not shown (raise --top)")
-    does_not_fit = columns.status == STATUSES.index("does_not_fit_in_memory")
-    if is_empty and does_not_fit.any() and not (columns.status == 0).any():
-        notes.append("the job does not fit in memory on any machine that was considered")
     return tuple(notes)
 
 

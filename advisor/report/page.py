@@ -61,6 +61,7 @@ from advisor.words import (
     job_line,
     layout_words,
     machines_words,
+    memory_words,
     part_words,
     picked_as_words,
     place_words,
@@ -409,7 +410,7 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
         "step": list(seconds_words(one["step_time_s"])),
         "price": price_words(parts),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
-        "memory": f"{digits(one['memory_gib'])} GiB",
+        "memory": memory_words(one),
         "limited_by": waits_words(one["bottleneck"]),
         "waits": {name: waits_words(name) for name in one["shares"]},
         "parts": {

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from advisor.collectors.errors import counted
 from advisor.quantities import (
     digits,
     hours_spread,
@@ -95,12 +96,14 @@ def saved_words(rent: Mapping[str, Any]) -> str:
     )
 
 
+def _load(trace: Mapping[str, Any]) -> str:
+    """Return how busy the trace's jobs keep the cluster; unknown where all came at once."""
+    share = trace["load_fraction"]
+    return "unknown" if share is None else f"{share:.2f}"
+
+
 def _devices(count: int) -> str:
-    return _many(count, "device")
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return counted(count, "device")
 
 
 def _cluster_line(record: Mapping[str, Any]) -> str:
@@ -109,9 +112,10 @@ def _cluster_line(record: Mapping[str, Any]) -> str:
     left_out = left_out_note(trace["left_out"])
     return (
         f"your cluster: {cluster['nodes']} x {cluster['devices_per_node']} "
-        f"{cluster['accelerator']}, {cluster['policy']}; {trace['source']}: {trace['jobs']} jobs"
+        f"{cluster['accelerator']}, {cluster['policy']}; {trace['source']}: "
+        f"{counted(trace['jobs'], 'job')}"
         + (f" ({left_out})" if left_out else "")
-        + f", load {trace['load_fraction']:.2f}; its jobs waited "
+        + f", load {_load(trace)}; its jobs waited "
         f"{_wait_text(trace['simulated_mean_delay_h'])} on average as simulated"
         + (" (not recorded)" if recorded is None else f", {_wait_text(recorded)} as recorded")
     )
@@ -208,7 +212,7 @@ def spot(record: Mapping[str, Any]) -> list[Text | Table]:
             "" if late is None else percent_text(late),
         )
     head = (
-        f"{seconds_text(job['work_s'])} of work on {_many(job['nodes'], 'spot node')}; "
+        f"{seconds_text(job['work_s'])} of work on {counted(job['nodes'], 'spot node')}; "
         f"{record['trace']} of {digits(record['days'])} days, in which all nodes were up "
         f"{percent_text(record['availability_fraction'])} of the time"
     )
@@ -221,9 +225,9 @@ def queue(record: Mapping[str, Any]) -> list[Text | Table]:
     left_out = left_out_note(trace["left_out"])
     recorded = trace["recorded_mean_delay_h"]
     lines = [
-        f"{trace['source']}: {trace['jobs']} jobs"
+        f"{trace['source']}: {counted(trace['jobs'], 'job')}"
         + (f" ({left_out})" if left_out else "")
-        + f", load {trace['load_fraction']:.2f} of {cluster['nodes']} x "
+        + f", load {_load(trace)} on {cluster['nodes']} x "
         f"{cluster['devices_per_node']} devices, {cluster['policy']}",
         f"mean wait of its own jobs: {_wait_text(trace['simulated_mean_delay_h'])} simulated"
         + ("" if recorded is None else f", {_wait_text(recorded)} recorded"),
@@ -283,8 +287,8 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
     job, slot = record["job"], seconds_text(record["slot_s"])
     chosen = next(way for way in record["ways"] if way["name"] == record["chosen"])
     head = (
-        f"{_many(job['workers'], 'worker')}, {hours_text(job['work_h'])} on whole nodes; "
-        f"{record['trace']}: {_many(len(record['nodes']), 'node')} for {digits(record['days'])} "
+        f"{counted(job['workers'], 'worker')}, {hours_text(job['work_h'])} on whole nodes; "
+        f"{record['trace']}: {counted(len(record['nodes']), 'node')} for {digits(record['days'])} "
         f"days, in slots of {slot}"
     )
     pick = (
@@ -398,11 +402,12 @@ def _saved_words(record: Mapping[str, Any]) -> str:
 
 def _taken(record: Mapping[str, Any]) -> str:
     """Say which figures were taken from a recording."""
-    scaling, batch = record["scaling"], record["batch"]
+    workers, batch = record["scaling"]["workers"], record["batch"]
     steps = ", ".join(map(seconds_text, record["step_s"]))
     return (
-        f"{record['source']}: {record['phases']} phases of {record['samples_per_phase']:,.0f} "
-        f"samples, batch {batch:g}; a step on {', '.join(map(str, scaling['workers']))} workers "
+        f"{record['source']}: {counted(record['phases'], 'phase')} of "
+        f"{counted(record['samples_per_phase'], 'sample')}, batch {digits(batch)}; a step on "
+        f"{', '.join(map(str, workers))} worker{'' if workers == [1] else 's'} "
         f"takes {steps}; {usd_text(record['price_usd_per_h'])}/h a worker"
     )
 
@@ -531,7 +536,7 @@ def limits(record: Mapping[str, Any]) -> list[Text | Table]:
         one.no_wrap = " " not in str(one.header)
     shared = "given" if pool["is_given"] else "the recorded peaks, and 50 MiB a job"
     head = (
-        f"{_many(len(record['jobs']), 'recorded job')} on {digits(pool['cores'])} cores and "
+        f"{counted(len(record['jobs']), 'recorded job')} on {digits(pool['cores'])} cores and "
         f"{pool['memory_bytes'] / 2**30:.3g} GiB ({shared}), run again as recorded; a core "
         f"{usd_text(prices['usd_per_core_h'])} and a GiB {usd_text(prices['usd_per_gib_h'])} an "
         f"hour ({prices['source']})"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from advisor.collectors.errors import counted
 from advisor.errors import UsageError
 from advisor.show import draw
 from advisor.show.charts import front_chart
@@ -60,7 +61,7 @@ def headline_of(record: Mapping[str, Any]) -> str:
     """Return what was asked about, and how much was looked at, in one line."""
     prices = prices_words(record["front"] or record["nearest"])
     return (
-        f"{record['run']}: {record['job']['total_steps']:,.0f} steps; "
+        f"{record['run']}: {counted(record['job']['total_steps'], 'step')}; "
         f"{len(record['front'])} of {record['considered']:,} candidates"
         f"{f' ({prices})' if prices else ''}"
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from advisor.answer import Candidate, Estimate, Recommendation
 from advisor.errors import UsageError
-from advisor.estimate import STATUSES, Predictor, on_demand
+from advisor.estimate import Predictor, on_demand, refusal
 from advisor.jobs import Job
 from advisor.machines import ClusterGroup, own_fleet, read_cluster
 from advisor.planners.core import PlanningError
@@ -237,10 +237,11 @@ def on_own_devices(
     machines, row = own_fleet(group, predictor.fleet, per_node=devices // nodes)
     columns = predictor.step_columns(job, np.array([row]), np.array([nodes]), fleet=machines)
     if columns.status[0]:
-        reason = STATUSES[int(columns.status[0])].replace("_", " ")
+        case = None if job.work is None else predictor.case(job, fleet=machines)
+        why = refusal(case, columns, 0)
         raise PlanningError(
-            f"{job.name} cannot run on {devices} x {group.part.name} of your cluster: {reason}",
-            hint="ask for another number of devices (--cluster-devices), or rent",
+            f"{job.name} does not run on {devices} x {group.part.name} of your cluster: {why}",
+            hint=f"{why.hint}; or ask for other devices (--cluster-devices), or rent",
             exit_code=3,
         )
     step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)

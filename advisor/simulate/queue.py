@@ -137,7 +137,7 @@ class QueueAnswer:
     delay_h: tuple[float, ...]
     completion_h: tuple[float, ...]
     miss_probability: float | None  # none without a deadline
-    load: float
+    load: float  # inf where all jobs came at once
     beyond_trace_fraction: float
     # simulated_delay_h, recorded_delay_h: mean delay of the trace's own jobs, simulated and as
     # recorded (None where the file does not say): how far the simulation can be trusted [h]
@@ -168,7 +168,8 @@ class QueueAnswer:
         own, trace = self.cluster, self.cluster.trace
         return {
             "trace": {"source": trace.source, "jobs": int(trace.jobs.submit_s.size),
-                      "left_out": dict(trace.left_out), "load_fraction": self.load,
+                      "left_out": dict(trace.left_out),
+                      "load_fraction": self.load if self.load < float("inf") else None,
                       "simulated_mean_delay_h": self.simulated_delay_h,
                       "recorded_mean_delay_h": self.recorded_delay_h},
             "cluster": {"nodes": own.cluster.nodes,

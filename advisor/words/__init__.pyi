@@ -14,6 +14,7 @@ from .pieces import layout_words as layout_words
 from .pieces import listed as listed
 from .pieces import machine as machine
 from .pieces import machines_words as machines_words
+from .pieces import memory_words as memory_words
 from .pieces import offer_words as offer_words
 from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words

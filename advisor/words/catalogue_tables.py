@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from advisor.collectors.errors import counted
 from advisor.quantities import percent_text, rate_text, size_text
 from advisor.words.pieces import WITHOUT_DAY, prices_words, sustained_words
 
@@ -32,8 +33,8 @@ def offers(record: Record, console: Console) -> None:
         else:
             console.print(_wide_offers(rows, is_complete=console.width >= _COMPLETE))
     prices = prices_words([{"configuration": [{"price_as_of": row["as_of"]} for row in rows]}])
-    said = f"{len(rows):,} of {record['found']:,} offers" + (f"; {prices}" if prices else "")
-    console.print(Text(said), style="dim")
+    said = f"{len(rows):,} of {counted(record['found'], 'offer')}"
+    console.print(Text(f"{said}; {prices}" if prices else said), style="dim")
     for name in record["unchecked_accelerators"]:
         console.print(Text(f"{name}: {_UNCHECKED}"), style="dim")
 

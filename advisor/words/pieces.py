@@ -144,6 +144,19 @@ def direct_cost_text(answer: Record) -> str:
     return f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
 
 
+def memory_words(answer: Record) -> str:
+    """Return what the fullest device needs, of how much, and what of that is kept free.
+
+    >>> memory_words({"memory_gib": 57.31, "device_memory_gib": 79.25, "kept_free_gib": 5.0})
+    'needs 57.3 of 79.2 GiB, 5.00 kept free'
+    """
+    there, free = answer["device_memory_gib"], answer["kept_free_gib"]
+    needed = f"needs {digits(answer['memory_gib'])}"
+    if there is None:
+        return f"{needed} GiB"
+    return f"{needed} of {digits(there)} GiB" + (f", {digits(free)} kept free" if free else "")
+
+
 def machine(part: Record) -> str:
     """Return equal machines of a configuration: ``"2 x g5.xlarge"``, ``"this machine"``."""
     own = part["pricing"] == "own"
@@ -361,7 +374,9 @@ def layout_words(layout: Record) -> str:
     ]
     if layout["zero_stage"]:
         shard = layout["shard_group"]
-        said.append(f"ZeRO {layout['zero_stage']}{f' within {shard} ranks' if shard else ''}")
+        where = f" within {shard} ranks" if shard else ""
+        where = where if layout["dp"] * layout["cp"] > 1 else " (on one rank it shares nothing)"
+        said.append(f"ZeRO {layout['zero_stage']}{where}")
     if layout["recompute"] != "none":
         some = layout.get("partial_layers")
         of = f" of {some} layers a {'chunk' if layout['virtual_stages'] > 1 else 'stage'}"

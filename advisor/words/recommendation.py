@@ -11,6 +11,7 @@ from typing import Any, Final
 from rich.console import Console, Group
 from rich.text import Text
 
+from advisor.collectors.errors import counted
 from advisor.errors import UsageError
 from advisor.quantities import REACH_90, digits, hours_text, percent_text, usd_text
 from advisor.words import pieces
@@ -46,6 +47,8 @@ REJECTED: Final = {
     "not_asked": "mix types of machines and were not estimated (--mixed estimates all)",
     "too_little_gain": "are too close to a listed row to tell apart (--gain)",
 }
+# Reasons that only stand where something runs.
+_OF_RUNNING: Final = frozenset({"dominated", "not_asked", "too_little_gain"})
 _WAITS: Final[dict[str, str]] = {
     "compute": "arithmetic (compute)",
     "memory": "reading and writing device memory (memory bandwidth)",
@@ -158,7 +161,7 @@ def _lines(record: Record, one: Record, width: int) -> Iterator[str]:
     bounds = f"{digits(step['low'])}-{digits(step['high'])}"
     yield _pair("step", f"{digits(step['value'])} ms ({bounds})")
     yield _pair("samples/s", digits(one["throughput_samples_per_s"]["value"]))
-    yield _pair("memory per device", f"{digits(one['memory_gib'])} GiB")
+    yield _pair("memory per device", pieces.memory_words(one))
     layout = pieces.layout_words(one["layout"])
     yield from wrapped(_pair("layout", layout), width, indent=" " * _NAME)
     yield from ("", "where the time of a step goes")
@@ -216,6 +219,7 @@ _COMPLETIONS: Final = {
 }
 _CHANGES: Final = 3
 _RANK: Final = 5
+_STAR: Final = " *"  # behind machines that are like nothing that was measured
 # Narrowest columns of times and costs, and what keeps longer numbers apart.
 _NARROWEST: Final = (13, 16)
 _BETWEEN: Final = 2
@@ -250,25 +254,29 @@ def text(
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
     changes, is_whole = len(record["changes"]), most is None or not is_screen
+    is_starred = any(one["extrapolating"] for one in shown)
     # What gives way, in this order: all changes but the first, which saves most; the command;
     # what is particular of each row, and how long machines boot.
     steps = [(n, command, False) for n in range(min(changes, _CHANGES), 0, -1)]
     steps += [(min(changes, 1), words, is_short)
               for words, is_short in ((command, False), ((), False), ((), True))]  # fmt: skip
     for number, words, is_short in ((changes, command, False),) if is_whole else steps:
-        foot = _foot(record, shown, number, words, width)
+        foot = _foot(record, shown, number, words, width, is_starred)
         rows = _rows(record, shown, width, is_short=is_short)
         shared = wrapped(_shared(record, shown, is_short=is_short), width)
         # What the sentences point to is in the table.
         said = [*record["summary"], *foot]
-        below = _foot(record, shown, 0, (), width) if is_whole else foot
+        below = _foot(record, shown, 0, (), width, is_starred) if is_whole else foot
         room = (most or math.inf) - len(head) - len(shared) - len(below) - 3
         if sum(len(rows[i]) for i in _fitting(record, shown, rows, 0, said)) <= room:
             break
     places = _fitting(record, shown, rows, room, said)
+    # The star is explained where it is seen, be it this machine's, and there is room.
+    is_starred |= sum(len(rows[i]) for i in places) < room
+    is_starred &= any(f"{_STAR} " in f"{line} " for i in places for line in rows[i])
     # Fewer rows have no more days of prices: the foot does not grow.
     left = [shown[i] for i in places if i < len(shown)]
-    foot = _foot(record, left, number, words, width)
+    foot = _foot(record, left, number, words, width, is_starred)
     body = [*shared, *_titles(record, shown, width), *(line for i in places for line in rows[i])]
     body = ["", *body] if body else []
     return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
@@ -306,11 +314,12 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
             f"{run}: a program without training steps, {digits(job['measured_step_s'])} s on "
             f"{job['measured_on']}"
         )
-    steps = f"{job['total_steps']:,.0f} steps of {job['global_batch']:,} samples"
+    steps = f"{counted(job['total_steps'], 'step')} of {counted(job['global_batch'], 'sample')}"
     if (rounds := job.get("rounds")) is not None:
-        steps = f"{job['total_steps']:,.0f} {rounds['unit']}s of {rounds['kind']}"
+        steps = f"{counted(job['total_steps'], rounds['unit'])} of {rounds['kind']}"
     what = "step" if rounds is None else rounds["unit"]
-    steps += f" ({job['total_steps_source']})" if with_source else ""
+    is_short = job["total_steps"] <= 1  # it is worth a word how it came to that
+    steps += f" ({job['total_steps_source']})" if with_source or is_short else ""
     if "measured_step_s" not in job:
         known = "rehearsed" if job.get("is_rehearsed") else "described"
         return f"{run}: {steps} ({known}, not measured)"
@@ -405,7 +414,7 @@ def _row(
 ) -> list[str]:  # fmt: skip
     """Return two lines or three: machines, what is in them and where, what is particular."""
     room = width - _RANK - sum(widths)
-    mark = " *" if one["extrapolating"] else ""
+    mark = _STAR if one["extrapolating"] else ""
     parts = one["configuration"]
     inside = (_inside(part, one, is_short=is_short) for part in parts)
     left = [" + ".join(map(pieces.machine, parts)) + mark, *inside]
@@ -471,19 +480,27 @@ def _fitting(
 
 
 def _foot(
-    record: Record, shown: list[Record], changes: int, command: Sequence[str], width: int
+    record: Record,
+    shown: list[Record],
+    changes: int,
+    command: Sequence[str],
+    width: int,
+    is_starred: bool,
 ) -> list[str]:
     """Return what would change the answer, what was looked at, and where to read on."""
     said = [_change(change) for change in record["changes"][:changes]]
     said = [*(["What would change the answer:"] if said else []), *said]
-    if any(one["extrapolating"] for one in shown):
+    if is_starred:
         said.append("* not like anything we measured, so the range is wider")
     looked = _compared(record, shown)
     row = record["picks"].get("best_value")
     row = shown[0]["rank"] if shown and not isinstance(row, int) else row
     more = ["--explain", str(row)]
     if not record["front"]:
-        counts = sorted(record["rejected"].items(), key=lambda item: -item[1])[:3]
+        against = record["rejected"]
+        if not record["nearest"]:  # what no machine runs is beaten by nothing
+            against = {name: n for name, n in against.items() if name not in _OF_RUNNING}
+        counts = sorted(against.items(), key=lambda item: -item[1])[:3]
         reasons = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
         looked += f" Of the candidates, {reasons}." if reasons else ""
     elif command and shown:
@@ -501,8 +518,8 @@ def _foot(
 
 def _compared(record: Record, shown: Sequence[Record]) -> str:
     """Say how much was looked at, and of which days the prices of the rows shown are."""
-    offers, prices = record["catalogue"]["offers"], pieces.prices_words(shown)
-    said = f"Compared {record['considered']:,} candidates from {offers:,} offers."
+    looked, prices = counted(record["considered"], "candidate"), pieces.prices_words(shown)
+    said = f"Compared {looked} from {counted(record['catalogue']['offers'], 'offer')}."
     return f"{said} Shown are {prices}." if prices else said
 
 
@@ -517,4 +534,4 @@ def _change(change: Record) -> str:
     if pick is None:
         return line
     machines = " + ".join(map(pieces.machine, pick["configuration"]))
-    return f"{line}; then rent {machines} ({expected(pick)})"
+    return f"{line} (the best value is then {machines}: {expected(pick)})"

@@ -18,7 +18,7 @@ Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
     "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered", "unfed",
-    "fallback",
+    "fallback", "refused",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -55,7 +55,7 @@ class Claim:
 
 def claims_of(
     record: Record, *, certainty: float, worth: float, trouble_h: float,
-    here: Record | None = None, unmeasured: str = "",
+    here: Record | None = None, unmeasured: str = "", refused: str = "",
 ) -> tuple[Claim, ...]:  # fmt: skip
     """Return the choice in claims whose sentences stand alone, the most important first.
 
@@ -71,12 +71,14 @@ def claims_of(
         This machine, where it keeps the constraints.
     unmeasured : str
         What nobody has measured, where no error is known; as a sentence.
+    refused : str
+        Why no machine runs the job, where none does; as a sentence.
     """
     by_rank = {one["rank"]: one for one in record["front"]}
     choice = record["picks"].get("best_value")
     nobody = tuple(_unoffered(*one) for one in record.get("unoffered", {}).items())
     if choice is None:
-        return nobody
+        return (*nobody, *([Claim(kind="refused", text=refused)] if refused else []))
     chosen = by_rank.get(choice)
     if chosen is None:
         assert here is not None

@@ -190,7 +190,7 @@ def _first_line(text: str) -> str:
 
 
 def _saved(saved: Record | None, factor: float, said: Callable[[float], str]) -> str:
-    if saved is None or abs(1.0 - factor) < _NOTHING:
+    if saved is None or not saved["value"] or abs(1.0 - factor) < _NOTHING:
         return "-"
     return said(saved["value"]) if saved["value"] > 0 else f"-{said(-saved['value'])}"
 
@@ -234,9 +234,9 @@ def cache_table(details: Mapping[str, Any]) -> list[str]:
     lines.append("".join(f"{head:>{_WIDTH}}" for head in heads).rstrip())
     for cached, row in sorted(by_size.items()):
         best = min(one["token_s"] for policy, one in row.items() if policy != "oracle")
-        cells = [f"{cached}", f"{row['lru']['memory_bytes'] / GIB:.3g}"]
+        cells = [f"{cached}", f"{digits(row['lru']['memory_bytes'] / GIB)}"]
         cells += [f"{percent_text(row[policy]['hit_rate'], 1)}" for policy in shown]
-        cells.append(f"{1e3 * best:.3g}")
+        cells.append(digits(1e3 * best))
         lines.append("".join(f"{cell:>{_WIDTH}}" for cell in cells))
     note = "The oracle knows all later tokens, so no cache loads less."
     return [*lines, "", note] if "oracle" in shown else lines

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from advisor.collectors.errors import counted
 from advisor.quantities import count_text, digits, hours_text, percent_text, seconds_text
 from advisor.words import pieces
 from advisor.words.pieces import indented, wrapped
@@ -29,10 +30,13 @@ def show(record: Record, *, width: int | None = None) -> str:
     """
     columns = width or shutil.get_terminal_size().columns
     best, *others = record["plans"]
+    groups = record["cluster"]["groups"]
     lines = [f"{_machines(record)}, batch {record['global_batch']}, {record['subject']}"]
     if record["considered"]:
-        lines.append(f"{record['considered']:,} layouts considered, {record['fitting']:,} fit")
-    lines += ["", f"{best['name']}: {_speed(best)}", *_details(best)]
+        lines.append(
+            f"{counted(record['considered'], 'layout')} considered, {record['fitting']:,} fit"
+        )
+    lines += ["", f"{best['name']}: {_speed(best)}", *_details(best, groups)]
     seen = [(one["configuration"], one["layouts"]) for one in record["plans"]]
     fewer = record["front"]
     others += [one for one in fewer if (one["configuration"], one["layouts"]) not in seen]
@@ -68,7 +72,7 @@ def within_text(record: Record, *, width: int | None = None) -> str:
     rows = record["rows"]
     lines = [f"{_machines(record)} for {hours_text(record['within_h'])}:", ""]
     is_one = len(rows) == 1 and not record["left_out"]
-    said = _one_trained(rows[0]) if is_one else [*_size_lines(record), *_size_notes(record)]
+    said = _one_trained(record) if is_one else [*_size_lines(record), *_size_notes(record)]
     lines += [part for line in said for part in indented(line, columns)]
     return "\n".join(lines)
 
@@ -128,15 +132,16 @@ def _size_cells(row: Record) -> tuple[str, ...]:
 _TUNING_TOKENS: Final = 1e7
 
 
-def _one_trained(row: Record) -> list[str]:
+def _one_trained(record: Record) -> list[str]:
     """Return what else is to be said of the only job: samples, epochs, and how it is trained."""
+    (row,) = record["rows"]
     said = [
         f"{name}: {pieces.interval_text(pieces.count_words(row[name]))}"
         for name in ("steps", "samples", "tokens", "epochs")
         if row[name] is not None
     ]
     best = row["plan"]
-    return [*said, f"{best['name']}: {_speed(best)}", *_details(best)]
+    return [*said, f"{best['name']}: {_speed(best)}", *_details(best, record["cluster"]["groups"])]
 
 
 def _command(text: str, columns: int) -> list[str]:
@@ -165,19 +170,23 @@ def _speed(one: Record) -> str:
 
 def _value(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {number}" for name, number in value.items())
+        return ", ".join(f"{name} {_value(number)}" for name, number in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
     return str(value)
 
 
 def _money(usd: float) -> str:
-    return f"{usd:,.0f}" if usd >= 100 else f"{usd:.3g}"
+    return f"{usd:,.0f}" if usd >= 100 else digits(usd)
 
 
-def _details(one: Record) -> list[str]:
+def _details(one: Record, groups: Sequence[Record]) -> list[str]:
     details, step_s = one["details"], one["step_time_s"]["value"]
     lines = [f"  {name}: {pieces.layout_words(each)}" for name, each in one["layouts"].items()]
-    for name, used in one["memory_gib_by_group"].items():
-        lines.append(f"  {name}: {used:.1f} GiB on the fullest device")
+    there = {group["label"]: group for group in groups}
+    for name, needed in one["memory_gib_by_group"].items():
+        memory = pieces.memory_words({**there.get(name, one), "memory_gib": needed})
+        lines.append(f"  {name}: the fullest device {memory}")
     lines += [f"  {said}" for said in pieces.units_words(one["units"])]
     lines += [f"  {n.replace('_', ' ')}: {_value(details[n])}" for n in _SHOWN if n in details]
     if bottleneck := one["bottleneck"] or details.get("bottleneck"):
@@ -219,9 +228,7 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
             lines.append(_row(f"  {name}", f"{part} {unit}  {percent_text(share)}"))
     lines.append(_row("samples/s", digits(record["throughput_samples_per_s"]["value"])))
     lines += _units(record["units"])
-    there = record["device_memory_gib"]
-    memory = f"{digits(record['memory_gib'])}{f' of {digits(there)}' if there else ''} GiB"
-    lines.append(_row("memory per device", memory))
+    lines.append(_row("memory per device", pieces.memory_words(record)))
     layout = _row("layout", pieces.layout_words(record["layout"]))
     lines += wrapped(layout, width, indent=" " * _INDENT)
     for name, key, interval in (

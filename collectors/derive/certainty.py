@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from advisor.collectors.derive.work import length_hint
-from advisor.collectors.errors import duration_text
+from advisor.collectors.errors import counted, duration_text
 from advisor.collectors.format import Mean, Recording, Steps, StepTime, mean
 
 # Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
@@ -79,11 +79,11 @@ def shortfall_of(seen: Recording, *, is_length_given: bool = False) -> tuple[str
         return None
     error = step_log_sd(step)
     if ratio(error) > MOST_RATIO:
-        low, high = duration_text(step.low_s), duration_text(step.high_s)
-        what = (
-            f"the step time of run {seen.run_id} is too noisy: {low} to {high} over "
-            f"{step.steps} steps"
-        )
+        around = f"{duration_text(step.low_s)} to {duration_text(step.high_s)}"
+        seen_of_it = f"{around} over {counted(step.steps, 'step')}"
+        if step.steps == 1:  # one step has no range
+            seen_of_it = f"one step of {duration_text(step.raw_s)} was seen"
+        what = f"the step time of run {seen.run_id} is too noisy: {seen_of_it}"
         return what, _go_on(step)
     length = 0.0 if is_length_given or work is None else LENGTH_LOG_SD[work.confidence]
     if ratio(error, length) > MOST_RATIO:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from advisor.collectors import atomic
 from advisor.collectors.atomic import OWNER_ONLY, cache_folder, data_folder, private_folder
-from advisor.collectors.errors import RecordingError, printable, shown
+from advisor.collectors.errors import RecordingError, counted, printable, shown
 from advisor.collectors.format import (
     EVENT_FILES,
     NOTEBOOK_SCRIPT,
@@ -205,7 +205,7 @@ def find_run(name: str, root: Root | None = None) -> Path:
     exact = [run for run in runs if run.name == name]
     if len(exact or runs) == 1:
         return (exact or runs)[0]
-    what = "no run" if not runs else f"{len(runs)} runs"
+    what = "no run" if not runs else counted(len(runs), "run")
     raise RecordingError(
         f"{what} with {name!r} in the name", hint="list the recorded runs with `advisor runs list`"
     )

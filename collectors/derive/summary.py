@@ -11,7 +11,7 @@ from advisor.collectors.derive.causes import early_end
 from advisor.collectors.derive.certainty import shortfall_of
 from advisor.collectors.derive.deep_step import advised_memory_bytes
 from advisor.collectors.derive.work import length_hint
-from advisor.collectors.errors import bytes_text, duration_text
+from advisor.collectors.errors import bytes_text, counted, duration_text, number_text
 from advisor.collectors.format import (
     DeepStep,
     Loading,
@@ -39,20 +39,25 @@ def summary_lines(seen: Recording) -> list[str]:
     if step is not None:
         half = (step.high_s - step.low_s) / 2
         text = (
-            f"step {duration_text(step.corrected_s)} ±{duration_text(half)} over {step.steps} "
-            f"steps (raw {duration_text(step.raw_s)}, {100 * step.delay_fraction:.0f} % waiting "
+            f"step {duration_text(step.corrected_s)} ±{duration_text(half)} over "
+            f"{counted(step.steps, 'step')} (raw {duration_text(step.raw_s)}, "
+            f"{100 * step.delay_fraction:.0f} % waiting "
             "for a core)"
         )
         found.append(text if step.is_settled else text + ", not settled")
         if seen.step_samples:
             rate = seen.step_samples / step.corrected_s
-            found.append(f"{seen.step_samples:g} samples per step, {rate:,.4g} samples/s")
+            found.append(
+                f"{counted(seen.step_samples, 'sample')} per step, {number_text(rate)} samples/s"
+            )
     if seen.rehearsal is not None:
         found += _rehearsal_lines(seen, seen.rehearsal)
     if seen.total_work is not None:
         work = seen.total_work
         total = "" if step is None else f", {duration_text(work.steps * step.corrected_s)} here"
-        found.append(f"whole job: {work.steps} steps{total} ({work.source}, {work.confidence})")
+        found.append(
+            f"whole job: {counted(work.steps, 'step')}{total} ({work.source}, {work.confidence})"
+        )
     elif step is not None or seen.rehearsal is not None:
         whole = f"endless ({seen.endless})" if seen.endless else "unknown"
         found.append(f"whole job: {whole}; give {length_hint(seen)}")
@@ -97,7 +102,7 @@ def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
     ranks = f", rank {rehearsal.rank} of {seen.world_size}" if seen.world_size > 1 else ""
     found = [f"{rehearsal.words} (as {rehearsal.devices} x {rehearsal.device}{ranks})"]
     if seen.step_samples:
-        found.append(f"{seen.step_samples:g} samples per step")
+        found.append(f"{counted(seen.step_samples, 'sample')} per step")
     if rehearsal.peak_bytes:
         parts = sorted(rehearsal.held_bytes.items(), key=lambda one: -one[1])
         held = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in parts if size)
@@ -106,7 +111,7 @@ def _rehearsal_lines(seen: Recording, rehearsal: Rehearsed) -> list[str]:
             text += f", {bytes_text(rehearsal.reserved_bytes)} in the allocator's segments"
         found.append(text)
     found += [
-        f"each step: {one.name} {one.calls} times, {bytes_text(one.bytes)} in all"
+        f"each step: {one.name} {counted(one.calls, 'time')}, {bytes_text(one.bytes)} in all"
         for one in rehearsal.collectives
     ]
     deep = seen.deep_step
@@ -136,7 +141,7 @@ def _rank_lines(seen: Recording) -> list[str]:
             f"(a step trains on {seen.world_size} times the script's batch)"
         )
     for one in seen.ranks:
-        parts = [f"rank {one.rank}: {len(one.step_s)} steps"]
+        parts = [f"rank {one.rank}: {counted(len(one.step_s), 'step')}"]
         if one.wait_s:
             wait_s = sum(one.wait_s) / len(one.wait_s)
             parts.append(f"waits {duration_text(wait_s)} per step for the others")
@@ -151,12 +156,12 @@ def _rank_lines(seen: Recording) -> list[str]:
 
 def _model_line(deep: DeepStep) -> str:
     sides = (one for one in (deep.least_operators, deep.operators) if one)
-    texts = (f"{sum(one.flop for one in side) / 1e9:.3g}" for side in sides)
+    texts = (number_text(sum(one.flop for one in side) / 1e9) for side in sides)
     flop = " to ".join(dict.fromkeys(texts))
     return (
         f"model: {deep.parameters:,} parameters, {deep.precision} on {deep.device}, "
         f"{flop} Gflop and {bytes_text(deep.saved_bytes)} of activations for "
-        f"{deep.samples} samples"
+        f"{counted(deep.samples, 'sample')}"
     )
 
 
@@ -175,7 +180,7 @@ def _loading_line(loading: Loading) -> str:
     text = "" if cost is None else f", {duration_text(cost)} of core time per sample"
     verb = "waits" if loading.workers else "spends"
     return (
-        f"input: {loading.workers} workers{text}; the loop {verb} "
+        f"input: {counted(loading.workers, 'worker')}{text}; the loop {verb} "
         f"{duration_text(loading.wait_s)} per step"
     )
 

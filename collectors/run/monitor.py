@@ -21,7 +21,7 @@ from advisor.collectors.derive import (
     trainer_of,
     world_size_of,
 )
-from advisor.collectors.errors import bytes_text, duration_text
+from advisor.collectors.errors import bytes_text, duration_text, number_text
 from advisor.collectors.format import EVENT_FILES, Events, Tail
 from advisor.collectors.hooks.format import CLOCK_BACKWARD, CLOCK_OPTIMIZER, REHEARSED
 from advisor.collectors.run.child import RecordingPlan, send_signal
@@ -295,7 +295,7 @@ class Live:
         known = [
             *step_parts(monitor.steps(), monitor.verdict),
             until,
-            *([f"{rate:.4g} samples/s"] if (rate := monitor.samples_per_s()) else []),
+            *([f"{number_text(rate)} samples/s"] if (rate := monitor.samples_per_s()) else []),
         ]
         if monitor.is_rehearsed:  # its steps take a time that says nothing
             known = [f"rehearsing step {monitor.steps() + 1}"]

@@ -94,6 +94,8 @@ class SearchSpace:
     may_shard_in_nodes: bool = True
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     offloads: tuple[Offload, ...] = OFFLOADS
+    # parameters of a lone device may lie in host memory, too: where offload was asked for by name
+    offloads_alone: bool = False
     # layers may be swapped in from host memory, by peers that average (``planners.systems.atom``)
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
@@ -223,7 +225,8 @@ def recomputes(space: SearchSpace) -> dict[str, Ints]:
 def shards(space: SearchSpace) -> dict[str, Ints]:
     """Return axis 2, shaped (1, 1, k): ZeRO stage, sharding in nodes or not at all, offload.
 
-    Parameters are offloaded with ZeRO-3 only: elsewhere every rank keeps them all.
+    Parameters are offloaded with ZeRO-3 only: elsewhere every rank keeps them all. Where stages
+    are asked for, the least of them is what a lone device has, which shares nothing.
     """
     rows = []
     for zero in space.zero_stages:
@@ -231,17 +234,29 @@ def shards(space: SearchSpace) -> dict[str, Ints]:
         usable = [o for o in OFFLOADS if o in space.offloads and (zero == 3 or o != "parameters")]
         for scope, chosen in product(scopes, product((0, 1), repeat=len(usable))):
             moved = dict(zip(usable, chosen, strict=True))
+            alone = not scope and may_stand_alone(zero, moved.get("parameters", 0) > 0, space)
             lone = zero == 0 and space.always_shards and max(space.zero_stages) > 0
-            rows.append((zero, scope, lone, *(moved.get(o, 0) for o in OFFLOADS)))
+            rows.append((zero, scope, lone, alone, *(moved.get(o, 0) for o in OFFLOADS)))
     table = np.array(rows)[None, None, :, :]
     return {
         "zero_stage": table[..., 0],
         "in_node": table[..., 1],
         "is_lone": table[..., 2],
-        "offloads_optimizer": table[..., 3],
-        "offloads_parameters": table[..., 4],
-        "offloads_activations": table[..., 5],
+        "is_alone": table[..., 3],
+        "offloads_optimizer": table[..., 4],
+        "offloads_parameters": table[..., 5],
+        "offloads_activations": table[..., 6],
     }
+
+
+def may_stand_alone(zero_stage: int, moves_parameters: bool, space: SearchSpace) -> bool:
+    """Whether a lone device, which shares nothing with anyone, is planned in a ZeRO stage.
+
+    In the least that is asked for; with its parameters in host memory where that is asked for.
+    """
+    if moves_parameters:
+        return zero_stage == 3 and space.offloads_alone
+    return zero_stage == min(space.zero_stages)
 
 
 def block(
@@ -257,7 +272,8 @@ def block(
     moved = {name: column for name, column in shard.items() if not name.startswith(("in_", "is_"))}
     layouts = replace(part, **recompute, **moved, shard_group=group)
     may_repeat = (shard["is_lone"] == 0) | (ranks == 1)
-    is_sharded = np.where(shard["zero_stage"] == 0, may_repeat, group > 1)
+    is_one = (ranks * part.tp * part.pp == 1) & (shard["is_alone"] == 1)
+    is_sharded = np.where(shard["zero_stage"] == 0, may_repeat, (group > 1) | is_one)
     is_hierarchical = (shard["in_node"] == 0) | ((group < ranks) & (ranks % group == 0))
     return layouts, is_sharded & is_hierarchical
 
@@ -310,7 +326,7 @@ class PlannedLayout:
 
     layout: Layout
     step_s: float
-    # memory_bytes, host_bytes: on the fullest device; on a node for offload [bytes]
+    # memory_bytes, host_bytes: needed on the fullest device; on a node for offload [bytes]
     memory_bytes: float
     host_bytes: float
     # what the step is made of (``PARTS`` of a transformer); they sum to it [s]
@@ -386,7 +402,7 @@ class LayoutProblem(LayoutConditions):
         """Return what one layout takes, whether it fits or not."""
         columns = layout_columns(layout)
         on_host = host_bytes(self.shapes, columns, self.machines, self.software)
-        bytes_ = self.used_bytes(columns), on_host
+        bytes_ = self.needed_bytes(columns), on_host
         return _planned(layout, self.times(columns), bytes_, (), ())
 
     def times(self, layouts: Layouts) -> StepTimes:
@@ -413,11 +429,6 @@ class LayoutProblem(LayoutConditions):
         missing_s = self._stay(axis, recomputes(space), stays, found)
         if moves["zero_stage"].size:
             self._move(axis, recomputes(space), moves, missing_s, found)
-        if found.best is not None:
-            # The allocator holds on to what was freed until the device is full.
-            shown = float(self.used_bytes(layout_columns(found.best.layout)))
-            shown = min(shown, float(self.machines.memory_bytes))
-            found.best = replace(found.best, memory_bytes=shown)
         return found
 
     def fits(self, devices: int, global_batch: int, space: SearchSpace) -> bool:
@@ -429,6 +440,8 @@ class LayoutProblem(LayoutConditions):
             layouts, valid = block(part, recompute, shard, self.joined_devices)
             if self.admits is not None:
                 valid = valid & self.admits(layouts)
+            on_host = host_bytes(self.shapes, layouts, self.machines, self.software)
+            valid = valid & (on_host <= self.machines.host_memory_bytes)
             if np.any(valid & (self.needed_bytes(layouts) <= self.capacity_bytes)):
                 return True
         return False

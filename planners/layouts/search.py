@@ -5,6 +5,7 @@ What is said where nothing fits names the nearest miss, or the constraint that l
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +21,7 @@ from advisor.planners.core import (
     check_not_negative,
     check_positive,
 )
+from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import (
     Found,
     LayoutProblem,
@@ -30,6 +32,7 @@ from advisor.planners.layouts.problem import (
     shards,
     splits,
 )
+from advisor.planners.memory import host_bytes
 
 # A batch farther off than this is another job: none is proposed.
 _FARTHEST_BATCH: Final = 256
@@ -37,7 +40,13 @@ _FARTHEST_BATCH: Final = 256
 _MOST_DEVICES: Final = 100_000
 # The largest accelerator in the catalogue holds 288 GB; twice that is to come.
 _LARGEST_DEVICE_GIB: Final = 600.0
-# How the options of the command line call what a space fixes.
+# What of a space moves memory, by its option on the command line.
+_OPTIONS: Final = {
+    "micro_batch": "--micro-batch", "accumulation_steps": "--accumulate",
+    "zero_stages": "--zero", "recomputes": "--recompute", "offloads": "--offload",
+}  # fmt: skip
+_SPLITS: Final = ("tp", "pp", "cp", "ep")
+# How sentences call what a space fixes.
 _WORDS: Final = {
     "micro_batch": "a micro-batch of",
     "accumulation_steps": "accumulation steps of",
@@ -131,19 +140,14 @@ def _check_machines(machines: Machines) -> None:
 
 def _check_space(transformer: Transformer, space: SearchSpace, devices: int) -> None:
     """Refuse constraints that contradict one another."""
-    tp, pp = space.tp or 1, space.pp or 1
+    tp, pp, heads = space.tp or 1, space.pp or 1, transformer.heads
+    may_be = _degrees_may_be(transformer, devices, space)
     if tp < 1 or pp < 1 or devices % (tp * pp):
-        raise PlanningError(
-            f"tp {tp} x pp {pp} does not divide {devices} devices",
-            hint="leave one of them open, or change the number of devices",
-            exit_code=2,
-        )
-    if transformer.heads % tp:
-        raise PlanningError(
-            f"{transformer.heads} heads do not divide over tp {tp}",
-            hint=f"tp may be {', '.join(map(str, divisors(transformer.heads)))}",
-            exit_code=2,
-        )
+        split = " x ".join(f"{name} {n}" for name, n in (("tp", tp), ("pp", pp)) if n != 1)
+        counted = "1 device" if devices == 1 else f"{devices} devices"
+        raise PlanningError(f"{split} does not divide {counted}", hint=may_be, exit_code=2)
+    if heads % tp:
+        raise PlanningError(f"{heads} heads do not divide over tp {tp}", hint=may_be, exit_code=2)
     if pp > transformer.layers:
         raise PlanningError(
             f"{transformer.layers} layers do not fill {pp} stages",
@@ -151,63 +155,119 @@ def _check_space(transformer: Transformer, space: SearchSpace, devices: int) -> 
             exit_code=2,
         )
     if not fills_stages(transformer.layers, pp):
-        able = [p for p in divisors(devices // tp) if fills_stages(transformer.layers, p)]
         raise PlanningError(
             f"{transformer.layers} layers over pp {pp} leave the last stage empty",
-            hint=f"pp may be {', '.join(map(str, able))}",
+            hint=may_be,
             exit_code=2,
         )
 
 
+def _degrees_may_be(transformer: Transformer, devices: int, space: SearchSpace) -> str:
+    """Return which tensor- and pipeline-parallel degrees divide the model and the devices."""
+    tp, pp = space.tp or 1, space.pp or 1
+    tps = [t for t in divisors(transformer.heads) if tp != 1 and devices % (t * max(pp, 1)) == 0]
+    pps = [
+        p for p in divisors(devices)
+        if pp != 1 and fills_stages(transformer.layers, p) and (devices // p) % max(tp, 1) == 0
+    ]  # fmt: skip
+    able = {"tp": tps, "pp": pps}
+    said = [f"{name} may be {', '.join(map(str, some))}" for name, some in able.items() if some]
+    return "; ".join(said) or "change the number of devices"
+
+
 def nothing_fits(
-    problem: LayoutProblem, found: Found, devices: int, global_batch: int, space: SearchSpace
-) -> PlanningError:
-    """Return why no layout was found: a constraint, what does not divide, or the nearest miss."""
+    problem: LayoutProblem, found: Found, devices: int, global_batch: int, space: SearchSpace,
+    asked: SearchSpace | None = None,
+) -> PlanningError:  # fmt: skip
+    """Return why no layout was found: a constraint, what does not divide, or the nearest miss.
+
+    ``asked``: what of the space somebody asked for; all of it by default.
+    """
     if found.nearest is None:
-        return _nothing_divides(problem, devices, global_batch, space)
+        return _nothing_divides(problem, devices, global_batch, space, asked or space)
     excess, layout = found.nearest
+    more = "".join(f", {name} {n}" for name in ("cp", "ep") if (n := getattr(layout, name)) > 1)
     nearest = (
-        f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, ZeRO {layout.zero_stage}, "
+        f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}{more}, ZeRO {layout.zero_stage}, "
         f"recompute {layout.recompute}"
     )
     if excess <= 0:
+        columns, room = layout_columns(layout), float(problem.machines.host_memory_bytes)
+        on_host = float(host_bytes(problem.shapes, columns, problem.machines, problem.software))
         return PlanningError(
-            f"no layout fits: the nearest ({nearest}) offloads more than the hosts' memory",
-            hint="add host memory or nodes",
+            f"no layout fits in memory: the nearest ({nearest}) moves {on_host / GIB:.1f} GiB to "
+            f"a machine's main memory of {room / GIB:.1f} GiB",
+            hint="choose machines with more main memory, or more machines",
             exit_code=3,
         )
     capacity, free = problem.capacity_bytes, float(problem.machines.kept_free_bytes)
-    kept = f" (of which {free / GIB:.0f} GiB is kept free)" if free >= GIB else ""
+    ways = [
+        *_more_devices(problem, capacity, excess, devices, global_batch, space),
+        *_left_open(problem, devices, global_batch, space, asked or space),
+    ]
+    smaller = "with shorter sequences" if ways else "with a smaller model"
+    return misses(nearest, capacity, free, excess, [*ways, smaller])
+
+
+def misses(
+    nearest: str, capacity: float, free: float, excess: float, ways: Sequence[str]
+) -> PlanningError:
+    """Return by how much the nearest layout misses a device's memory, and what would fit.
+
+    ``nearest``: its degrees in words; ``capacity``, ``free``: of a device, what layouts may fill
+    and what is kept free; ``ways``: by which else it would fit ("with ...").
+    """
+    there, needed = (capacity + free) / GIB, (capacity + excess) / GIB
+    kept = f", of which {free / GIB:.1f} GiB is kept free" if free >= GIB else ""
+    larger = there + excess / GIB
+    is_made = larger <= _LARGEST_DEVICE_GIB
+    found = [f"with devices of {int(np.ceil(larger))} GiB"] if is_made else []
+    found += ways
+    said = ", ".join(found[:-1]) + (", or " if found[1:] else "") + found[-1]
     return PlanningError(
-        f"no layout fits into {(capacity + free) / GIB:.0f} GiB{kept}: the nearest ({nearest}) "
-        f"misses by {excess / GIB:.1f} GiB",
-        hint=_what_would_fit(capacity, free, excess, devices),
+        f"no layout fits in memory ({there:.1f} GiB{kept}): the nearest ({nearest}) needs "
+        f"{needed:.1f} GiB and misses by {excess / GIB:.1f} GiB",
+        hint=f"it would fit {said}",
         exit_code=3,
     )
 
 
-def _what_would_fit(capacity: float, free: float, excess: float, devices: int) -> str:
-    """Return larger devices, and more of them, as far as there are such."""
-    ways = []
-    needed = (capacity + free + excess) / GIB
-    if needed <= _LARGEST_DEVICE_GIB:
-        ways.append(f"with devices of {needed:.0f} GiB")
-    count = devices * (capacity + excess) / capacity if capacity > 0 else np.inf
-    # Beyond, spreading the state is no way out: what is left over does not shrink with devices.
-    if count <= _MOST_DEVICES:
-        ways.append(f"with about {int(np.ceil(count))} devices")
-    ways.append("with shorter sequences" if ways else "with a smaller model")
-    return "it would fit " + ", ".join(ways[:-1]) + (", or " if ways[1:] else "") + ways[-1]
+def _more_devices(
+    problem: LayoutProblem, capacity: float, excess: float, devices: int, batch: int,
+    space: SearchSpace,
+) -> Iterator[str]:  # fmt: skip
+    """Yield the number of devices, of these many or of a few times as many, over which it fits."""
+    most = devices * (capacity + excess) / capacity if capacity > 0 else np.inf
+    if most > _MOST_DEVICES:
+        return
+    times = int(np.ceil(most / devices))
+    doubled = 1 << (times - 1).bit_length()  # batches have powers of two among their divisors
+    for count in (devices * each for each in sorted({times, doubled, 2 * doubled, 4 * doubled})):
+        if count <= _MOST_DEVICES and problem.fits(count, batch, space):
+            yield f"with {count} devices"
+            return
+
+
+def _left_open(
+    problem: LayoutProblem, devices: int, batch: int, space: SearchSpace, asked: SearchSpace
+) -> Iterator[str]:
+    """Yield the options that stand in the way: without each alone, it fits."""
+    for name, value in asked.fixed.items():
+        freed = replace(space, **{name: getattr(SearchSpace(), name)})
+        if name in _OPTIONS and problem.fits(devices, batch, freed):
+            yield f"without {_option(name, value)}"
 
 
 def _nothing_divides(
-    problem: LayoutProblem, devices: int, global_batch: int, space: SearchSpace
-) -> PlanningError:
+    problem: LayoutProblem, devices: int, global_batch: int, space: SearchSpace,
+    asked: SearchSpace,
+) -> PlanningError:  # fmt: skip
     model = problem.transformer
-    said = {name: _said(name, value) for name, value in space.fixed.items()}
+    said = {name: _said(name, value) for name, value in asked.fixed.items()}
     axis = splits(model, devices, global_batch, space)
-    if np.size(axis.dp) and min(space.zero_stages) > 0 and np.all(axis.shard_group == 1):
-        others = " and ".join(word for name, word in said.items() if name != "zero_stages")
+    is_sharded = "zero_stages" in said and min(space.zero_stages) > 0
+    if np.size(axis.dp) and is_sharded and np.all(axis.shard_group == 1):
+        others = " and ".join(word for name, word in said.items() if name in _SPLITS)
         return PlanningError(
             f"{said['zero_stages']} shares state among data-parallel ranks, and "
             f"{others or 'one sample'} on {devices} devices leaves no data parallelism",
@@ -221,7 +281,7 @@ def _nothing_divides(
             hint="leave one of them open",
             exit_code=3,
         )
-    for name in space.fixed:
+    for name in said:
         freed = replace(space, **{name: getattr(SearchSpace(), name)})
         if _has_any(problem, devices, global_batch, freed):
             others = " and ".join(word for other, word in said.items() if other != name)
@@ -246,12 +306,19 @@ def _said(name: str, value: object) -> str:
     return f"{_WORDS.get(name, name)} {shown}"
 
 
+def _option(name: str, value: object) -> str:
+    """Return an option as it was typed."""
+    if value == ():
+        return "--no" + _OPTIONS[name][1:]
+    return f"{_OPTIONS[name]} {_said(name, value).rpartition(' ')[2]}"
+
+
 def _has_any(problem: LayoutProblem, devices: int, batch: int, space: SearchSpace) -> bool:
     """Whether any layout is valid, whatever it needs of memory."""
     axis = splits(problem.transformer, devices, batch, space)
     if not np.size(axis.dp) or not recomputes(space)["recompute"].size:
         return False
-    needs_ranks = all(zero > 0 for zero in space.zero_stages)
+    needs_ranks = devices > 1 and all(zero > 0 for zero in space.zero_stages)
     return bool(shards(space)["zero_stage"].size) and (
         not needs_ranks or bool(np.any(axis.shard_group > 1))
     )

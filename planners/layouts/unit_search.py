@@ -12,9 +12,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from advisor.planners.core import GIB, Layout, PlanningError
+from advisor.planners.core import Layout, PlanningError
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
-from advisor.planners.layouts.problem import Found, SearchSpace, divisors
+from advisor.planners.layouts.problem import Found, SearchSpace, divisors, may_stand_alone
+from advisor.planners.layouts.search import misses
 from advisor.planners.layouts.unit_stages import (
     INDISTINGUISHABLE,
     RecordedCase,
@@ -69,7 +70,7 @@ def search_recorded(
         found = list(_evaluated(_by_bound(cases, ways, space, seen), seen))
         if found:
             return _simplest(found)
-    raise _nothing(model, machine, seen, nodes, global_batch)
+    raise _nothing(model, machine, seen, nodes, global_batch, space)
 
 
 def _admitted(space: SearchSpace) -> list[Layout]:
@@ -167,7 +168,13 @@ def _layouts(case: RecordedCase, ways: Sequence[Layout], space: SearchSpace) -> 
     for way in ways:
         if way.recompute == "full" and len(case.model.table.names) < 2:
             continue
-        for zero in [z for z in space.zero_stages if z == 0 or degrees.dp > 1]:
+        moves = "parameters" in way.offload
+        for zero in space.zero_stages:
+            shares_on_cpu = zero > 0 and case.machine.node.device.kind == "cpu"
+            if degrees.devices == 1 and (shares_on_cpu or not may_stand_alone(zero, moves, space)):
+                continue
+            if degrees.dp == 1 < degrees.devices and zero > 0:
+                continue
             # The rules of what runs a script ask which degrees are above one.
             if _runs(way, zero, min(degrees.dp, 2), min(degrees.tp, 2), min(degrees.pp, 2)):
                 yield replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
@@ -193,10 +200,10 @@ def _runs(way: Layout, zero_stage: int, dp: int, tp: int, pp: int) -> bool:
 
 
 def _nothing(
-    model: RecordedModel, machine: RecordedMachine, seen: Found, nodes: int, global_batch: int
-) -> PlanningError:
+    model: RecordedModel, machine: RecordedMachine, seen: Found, nodes: int, global_batch: int,
+    space: SearchSpace,
+) -> PlanningError:  # fmt: skip
     devices = nodes * machine.node.devices
-    name = machine.node.device.name
     if not seen.considered:
         return PlanningError(
             f"nothing divides {devices} devices in a way that PyTorch or DeepSpeed runs",
@@ -211,16 +218,12 @@ def _nothing(
             exit_code=3,
         )
     excess, layout = seen.nearest
-    capacity = machine.node.device.memory_bytes
-    needed = capacity + excess / model.usable_fraction
+    there = machine.node.device.memory_bytes
+    room = model.usable_fraction * there
     nearest = (
         f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, micro-batch {layout.micro_batch}, "
         f"ZeRO {layout.zero_stage}, recompute {layout.recompute}"
     )
-    return PlanningError(
-        f"no layout fits into the {capacity / GIB:.1f} GiB of {name}: the nearest ({nearest}) "
-        f"misses by {excess / GIB:.2f} GiB",
-        hint=f"it would fit with devices of {needed / GIB:.1f} GiB"
-        + ("" if layout.micro_batch == 1 else ", or with a smaller micro-batch"),
-        exit_code=3,
-    )
+    is_fixed = space.micro_batch is not None and layout.micro_batch > 1
+    smaller = "with a smaller micro-batch" if is_fixed else "with a smaller model"
+    return misses(nearest, room, there - room, excess, [smaller])

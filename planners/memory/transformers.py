@@ -230,9 +230,11 @@ def layout_state_bytes(
         _parameter_bytes(layouts, software, shapes, copies)
     )  # fmt: skip
     gathered = _gathered_parameters(shapes, layouts, software, constants, held)
-    gathered = np.where((zero >= 3) & (d > 1), software.weight_bytes * gathered, 0.0)
+    # A lone device fetches the layers that lie on the host.
+    is_lone = (np.asarray(layouts.offloads_parameters) > 0) & (np.asarray(layouts.pp) == 1)
+    gathered = np.where((zero >= 3) & ((d > 1) | is_lone), software.weight_bytes * gathered, 0.0)
     states = (held - routed) * dense + routed * expert + gathered
-    return np.asarray(states + _kept_by_deepspeed(held, zero, d, software))
+    return np.asarray(states + _kept_by_deepspeed(held, layouts, d, software))
 
 
 def _parameter_bytes(
@@ -242,10 +244,11 @@ def _parameter_bytes(
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
     on_device = 1 - np.asarray(layouts.offloads_optimizer, float)
+    with_gradients = ~_moves_gradients(layouts, software, ranks)
     stored = np.asarray(software.weight_bytes, float)
     return state_bytes(
         stored * (1 - np.asarray(layouts.offloads_parameters, float)),
-        trained * software.gradient_bytes,
+        trained * software.gradient_bytes * with_gradients,
         trained * software.optimizer_state_bytes * on_device,
         dp=ranks,
         zero_stage=np.asarray(layouts.zero_stage),
@@ -289,15 +292,29 @@ def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
 
 
 def _kept_by_deepspeed(
-    held: Floats, zero: NDArray[np.int64], ranks: Floats, software: Software
+    held: Floats, layouts: Layouts, ranks: Floats, software: Software
 ) -> Floats:
     """Return the fp32 gradient and the reduction's bucket that it adds without ZeRO 2 [bytes].
 
-    Its optimizer casts the gradients that it updates with: all of them, or its shard's.
+    Its optimizer casts the gradients that it updates with: all of them, or its shard's. Gradients
+    that lie on the host pass through the bucket.
     """
+    zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
     shard = np.asarray(software.gradient_shard_bytes, float) / np.where(zero == 1, ranks, 1.0)
     bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
-    return np.asarray(np.where(zero < 2, shard * held, 0.0) + np.where(zero == 1, bucket, 0.0))
+    cast = np.where((zero < 2) & ~moves, shard * held, 0.0)
+    return np.asarray(cast + np.where((zero == 1) | moves, bucket, 0.0))
+
+
+def _moves_gradients(layouts: Layouts, software: Software, ranks: Floats) -> NDArray[np.bool_]:
+    """Return where gradients go to the host as they come, as DeepSpeed's offload has it.
+
+    From ZeRO 2 on, and on one rank, where stages differ in nothing else: two bytes a parameter
+    stay on the device (Ren et al., ZeRO-Offload, 2021, section 4).
+    """
+    is_offload = np.asarray(layouts.offloads_optimizer) > 0
+    is_deepspeed = np.asarray(software.gradient_shard_bytes, float) > 0
+    return np.asarray(is_offload & is_deepspeed & ((layouts.zero_stage >= 2) | (ranks == 1)))
 
 
 def memory_bytes(

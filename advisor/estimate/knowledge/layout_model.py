@@ -322,7 +322,7 @@ def _is_tuned_finely(setup: TrainingSetup) -> bool:
     return setup.has_adapters or setup.weights == "bf16"
 
 
-def usual_stack(work: Work, *, is_split: bool) -> Stack | None:
+def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Stack | None:
     """Return what a described transformer is commonly trained with, where nobody says.
 
     None is a loop of one's own in PyTorch: data parallel in fp32 or 16 bits. Fine-tuning
@@ -330,7 +330,8 @@ def usual_stack(work: Work, *, is_split: bool) -> Stack | None:
     those of Transformer Engine, which NeMo's recipes turn on. A model that its user splits
     (``is_split``: a degree of tensor, pipeline, context or expert parallelism is asked for) runs
     in Megatron: by NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before
-    Megatron Core (those of all published runs that were split in fp16).
+    Megatron Core (those of all published runs that were split in fp16). A ZeRO stage with offload
+    (``moves_state``) is asked of DeepSpeed.
     """
     setup = work.setup
     if _is_tuned_finely(setup):
@@ -338,7 +339,7 @@ def usual_stack(work: Work, *, is_split: bool) -> Stack | None:
     if PRECISION_BYTES[work.precision] == 1:
         return "nemo"
     if not is_split:
-        return None
+        return "deepspeed" if moves_state else None
     return "nemo" if work.precision == "bf16" else "megatron-lm"
 
 

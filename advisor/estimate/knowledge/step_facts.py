@@ -11,6 +11,7 @@ import numpy as np
 from advisor.answer import Candidate, Configuration, Fact, to_record
 from advisor.catalogue import InstanceType
 from advisor.collectors.derive import MOST_RATIO, ratio
+from advisor.collectors.errors import counted
 from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
@@ -45,13 +46,13 @@ class StepFacts:
         """Yield the facts: measured, given, looked up, computed, learned."""
         yield from self._measured()
         program = self.job.program
-        each = f"steps of {self.job.global_batch:,} samples"
+        unit, of = "step", counted(self.job.global_batch, "sample")
         if program is not None and program.unit:
-            each = f"{program.unit}s of {program.kind}"
+            unit, of = program.unit, program.kind
         if self.job.total_source != NO_LENGTH:
             yield Fact(
-                what="length", value=f"{self.job.total_steps:,.0f} {each}", source="given",
-                note=self.job.total_source,
+                what="length", value=f"{counted(self.job.total_steps, unit)} of {of}",
+                source="given", note=self.job.total_source,
             )  # fmt: skip
         if self.device is not None and self.job.work is not None:
             yield from self._looked_up(self.device, self.job.work)
@@ -161,9 +162,9 @@ class StepFacts:
             name, _, meaning = way.partition(": ")
             yield Fact(what=name, value=meaning, source="computed", note="; ".join(limits))
         yield Fact(
-            what="memory per device",
+            what="memory that a device needs",
             source="computed",
-            value=f"{float(self.columns.memory_bytes[0]) / GIB:.3g} GiB",
+            value=f"{digits(float(self.columns.memory_bytes[0]) / GIB)} GiB",
             note="parameters, gradients, optimizer state, activations, context",
         )
 

@@ -7,7 +7,7 @@ device model, calibrated on measured steps -> data-parallel scaling -> input lim
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.jobs import Job, Measured
-from advisor.planners.core import GIB, Layouts, select
+from advisor.planners.core import GIB, Device, Layouts, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.links import DataParallelColumns, data_parallel_step
 from advisor.planners.memory import largest_micro_batch, training_memory_bytes
@@ -75,7 +75,9 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
         most = np.minimum(local, work.micro_batch)
     margin = kept_free_bytes(memory, ~is_cpu) / memory
     for zero_stage in [z for z in _ZERO_STAGES if z in space.zero_stages]:
-        open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | (zero_stage == 0)))
+        # Where stages are asked for, a lone accelerator has the least, and shares nothing.
+        is_alone = (zero_stage == min(space.zero_stages)) & ((zero_stage == 0) | ~is_cpu)
+        open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | is_alone))
         if open_rows.size == 0:
             continue
         # Gradients are there from the second micro-batch on; the whole batch may fit without.
@@ -144,6 +146,19 @@ def kept_free_bytes(memory_bytes: Floats, is_accelerated: NDArray[np.bool_]) -> 
     """
     margin = np.minimum(memory_bytes * _KEPT_FREE_SHARE, _MOST_KEPT_FREE_BYTES)
     return np.where(is_accelerated, margin, _KEPT_FREE_FRACTION * memory_bytes)
+
+
+def memory_there(device: Device, *, is_program: bool = False) -> dict[str, Any]:
+    """Return a device's memory, and what of it no layout may fill, by the names of its fields.
+
+    ``is_program``: a program without steps has its room in what it needs.
+    """
+    of_all = np.array([device.memory_bytes])
+    free = kept_free_bytes(of_all, np.array([device.kind != "cpu"]))
+    return {
+        "device_memory_gib": device.memory_bytes / GIB,
+        "kept_free_gib": 0.0 if is_program else float(free[0]) / GIB,
+    }
 
 
 def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:

@@ -117,7 +117,7 @@ def _stages_of_one_width_commands(
                 layers=found.layers,
                 launcher_arguments="--node-rank $NODE_RANK",
             )
-            + f"  # NODE_RANK {first} to {first + g.count - 1}",
+            + f"  # NODE_RANK {first}{f' to {first + g.count - 1}' if g.count > 1 else ''}",
         )
         for g, first in zip(ordered, firsts, strict=True)
     )
