@@ -87,6 +87,14 @@ def read_longest(path: Path) -> int | None:
     return step.longest_sequence(read_content(path))
 
 
+def read_notes(path: Path, model: DescribedModel) -> tuple[str, ...]:
+    """Return what of a ``config.json`` is not in the model that was read of it, or was guessed.
+
+    Raises UsageError if the file cannot be read.
+    """
+    return step.config_notes(read_content(path), model)
+
+
 def read_content(path: Path) -> dict[str, Any]:
     """Read a model's ``config.json``, or that of the folder.
 

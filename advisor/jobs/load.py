@@ -22,6 +22,7 @@ from advisor.jobs.describe import (
     model_work,
     read_longest,
     read_model,
+    read_notes,
     recognised,
     restacked,
     sequence_notes,
@@ -298,6 +299,8 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         model = _transformer(spec)
     training = restacked(DEFAULT_SETUP, setup.given)
     batch, assumptions = described_defaults(model, training, batch=spec.batch)
+    if spec.model is not None:
+        assumptions += read_notes(Path(spec.model), model)
     if spec.sequence is None and spec.cnn is None:
         longest = None if spec.model is None else read_longest(Path(spec.model))
         assumptions += sequence_notes(model, longest)

@@ -20,6 +20,7 @@ from .describe import in_precision as in_precision
 from .describe import parse_network as parse_network
 from .describe import transformer_work as transformer_work
 from .describe_configs import DescribedModel as DescribedModel
+from .describe_configs import config_notes as config_notes
 from .describe_configs import longest_sequence as longest_sequence
 from .describe_configs import read_config as read_config
 from .describe_networks import DiffusionUNet as DiffusionUNet
