@@ -299,8 +299,6 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         model = _transformer(spec)
     training = restacked(DEFAULT_SETUP, setup.given)
     batch, assumptions = described_defaults(model, training, batch=spec.batch)
-    if spec.model is not None:
-        assumptions += read_notes(Path(spec.model), model)
     if spec.sequence is None and spec.cnn is None:
         longest = None if spec.model is None else read_longest(Path(spec.model))
         assumptions += sequence_notes(model, longest)
@@ -314,7 +312,10 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     if spec.model is not None:
         path = Path(spec.model).resolve()
         name = path.name if path.is_dir() else path.parent.name
-    return described_job(work, name=name, assumptions=assumptions)
+    job = described_job(work, name=name, assumptions=assumptions)
+    if spec.model is None:
+        return job
+    return replace(job, left_out=read_notes(Path(spec.model), model))
 
 
 def _transformer(spec: JobSpec) -> Transformer:

@@ -100,9 +100,9 @@ class Transformer:
         names = ("layers", "hidden", "heads", "sequence", "kv_heads", "ffn", "experts",
                  "experts_per_token", "head_width")  # fmt: skip
         check_counts("transformer", **{name: getattr(self, name) for name in names})
-        names = ("vocabulary", "shared_ffn", "dense_layers", "dense_ffn", "windowed_layers",
-                 "window", "mixer_layers", "other_parameters")  # fmt: skip
-        check_not_negative("transformer", **{name: getattr(self, name) for name in names})
+        rest = ("vocabulary", "shared_ffn", "dense_layers", "dense_ffn", "windowed_layers",
+                "window", "mixer_layers", "other_parameters")  # fmt: skip
+        check_not_negative("transformer", **{name: getattr(self, name) for name in rest})
         if max(self.dense_layers, self.mixer_layers, self.windowed_layers) > self.layers:
             raise PlanningError(
                 f"more layers of one kind than the {self.layers} of the model",

@@ -27,6 +27,8 @@ from .describe_networks import DiffusionUNet as DiffusionUNet
 from .describe_networks import EncoderDecoder as EncoderDecoder
 from .describe_networks import diffusion_work as diffusion_work
 from .describe_networks import encoder_decoder_work as encoder_decoder_work
+from .describe_towers import Towers as Towers
+from .describe_towers import towers_work as towers_work
 from .device import PRODUCTS as PRODUCTS
 from .device import StepColumns as StepColumns
 from .device import step_time as step_time

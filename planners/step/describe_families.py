@@ -275,8 +275,8 @@ _LLAMA: Final = Family(
         "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048,
     },
 )  # fmt: skip
-_PLAIN: Final = Family()
-_QKV: Final = replace(_PLAIN, biases=(("", True, "qkv"),))
+_PLAIN: Final = Family(windows=1)
+_QKV: Final = Family(biases=(("", True, "qkv"),))
 _HEADS: Final = Family(biases=(("attention_bias", False, "qkvo"),), head_norms="head")
 _DEEPSEEK: Final = Family(biases=(("attention_bias", False, "qkvo"),))
 _GPT: Final = Family(
@@ -303,7 +303,7 @@ _SQUARED: Final = Family(is_gated=False, norm="layer")
 
 FAMILIES: Final[dict[str, Family]] = {
     **dict.fromkeys(
-        ("baichuan", "exaone", "granite", "helium", "internlm2", "llama", "llama4_text",
+        ("baichuan", "exaone", "granite", "helium", "internlm2", "llama",
          "smollm3", "yi"),
         _LLAMA,
     ),
@@ -311,12 +311,11 @@ FAMILIES: Final[dict[str, Family]] = {
     **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
                      "qwen"), _QKV),
     **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text",
-                     "hunyuan_v1_dense", "hunyuan_v1_moe", "exaone4", "dots1"), _HEADS),
+                     "hunyuan_v1_dense", "hunyuan_v1_moe", "dots1"), _HEADS),
     **dict.fromkeys(("deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe",
                      "granitemoeshared", "ernie4_5", "ernie4_5_moe"), _DEEPSEEK),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTA),
     **dict.fromkeys(("gptj", "codegen"), _GPT_J),
-    **dict.fromkeys(("olmo2", "olmo3"), _OLMO_2),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINO),
     "arcee": replace(_LLAMA, is_gated=False),
     "bamba": Family(extra=_mamba_2),
@@ -332,6 +331,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "deit": _VIT,
     "distilbert": replace(_BERT, extra=_distilbert),
     "electra": _BERT,
+    "exaone4": replace(_HEADS, windows=4),
     "falcon": Family(is_gated=False, norm="layer", biases=(("bias", False, _ALL),), is_tied=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, windows=2),
@@ -349,8 +349,8 @@ FAMILIES: Final[dict[str, Family]] = {
                        head_norms_key=("use_qk_norm", False)),
     "gpt2": _GPT,
     "gpt_bigcode": _GPT,
-    "gpt_neo": replace(_GPT, biases=(("", True, "oud"),),
-                       defaults={"max_position_embeddings": 2048}),
+    "gpt_neo": replace(_GPT, biases=(("", True, "oud"),), windows=2,
+                       defaults={"max_position_embeddings": 2048, "sliding_window": 256}),
     "gpt_neox": replace(_GPT, biases=(("attention_bias", True, "qkvo"), ("", True, "ud")),
                         is_tied=False, is_rotated=True, positions=None),
     "gpt_oss": Family(biases=(("attention_bias", True, "qkvo"), ("", True, "ud")), windows=2,
@@ -362,11 +362,14 @@ FAMILIES: Final[dict[str, Family]] = {
     "lfm2": Family(is_tied=True, head_norms="head", extra=_lfm_2),
     "modernbert": Family(norm="scale", is_causal=False, is_tied=True, last_norms=2, windows=3,
                          extra=_modernbert),
+    "llama4_text": replace(_LLAMA, windows=4, defaults={"attention_chunk_size": 8192}),
     "mpnet": replace(_BERT, extra=_mpnet),
     "mpt": Family(is_gated=False, norm="scale", is_tied=True, is_rotated=False),
     "nemotron": replace(_SQUARED, biases=(("attention_bias", False, "qkvo"),
                                           ("mlp_bias", False, "ud"))),
     "olmo": Family(norm="none", biases=(("attention_bias", False, "qkvo"),)),
+    "olmo2": _OLMO_2,
+    "olmo3": replace(_OLMO_2, windows=4),
     "olmoe": replace(_OLMO_2, biases=(("attention_bias", False, "qkvo"),)),
     "opt": replace(_GPT, positions=2, defaults={}),
     "persimmon": Family(is_gated=False, norm="layer", biases=(("", True, _ALL),),
