@@ -86,10 +86,10 @@ class Tally:
             self.operator(name, "matmul", "backward", n * count, n * flop, n * moved, n * weight),
         ]
         if has_bias and not is_frozen:
-            summed = self.element * rows * columns * count
-            made.append(
-                self.operator("sum", "reduction", "backward", count, rows * columns, summed, 0.0)
-            )
+            summed = rows * columns * count
+            made.append(self.operator(
+                "sum", "reduction", "backward", count, summed, self.element * summed
+            ))  # fmt: skip
         if self.setup.is_quantised(name):
             made += self._dequantised(weight, count * resident)
         if self.setup.adapts(name):
