@@ -11,6 +11,7 @@ from advisor.planners.core import (
     PlanningError,
     Transformer,
     check_counts,
+    check_dimensions,
     transformer_parameters,
 )
 from advisor.planners.step.describe import BlockKind, ConvolutionalNetwork
@@ -173,6 +174,8 @@ def transformer_of(
             hint=f"it is called {' or '.join(_NAMES[missing[0]])} there",
             exit_code=2,
         )
+    # Before layers are looked at one by one.
+    check_dimensions({"layers": found["layers"], "hidden": found["hidden"]})
     model = Transformer(
         **found,
         **_attention(config, family, found["layers"]),
@@ -242,25 +245,20 @@ def _attention(config: Mapping[str, Any], family: Family, layers: int) -> dict[s
             query_rank=int(config.get("q_lora_rank") or 0), rank=rank, rotated=rotated,
             value_width=int(config["v_head_dim"]),
         )  # fmt: skip
-    kinds = config.get("layer_types")
     window = _first(config, ("sliding_window", "attention_chunk_size")) or 0
     window = window or int(config.get("local_attention") or 0) // 2
     if window and config.get("use_sliding_window", True):
-        of_kind = isinstance(kinds, list) and sum(
-            str(kind).startswith(("sliding", "chunked")) for kind in kinds
-        )
-        every = _first(config, ("sliding_window_pattern", "global_attn_every_n_layers"))
         found["window"] = window
-        found["windowed_layers"] = min(
-            of_kind if isinstance(kinds, list) else _windowed(layers, every or family.windows),
-            layers,
-        )
+        found["windowed_layers"] = min(_windowed(config, layers, family.windows), layers)
     mixed, mixer = _mixer(config, layers)
     return {**found, "mixer_layers": mixed, "mixer": mixer if mixed else ()}
 
 
-def _windowed(layers: int, every: int) -> int:
-    """Return the layers that look through a window where one of ``every`` does not."""
+def _windowed(config: Mapping[str, Any], layers: int, every: int) -> int:
+    """Return the layers that look through a window: as listed, or all but one of ``every``."""
+    if isinstance(kinds := config.get("layer_types"), list):
+        return sum(str(kind).startswith(("sliding", "chunked")) for kind in kinds)
+    every = _first(config, ("sliding_window_pattern", "global_attn_every_n_layers")) or every
     if every < 2:
         return layers * every
     return layers - layers // every

@@ -309,6 +309,13 @@ _GPT_J: Final = Family(
     is_gated=False, norm="layer", norms=1, biases=(("", True, "ud"),), extra=_head_bias
 )
 _GEMMA: Final = replace(_LLAMA, is_tied=True, defaults={"head_dim": 256})
+_GEMMA_3: Final = replace(
+    _GEMMA, norms=4, head_norms="head", windows=6,
+    defaults={
+        "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 4096,
+    },
+)  # fmt: skip
 _OLMO_2: Final = replace(_LLAMA, head_norms="columns", defaults={})
 _BERT: Final = Family(
     is_gated=False, norm="layer", biases=(("", True, _ALL),), is_causal=False, is_tied=True,
@@ -360,14 +367,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "falcon": Family(is_gated=False, norm="layer", biases=(("bias", False, _ALL),), is_tied=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, windows=2),
-    "gemma3": _GEMMA,
-    "gemma3_text": replace(
-        _GEMMA, norms=4, head_norms="head", windows=6,
-        defaults={
-            "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
-            "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 4096,
-        },
-    ),
+    **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA_3),
     "glm": Family(biases=(("attention_bias", False, "qkv"),)),
     "glm4": Family(norms=4, biases=(("attention_bias", False, "qkv"),)),
     "glm4_moe": Family(biases=(("attention_bias", False, "qkv"),), head_norms="head",
