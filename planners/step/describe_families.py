@@ -3,8 +3,9 @@
 A configuration states widths and numbers; whether the feed-forward block has a gate, what carries
 a bias, how often and by what a layer normalises, stands in the family's published code. The
 facts below are those of the modelling files of transformers 5.24 (Apache-2.0), and of the makers'
-own files for ``baichuan``, ``chatglm``, ``deepseek``, ``exaone``, ``internlm``, ``internlm2``,
-``internlm3``, ``qwen`` and ``yi``; ``tests/test_model_counts.py`` holds them to published counts.
+own files for ``baichuan``, ``chatglm``, ``deepseek``, ``exaone``, ``grok-1``, ``internlm``,
+``internlm2``, ``internlm3``, ``qwen`` and ``yi``. Published counts hold them to it
+(``tests/test_model_counts.py``).
 """
 
 from __future__ import annotations
@@ -381,6 +382,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "gpt_oss": Family(biases=(("attention_bias", True, "qkvo"), ("", True, "ud")), windows=2,
                       extra=_gpt_oss),
     "granitemoehybrid": Family(is_tied=True, extra=_mamba_2),
+    "grok-1": Family(norms=4, is_tied=True),
     "internlm": Family(biases=(("bias", True, "qkvo"),)),
     "internlm3": Family(biases=(("qkv_bias", False, "qkv"), ("bias", False, "oud"))),
     "jamba": Family(is_rotated=False, extra=_jamba),
