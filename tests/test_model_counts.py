@@ -18,8 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from advisor.cli.program import app
+from advisor.estimate.launch.megatron import megatron_arguments
 from advisor.jobs.describe import model_work
 from advisor.planners.core import (
+    Layout,
     Layouts,
     PlanningError,
     Transformer,
@@ -273,3 +275,53 @@ def test_the_command_tells_what_a_description_lacks(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, [verb, "--model", str(tmp_path), *words])
         assert done.exit_code == 0
         assert "he vision tower of about 324 M parameters" in " ".join(done.stdout.split())
+
+
+def test_megatron_is_told_a_mixtures_other_layers() -> None:
+    """Its first dense layer, the experts that all tokens meet, and latent attention."""
+    layout = Layout(micro_batch=1, dp=8, tp=1, pp=1, accumulation_steps=1)
+    said = " ".join(megatron_arguments(layout, of_name("deepseek-ai/DeepSeek-V2-Lite")))
+    for flag in (
+        "--moe-layer-freq '([0]*1+[1]*26)'", "--ffn-hidden-size 10944",
+        "--moe-ffn-hidden-size 1408", "--moe-shared-expert-intermediate-size 2816",
+        "--multi-latent-attention --kv-lora-rank 512 --qk-pos-emb-head-dim 64 --qk-head-dim 128",
+    ):  # fmt: skip
+        assert flag in said, flag
+    assert "--add-qkv-bias" in " ".join(megatron_arguments(layout, of_name("Qwen/Qwen2.5-7B")))
+
+
+def test_a_convnext_computes_what_was_published() -> None:
+    """Billions of multiplications and additions of a picture (Liu et al., 2022, table 1)."""
+    for name, billions in (("tiny", 4.5), ("base", 15.4)):
+        work = model_work(read(BY_NAME[f"facebook/convnext-{name}-224"]), micro_batch=2,
+                          precision="bf16")  # fmt: skip
+        kinds = ("matmul", "convolution", "depthwise")
+        forward = (o for o in work.operators if o.phase == "forward" and o.kind in kinds)
+        assert sum(o.flop for o in forward) / 2 == pytest.approx(2e9 * billions, rel=0.02)
+
+
+def test_towers_meet_every_weight_for_every_token_of_their_own() -> None:
+    clip = read(BY_NAME["openai/clip-vit-large-patch14"])
+    work = model_work(clip, micro_batch=2, precision="bf16")
+    forward = (o for o in work.operators if o.phase == "forward" and o.kind == "matmul")
+    of_layers = {tower: 12 * tower.layers * tower.hidden**2 for tower in clip.towers}
+    met = sum(tower.tokens * weights for tower, weights in of_layers.items())
+    assert [tower.tokens for tower in clip.towers] == [77, 257]
+    met += 256 * 3 * 14**2 * 1024 + 768 * (768 + 1024)  # patches, and what both are compared in
+    assert sum(o.flop for o in forward) == pytest.approx(2 * 2 * met, rel=1e-3)
+
+
+def test_sound_comes_in_frames_of_a_fiftieth_of_a_second() -> None:
+    """The convolutions in front take 16,000 numbers a second, and halve them six times."""
+    name = "facebook/wav2vec2-base-960h"
+    work = model_work(read_config(BY_NAME[name], sequence=50), micro_batch=1, precision="bf16")
+    (forward,) = (sum(o.flop for o in work.operators
+                      if o.kind == "convolution" and o.phase == "forward"),)  # fmt: skip
+    frames, met, channels = 16_000.0, 0.0, 1
+    for kernel, stride in ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2)):
+        frames /= stride
+        met += frames * kernel * channels * 512
+        channels = 512
+    met += frames * 128 * 768 * 768 / 16
+    assert forward == pytest.approx(2 * met)
+    assert work.input_bytes_per_sample == 4 * 16_000
