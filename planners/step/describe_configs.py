@@ -30,7 +30,7 @@ from advisor.planners.step.describe_networks import (
     read_encoder_decoder,
     read_unet,
 )
-from advisor.planners.step.describe_towers import OF_SOUND, PAIRS, Towers, read_towers
+from advisor.planners.step.describe_towers import OF_SOUND, PAIRS, VISION, Towers, read_towers
 
 DescribedModel = Transformer | ConvolutionalNetwork | EncoderDecoder | DiffusionUNet | Towers
 # Models that allow more are trained on less: Llama 3 on 8,192 tokens before its context was
@@ -391,15 +391,9 @@ def _towers(config: Mapping[str, Any], model: Transformer) -> list[tuple[str, in
     return found
 
 
-_TOWER_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "clip_vision_model": {
-        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "image_size": 224,
-        "patch_size": 32,
-    },
-    "siglip_vision_model": {
-        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "image_size": 224,
-        "patch_size": 16,
-    },
+_TOWER_DEFAULTS: Final[dict[str, Mapping[str, Any]]] = {
+    "clip_vision_model": VISION["clip"],
+    "siglip_vision_model": VISION["siglip"],
     "pixtral": {
         "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 16,
         "hidden_act": "silu",
@@ -454,6 +448,8 @@ def config_notes(config: Mapping[str, Any], model: DescribedModel) -> tuple[str,
             f"{model.mixer_layers} of the {model.layers} layers mix tokens by a state or a "
             "convolution: their products are counted, their scan is not"
         )
+    if chosen := _first(config, ("index_topk",)):
+        said.append(f"attention to all tokens is counted, not to the {chosen:,} that it chooses")
     if number := _first(config, ("num_nextn_predict_layers", "num_mtp_modules")):
         layers = "layer that predicts a token" if number == 1 else f"{number} layers for tokens"
         verb = "is" if number == 1 else "are"

@@ -157,7 +157,7 @@ _TEXT: Final[dict[str, dict[str, int]]] = {
     "siglip": {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
                "num_attention_heads": 12, "vocab_size": 32000, "max_position_embeddings": 64},
 }  # fmt: skip
-_VISION: Final[dict[str, dict[str, int]]] = {
+VISION: Final[dict[str, dict[str, int]]] = {
     kind: {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
            "num_attention_heads": 12, "image_size": 224, "patch_size": patch, "num_channels": 3}
     for kind, patch in (("clip", 32), ("siglip", 16))
@@ -191,7 +191,7 @@ def _tower(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pair(config: Mapping[str, Any], kind: str, sequence: int | None, image: int | None) -> Towers:
     text = {**_TEXT[kind], **(config.get("text_config") or {})}
-    vision = {**_VISION[kind], **(config.get("vision_config") or {})}
+    vision = {**VISION[kind], **(config.get("vision_config") or {})}
     t, v, f = (int(part[name]) for part, name in (
         (text, "hidden_size"), (vision, "hidden_size"), (vision, "intermediate_size")
     ))  # fmt: skip
