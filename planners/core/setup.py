@@ -54,6 +54,11 @@ class Latent:
     rotated: int  # columns of a key that have positions, the same for all heads
     value_width: int  # of one head's values
 
+    def __post_init__(self) -> None:
+        names = ("rank", "rotated", "value_width")
+        check_counts("attention", **{name: getattr(self, name) for name in names})
+        check_not_negative("attention", query_rank=self.query_rank)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
@@ -103,6 +108,8 @@ class Transformer:
         rest = ("vocabulary", "shared_ffn", "dense_layers", "dense_ffn", "windowed_layers",
                 "window", "mixer_layers", "other_parameters")  # fmt: skip
         check_not_negative("transformer", **{name: getattr(self, name) for name in rest})
+        for inner, columns in self.mixer:
+            check_counts("mixer", inner=inner, columns=columns)
         if max(self.dense_layers, self.mixer_layers, self.windowed_layers) > self.layers:
             raise PlanningError(
                 f"more layers of one kind than the {self.layers} of the model",

@@ -21,7 +21,9 @@ from advisor.planners.core import (
     Precision,
     TrainingSetup,
     Work,
+    check_counts,
     check_dimensions,
+    check_not_negative,
 )
 from advisor.planners.step.ledger import (
     ACTIVATION,
@@ -109,6 +111,9 @@ def _encoder_decoder_check(model: EncoderDecoder, micro_batch: int) -> None:
         "encoder_ffn", "decoder_ffn", "vocabulary", "source", "target",
     )  # fmt: skip
     check_dimensions({name: getattr(model, name) for name in names} | {"micro_batch": micro_batch})
+    rest = ("encoder_positions", "decoder_positions", "relative_buckets", "audio_channels")
+    check_not_negative("encoder-decoder", **{name: getattr(model, name) for name in rest})
+    check_counts("encoder-decoder", head_width=model.head_width)
     for heads in (model.encoder_heads, model.decoder_heads):
         if model.head_width is None and model.hidden % heads:
             raise PlanningError(

@@ -20,7 +20,9 @@ from advisor.planners.core import (
     Precision,
     TrainingSetup,
     Work,
+    check_counts,
     check_dimensions,
+    check_not_negative,
 )
 from advisor.planners.step.ledger import ACTIVATION, LAYER_NORM, BlockLedger, Tally
 
@@ -38,6 +40,10 @@ class Convolution:
     kernel: int
     stride: int = 1
     groups: int = 1
+
+    def __post_init__(self) -> None:
+        names = ("channels", "width", "kernel", "stride", "groups")
+        check_counts("convolution", **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,8 @@ def towers_work(
 def _check(tower: Tower, micro_batch: int) -> None:
     names = ("layers", "hidden", "heads", "ffn", "tokens")
     check_dimensions({name: getattr(tower, name) for name in names} | {"micro_batch": micro_batch})
+    rest = ("vocabulary", "patch", "classes", "other_parameters")
+    check_not_negative("tower", **{name: getattr(tower, name) for name in rest})
     if tower.hidden % tower.heads:
         raise PlanningError(
             f"a width of {tower.hidden} over {tower.heads} heads",
