@@ -23,6 +23,7 @@ from advisor.jobs.describe import (
     model_work,
     read_longest,
     read_model,
+    read_notes,
     recognised,
     restacked,
     sequence_notes,
@@ -312,7 +313,10 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     name = "cnn" if spec.cnn is not None else "transformer"
     if spec.model is not None:
         name = model_name(Path(spec.model))
-    return described_job(work, name=name, assumptions=assumptions, unseen=unseen_input(model))
+    job = described_job(work, name=name, assumptions=assumptions, unseen=unseen_input(model))
+    if spec.model is None:
+        return job
+    return replace(job, left_out=read_notes(Path(spec.model), model))
 
 
 def _transformer(spec: JobSpec) -> Transformer:

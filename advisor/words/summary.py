@@ -18,7 +18,7 @@ Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
     "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered", "unfed",
-    "fallback", "refused",
+    "fallback", "refused", "left_out",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -86,6 +86,7 @@ def claims_of(
             *nobody,
             *_stay(here, record["front"], worth * trouble_h),
             *_unseen(record.get("job", {}), here),
+            *_left_out(record["job"]),
             *_deadline(record, certainty),
         )
     faster = by_rank.get(record["picks"]["fastest"])
@@ -100,6 +101,7 @@ def claims_of(
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
         *_unseen(record.get("job", {}), chosen),
+        *_left_out(record["job"]),
         *_deadline(record, certainty),
     )
 
@@ -116,6 +118,12 @@ def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
     else:
         text = f"No offer satisfies {name}."
     return Claim(kind="unoffered", text=text)
+
+
+def _left_out(job: Record) -> Iterator[Claim]:
+    """Say what of a model its description lacks or guesses."""
+    for said in job.get("left_out", ()):
+        yield Claim(kind="left_out", text=f"{said[:1].upper()}{said[1:]}.")
 
 
 def _time(one: Record) -> float:

@@ -86,10 +86,10 @@ class Tally:
             self.operator(name, "matmul", "backward", n * count, n * flop, n * moved, n * weight),
         ]
         if has_bias and not is_frozen:
-            summed = self.element * rows * columns * count
-            made.append(
-                self.operator("sum", "reduction", "backward", count, rows * columns, summed, 0.0)
-            )
+            summed = rows * columns * count
+            made.append(self.operator(
+                "sum", "reduction", "backward", count, summed, self.element * summed
+            ))  # fmt: skip
         if self.setup.is_quantised(name):
             made += self._dequantised(weight, count * resident)
         if self.setup.adapts(name):
@@ -340,17 +340,21 @@ class Ledger:
 
     def convolution(
         self, side: int, channels: int, width: int, kernel: int, stride: int,
-        *, has_bias: bool = True,
+        *, has_bias: bool = True, is_depthwise: bool = False,
     ) -> int:  # fmt: skip
-        """Add a square convolution; return the side behind it."""
+        """Add a square convolution; return the side behind it.
+
+        ``is_depthwise``: every channel has a kernel of its own.
+        """
         out = -(-side // stride)
         element = self.tally.element
-        weight = channels * width * kernel**2
+        weight = (1 if is_depthwise else channels) * width * kernel**2
         read = element * self.batch * channels * side**2
         made = element * self.batch * width * out**2
         flop = 2.0 * self.batch * weight * out**2
         # Backward in one call by input and by weight; nothing is handed back to the image.
         kind: OperatorKind = "winograd" if kernel == 3 and stride == 1 else "convolution"
+        kind = "depthwise" if is_depthwise else kind
         by_input, written = (1, read) if self.operators else (0, 0.0)
         by_weight = 0 if self.tally.setup.has_adapters else 1
         self.own(weight + has_bias * width, 1 + has_bias)
@@ -368,6 +372,26 @@ class Ledger:
         ])  # fmt: skip
         self.keep(read)
         return out
+
+    def along_time(
+        self, rows: float, channels: int, width: int, kernel: int, *, stride: int = 1,
+        groups: int = 1, has_bias: bool = True,
+    ) -> None:  # fmt: skip
+        """Add a convolution over ``rows`` frames in one direction; its input is kept."""
+        made, element = rows / stride, self.tally.element
+        weight = kernel * channels * width // groups
+        self.own(weight + has_bias * width, 1 + has_bias)
+        flop, moved = 2.0 * made * weight, element * (rows * channels + made * width)
+        # Nothing is handed back to what was recorded.
+        times = (2 if self.operators else 1) - self.tally.setup.has_adapters
+        make = self.tally.operator
+        self.add([make("convolution", "convolution", "forward", 1, flop, moved, element * weight)])
+        if times:
+            self.add([make(
+                "convolution", "convolution", "backward", 1, times * flop, times * moved,
+                2.0 * element * weight,
+            )])  # fmt: skip
+        self.keep(element * rows * channels)
 
     def close_layer(self, name: str, kind: str, since: Mark, output_bytes: float) -> None:
         """Record what was added since a mark as one layer that a pipeline may put anywhere."""
