@@ -15,12 +15,14 @@ from advisor.collectors import bounded
 from advisor.collectors.format import OperatorCount
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
+from advisor.jobs.named import named_model
 from advisor.planners import step
 from advisor.planners.core import (
     DEFAULT_SETUP,
     HOUR_S,
     STACKS,
     Device,
+    PlanningError,
     Precision,
     Stack,
     TrainingSetup,
@@ -68,15 +70,20 @@ def check_length(job: Job) -> None:
 def read_model(
     path: Path, *, sequence: int | None = None, image: int | None = None
 ) -> DescribedModel:
-    """Read the model of a Hugging Face ``config.json``, or of the folder that has one.
+    """Read the model of a Hugging Face ``config.json``, of the folder that has one, or of a name.
 
     ``sequence``: tokens of a sample; as long as the model allows where not given, at most 8,192;
     ``image``: side of an image, for models that see.
 
-    Raises UsageError if the file cannot be read. Raises PlanningError if it lacks a dimension, or
-    the model is of a form that cannot be described.
+    Raises UsageError if the file cannot be read, or nothing is known by the name. Raises
+    PlanningError if it lacks a dimension, or the model is of a form that cannot be described.
     """
-    return step.read_config(read_content(path), sequence=sequence, image=image)
+    try:
+        return step.read_config(read_content(path), sequence=sequence, image=image)
+    except PlanningError as error:
+        if known := named_model(path):  # no other file of it says more
+            raise known.refused(str(error)) from error
+        raise
 
 
 def read_longest(path: Path) -> int | None:
@@ -88,10 +95,12 @@ def read_longest(path: Path) -> int | None:
 
 
 def read_content(path: Path) -> dict[str, Any]:
-    """Read a model's ``config.json``, or that of the folder.
+    """Read a model's ``config.json``, or that of the folder, or what is known of a name.
 
     Raises UsageError if it cannot be read or is no JSON object.
     """
+    if known := named_model(path):
+        return dict(known.config)
     file = path / "config.json" if path.is_dir() else path
     try:
         config = bounded.read_json(file)

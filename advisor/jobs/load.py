@@ -29,6 +29,7 @@ from advisor.jobs.describe import (
 )
 from advisor.jobs.from_recording import call_s, job_from_recording
 from advisor.jobs.job import BOOT_S, Job
+from advisor.jobs.named import named_model
 from advisor.jobs.runs import (
     Actual,
     read_actuals,
@@ -308,7 +309,11 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         setup=training,
     )
     name = spec.cnn or "transformer"
-    if spec.model is not None:
+    known = None if spec.model is None else named_model(Path(spec.model))
+    if known is not None:
+        known.check(work.parameters)
+        name = known.name
+    elif spec.model is not None:
         path = Path(spec.model).resolve()
         name = path.name if path.is_dir() else path.parent.name
     return described_job(work, name=name, assumptions=assumptions)
