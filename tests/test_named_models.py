@@ -30,7 +30,8 @@ ASKED_FOR: Final = (
     "llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", "Llama-2-7b", "llama-3.3-70b", "gpt2",
     "mistral-7b", "Mixtral-8x7B", "qwen2.5-7b", "qwen3-8b", "gemma-2-9b", "phi-3-mini",
     "pythia-1.4b", "smollm2-135m", "tinyllama", "falcon3-7b", "opt-1.3b", "flan-t5-xl",
-    "t5-base", "olmo-2-7b", "bart-large", "whisper-large-v3", "whisper-small", "resnet-50", "sd-1.5", "sdxl",
+    "t5-base", "olmo-2-7b", "bart-large", "whisper-large-v3", "whisper-small",
+    "resnet-50", "sd-1.5", "sdxl",
 )  # fmt: skip
 
 
