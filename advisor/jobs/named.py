@@ -37,8 +37,10 @@ class NamedModel:
     def check(self, parameters: float) -> None:
         """Raise PlanningError if a description has other parameters, and is of another model."""
         if abs(parameters / self.parameters - 1) > _SAME_COUNT:
-            count, own = parameters / 1e9, self.parameters / 1e9
-            raise self.refused(f"{count:.4g} of its {own:.4g} billion parameters are described")
+            found, own = parameters / 1e9, self.parameters / 1e9
+            raise self.refused(
+                f"its description has {found:.4g} billion parameters, not {own:.4g}"
+            )
 
     def refused(self, why: str) -> PlanningError:
         """Return the error of a model that cannot be described, however it is given."""
@@ -79,11 +81,12 @@ def names_from(start: str) -> list[str]:
 
 
 def _nearest(text: str) -> str:
-    """Return what to do about a name that is not in the table."""
+    """Return what to do about a name that is not in the table: what begins so, or is alike."""
     index = _index()
     close: dict[str, str] = {}
     for key in (_key(text), _key(text.rpartition("/")[2])):
-        for near in difflib.get_close_matches(key, index, n=6):
+        begun = sorted((one for one in index if one.startswith(key)), key=len)
+        for near in (*begun, *difflib.get_close_matches(key, index, n=6)):
             known, row = index[near]
             close.setdefault(row["id"], known.rpartition("/")[2])
     meant = " or ".join([*close.values()][:3])
