@@ -63,7 +63,8 @@ def test_convolutional_networks_have_the_published_sizes(
           "num_experts_per_tok": 2, "tie_word_embeddings": False}, 46_702_792_704),
         ({"model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 1024, "head_dim": 128,
           "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 3072,
-          "vocab_size": 151936, "max_position_embeddings": 40960}, 596_049_920),
+          "vocab_size": 151936, "max_position_embeddings": 40960,
+          "tie_word_embeddings": True}, 596_049_920),
         # Qwen3-30B-A3B: its experts are an eighth as wide as the dense block it states beside.
         ({"model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048,
           "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,

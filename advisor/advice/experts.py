@@ -202,12 +202,13 @@ def _served(job: Job, recording: Recording | None) -> _Served:
 def _described(name: str, model: Transformer, weight_bytes: float) -> _Served:
     inner = model.ffn or 4 * model.hidden
     expert = (3 if model.is_gated else 2) * model.hidden * inner
-    dense = transformer_parameters(model) - model.layers * model.experts * expert
+    layers = model.layers - model.dense_layers
+    dense = transformer_parameters(model) - layers * model.experts * expert
     kept = 2.0 * model.layers * key_value_width(model) * model.sequence
     return _Served(
         name=name, cache_bytes=kept * max(weight_bytes, 1.0), weight_bytes=weight_bytes,
         mixture=Mixture(
-            experts=model.experts, top=model.experts_per_token, layers=model.layers,
+            experts=model.experts, top=model.experts_per_token, layers=layers,
             expert_bytes=expert * weight_bytes, dense_bytes=dense * weight_bytes,
             compute_s=0.0, link_bytes_per_s=1.0,
         ),

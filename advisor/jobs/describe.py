@@ -94,6 +94,14 @@ def read_longest(path: Path) -> int | None:
     return step.longest_sequence(read_content(path))
 
 
+def read_notes(path: Path, model: DescribedModel) -> tuple[str, ...]:
+    """Return what of a ``config.json`` is not in the model that was read of it, or was guessed.
+
+    Raises UsageError if the file cannot be read.
+    """
+    return step.config_notes(read_content(path), model)
+
+
 def read_content(path: Path) -> dict[str, Any]:
     """Read a model's ``config.json``, or that of the folder, or what is known of a name.
 
@@ -129,6 +137,7 @@ def model_work(
         ConvolutionalNetwork: convolutional_work,
         step.EncoderDecoder: step.encoder_decoder_work,
         step.DiffusionUNet: step.diffusion_work,
+        step.Towers: step.towers_work,
     }[type(model)]
     work: Work = describe(model, micro_batch=micro_batch, precision=precision, setup=setup)
     return work
@@ -183,6 +192,8 @@ def described_job(
 # | encoder-decoder of text        | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
 # | encoder-decoder of speech      | 256               | Whisper (Radford et al., 2022, app. F)  |
 # | diffusion U-Net                | 2,048             | model card of Stable Diffusion 1.5      |
+# | pictures beside words          | 32,768            | CLIP (Radford et al., 2021, table 18)   |
+# | encoder of sound               | 384 (1.6 h)       | wav2vec 2.0 (Baevski et al., 2020, 4.2) |
 
 
 # (parameters below, tokens of a step): GPT-3's sizes up to 13 B, Llama 2's batch above.
@@ -217,6 +228,10 @@ def default_batch(model: DescribedModel, setup: TrainingSetup) -> Default:
         return _default(128, "as T5 was trained")
     if isinstance(model, step.DiffusionUNet):
         return _default(2048, "as Stable Diffusion was trained")
+    if isinstance(model, step.Towers):
+        if len(model.towers) > 1:
+            return _default(2**15, "as CLIP was trained")
+        return _default(384, "about 1.6 h of sound, as wav2vec 2.0 was trained")
     if not model.is_causal:
         seen = (256, "BERT") if model.vocabulary else (1024, "DeiT")
         return _default(seen[0], f"as {seen[1]} was trained")

@@ -216,6 +216,8 @@ class Job:
     transfers: Transfers = field(default_factory=Transfers)  # what is moved before and after it
     # defaults that were taken because nobody said otherwise, in words
     assumptions: tuple[str, ...] = ()
+    # what of a model its description lacks or guesses, a clause each
+    left_out: tuple[str, ...] = ()
     # attention heads of a recorded transformer, as its attention was recorded or the user says
     heads: int | None = None
     # checkpoint_bytes, checkpoint_s: size and standstill of a checkpoint where the recording saw
@@ -312,7 +314,7 @@ class Job:
                 f"layouts calibrated on {len(self.layout_runs)} measured run{several} of yours "
                 "(advisor runs actual)",
             )
-        return (*own, *self.limits.notes(), *self.unread)
+        return (*own, *self.left_out, *self.limits.notes(), *self.unread)
 
     @property
     def paid_steps(self) -> float:
@@ -353,6 +355,8 @@ class Job:
                 *(run.words for run in self.layout_runs),
             ],
         }
+        if self.left_out:
+            facts["left_out"] = list(self.left_out)
         if self.is_rehearsed:
             facts["is_rehearsed"] = True
         if self.program is not None and self.program.unit:

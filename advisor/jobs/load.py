@@ -22,6 +22,7 @@ from advisor.jobs.describe import (
     model_work,
     read_longest,
     read_model,
+    read_notes,
     recognised,
     restacked,
     sequence_notes,
@@ -316,7 +317,10 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     elif spec.model is not None:
         path = Path(spec.model).resolve()
         name = path.name if path.is_dir() else path.parent.name
-    return described_job(work, name=name, assumptions=assumptions)
+    job = described_job(work, name=name, assumptions=assumptions)
+    if spec.model is None:
+        return job
+    return replace(job, left_out=read_notes(Path(spec.model), model))
 
 
 def _transformer(spec: JobSpec) -> Transformer:

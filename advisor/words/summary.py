@@ -18,6 +18,7 @@ Place = int | Literal["here"]
 ClaimKind = Literal[
     "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
     "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered",
+    "left_out",
 ]  # fmt: skip
 
 # Half and twice are said as words where a ratio is this near to them.
@@ -82,6 +83,7 @@ def claims_of(
         return (
             *nobody,
             *_stay(here, record["front"], worth * trouble_h),
+            *_left_out(record["job"]),
             *_deadline(record, certainty),
         )
     faster = by_rank.get(record["picks"]["fastest"])
@@ -95,6 +97,7 @@ def claims_of(
         *_beside(chosen, record["front"], faster),
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
+        *_left_out(record["job"]),
         *_deadline(record, certainty),
     )
 
@@ -105,6 +108,12 @@ def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
     if nearest:
         text = f"{text} The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
     return Claim(kind="unoffered", text=text)
+
+
+def _left_out(job: Record) -> Iterator[Claim]:
+    """Say what of a model its description lacks or guesses."""
+    for said in job.get("left_out", ()):
+        yield Claim(kind="left_out", text=f"{said[:1].upper()}{said[1:]}.")
 
 
 def _time(one: Record) -> float:

@@ -20,10 +20,13 @@ from .arrays import domain_devices as domain_devices
 from .arrays import domain_network_bytes_per_s as domain_network_bytes_per_s
 from .arrays import held_parameters as held_parameters
 from .arrays import layer_parameters as layer_parameters
+from .arrays import met_columns as met_columns
 from .arrays import partial_share as partial_share
 from .arrays import passed_layers_share as passed_layers_share
 from .arrays import pick as pick
 from .arrays import put as put
+from .arrays import query_columns as query_columns
+from .arrays import scored_columns as scored_columns
 from .arrays import select as select
 from .arrays import shapes_of as shapes_of
 from .arrays import stage_tables as stage_tables
@@ -63,6 +66,8 @@ from .nouns import Work as Work
 from .setup import DEFAULT_SETUP as DEFAULT_SETUP
 from .setup import PRECISION_BYTES as PRECISION_BYTES
 from .setup import STACKS as STACKS
+from .setup import BlockStyle as BlockStyle
+from .setup import Latent as Latent
 from .setup import Optimizer as Optimizer
 from .setup import Precision as Precision
 from .setup import Stack as Stack
@@ -72,5 +77,6 @@ from .setup import TrainingSetup as TrainingSetup
 from .setup import Transformer as Transformer
 from .setup import head_width as head_width
 from .setup import key_value_width as key_value_width
-from .setup import layer_matrices as layer_matrices
+from .setup import model_matrices as model_matrices
+from .setup import scored_width as scored_width
 from .setup import transformer_parameters as transformer_parameters

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core.errors import PlanningError, check_positive
-from advisor.planners.core.setup import Transformer
+from advisor.planners.core.setup import Transformer, head_width, model_matrices, scored_width
 
 # ------------------------------------------------------------------------------------------
 # Measured time of one layer by micro-batch: what the mixed-GPU planners start from.
@@ -165,6 +165,17 @@ class Shapes:
     trained_share: Column = 1.0
     # share of the layers that have a backward pass: the others are frozen, from the input on
     passed_share: Column = 1.0
+    # columns of all heads' queries, and what their scores cost (``setup.scored_width``); 0 means
+    # the width of the stream
+    query_columns: Column = 0.0
+    scored_columns: Column = 0.0
+    attention: Column = 0.0  # parameters of attention in a layer; 0 means h^2 (2 + 2 kv/a)
+    # of the mean layer: share of the layers that have experts, and inner width of what every token
+    # meets beside them
+    routed_share: Column = 1.0
+    dense_ffn: Column = 0.0
+    # neither of a layer's products nor of tables: a tower in front, positions
+    other_parameters: Column = 0.0
     # embedding and head matrices of the whole model: 2, or 1 where they are tied or it has no
     # head. Of several stages the first and the last hold one each.
     tables: Column = 2
@@ -281,6 +292,11 @@ def shapes_of(
     transformer: Transformer, *, trained_share: float = 1.0, passed_share: float = 1.0
 ) -> Shapes:
     """Return a transformer as (scalar) columns."""
+    blocks = ("query", "key", "value", "projection", "mixer")
+    attention = sum(m.parameters for m in model_matrices(transformer) if m.name in blocks)
+    layers, dense = transformer.layers, transformer.dense_layers
+    is_mixture = transformer.experts > 1
+    beside = transformer.shared_ffn * (layers - dense) + transformer.dense_ffn * dense
     return Shapes(
         layers=transformer.layers,
         hidden=transformer.hidden,
@@ -294,6 +310,12 @@ def shapes_of(
         experts_per_token=transformer.experts_per_token,
         trained_share=trained_share,
         passed_share=passed_share,
+        query_columns=head_width(transformer) * transformer.heads,
+        scored_columns=scored_width(transformer),
+        attention=attention / layers,
+        routed_share=1 - dense / layers if is_mixture else 1.0,
+        dense_ffn=beside / layers if is_mixture else 0.0,
+        other_parameters=transformer.other_parameters or 0,
         tables=2 if transformer.has_head and not transformer.has_tied_embeddings else 1,
     )
 
@@ -310,11 +332,36 @@ def domain_network_bytes_per_s(machines: Machines) -> Floats:
     return found
 
 
+def query_columns(shapes: Shapes) -> Floats:
+    """Return the columns of the queries of all heads."""
+    return _known(shapes.query_columns, shapes.hidden)
+
+
+def scored_columns(shapes: Shapes) -> Floats:
+    """Return what a token and one it looks at cost in the mean layer, in columns of queries."""
+    return _known(shapes.scored_columns, shapes.hidden)
+
+
+def _known(known: Column, otherwise: Column) -> Floats:
+    return np.where(np.asarray(known) > 0, known, np.asarray(otherwise, float))
+
+
 def layer_parameters(shapes: Shapes) -> tuple[Column, Column]:
-    """Return parameters of one layer: attention, and one expert's feed-forward block."""
+    """Return parameters of the mean layer: what every token meets, and one expert's block."""
     h = np.asarray(shapes.hidden, float)
     kv = np.asarray(shapes.kv_heads, float) / shapes.heads
-    return h * h * (2 + 2 * kv), h * shapes.ffn * shapes.matrices
+    attention = _known(shapes.attention, h * h * (2 + 2 * kv))
+    expert = h * shapes.ffn * shapes.matrices * shapes.routed_share
+    return attention + h * shapes.dense_ffn * shapes.matrices, expert
+
+
+def met_columns(shapes: Shapes, *, per_token: Column, busiest: Column = 1.0) -> Floats:
+    """Return the inner columns of feed-forward blocks that a token meets in the mean layer.
+
+    ``per_token``: experts that it meets; ``busiest``: of whose columns so many times as many.
+    """
+    routed = np.asarray(shapes.ffn, float) * shapes.routed_share * per_token * busiest
+    return np.asarray(routed + shapes.dense_ffn)
 
 
 def stage_tables(shapes: Shapes, layouts: Layouts) -> Floats:
@@ -327,7 +374,9 @@ def held_parameters(shapes: Shapes, layouts: Layouts, *, layers: Column, tables:
     attention, ffn = layer_parameters(shapes)
     one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
     table = np.asarray(shapes.vocabulary, float) * shapes.hidden
-    held = np.asarray(layers) * one_layer + np.asarray(tables) * table
+    # What stands in front of the layers lies with the embedding.
+    other = np.minimum(np.asarray(tables), 1.0) * shapes.other_parameters
+    held = np.asarray(layers) * one_layer + np.asarray(tables) * table + other
     return np.asarray(held / np.asarray(layouts.tp, float))
 
 

@@ -26,6 +26,35 @@ from advisor.planners.core.errors import PlanningError, check_counts, check_not_
 # A transformer in a few numbers, and how many parameters it has.
 
 
+_QKVO: Final = ("query", "key", "value", "projection")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStyle:
+    """What surrounds the products of a transformer's layer."""
+
+    biased: tuple[str, ...] = ()  # names of the products that add a bias
+    norms: int = 2  # normalisations of a layer
+    has_root_mean_square: bool = True  # they have neither mean nor bias
+    is_rotated: bool = True  # queries and keys are rotated by position
+
+
+LLAMA_STYLE: Final = BlockStyle()
+GPT_STYLE: Final = BlockStyle(
+    biased=(*_QKVO, "up", "down"), has_root_mean_square=False, is_rotated=False
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Attention whose keys and values pass through a narrow stream (DeepSeek-V2, 2024)."""
+
+    query_rank: int = 0  # of the queries' own narrow stream; 0 where they have none
+    rank: int  # of the stream of keys and values
+    rotated: int  # columns of a key that have positions, the same for all heads
+    value_width: int  # of one head's values
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
     """A transformer in a few numbers (symbols of Narayanan et al., SC'21, in brackets)."""
@@ -45,16 +74,46 @@ class Transformer:
     # experts, experts_per_token: mixture of experts; 1 and 1 for a dense model
     experts: int = 1
     experts_per_token: int = 1
-    # width of one attention head; None means ``hidden / heads``, as the layout planner takes it
+    # width of one attention head; None means ``hidden / heads``
     head_width: int | None = None
     # every token is projected onto the vocabulary; ``vocabulary`` 0 has no embedding either
     has_head: bool = True
+    # of a mixture: inner width of the experts that every token meets; layers that have one block
+    # instead of experts, and its inner width
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    dense_ffn: int = 0
+    latent: Latent | None = None
+    # layers in which a token looks at no more than so many tokens before it
+    windowed_layers: int = 0
+    window: int = 0
+    # layers that mix tokens by a state or a convolution in place of attention, and (inner,
+    # columns) of the products of one
+    mixer_layers: int = 0
+    mixer: tuple[tuple[int, int], ...] = ()
+    style: BlockStyle | None = None  # None means Llama's where gated, else GPT's
+    # what belongs neither to a product nor to a table of words: normalisations, biases, positions;
+    # None means normalisations and positions as ``style`` has them
+    other_parameters: int | None = None
 
     def __post_init__(self) -> None:
         names = ("layers", "hidden", "heads", "sequence", "kv_heads", "ffn", "experts",
                  "experts_per_token", "head_width")  # fmt: skip
         check_counts("transformer", **{name: getattr(self, name) for name in names})
-        check_not_negative("transformer", vocabulary=self.vocabulary)
+        rest = ("vocabulary", "shared_ffn", "dense_layers", "dense_ffn", "windowed_layers",
+                "window", "mixer_layers", "other_parameters")  # fmt: skip
+        check_not_negative("transformer", **{name: getattr(self, name) for name in rest})
+        if max(self.dense_layers, self.mixer_layers, self.windowed_layers) > self.layers:
+            raise PlanningError(
+                f"more layers of one kind than the {self.layers} of the model",
+                hint="give the model's configuration as it was published",
+                exit_code=2,
+            )
+
+    @property
+    def surroundings(self) -> BlockStyle:
+        """What surrounds the products of a layer."""
+        return self.style or (LLAMA_STYLE if self.is_gated else GPT_STYLE)
 
 
 def head_width(model: Transformer) -> int:
@@ -67,32 +126,85 @@ def key_value_width(model: Transformer) -> int:
     return (model.kv_heads or model.heads) * head_width(model)
 
 
+def scored_width(model: Transformer) -> float:
+    """Return what a token and one it looks at cost in the mean layer, in columns of queries.
+
+    Half the width of queries and values together; of a window the share of the pairs in it, and
+    nothing of layers without attention.
+
+    Examples
+    --------
+    >>> gpt2 = Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
+    >>> scored_width(gpt2)
+    768.0
+    """
+    values = model.latent.value_width if model.latent else head_width(model)
+    near = min(model.window / model.sequence, 1.0)
+    # Of the pairs behind a causal mask, those no more than a window apart.
+    far = model.windowed_layers * (1.0 - near * (2.0 - near if model.is_causal else 1.0))
+    share = (model.layers - model.mixer_layers - far) / model.layers
+    return model.heads * (head_width(model) + values) / 2.0 * share
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A weight matrix of every layer: ``count`` of ``inner`` x ``columns`` in a layer."""
+    """A weight matrix of ``inner`` x ``columns``, ``count`` of them in all layers together.
+
+    ``copies``: experts that have one each; ``met``: those of them that a token meets.
+    """
 
     name: str
     inner: int
     columns: int
-    count: int = 1
+    count: int
+    copies: int = 1
+    met: int = 1
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all of them."""
+        return self.count * self.copies * self.inner * self.columns
 
 
-def layer_matrices(model: Transformer) -> tuple[Matrix, ...]:
-    """Return the weight matrices of one layer, all experts' included, the router's not."""
+def model_matrices(model: Transformer) -> tuple[Matrix, ...]:
+    """Return the weight matrices of all layers, in the order of a layer."""
+    h, up, mixed = model.hidden, 2 if model.is_gated else 1, model.experts > 1
+    routed = model.layers - model.dense_layers if mixed else model.layers
+    wide, routed_ffn, e, k = "up", model.ffn or 4 * h, model.experts, model.experts_per_token
+    found = [
+        *_attention_matrices(model, model.layers - model.mixer_layers),
+        *(Matrix(name="mixer", inner=i, columns=c, count=model.mixer_layers)
+          for i, c in model.mixer),
+        Matrix(name=wide, inner=h, columns=routed_ffn, count=up * routed, copies=e, met=k),
+        Matrix(name="down", inner=routed_ffn, columns=h, count=routed, copies=e, met=k),
+    ]  # fmt: skip
+    if mixed:
+        found.append(Matrix(name="router", inner=h, columns=e, count=routed))
+        for ffn, layers in ((model.shared_ffn, routed), (model.dense_ffn, model.dense_layers)):
+            found.append(Matrix(name=wide, inner=h, columns=ffn, count=up * layers))
+            found.append(Matrix(name="down", inner=ffn, columns=h, count=layers))
+    return tuple(m for m in found if m.count and m.inner and m.columns)
+
+
+def _attention_matrices(model: Transformer, layers: int) -> list[Matrix]:
     h, width, kv = model.hidden, head_width(model) * model.heads, key_value_width(model)
-    ffn, up = model.ffn or 4 * h, 2 if model.is_gated else 1
-    return (
-        Matrix(name="query", inner=h, columns=width),
-        Matrix(name="key", inner=h, columns=kv),
-        Matrix(name="value", inner=h, columns=kv),
-        Matrix(name="projection", inner=width, columns=h),
-        Matrix(name="up", inner=h, columns=ffn, count=up * model.experts),
-        Matrix(name="down", inner=ffn, columns=h, count=model.experts),
-    )
+    if model.latent is None:
+        sides = [("query", h, width), ("key", h, kv), ("value", h, kv), ("projection", width, h)]
+    else:
+        latent, heads = model.latent, model.heads
+        plain, values = width - heads * latent.rotated, heads * latent.value_width
+        queries = [("query", latent.query_rank or h, width)]
+        if latent.query_rank:
+            queries.insert(0, ("query", h, latent.query_rank))
+        sides = [
+            *queries, ("key", h, latent.rank + latent.rotated),
+            ("value", latent.rank, plain + values), ("projection", values, h),
+        ]  # fmt: skip
+    return [Matrix(name=name, inner=i, columns=c, count=layers) for name, i, c in sides]
 
 
 def transformer_parameters(model: Transformer) -> int:
-    """Return the parameters: products, normalisations and embeddings, without biases.
+    """Return the parameters: products, normalisations and embeddings, biases where known.
 
     Examples
     --------
@@ -101,15 +213,20 @@ def transformer_parameters(model: Transformer) -> int:
     ...     is_gated=True, has_tied_embeddings=False))  # Llama-2-7B: 6,738,415,616
     6738415616
     """
-    h = model.hidden
-    matrices = sum(m.count * m.inner * m.columns for m in layer_matrices(model))
-    router = h * model.experts if model.experts > 1 else 0
-    norms = (1 if model.is_gated else 2) * h
-    embeddings = (
-        model.vocabulary * h * (1 if model.has_tied_embeddings or not model.has_head else 2)
-    )
-    positions = 0 if model.is_gated else model.sequence * h
-    return model.layers * (matrices + router + 2 * norms) + norms + embeddings + positions
+    h, style = model.hidden, model.surroundings
+    matrices = sum(m.parameters for m in model_matrices(model))
+    tables = model.vocabulary * h * (1 if model.has_tied_embeddings or not model.has_head else 2)
+    other = model.other_parameters
+    if other is None:
+        norm = (1 if style.has_root_mean_square else 2) * h
+        other = (model.layers * style.norms + 1) * norm + position_parameters(model)
+    return matrices + tables + other
+
+
+def position_parameters(model: Transformer) -> int:
+    """Return the parameters of a learned table of positions, where nothing else is known."""
+    is_counted = model.surroundings.is_rotated or model.other_parameters is not None
+    return 0 if is_counted else model.sequence * model.hidden
 
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
@@ -139,8 +256,8 @@ _FOLLOW_WEIGHTS: Final = frozenset({"adamw", "sgd-momentum"})
 # Scales of 4-bit blocks of 64, themselves quantised: 0.127 bits a parameter (QLoRA, section 3).
 _DOUBLE_QUANTISATION_BYTES: Final = 0.127 / 8
 _TARGETS: Final[dict[str, frozenset[str]]] = {
-    "all-linear": frozenset({"query", "key", "value", "projection", "up", "down"}),
-    "attention": frozenset({"query", "key", "value", "projection"}),
+    "all-linear": frozenset({*_QKVO, "mixer", "up", "down"}),
+    "attention": frozenset(_QKVO),
     "query-value": frozenset({"query", "value"}),
 }
 
@@ -278,7 +395,8 @@ class TrainingSetup:
         if not self.has_adapters:
             frozen = parameters - self.trainable_parameters(model)
             return trained + frozen * self.frozen_bytes(precision)
-        matrices = model.layers * sum(m.count * m.inner * m.columns for m in layer_matrices(model))
+        quantised = _TARGETS["all-linear"]
+        matrices = sum(m.parameters for m in model_matrices(model) if m.name in quantised)
         rest = (parameters - matrices) * self.weight_bytes(precision)
         return trained + matrices * self.frozen_bytes(precision) + rest
 
@@ -311,10 +429,11 @@ class TrainingSetup:
         """
         if self.adapter_rank is None:
             return 0
-        sides = sum(
-            m.count * (m.inner + m.columns) for m in layer_matrices(model) if self.adapts(m.name)
+        return self.adapter_rank * sum(
+            m.count * m.copies * (m.inner + m.columns)
+            for m in model_matrices(model)
+            if self.adapts(m.name)
         )
-        return self.adapter_rank * sides * model.layers
 
     def trainable_parameters(self, model: Transformer) -> int:
         """Return the parameters that are trained: the adapters', or what is not frozen."""
@@ -328,7 +447,7 @@ class TrainingSetup:
 
     def frozen_layers(self, model: Transformer) -> float:
         """Return the layers without a backward pass: embeddings freeze first, then layers."""
-        table = (model.vocabulary + (0 if model.is_gated else model.sequence)) * model.hidden
+        table = model.vocabulary * model.hidden + position_parameters(model)
         whole = transformer_parameters(model)
         heads = 0 if model.has_tied_embeddings or not model.has_head else 1
         layers = whole - table - heads * model.vocabulary * model.hidden

@@ -110,7 +110,7 @@ def check_sizes(transformer: Transformer, nodes: int, global_batch: int) -> None
     for name, size in sizes.items():
         if size < 1 or size > limits.get(name, LARGEST_DIMENSION):
             raise PlanningError(f"{name} of {size} is out of range", exit_code=2)
-    if transformer.hidden % transformer.heads:
+    if transformer.head_width is None and transformer.hidden % transformer.heads:
         raise PlanningError(
             f"{transformer.heads} heads do not divide a hidden size of {transformer.hidden}",
             exit_code=2,

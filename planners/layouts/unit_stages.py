@@ -30,6 +30,11 @@ from advisor.planners.core import (
     Precision,
     Transformer,
     Work,
+    head_width,
+    key_value_width,
+    model_matrices,
+    scored_width,
+    transformer_parameters,
 )
 from advisor.planners.layouts.pipeline import Partition, in_flight, partition
 from advisor.planners.layouts.problem import Found, PlannedLayout
@@ -296,76 +301,90 @@ def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> 
     element = float(max(activation_bytes(precision), 2))
     h, s = model.hidden, float(model.sequence)
     stream = element * s * h
-    positions = 0 if model.is_gated else model.sequence * h
+    block = _block(model, element)
+    last = _norm(model, "norm", stream)
+    head = _product("head", model.vocabulary * h, s, element * s * model.vocabulary)
+    if model.has_tied_embeddings:
+        # The embedding's table again: its work is done here, its parameters are counted there.
+        head = replace(head, parameters=0)
+    behind = (last, head) if model.has_head and model.vocabulary else (last,)
+    # Positions, and what stands nowhere in particular.
+    counted = model.layers * sum(one.parameters for one in block)
+    counted += sum(one.parameters for one in behind)
     embedding = Layer(
         name="embedding",
-        parameters=model.vocabulary * h + positions,
+        parameters=max(transformer_parameters(model) - counted, 0),
         output_bytes_per_sample=stream,
         kind="Embedding",
     )
-    block = _block(model, element)
     blocks = (
         replace(layer, name=f"blocks.{i}.{layer.name}")
         for i in range(model.layers)
         for layer in block
     )
-    last = _norm(model, "norm", stream)
-    head = _product(
-        "head", model.vocabulary * h if model.has_head else 0, s, element * s * model.vocabulary
-    )
-    if model.has_tied_embeddings:
-        # The embedding's table again: its work is done here, its parameters are counted there.
-        head = replace(head, parameters=0)
-    return (embedding, *blocks, last, *((head,) if model.has_head and model.vocabulary else ()))
+    return (embedding, *blocks, *behind)
 
 
 def _block(model: Transformer, element: float) -> list[Layer]:
+    """Return the layers of the mean block."""
     h, s = model.hidden, float(model.sequence)
-    head = model.head_width or h // model.heads
-    width, kv = head * model.heads, head * (model.kv_heads or model.heads)
-    f = model.ffn or 4 * h
-    up = h * f * (2 if model.is_gated else 1)
-    met = s * model.experts_per_token
-    stream = element * s * h
-    layers = [
-        _norm(model, "norm1", stream),
-        _product("qkv", h * (width + 2 * kv), s, element * s * (width + 2 * kv)),
-        _attention(model, width, element),
-        _product("projection", width * h, s, stream),
-        _norm(model, "norm2", stream),
-        _product("up", up, met, element * met * up / h, copies=model.experts),
-        _product("down", f * h, met, stream, copies=model.experts),
-    ]
-    if model.experts > 1:
-        layers.insert(5, _product("router", h * model.experts, s, element * s * model.experts))
+    width, kv = head_width(model) * model.heads, key_value_width(model)
+    stream, columns = element * s * h, 0.0
+    weights: dict[str, float] = {}
+    met: dict[str, float] = {}
+    for m in model_matrices(model):
+        name = m.name if m.name in ("projection", "router", "up", "down") else "qkv"
+        weights[name] = weights.get(name, 0.0) + m.parameters / model.layers
+        met[name] = met.get(name, 0.0) + m.parameters / m.copies * m.met / model.layers
+        if name == "up":
+            columns += m.count * m.met * m.columns / model.layers
+    written = {
+        "qkv": element * s * (width + 2 * kv), "projection": stream, "down": stream,
+        "router": element * s * model.experts, "up": element * s * columns,
+    }  # fmt: skip
+    made = {
+        name: _product(name, int(weights[name]), s, written[name], met=met[name])
+        for name in weights
+    }
+    attention = [_attention(model, width, element)] if "projection" in made else []
+    layers = [_norm(model, "norm1", stream), made["qkv"], *attention]
+    layers += [made[name] for name in ("projection",) if name in made]
+    layers.append(_norm(model, "norm2", stream))
+    layers += [made[name] for name in ("router", "up", "down") if name in made]
     saved = float(recorded_activation_bytes(model, s, element_bytes=element))
-    written = sum(layer.output_bytes_per_sample for layer in layers)
+    total = sum(layer.output_bytes_per_sample for layer in layers)
     return [
-        replace(layer, saved_bytes_per_sample=layer.output_bytes_per_sample * saved / written)
+        replace(layer, saved_bytes_per_sample=layer.output_bytes_per_sample * saved / total)
         for layer in layers
     ]
 
 
 def _norm(model: Transformer, name: str, stream: float) -> Layer:
     """Return a normalisation: one parameter a column (root mean square), or two."""
-    columns = 1 if model.is_gated else 2
+    is_plain = model.surroundings.has_root_mean_square
+    columns = 1 if is_plain else 2
     return Layer(
         name=name,
-        parameters=columns * model.hidden,
+        # where all that is not a product was counted, it stands with the embedding
+        parameters=columns * model.hidden if model.other_parameters is None else 0,
         output_bytes_per_sample=stream,
-        kind="RMSNorm" if model.is_gated else "LayerNorm",
+        kind="RMSNorm" if is_plain else "LayerNorm",
     )
 
 
 def _product(
-    name: str, weights: int, rows: float, output_bytes: float, *, copies: int = 1
+    name: str, weights: int, rows: float, output_bytes: float, *, met: float | None = None
 ) -> Layer:
-    """Return a product: two operations a weight and row, four in the backward pass."""
+    """Return a product: two operations a weight and row, four in the backward pass.
+
+    ``met``: of the weights, those that a row meets; all by default.
+    """
+    flop = 2.0 * (weights if met is None else met) * rows
     return Layer(
         name=name,
-        parameters=weights * copies,
-        forward_flop_per_sample=2.0 * weights * rows,
-        backward_flop_per_sample=4.0 * weights * rows,
+        parameters=weights,
+        forward_flop_per_sample=flop,
+        backward_flop_per_sample=2.0 * flop,
         output_bytes_per_sample=output_bytes,
         kind="Linear",
     )
@@ -374,7 +393,7 @@ def _product(
 def _attention(model: Transformer, width: int, element: float) -> Layer:
     """Return the products of queries, keys and values, halved where half of them is masked."""
     s = float(model.sequence)
-    flop = 4.0 * s * s * width
+    flop = 4.0 * s * s * scored_width(model)
     backward = 2.0
     if model.has_flash_attention:
         flop *= 0.5 if model.is_causal else 1.0

@@ -48,6 +48,7 @@ from advisor.planners.core import (
     domain_devices,
     domain_network_bytes_per_s,
     passed_layers_share,
+    query_columns,
 )
 
 Array = NDArray[np.float64]
@@ -430,7 +431,7 @@ def context_parallel_s(case: LayoutCase) -> Floats:
     machines, parameters = case.machines, case.parameters
     cp = np.asarray(layouts.cp, float)
     tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / cp
-    kv = 2 * 2 * tokens * shapes.hidden * (np.asarray(shapes.kv_heads) / shapes.heads)
+    kv = 2 * 2 * tokens * query_columns(shapes) * (np.asarray(shapes.kv_heads) / shapes.heads)
     bandwidth = link_bytes_per_s(machines, np.asarray(layouts.tp) * layouts.cp)
     # Forward passes keys and values, backward passes them again and their gradients back.
     times = 1 + 2 * passed_layers_share(shapes, layouts)
@@ -451,5 +452,5 @@ def expert_parallel_s(case: LayoutCase) -> Floats:
     bandwidth = np.where(inside, machines.intra_bytes_per_s, share)
     passed = passed_layers_share(shapes, layouts)
     times = 2 + passed * (2 + 2 * (np.asarray(layouts.recompute) == 2))
-    sent = times * (ep - 1) / ep * volume * busiest_rank(shapes, layouts)
+    sent = times * (ep - 1) / ep * volume * busiest_rank(shapes, layouts) * shapes.routed_share
     return np.asarray(sent / (parameters.tp_efficiency * bandwidth))

@@ -37,8 +37,10 @@ from advisor.planners.core import (
     device_parameters,
     held_parameters,
     layer_parameters,
+    met_columns,
     partial_share,
     passed_layers_share,
+    query_columns,
     stage_tables,
 )
 
@@ -119,8 +121,9 @@ def token_activation_bytes(
     kv = np.asarray(shapes.kv_heads) / shapes.heads
     outside = (4 * e + mask_bytes) * h / np.where(is_sequence_parallel, t, 1.0)
     joint = np.where(keeps_joint_product, e * (1 + kv), 0.0)
-    wide = e * np.asarray(shapes.matrices) * np.asarray(shapes.ffn, float)
-    inside = (e * (2 + 2 * kv) + joint) * h + wide * np.asarray(shapes.experts_per_token)
+    inner = met_columns(shapes, per_token=np.asarray(shapes.experts_per_token))
+    wide = e * np.asarray(shapes.matrices) * inner
+    inside = (e * (2 + 2 * kv) + joint) * query_columns(shapes) + wide
     scores = np.where(keeps_scores, (2 * e + 1) * a * shapes.sequence, 0.0)
     return np.asarray(outside + (inside + scores) / t)
 

@@ -20,12 +20,15 @@ from .describe import in_precision as in_precision
 from .describe import parse_network as parse_network
 from .describe import transformer_work as transformer_work
 from .describe_configs import DescribedModel as DescribedModel
+from .describe_configs import config_notes as config_notes
 from .describe_configs import longest_sequence as longest_sequence
 from .describe_configs import read_config as read_config
 from .describe_networks import DiffusionUNet as DiffusionUNet
 from .describe_networks import EncoderDecoder as EncoderDecoder
 from .describe_networks import diffusion_work as diffusion_work
 from .describe_networks import encoder_decoder_work as encoder_decoder_work
+from .describe_towers import Towers as Towers
+from .describe_towers import towers_work as towers_work
 from .device import PRODUCTS as PRODUCTS
 from .device import StepColumns as StepColumns
 from .device import step_time as step_time

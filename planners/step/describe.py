@@ -34,7 +34,8 @@ from advisor.planners.core import (
     check_dimensions,
     head_width,
     key_value_width,
-    layer_matrices,
+    model_matrices,
+    scored_width,
     transformer_parameters,
 )
 from advisor.planners.step.ledger import (
@@ -69,8 +70,9 @@ def transformer_work(
     Parameters
     ----------
     model : Transformer
-        Encoders (``is_causal`` false) and decoders; gated models take root-mean-square
-        normalisation and rotated positions, as Llama does, the others layer normalisation.
+        Encoders (``is_causal`` false) and decoders; where ``style`` does not say otherwise, gated
+        models have root-mean-square normalisation and rotated positions, as Llama does, the others
+        layer normalisation.
     precision : Precision
         Of products and activations; ``setup`` says what weights and moments are stored in.
     setup : TrainingSetup
@@ -88,12 +90,11 @@ def transformer_work(
         model = replace(model, has_flash_attention=False)
     tally = Tally.of(precision, setup)
     tokens = micro_batch * model.sequence
-    layer = block_operators(tally, model, micro_batch)
-    trained = model.layers - setup.frozen_layers(model)
+    trained = 1 - setup.frozen_layers(model) / model.layers
     operators = [
-        _repeated(operator, times)
-        for operator in layer
-        if (times := trained if operator.phase == "backward" else model.layers) > 0
+        _repeated(operator, share)
+        for operator in block_operators(tally, model, micro_batch)
+        if (share := trained if operator.phase == "backward" else 1.0) > 0
     ]
     operators += _ends(tally, model, tokens)
     parameters = setup.trainable_parameters(model)
@@ -251,11 +252,12 @@ def _without_casts(work: Work) -> Work:
 
 def _tensors(model: Transformer, setup: TrainingSetup) -> float:
     """Return how many tensors the trained parameters are spread over."""
-    of_layer = sum(m.count for m in layer_matrices(model) if setup.adapts(m.name))
+    matrices = [m for m in model_matrices(model) if m.name != "router"]
     if setup.has_adapters:
-        return 2.0 * of_layer * model.layers
-    matrices = sum(m.count for m in layer_matrices(model))
-    return matrices * (model.layers - setup.frozen_layers(model)) * (1 if model.is_gated else 2)
+        return 2.0 * sum(m.count * m.copies for m in matrices if setup.adapts(m.name))
+    biased = model.surroundings.biased
+    tensors = sum(m.count * m.copies * (2 if m.name in biased else 1) for m in matrices)
+    return tensors * (1 - setup.frozen_layers(model) / model.layers)
 
 
 def _check(model: Transformer, micro_batch: int) -> None:
@@ -278,58 +280,68 @@ def _check(model: Transformer, micro_batch: int) -> None:
 
 
 def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operator]:
-    """Return the operators of one layer for ``batch`` samples, forward and backward."""
-    tokens = batch * model.sequence
-    h, width, kv = model.hidden, head_width(model) * model.heads, key_value_width(model)
-    has_bias = not model.is_gated
+    """Return the operators of all layers for ``batch`` samples, forward and backward."""
+    tokens, layers, style = batch * model.sequence, model.layers, model.surroundings
+    width, kv = head_width(model) * model.heads, key_value_width(model)
     made = [
-        *tally.product("query", tokens, h, width, has_bias=has_bias),
-        *tally.product("key", tokens, h, kv, has_bias=has_bias),
-        *tally.product("value", tokens, h, kv, has_bias=has_bias),
-        *tally.attention(
-            float(tokens) * model.sequence, model.heads, width, tokens * (width + kv),
-            is_fused=model.has_flash_attention, seen=0.5 if model.is_causal else 1.0,
-        ),
-        *tally.product("projection", tokens, width, h, has_bias=has_bias),
-        *_feed_forward(tally, model, tokens),
-        *_normalisations(tally, model, tokens, 2),
-        # Two residual sums; backward adds gradients where a tensor was read several times.
-        *tally.pointwise(
-            "add", "elementwise", tokens * h, (2 * SUM_PASSES, 4 * SUM_PASSES), (2, 4)
-        ),
+        operator
+        for m in model_matrices(model)
+        for operator in tally.product(
+            m.name, tokens * m.met, m.inner, m.columns, count=m.count, resident=m.copies,
+            has_bias=m.name in style.biased,
+        )
     ]  # fmt: skip
-    if model.is_gated:
-        made += tally.pointwise("rotate", "elementwise", tokens * (width + kv), *ROTATION)
+    attending = layers - model.mixer_layers
+    if attending:
+        seen = scored_width(model) * layers / attending / width
+        attention = tally.attention(
+            float(tokens) * model.sequence, model.heads, width, tokens * (width + kv),
+            is_fused=model.has_flash_attention, seen=seen * (0.5 if model.is_causal else 1.0),
+        )  # fmt: skip
+        made += [_repeated(operator, attending) for operator in attention]
+    made += _feed_forward(tally, model, tokens)
+    made += _normalisations(tally, model, tokens, layers * style.norms)
+    # Two residual sums; backward adds gradients where a tensor was read several times.
+    made += tally.pointwise(
+        "add", "elementwise", tokens * model.hidden,
+        (2 * SUM_PASSES * layers, 4 * SUM_PASSES * layers), (2 * layers, 4 * layers),
+    )  # fmt: skip
+    if style.is_rotated:
+        rotation = tally.pointwise("rotate", "elementwise", tokens * (width + kv), *ROTATION)
+        made += [_repeated(operator, attending) for operator in rotation if attending]
     return made
 
 
 def _normalisations(
     tally: Tally, model: Transformer, tokens: float, number: int
 ) -> list[Operator]:
+    is_written_out = model.surroundings.has_root_mean_square
     (forward, backward), (calls, backward_calls) = (
-        ROOT_MEAN_SQUARE if model.is_gated else LAYER_NORM
+        ROOT_MEAN_SQUARE if is_written_out else LAYER_NORM
     )
     return tally.pointwise(
-        "norm", "elementwise" if model.is_gated else "normalisation", tokens * model.hidden,
+        "norm", "elementwise" if is_written_out else "normalisation", tokens * model.hidden,
         (number * forward, number * backward), (number * calls, number * backward_calls),
     )  # fmt: skip
 
 
 def _feed_forward(tally: Tally, model: Transformer, tokens: float) -> list[Operator]:
-    h, f = model.hidden, model.ffn or 4 * model.hidden
-    met = tokens * model.experts_per_token
-    has_bias = not model.is_gated
+    """Return activations, and what sorts tokens to the experts of a mixture."""
     passes, calls, _ = ACTIVATIONS["gated" if model.is_gated else "relu"]
-    count = 2 if model.is_gated else 1
-    made = [
-        *tally.product("up", met, h, f, count=count, resident=model.experts, has_bias=has_bias),
-        *tally.pointwise("activation", "elementwise", met * f, passes, calls),
-        *tally.product("down", met, f, h, resident=model.experts, has_bias=has_bias),
-    ]
-    if model.experts > 1:
-        made += tally.product("router", tokens, h, model.experts)
+    routed, made = 0, []
+    for m in model_matrices(model):
+        if m.name == "router":
+            routed = m.count
+        if m.name == "down":
+            block = tally.pointwise(
+                "activation", "elementwise", tokens * m.met * m.inner, passes, calls
+            )
+            made += [_repeated(operator, m.count) for operator in block]
+    if routed:
         # Tokens are sorted to their experts and put back.
-        made += tally.pointwise("dispatch", "embedding", met * h, (4.0, 4.0), (2.0, 2.0))
+        met = tokens * model.experts_per_token * model.hidden
+        sorted_ = tally.pointwise("dispatch", "embedding", met, (4.0, 4.0), (2.0, 2.0))
+        made += [_repeated(operator, routed) for operator in sorted_]
     return made
 
 

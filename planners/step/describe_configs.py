@@ -3,199 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from advisor.planners.core import PlanningError, Transformer, check_counts
+from advisor.planners.core import (
+    Latent,
+    PlanningError,
+    Transformer,
+    check_counts,
+    transformer_parameters,
+)
 from advisor.planners.step.describe import ConvolutionalNetwork
-from advisor.planners.step.describe_networks import DiffusionUNet, EncoderDecoder
+from advisor.planners.step.describe_families import FAMILIES, Family, delta_sizes, mamba_2_sizes
+from advisor.planners.step.describe_networks import (
+    CLASS,
+    FAMILIES_OF_TWO,
+    DiffusionUNet,
+    EncoderDecoder,
+    read_encoder_decoder,
+    read_unet,
+)
+from advisor.planners.step.describe_towers import OF_SOUND, PAIRS, Towers, read_towers
 
-# ------------------------------------------------------------------------------------------
-# A diffusion U-Net's dimensions from the configuration that diffusers writes, as a mapping.
-
-
-CLASS: Final = "UNet2DConditionModel"
-# Pixels of a latent cell's side: the autoencoders of Stable Diffusion halve three times.
-_PIXELS: Final = 8
-# CLIP's text encoder reads 77 tokens (Radford et al., 2021).
-_TEXT_TOKENS: Final = 77
-_PLAIN: Final = ("DownBlock2D", "UpBlock2D")
-_WITH_TEXT: Final = ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D")
-# Fields that change the form of the model where they say anything but this.
-_ORDINARY: Final[dict[str, tuple[object, ...]]] = {
-    "class_embed_type": (None,),
-    "encoder_hid_dim": (None,),
-    "dual_cross_attention": (None, False),
-    "only_cross_attention": (None, False),
-    "resnet_time_scale_shift": (None, "default"),
-    "time_embedding_type": (None, "positional"),
-    "mid_block_type": (None, "UNetMidBlock2DCrossAttn"),
-}
-
-
-def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> DiffusionUNet:
-    """Return the U-Net that a configuration describes.
-
-    ``config``: the content of ``unet/config.json``; ``image``: side of the picture [pixels]; the
-    configuration's ``sample_size`` where not given.
-
-    Raises PlanningError if a dimension is not stated, or the model has parts that the description
-    does not know.
-    """
-    for name, known in _ORDINARY.items():
-        if config.get(name) not in known:
-            raise _diffusion_config_refused(
-                f"a U-Net with {name} {config[name]!r} cannot be described"
-            )
-    try:
-        widths = tuple(int(width) for width in config["block_out_channels"])
-        channels = int(config["in_channels"])
-        pixels = 1 if channels == 3 else _PIXELS
-        down = config["down_block_types"]
-        if unknown := set(down) - {_PLAIN[0], _WITH_TEXT[0]}:
-            raise _diffusion_config_refused(
-                f"a U-Net with {', '.join(sorted(unknown))} cannot be described"
-            )
-        layers = _by_level(config.get("transformer_layers_per_block") or 1, len(widths))
-        heads = config.get("num_attention_heads") or config["attention_head_dim"]
-        (blocks,) = set(_by_level(config["layers_per_block"], len(widths)))
-        return DiffusionUNet(
-            side=image // pixels if image else int(config["sample_size"]),
-            channels=channels,
-            out_channels=int(config["out_channels"]),
-            widths=widths,
-            blocks=blocks,
-            transformers=tuple(
-                n if kind == _WITH_TEXT[0] else 0 for n, kind in zip(layers, down, strict=True)
-            ),
-            middle_transformers=layers[-1],
-            heads=_by_level(heads, len(widths)),
-            text_tokens=_TEXT_TOKENS,
-            text_width=int(config["cross_attention_dim"]),
-            condition_width=int(config.get("projection_class_embeddings_input_dim") or 0),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _diffusion_config_refused(f"not the configuration of a {CLASS}: {error}") from error
-
-
-def _by_level(value: Any, levels: int) -> tuple[int, ...]:
-    """Return one number a level: of a list, or the same for all."""
-    if isinstance(value, int):
-        return (value,) * levels
-    found = tuple(int(each) for each in value)
-    if len(found) != levels:
-        raise ValueError(f"{list(value)} for {levels} levels")
-    return found
-
-
-def _diffusion_config_refused(message: str) -> PlanningError:
-    return PlanningError(
-        message, hint="profile one step of it instead: advisor profile train.py", exit_code=2
-    )
-
-
-# ------------------------------------------------------------------------------------------
-# An encoder-decoder's dimensions from a Hugging Face configuration, given as a mapping.
-#
-# | family                    | biases | normalisation       | positions                        |
-# |---------------------------|--------|---------------------|----------------------------------|
-# | t5, mt5                   | none   | root mean square    | relative, a table for each stack |
-# | bart, plbart              | all    | and of embeddings   | learned, two rows more           |
-# | mbart                     | all    | embeddings and ends | learned, two rows more           |
-# | marian                    | all    | blocks only         | computed, stored as a table      |
-# | pegasus                   | all    | and at the ends     | computed, stored as a table      |
-# | m2m_100 (NLLB)            | all    | and at the ends     | computed                         |
-# | whisper                   | no key | and at the ends     | computed and learned             |
-#
-# Source: the modelling files of transformers 5.23.
-
-
-_T5: Final = frozenset({"t5", "mt5"})
-_BART: Final = frozenset({"bart", "mbart", "plbart", "marian", "pegasus", "m2m_100", "whisper"})
-FAMILIES: Final = _T5 | _BART
-# Rows that BART's tables of positions have before the first position.
-_OFFSET: Final = {"bart": 2, "mbart": 2, "plbart": 2}
-# What T5 was trained on, and transformers' default where a configuration says nothing.
-_T5_TOKENS: Final = 512
-_T5_BUCKETS: Final = 32
-
-
-def read_encoder_decoder(
-    config: Mapping[str, Any], *, sequence: int | None = None
-) -> EncoderDecoder:
-    """Return the encoder-decoder that a configuration describes.
-
-    Raises PlanningError if a dimension is not stated.
-
-    Parameters
-    ----------
-    sequence : int, optional
-        Tokens of source and target; the longest that the model allows where not given. A model
-        that hears always reads its whole window (Whisper: 30 s, 1,500 frames).
-    """
-    kind = str(config.get("model_type", ""))
-    try:
-        return _t5(config, sequence) if kind in _T5 else _bart(config, kind, sequence)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanningError(
-            f"the configuration of the {kind} model does not state {error}",
-            hint="give the config.json as it was published",
-            exit_code=2,
-        ) from error
-
-
-def _t5(config: Mapping[str, Any], sequence: int | None) -> EncoderDecoder:
-    tokens = sequence or int(config.get("n_positions") or _T5_TOKENS)
-    is_gated = "gated" in str(config.get("feed_forward_proj", "relu"))
-    layers, heads, ffn = int(config["num_layers"]), int(config["num_heads"]), int(config["d_ff"])
-    return EncoderDecoder(
-        encoder_layers=layers,
-        decoder_layers=int(config.get("num_decoder_layers") or layers),
-        hidden=int(config["d_model"]),
-        encoder_heads=heads,
-        decoder_heads=heads,
-        head_width=int(config["d_kv"]),
-        encoder_ffn=ffn,
-        decoder_ffn=ffn,
-        vocabulary=int(config["vocab_size"]),
-        source=tokens,
-        target=tokens,
-        activation="gated, written out" if is_gated else "relu",
-        has_bias=False,
-        has_root_mean_square=True,
-        has_tied_head=bool(config.get("tie_word_embeddings", True)),
-        relative_buckets=int(config.get("relative_attention_num_buckets", _T5_BUCKETS)),
-    )
-
-
-def _bart(config: Mapping[str, Any], kind: str, sequence: int | None) -> EncoderDecoder:
-    is_whisper = kind == "whisper"
-    longest = int(config["max_target_positions" if is_whisper else "max_position_embeddings"])
-    source = int(config["max_source_positions"]) if is_whisper else sequence or longest
-    # M2M computes positions and stores none.
-    rows = 0 if kind == "m2m_100" else longest + _OFFSET.get(kind, 0)
-    return EncoderDecoder(
-        encoder_layers=int(config["encoder_layers"]),
-        decoder_layers=int(config["decoder_layers"]),
-        hidden=int(config["d_model"]),
-        encoder_heads=int(config["encoder_attention_heads"]),
-        decoder_heads=int(config["decoder_attention_heads"]),
-        encoder_ffn=int(config["encoder_ffn_dim"]),
-        decoder_ffn=int(config["decoder_ffn_dim"]),
-        vocabulary=int(config["vocab_size"]),
-        source=source,
-        target=sequence or longest,
-        activation="relu" if config.get("activation_function") == "relu" else "gelu",
-        has_key_bias=not is_whisper,
-        has_embedding_norms=kind in {"bart", "mbart", "plbart"},
-        has_final_norms=kind not in {"bart", "plbart", "marian"},
-        has_tied_head=bool(config.get("tie_word_embeddings", True)),
-        encoder_positions=source if is_whisper else rows,
-        decoder_positions=rows,
-        audio_channels=int(config.get("num_mel_bins", 80)) if is_whisper else 0,
-    )
-
-
-DescribedModel = Transformer | ConvolutionalNetwork | EncoderDecoder | DiffusionUNet
+DescribedModel = Transformer | ConvolutionalNetwork | EncoderDecoder | DiffusionUNet | Towers
 # Models that allow more are trained on less: Llama 3 on 8,192 tokens before its context was
 # stretched to 131,072 (Grattafiori et al., 2024, section 3.4).
 LONGEST_DEFAULT: Final = 8192
@@ -203,49 +33,49 @@ LONGEST_DEFAULT: Final = 8192
 # What a dimension is called by the model families; the first name that is there counts.
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "vocabulary": ("vocab_size",),
+    "vocabulary": ("padded_vocab_size", "vocab_size"),
     "sequence": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
 }
 _OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads",
+                 "multi_query_group_num"),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok", "moe_topk"),
-    "head_width": ("head_dim",),
-}
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "experts_per_token": ("num_experts_per_tok", "moe_topk", "moe_k", "moe_top_k"),
+    "head_width": ("head_dim", "kv_channels"),
+}  # fmt: skip
 # Width of one expert, where a dense layer's is stated beside it (Qwen's and DeepSeek's mixtures).
 _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size")
-# Families whose feed-forward block has a gate though their activation's name does not say so.
-_GATED: Final = frozenset(
-    {
-        "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma",
-        "gemma2", "gemma3", "gemma3_text", "phi3", "olmo", "olmo2", "granite", "deepseek",
-        "deepseek_v2", "deepseek_v3", "internlm", "internlm2", "baichuan", "yi", "stablelm",
-        "cohere", "smollm3",
-    }
-)  # fmt: skip
-# Encoders look both ways.
-_BIDIRECTIONAL: Final = frozenset(
-    {
-        "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "deberta",
-        "deberta-v2", "electra", "mpnet", "vit", "deit", "modernbert",
-    }
-)  # fmt: skip
 # Written by these heads alone: one prediction a sample, not one a token.
 _WITHOUT_HEAD: Final = ("Classification", "Answering", "Choice", "Model")
-# Two towers, recurrence or windows: not of a form that is described.
-_OTHER_FORMS: Final = frozenset(
-    {
-        "clip", "swin", "swinv2", "convnext", "convnextv2", "efficientnet", "mobilenet_v2",
-        "mobilenet_v3", "mamba", "mamba2", "rwkv", "wav2vec2", "unet", "longformer", "reformer",
-        "umt5", "longt5", "switch_transformers", "blenderbot", "led", "bigbird_pegasus",
-        "prophetnet", "fsmt", "seamless_m4t", "speecht5",
-    }
-)  # fmt: skip
+# What is not of a form that is described, and why.
+_OTHER_FORMS: Final = {
+    **dict.fromkeys(("align", "blip"), "two towers that are compared"),
+    **dict.fromkeys(("swin", "swinv2", "longformer", "big_bird", "reformer"),
+                    "attention inside windows of its own"),
+    **dict.fromkeys(("convnext", "convnextv2", "efficientnet", "mobilenet_v2", "mobilenet_v3",
+                     "regnet", "unet"), "convolutions of another form"),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"),
+                    "a recurrence in place of attention"),
+    **dict.fromkeys(("falcon_h1", "nemotron_h", "zamba", "zamba2", "recurrent_gemma", "minimax",
+                     "plamo2", "kimi_linear", "olmo_hybrid"),
+                    "layers that mix attention with a recurrence"),
+    **dict.fromkeys(("wavlm", "data2vec-audio", "seamless_m4t", "speecht5"),
+                    "convolutions over sound in front"),
+    **dict.fromkeys(("umt5", "longt5", "switch_transformers", "blenderbot", "led", "prophetnet",
+                     "bigbird_pegasus", "fsmt", "pegasus_x"), "an encoder-decoder of its own"),
+    "albert": "layers that share one set of weights",
+    "deberta": "attention with projections of its own",
+    "gemma3n": "layers nested in one another",
+    "mllama": "layers that look at a picture between the others",
+    "jetmoe": "experts in its attention",
+}  # fmt: skip
 # transformers' default where a resnet configuration does not say: ImageNet's side.
 _IMAGE: Final = 224
+# Depths and widths where it states none: those of ResNet-50.
+_RESNET: Final = ((3, 4, 6, 3), (256, 512, 1024, 2048))
 
 
 def read_config(
@@ -277,15 +107,18 @@ def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) ->
     kind = str(config.get("model_type", ""))
     if config.get("_class_name") == CLASS:
         return read_unet(config, image=image)
-    if kind in FAMILIES:
+    if kind in FAMILIES_OF_TWO:
         return read_encoder_decoder(config, sequence=sequence)
-    if kind in _OTHER_FORMS or config.get("is_encoder_decoder") or "_class_name" in config:
+    why = _OTHER_FORMS.get(str(_with_text(config).get("model_type", "")), _OTHER_FORMS.get(kind))
+    if why or config.get("is_encoder_decoder") or "_class_name" in config:
         raise PlanningError(
             f"{config.get('_class_name') or kind or 'the model'} is of a form that cannot be "
-            "described",
+            f"described{': ' if why else ''}{why or ''}",
             hint="profile one step of it instead: advisor profile train.py",
             exit_code=2,
         )
+    if kind in PAIRS or kind in OF_SOUND:
+        return read_towers(config, sequence=sequence, image=image)
     if kind == "resnet":
         return _network(config, image)
     return transformer_of(config, sequence=sequence, image=image)
@@ -298,15 +131,13 @@ def transformer_of(
 
     Raises PlanningError if a dimension is not stated.
     """
-    # Models that see and read nest the language model's dimensions.
     config = _with_text(config)
-    kind = str(config.get("model_type", ""))
-    found = {name: _first(config, names) for name, names in _NAMES.items()}
+    family = _family(config)
+    found: dict[str, Any] = {name: _first(config, names) for name, names in _NAMES.items()}
     if found["sequence"] is not None:
         found["sequence"] = min(found["sequence"], LONGEST_DEFAULT)
-    if patch := config.get("patch_size"):
-        check_counts("configuration", patch_size=int(patch))
-        found["sequence"] = (int(image or config.get("image_size", _IMAGE)) // int(patch)) ** 2 + 1
+    if "patch_size" in config:
+        found["sequence"] = _cells(config, image or int(config.get("image_size", _IMAGE))) + 1
         found["vocabulary"] = found["vocabulary"] or 0
     if sequence is not None:
         found["sequence"] = sequence
@@ -317,17 +148,284 @@ def transformer_of(
             hint=f"it is called {' or '.join(_NAMES[missing[0]])} there",
             exit_code=2,
         )
-    optional = {name: _first(config, names) for name, names in _OPTIONAL.items()}
-    if (optional["experts"] or 1) > 1:
-        optional["ffn"] = _first(config, _EXPERT_WIDTH) or optional["ffn"]
-    sizes: dict[str, Any] = {k: v for k, v in {**found, **optional}.items() if v is not None}
-    return Transformer(
-        **sizes,
-        is_gated=kind in _GATED or "glu" in str(config.get("hidden_act", "")).lower(),
-        is_causal=kind not in _BIDIRECTIONAL,
-        has_tied_embeddings=bool(config.get("tie_word_embeddings", True)),
+    model = Transformer(
+        **found,
+        **_attention(config, family, found["layers"]),
+        **_feed_forward(config, found["layers"], found["hidden"]),
+        is_gated=_is_gated(config, family),
+        is_causal=family.is_causal,
+        has_tied_embeddings=bool(config.get("tie_word_embeddings", family.is_tied)),
         has_head=_has_head(config),
+        style=family.style(config, _norms(config)),
+        other_parameters=0,
     )
+    other = family.other_parameters(config, model)
+    return replace(model, other_parameters=other + sum(n for _, n in _towers(config, model)))
+
+
+def _family(config: Mapping[str, Any]) -> Family:
+    """Return the family; of an unknown one what most are, as ``config_notes`` tells."""
+    kind = str(config.get("model_type", ""))
+    return FAMILIES.get(kind, Family(is_gated=None, is_tied=True))
+
+
+def _is_gated(config: Mapping[str, Any], family: Family) -> bool:
+    """Return whether the feed-forward block has a gate."""
+    if config.get("use_swiglu_ffn") or config.get("hidden_act") == "geglu":
+        return True
+    if family.is_gated is not None:
+        return family.is_gated
+    activation = _activation(config)
+    return any(word in activation for word in ("glu", "silu", "swish"))
+
+
+def _activation(config: Mapping[str, Any]) -> str:
+    names = ("hidden_act", "hidden_activation", "activation_function", "activation")
+    return next((str(config[name]).lower() for name in names if config.get(name)), "")
+
+
+def _norms(config: Mapping[str, Any]) -> int | None:
+    """Return how often a layer normalises, where the configuration decides it."""
+    if config.get("model_type") == "falcon":
+        if config.get("new_decoder_architecture"):
+            return int(config.get("num_ln_in_parallel_attn") or 2)
+        return 1 if config.get("parallel_attn", True) else 2
+    if config.get("model_type") == "stablelm" and config.get("use_parallel_residual"):
+        return 1
+    return None
+
+
+def _attention(config: Mapping[str, Any], family: Family, layers: int) -> dict[str, Any]:
+    """Return heads, latent streams, windows and the layers without attention."""
+    found: dict[str, Any] = {
+        name: _first(config, _OPTIONAL[name]) for name in ("kv_heads", "head_width")
+    }
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):
+        found["kv_heads"] = 1
+    if rank := _first(config, ("kv_lora_rank",)):
+        rotated = int(config["qk_rope_head_dim"])
+        found["head_width"] = int(config["qk_nope_head_dim"]) + rotated
+        found["latent"] = Latent(
+            query_rank=int(config.get("q_lora_rank") or 0), rank=rank, rotated=rotated,
+            value_width=int(config["v_head_dim"]),
+        )  # fmt: skip
+    kinds = config.get("layer_types")
+    window = _first(config, ("sliding_window", "attention_chunk_size")) or 0
+    window = window or int(config.get("local_attention") or 0) // 2
+    if window and config.get("use_sliding_window", True):
+        of_kind = isinstance(kinds, list) and sum(
+            str(kind).startswith(("sliding", "chunked")) for kind in kinds
+        )
+        every = _first(config, ("sliding_window_pattern", "global_attn_every_n_layers"))
+        found["window"] = window
+        found["windowed_layers"] = min(
+            of_kind if isinstance(kinds, list) else _windowed(layers, every or family.windows),
+            layers,
+        )
+    mixed, mixer = _mixer(config, layers)
+    return {**found, "mixer_layers": mixed, "mixer": mixer if mixed else ()}
+
+
+def _windowed(layers: int, every: int) -> int:
+    """Return the layers that look through a window where one of ``every`` does not."""
+    if every < 2:
+        return layers * every
+    return layers - layers // every
+
+
+def _mixer(config: Mapping[str, Any], layers: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Return the layers that have a state or a convolution, and the products of one."""
+    h, kind = _first(config, _NAMES["hidden"]) or 0, config.get("model_type")
+    kinds = config.get("layer_types") or config.get("layers_block_type")
+    listed = sum(str(one) in _MIXERS for one in kinds) if isinstance(kinds, list) else 0
+    if kind == "jamba":
+        period, offset = (int(config.get(f"attn_layer_{name}", default))
+                          for name, default in (("period", 8), ("offset", 4)))  # fmt: skip
+        inner, state = int(config.get("mamba_expand", 2)) * h, int(config.get("mamba_d_state", 16))
+        rank = config.get("mamba_dt_rank", "auto")
+        rank = -(-h // 16) if rank == "auto" else int(rank)
+        mixed = sum(i % period != offset for i in range(layers))
+        return mixed, ((h, 2 * inner), (inner, rank + 2 * state), (rank, inner), (inner, h))
+    if kind in ("bamba", "granitemoehybrid"):
+        if kind == "bamba" and not listed:
+            listed = layers - len(config.get("attn_layer_indices") or ())
+        if not listed:
+            return 0, ()
+        inner, groups, heads = mamba_2_sizes(config, h)
+        return listed, ((h, 2 * inner + groups + heads), (inner, h))
+    if kind == "qwen3_next":
+        every = int(config.get("full_attention_interval", 4))
+        keys, values, heads = delta_sizes(config)
+        return listed or layers - layers // every, (
+            (h, 2 * keys + 2 * values), (h, 2 * heads), (values, h),
+        )  # fmt: skip
+    if kind == "lfm2":
+        full = config.get("full_attn_idxs")
+        return listed or layers - len(full or range(layers)), ((h, 3 * h), (h, h))
+    return 0, ()
+
+
+# Kinds of layers, as configurations list them, that mix tokens by a state or a convolution.
+_MIXERS: Final = ("mamba", "linear_attention", "conv")
+
+
+def _feed_forward(config: Mapping[str, Any], layers: int, hidden: int) -> dict[str, Any]:
+    """Return widths of the feed-forward block, and the experts of a mixture."""
+    ffn, kind = _first(config, _OPTIONAL["ffn"]), config.get("model_type")
+    if ratio := config.get("expansion_ratio") or config.get("mlp_ratio"):
+        ffn = ffn or round(float(ratio) * hidden)
+    if kind == "qwen":
+        ffn = ffn and ffn // 2  # both halves of the gated width
+    if kind == "lfm2" and config.get("block_auto_adjust_ff_dim", True) and ffn:
+        of, step = (
+            float(config.get("block_ffn_dim_multiplier") or 1),
+            int(config.get("block_multiple_of") or 256),
+        )
+        ffn = step * -(-int(of * (2 * ffn // 3)) // step)
+    if config.get("use_swiglu_ffn") and ffn:
+        ffn = (int(ffn * 2 / 3) + 7) // 8 * 8
+    experts = _first(config, _OPTIONAL["experts"]) or 1
+    if experts == 1:
+        dense = _first(config, ("shared_intermediate_size",))  # Granite 4 without experts
+        return {"ffn": dense if kind == "granitemoehybrid" and dense else ffn}
+    expert = _first(config, _EXPERT_WIDTH) or ffn or 4 * hidden
+    many = _first(config, ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert")) or 0
+    one = ("shared_expert_intermediate_size", "shared_intermediate_size")
+    shared = _first(config, one) or many * expert
+    if kind == "llama4_text":
+        shared = expert
+    dense = layers - sum(_is_mixture(config, kind, i) for i in range(layers))
+    return {
+        "ffn": expert,
+        "experts": experts,
+        "experts_per_token": min(_first(config, _OPTIONAL["experts_per_token"]) or 2, experts),
+        "shared_ffn": shared,
+        "dense_layers": dense,
+        "dense_ffn": (_first(config, ("intermediate_size_mlp",)) or ffn or 0) if dense else 0,
+    }
+
+
+def _is_mixture(config: Mapping[str, Any], kind: object, index: int) -> bool:
+    """Return whether a layer of a mixture has experts."""
+    first = _first(config, ("first_k_dense_replace", "moe_layer_start_index")) or 0
+    last = _first(config, ("moe_layer_end_index",))
+    if index < first or (last is not None and 0 <= last < index):
+        return False
+    if index in (config.get("mlp_only_layers") or ()):
+        return False
+    if isinstance(listed := config.get("moe_layers"), list) and listed:
+        return index in listed
+    step = _first(config, ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq",
+                           "moe_layer_interval", "expert_layer_period")) or 1  # fmt: skip
+    offset = int(config.get("expert_layer_offset", 1)) if kind == "jamba" else step - 1
+    if _first(config, ("moe_layer_freq",)):
+        offset = 0
+    return index % step == offset % step
+
+
+def _cells(config: Mapping[str, Any], image: int) -> int:
+    size = int(config["patch_size"])
+    check_counts("configuration", patch_size=size)
+    return (image // size) ** 2
+
+
+# ------------------------------------------------------------------------------------------
+# What stands beside the language model: towers that see or hear, heads for tokens further on.
+
+
+def _towers(config: Mapping[str, Any], model: Transformer) -> list[tuple[str, int]]:
+    """Return what hands pictures or sound to a language model, and its parameters.
+
+    Patches, encoder and the projection onto the model's width, by the dimensions that the
+    configuration states; an audio tower's front is left out.
+    """
+    found = []
+    for name in ("vision", "audio"):
+        tower = config.get(f"{name}_config")
+        if not isinstance(tower, Mapping):
+            continue
+        tower = {**_TOWER_DEFAULTS.get(str(tower.get("model_type", "")), {}), **tower}
+        names = {**_NAMES, "hidden": ("embed_dim", *_NAMES["hidden"])}
+        layers = _first(tower, ("depth", "encoder_layers", *names["layers"]))
+        width = _first(tower, names["hidden"])
+        if not (layers and width):
+            found.append((name, 0))
+            continue
+        ffn = _first(tower, ("encoder_ffn_dim", *_OPTIONAL["ffn"]))
+        ffn = ffn or round(float(tower.get("mlp_ratio", 4)) * width)
+        is_gated = any(w in _activation(tower) for w in ("silu", "swish"))
+        weights = layers * (4 * width**2 + (3 if is_gated else 2) * width * ffn)
+        biases = 0 if is_gated else layers * (9 * width + ffn)
+        found.append((name, weights + biases + _front(tower, width, model.hidden)))
+    return found
+
+
+_TOWER_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "clip_vision_model": {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "image_size": 224,
+        "patch_size": 32,
+    },
+    "siglip_vision_model": {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "image_size": 224,
+        "patch_size": 16,
+    },
+    "pixtral": {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 16,
+        "hidden_act": "silu",
+    },
+}  # fmt: skip
+
+
+def _front(tower: Mapping[str, Any], width: int, hidden: int) -> int:
+    """Return patches, positions and the projection behind a tower."""
+    size = _first(tower, ("patch_size",)) or 0
+    channels = _first(tower, ("num_channels", "in_channels", "in_chans")) or 3
+    found = channels * size**2 * width * int(tower.get("temporal_patch_size") or 1)
+    side = _first(tower, ("image_size",)) or 0
+    found += (side // size) ** 2 * width if size and "depth" not in tower else 0
+    merged = int(tower.get("spatial_merge_size") or 1) ** 2 * width
+    kind = str(tower.get("model_type", ""))
+    if merged > width:
+        return found + merged**2 + merged * hidden
+    return found + (width * hidden if "siglip" in kind else width * hidden + hidden**2)
+
+
+def config_notes(config: Mapping[str, Any], model: DescribedModel) -> tuple[str, ...]:
+    """Return what of a configuration is not in the model as it was read, or was guessed.
+
+    ``config``, ``model``: as ``read_config`` took and returned them.
+    """
+    if not isinstance(model, Transformer):
+        return ()
+    config = _with_text(config)
+    kind, said = str(config.get("model_type", "")), []
+    if kind not in FAMILIES:
+        activation = _activation(config)
+        why = f"as its activation, {activation}, says" if activation else "as it states none"
+        said.append(
+            f"{kind or 'the model'} is of no known family: its blocks are read with"
+            f"{'' if model.is_gated else 'out'} a gate, {why}, which makes "
+            f"{transformer_parameters(model) / 1e9:.3g} B parameters"
+        )
+    for name, parameters in _towers(config, model):
+        said.append(
+            f"the {name} tower of {parameters / 1e6:,.0f} M parameters takes memory here, but no"
+            " time"
+            if parameters
+            else f"the {name} tower is left out: its configuration states no dimensions"
+        )
+    if model.mixer_layers:
+        said.append(
+            f"{model.mixer_layers} of the {model.layers} layers mix tokens by a state or a "
+            "convolution: their products are counted, their scan is not"
+        )
+    if number := _first(config, ("num_nextn_predict_layers", "num_mtp_modules")):
+        layers = "layer that predicts a token" if number == 1 else f"{number} layers for tokens"
+        verb = "is" if number == 1 else "are"
+        said.append(f"the {layers} further on (num_nextn_predict_layers) {verb} left out")
+    if config.get("relative_attention") and "p2c" in str(config.get("pos_att_type")):
+        said.append("scores of relative positions are not counted")
+    return tuple(said)
 
 
 def longest_sequence(config: Mapping[str, Any]) -> int | None:
@@ -336,10 +434,19 @@ def longest_sequence(config: Mapping[str, Any]) -> int | None:
 
 
 def _with_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = config.get("text_config") or {}
-    if not isinstance(text, Mapping):
-        raise _refused("text_config must be an object")
-    return {**config, **text}
+    """Return a configuration in one level, with what its family takes where it is silent.
+
+    Models that see and read nest the language model's dimensions; DBRX those of its blocks.
+    """
+    nested: dict[str, Any] = {}
+    for name in ("attn_config", "ffn_config", "llm_config", "text_config"):
+        part = config.get(name) or {}
+        if not isinstance(part, Mapping):
+            raise _refused(f"{name} must be an object")
+        nested |= {key: value for key, value in part.items() if key != "architectures"}
+    whole = {**config, **nested}
+    kind = str(whole.get("model_type", ""))
+    return {**(FAMILIES[kind].defaults if kind in FAMILIES else {}), **whole}
 
 
 def _has_head(config: Mapping[str, Any]) -> bool:
@@ -351,7 +458,7 @@ def _has_head(config: Mapping[str, Any]) -> bool:
 
 def _network(config: Mapping[str, Any], image: int | None) -> ConvolutionalNetwork:
     try:
-        depths, widths = config["depths"], config["hidden_sizes"]
+        depths, widths = config.get("depths", _RESNET[0]), config.get("hidden_sizes", _RESNET[1])
         return ConvolutionalNetwork(
             image=int(image or config.get("image_size") or _IMAGE),
             stem=int(config.get("embedding_size", 64)),

@@ -11,8 +11,9 @@ A. Radford et al., 2022 (Whisper). Sizes and operations are held to the models o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from advisor.planners.core import (
     DEFAULT_SETUP,
@@ -154,24 +155,10 @@ class _EncoderDecoderLedger(BlockLedger):
             self.norm(rows, model.hidden)
 
     def _convolution(self, frames: int, channels: int, stride: int) -> None:
-        width, kernel = self.model.hidden, 3
-        rows = self.batch * frames / stride
-        element = self.tally.element
-        weight = kernel * channels * width
-        self.own(weight + width, 2)
-        flop = 2.0 * rows * weight
-        moved = element * (self.batch * frames * channels + rows * width)
-        # Nothing is handed back to the spectrogram.
-        times = (2 if self.operators else 1) - self.tally.setup.has_adapters
-        make = self.tally.operator
-        self.add([make("convolution", "convolution", "forward", 1, flop, moved, element * weight)])
-        if times:
-            self.add([make(
-                "convolution", "convolution", "backward", 1, times * flop, times * moved,
-                2.0 * element * weight,
-            )])  # fmt: skip
-        self.keep(element * (self.batch * frames * channels + rows * width))
-        self.pointwise("activation", "elementwise", rows * width, *ACTIVATION)
+        width, rows = self.model.hidden, self.batch * frames
+        self.along_time(rows, channels, width, 3, stride=stride)
+        self.keep(self.tally.element * rows / stride * width)
+        self.pointwise("activation", "elementwise", rows / stride * width, *ACTIVATION)
 
     def encoder_layer(self, index: int) -> None:
         """Add attention in both directions and the feed-forward block."""
@@ -422,3 +409,190 @@ class _UNetLedger(BlockLedger):
         elements = self.batch * channels * side**2
         self.pointwise("activation", "elementwise", elements, *ACTIVATION)
         self.keep(self.tally.element * elements)
+
+
+# ------------------------------------------------------------------------------------------
+# A diffusion U-Net's dimensions from the configuration that diffusers writes, as a mapping.
+
+
+CLASS: Final = "UNet2DConditionModel"
+# Pixels of a latent cell's side: the autoencoders of Stable Diffusion halve three times.
+_PIXELS: Final = 8
+# CLIP's text encoder reads 77 tokens (Radford et al., 2021).
+_TEXT_TOKENS: Final = 77
+_PLAIN: Final = ("DownBlock2D", "UpBlock2D")
+_WITH_TEXT: Final = ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D")
+# Fields that change the form of the model where they say anything but this.
+_ORDINARY: Final[dict[str, tuple[object, ...]]] = {
+    "class_embed_type": (None,),
+    "encoder_hid_dim": (None,),
+    "dual_cross_attention": (None, False),
+    "only_cross_attention": (None, False),
+    "resnet_time_scale_shift": (None, "default"),
+    "time_embedding_type": (None, "positional"),
+    "mid_block_type": (None, "UNetMidBlock2DCrossAttn"),
+}
+
+
+def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> DiffusionUNet:
+    """Return the U-Net that a configuration describes.
+
+    ``config``: the content of ``unet/config.json``; ``image``: side of the picture [pixels]; the
+    configuration's ``sample_size`` where not given.
+
+    Raises PlanningError if a dimension is not stated, or the model has parts that the description
+    does not know.
+    """
+    for name, known in _ORDINARY.items():
+        if config.get(name) not in known:
+            raise _diffusion_config_refused(
+                f"a U-Net with {name} {config[name]!r} cannot be described"
+            )
+    try:
+        widths = tuple(int(width) for width in config["block_out_channels"])
+        channels = int(config["in_channels"])
+        pixels = 1 if channels == 3 else _PIXELS
+        down = config["down_block_types"]
+        if unknown := set(down) - {_PLAIN[0], _WITH_TEXT[0]}:
+            raise _diffusion_config_refused(
+                f"a U-Net with {', '.join(sorted(unknown))} cannot be described"
+            )
+        layers = _by_level(config.get("transformer_layers_per_block") or 1, len(widths))
+        heads = config.get("num_attention_heads") or config["attention_head_dim"]
+        (blocks,) = set(_by_level(config["layers_per_block"], len(widths)))
+        return DiffusionUNet(
+            side=image // pixels if image else int(config["sample_size"]),
+            channels=channels,
+            out_channels=int(config["out_channels"]),
+            widths=widths,
+            blocks=blocks,
+            transformers=tuple(
+                n if kind == _WITH_TEXT[0] else 0 for n, kind in zip(layers, down, strict=True)
+            ),
+            middle_transformers=layers[-1],
+            heads=_by_level(heads, len(widths)),
+            text_tokens=_TEXT_TOKENS,
+            text_width=int(config["cross_attention_dim"]),
+            condition_width=int(config.get("projection_class_embeddings_input_dim") or 0),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _diffusion_config_refused(f"not the configuration of a {CLASS}: {error}") from error
+
+
+def _by_level(value: Any, levels: int) -> tuple[int, ...]:
+    """Return one number a level: of a list, or the same for all."""
+    if isinstance(value, int):
+        return (value,) * levels
+    found = tuple(int(each) for each in value)
+    if len(found) != levels:
+        raise ValueError(f"{list(value)} for {levels} levels")
+    return found
+
+
+def _diffusion_config_refused(message: str) -> PlanningError:
+    return PlanningError(
+        message, hint="profile one step of it instead: advisor profile train.py", exit_code=2
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# An encoder-decoder's dimensions from a Hugging Face configuration, given as a mapping.
+#
+# | family                    | biases | normalisation       | positions                        |
+# |---------------------------|--------|---------------------|----------------------------------|
+# | t5, mt5                   | none   | root mean square    | relative, a table for each stack |
+# | bart, plbart              | all    | and of embeddings   | learned, two rows more           |
+# | mbart                     | all    | embeddings and ends | learned, two rows more           |
+# | marian                    | all    | blocks only         | computed, stored as a table      |
+# | pegasus                   | all    | and at the ends     | computed, stored as a table      |
+# | m2m_100 (NLLB)            | all    | and at the ends     | computed                         |
+# | whisper                   | no key | and at the ends     | computed and learned             |
+#
+# Source: the modelling files of transformers 5.23.
+
+
+_T5: Final = frozenset({"t5", "mt5"})
+_BART: Final = frozenset({"bart", "mbart", "plbart", "marian", "pegasus", "m2m_100", "whisper"})
+FAMILIES_OF_TWO: Final = _T5 | _BART
+# Rows that BART's tables of positions have before the first position.
+_OFFSET: Final = {"bart": 2, "mbart": 2, "plbart": 2}
+# What T5 was trained on, and transformers' default where a configuration says nothing.
+_T5_TOKENS: Final = 512
+_T5_BUCKETS: Final = 32
+
+
+def read_encoder_decoder(
+    config: Mapping[str, Any], *, sequence: int | None = None
+) -> EncoderDecoder:
+    """Return the encoder-decoder that a configuration describes.
+
+    Raises PlanningError if a dimension is not stated.
+
+    Parameters
+    ----------
+    sequence : int, optional
+        Tokens of source and target; the longest that the model allows where not given. A model
+        that hears always reads its whole window (Whisper: 30 s, 1,500 frames).
+    """
+    kind = str(config.get("model_type", ""))
+    try:
+        return _t5(config, sequence) if kind in _T5 else _bart(config, kind, sequence)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanningError(
+            f"the configuration of the {kind} model does not state {error}",
+            hint="give the config.json as it was published",
+            exit_code=2,
+        ) from error
+
+
+def _t5(config: Mapping[str, Any], sequence: int | None) -> EncoderDecoder:
+    tokens = sequence or int(config.get("n_positions") or _T5_TOKENS)
+    is_gated = "gated" in str(config.get("feed_forward_proj", "relu"))
+    layers, heads, ffn = int(config["num_layers"]), int(config["num_heads"]), int(config["d_ff"])
+    return EncoderDecoder(
+        encoder_layers=layers,
+        decoder_layers=int(config.get("num_decoder_layers") or layers),
+        hidden=int(config["d_model"]),
+        encoder_heads=heads,
+        decoder_heads=heads,
+        head_width=int(config["d_kv"]),
+        encoder_ffn=ffn,
+        decoder_ffn=ffn,
+        vocabulary=int(config["vocab_size"]),
+        source=tokens,
+        target=tokens,
+        activation="gated, written out" if is_gated else "relu",
+        has_bias=False,
+        has_root_mean_square=True,
+        has_tied_head=bool(config.get("tie_word_embeddings", True)),
+        relative_buckets=int(config.get("relative_attention_num_buckets", _T5_BUCKETS)),
+    )
+
+
+def _bart(config: Mapping[str, Any], kind: str, sequence: int | None) -> EncoderDecoder:
+    is_whisper = kind == "whisper"
+    name = "max_target_positions" if is_whisper else "max_position_embeddings"
+    longest = int(config.get(name, 448) if is_whisper else config[name])
+    source = int(config.get("max_source_positions", 1500)) if is_whisper else sequence or longest
+    # M2M computes positions and stores none.
+    rows = 0 if kind == "m2m_100" else longest + _OFFSET.get(kind, 0)
+    return EncoderDecoder(
+        encoder_layers=int(config["encoder_layers"]),
+        decoder_layers=int(config["decoder_layers"]),
+        hidden=int(config["d_model"]),
+        encoder_heads=int(config["encoder_attention_heads"]),
+        decoder_heads=int(config["decoder_attention_heads"]),
+        encoder_ffn=int(config["encoder_ffn_dim"]),
+        decoder_ffn=int(config["decoder_ffn_dim"]),
+        vocabulary=int(config["vocab_size"]),
+        source=source,
+        target=sequence or longest,
+        activation="relu" if config.get("activation_function") == "relu" else "gelu",
+        has_key_bias=not is_whisper,
+        has_embedding_norms=kind in {"bart", "mbart", "plbart"},
+        has_final_norms=kind not in {"bart", "plbart", "marian"},
+        has_tied_head=bool(config.get("tie_word_embeddings", True)),
+        encoder_positions=source if is_whisper else rows,
+        decoder_positions=rows,
+        audio_channels=int(config.get("num_mel_bins", 80)) if is_whisper else 0,
+    )

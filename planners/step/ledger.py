@@ -86,10 +86,10 @@ class Tally:
             self.operator(name, "matmul", "backward", n * count, n * flop, n * moved, n * weight),
         ]
         if has_bias and not is_frozen:
-            summed = self.element * rows * columns * count
-            made.append(
-                self.operator("sum", "reduction", "backward", count, rows * columns, summed, 0.0)
-            )
+            summed = rows * columns * count
+            made.append(self.operator(
+                "sum", "reduction", "backward", count, summed, self.element * summed
+            ))  # fmt: skip
         if self.setup.is_quantised(name):
             made += self._dequantised(weight, count * resident)
         if self.setup.adapts(name):
@@ -368,6 +368,26 @@ class Ledger:
         ])  # fmt: skip
         self.keep(read)
         return out
+
+    def along_time(
+        self, rows: float, channels: int, width: int, kernel: int, *, stride: int = 1,
+        groups: int = 1, has_bias: bool = True,
+    ) -> None:  # fmt: skip
+        """Add a convolution over ``rows`` frames in one direction; its input is kept."""
+        made, element = rows / stride, self.tally.element
+        weight = kernel * channels * width // groups
+        self.own(weight + has_bias * width, 1 + has_bias)
+        flop, moved = 2.0 * made * weight, element * (rows * channels + made * width)
+        # Nothing is handed back to what was recorded.
+        times = (2 if self.operators else 1) - self.tally.setup.has_adapters
+        make = self.tally.operator
+        self.add([make("convolution", "convolution", "forward", 1, flop, moved, element * weight)])
+        if times:
+            self.add([make(
+                "convolution", "convolution", "backward", 1, times * flop, times * moved,
+                2.0 * element * weight,
+            )])  # fmt: skip
+        self.keep(element * rows * channels)
 
     def close_layer(self, name: str, kind: str, since: Mark, output_bytes: float) -> None:
         """Record what was added since a mark as one layer that a pipeline may put anywhere."""

@@ -31,12 +31,15 @@ from advisor.planners.core import (
     Transformer,
     activation_width,
     busiest_rank,
-    head_width,
-    layer_matrices,
     layer_parameters,
+    met_columns,
+    model_matrices,
     partial_share,
     passed_layers_share,
     pick,
+    query_columns,
+    scored_columns,
+    scored_width,
 )
 from advisor.planners.step.ledger import ADAPTER_SUM
 
@@ -97,6 +100,7 @@ def products_s(case: LayoutCase) -> Floats:
     tokens = case.tokens
     # Of each expert on a rank, which computes the tokens of all ranks that it is shared with.
     rows = tokens * shapes.experts_per_token * np.asarray(layouts.ep) / shapes.experts
+    q, k = query_columns(shapes), shapes.experts_per_token
     of_experts = ffn * np.asarray(shapes.experts_per_token) * busiest_rank(shapes, layouts)
     met = attention * (1 + parameters.saturation_tokens / tokens)
     met = met + of_experts * (1 + parameters.saturation_tokens / rows)
@@ -108,12 +112,13 @@ def products_s(case: LayoutCase) -> Floats:
     slow = slow * _quantised(case)
     kv = np.asarray(shapes.kv_heads) / shapes.heads
     whole = h * (2 + np.asarray(shapes.matrices))
-    split = (h * (2 + 2 * kv) + np.asarray(shapes.matrices) * shapes.ffn) / tp
+    inner = met_columns(shapes, per_token=1)
+    split = (q * (2 + 2 * kv) + np.asarray(shapes.matrices) * inner) / tp
     # Weights of all experts on this rank are read, whichever tokens they meet.
     resident = (attention + ffn * np.asarray(shapes.experts) / layouts.ep) / tp
     traffic = 2 * (resident + tokens * (whole + split))
     cast = pick((0.0, parameters.cast_bytes, parameters.cast_bytes, 0.0), machines.precision)
-    inputs = tokens * (2 * h + (h + np.asarray(shapes.ffn, float)) * shapes.experts_per_token) / tp
+    inputs = tokens * (h + q + h * k + met_columns(shapes, per_token=k)) / tp
     bytes_ = activation_width(machines.precision) * traffic + cast * (inputs + resident)
     memory = case.stream_bytes_per_s
     return np.asarray(2 * tokens * met / tp / product_rate(case) * slow + bytes_ / memory)
@@ -129,10 +134,11 @@ def _quantised(case: LayoutCase) -> Floats:
     shapes, tp, tokens = case.shapes, np.asarray(case.layouts.tp), case.tokens
     h, kv = np.asarray(shapes.hidden), np.asarray(shapes.kv_heads) / shapes.heads
     f, matrices = np.asarray(shapes.ffn), np.asarray(shapes.matrices)
+    q = query_columns(shapes)
     # (output columns, flop per token over 2): query-key-value, projection, up (and gate), down.
     products = (
-        (h * (1 + 2 * kv) / tp, h * h * (1 + 2 * kv)),
-        (h, h * h),
+        (q * (1 + 2 * kv) / tp, h * q * (1 + 2 * kv)),
+        (h, q * h),
         (f * (matrices - 1) / tp, h * f * (matrices - 1)),
         (h, h * f),
     )
@@ -152,8 +158,8 @@ def attention_s(case: LayoutCase) -> Floats:
     shapes, layouts, machines = case.shapes, case.layouts, case.machines
     software, parameters = case.software, case.parameters
     tokens = case.tokens
-    flop = 4 * tokens * shapes.sequence * (np.asarray(shapes.hidden) / layouts.tp)
-    width = np.asarray(shapes.hidden) / shapes.heads
+    flop = 4 * tokens * shapes.sequence * (scored_columns(shapes) / layouts.tp)
+    width = query_columns(shapes) / shapes.heads
     misaligned = np.where(width % 8 != 0, parameters.misaligned_heads, 1.0)
     scores = tokens * shapes.sequence * (np.asarray(shapes.heads) / layouts.tp)
     memory = case.stream_bytes_per_s
@@ -204,8 +210,10 @@ def elementwise_s(case: LayoutCase) -> Floats:
     )
     ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
     wide = pick(by_fusion, software.fusion) * shapes.hidden / ranks
-    inner = parameters.activation_bytes * shapes.ffn * (np.asarray(shapes.matrices) - 1)
-    inner = inner * shapes.experts_per_token / layouts.tp * busiest_rank(shapes, layouts)
+    inner = met_columns(
+        shapes, per_token=shapes.experts_per_token, busiest=busiest_rank(shapes, layouts)
+    )
+    inner = parameters.activation_bytes * inner * (np.asarray(shapes.matrices) - 1) / layouts.tp
     moved = wide + inner + permuted_bytes(case) / ranks
     memory = case.stream_bytes_per_s
     return np.asarray(activation_width(machines.precision) * tokens * moved / memory)
@@ -221,7 +229,7 @@ def permuted_bytes(case: LayoutCase) -> Floats:
     shapes, k = case.shapes, np.asarray(case.shapes.experts_per_token, float)
     again = np.where(np.asarray(case.layouts.ep) > 1, 4 * k, 0.0)
     moved = 2 * np.asarray(shapes.hidden, float) * (2 * (1 + k) + again)
-    return np.where(np.asarray(shapes.experts) > 1, moved, 0.0)
+    return np.where(np.asarray(shapes.experts) > 1, moved * shapes.routed_share, 0.0)
 
 
 def adapters_s(case: LayoutCase) -> tuple[Floats, Floats]:
@@ -354,7 +362,6 @@ def head_s(case: LayoutCase) -> Floats:
 
 # Of a 16-bit number. [bytes]
 _ELEMENT_BYTES: Final = 2.0
-_PER_EXPERT: Final = frozenset({"up", "down"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,12 +390,10 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
         return AdapterWork()
     flop = moved = summed = 0.0
     (forward, _), _ = ADAPTER_SUM
-    for matrix in layer_matrices(model):
+    for matrix in model_matrices(model):
         if not setup.adapts(matrix.name):
             continue
-        count = float(matrix.count)
-        if matrix.name in _PER_EXPERT:
-            count *= model.experts_per_token / model.experts
+        count = matrix.count * matrix.met / model.layers
         sides = matrix.inner + matrix.columns
         flop += count * 2.0 * setup.adapter_rank * sides
         moved += count * _ELEMENT_BYTES * (sides + 2.0 * setup.adapter_rank)
@@ -428,17 +433,12 @@ def model_flop_per_token(model: Transformer, setup: TrainingSetup) -> float:
     >>> round(model_flop_per_token(tiny_llama, TrainingSetup()) / 1e9, 1)
     7.3
     """
-    of_experts = model.experts_per_token / model.experts
-    met = sum(
-        m.count * m.inner * m.columns * (of_experts if m.name in ("up", "down") else 1.0)
-        for m in layer_matrices(model)
-    )
-    router = model.hidden * model.experts if model.experts > 1 else 0
-    scores = 2.0 * model.sequence * model.heads * head_width(model)
+    met = sum(m.count * m.met * m.inner * m.columns for m in model_matrices(model))
+    scores = 2.0 * model.layers * model.sequence * scored_width(model)
     passed = 1.0 - setup.frozen_layers(model) / model.layers
     weights = 0.0 if setup.has_adapters else passed
-    layers = (met + router) * (1 + passed + weights) + scores * (1 + 2 * passed)
+    layers = met * (1 + passed + weights) + scores * (1 + 2 * passed)
     is_frozen = setup.has_adapters or (setup.frozen_fraction > 0 and model.has_tied_embeddings)
     head = model.vocabulary * model.hidden if model.has_head else 0
     adapters = 3.0 * setup.adapter_parameters(model)
-    return 2.0 * (model.layers * layers + head * (2 if is_frozen else 3) + adapters)
+    return 2.0 * (layers + head * (2 if is_frozen else 3) + adapters)

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.estimate.launch.launcher import torchrun
-from advisor.planners.core import DEFAULT_SETUP, Layout, Precision, TrainingSetup, Transformer
+from advisor.planners.core import (
+    DEFAULT_SETUP,
+    Layout,
+    Precision,
+    TrainingSetup,
+    Transformer,
+    head_width,
+)
 
 _PRECISIONS: Final[dict[str, str]] = {
     "bf16": "--bf16",
@@ -103,20 +110,36 @@ def megatron_arguments(
 
 
 def _model_arguments(transformer: Transformer, precision: Precision) -> list[str]:
+    ffn = transformer.dense_ffn or transformer.ffn or 4 * transformer.hidden
+    style, latent = transformer.surroundings, transformer.latent
     found = [
         f"--num-layers {transformer.layers} --hidden-size {transformer.hidden}",
-        f"--ffn-hidden-size {transformer.ffn or 4 * transformer.hidden}",
+        f"--ffn-hidden-size {ffn}",
         f"--num-attention-heads {transformer.heads} --seq-length {transformer.sequence}",
         f"--max-position-embeddings {transformer.sequence}",
     ]
-    if transformer.head_width:
+    if latent:
+        found.append(
+            "--multi-latent-attention"
+            + (f" --q-lora-rank {latent.query_rank}" if latent.query_rank else "")
+            + f" --kv-lora-rank {latent.rank} --qk-pos-emb-head-dim {latent.rotated}"
+            f" --qk-head-dim {head_width(transformer) - latent.rotated}"
+            f" --v-head-dim {latent.value_width}"
+        )
+    elif transformer.head_width:
         found.append(f"--kv-channels {transformer.head_width}")
     if transformer.kv_heads and transformer.kv_heads != transformer.heads:
         found.append(f"--group-query-attention --num-query-groups {transformer.kv_heads}")
     if transformer.is_gated:
-        found.append("--swiglu --normalization RMSNorm --position-embedding-type rope")
+        found.append("--swiglu")
+    if style.has_root_mean_square:
+        found.append("--normalization RMSNorm")
+    if style.is_rotated:
+        found.append("--position-embedding-type rope")
+    if style.biased and "down" not in style.biased and "query" in style.biased:
+        found.append("--add-qkv-bias")
     # Experts that are split over tensor-parallel ranks have no biases, gated layers seldom.
-    if transformer.is_gated or transformer.experts > 1:
+    if "down" not in style.biased or transformer.experts > 1:
         found.append("--disable-bias-linear")
     if not transformer.has_tied_embeddings:
         found.append("--untie-embeddings-and-output-weights")
@@ -130,6 +153,12 @@ def _expert_arguments(transformer: Transformer, precision: Precision) -> list[st
         f"--num-experts {transformer.experts} --moe-router-topk {transformer.experts_per_token}",
         "--moe-token-dispatcher-type alltoall",
     ]
+    if transformer.dense_layers:
+        dense, routed = transformer.dense_layers, transformer.layers - transformer.dense_layers
+        found.append(f"--moe-layer-freq '([0]*{dense}+[1]*{routed})'")
+        found.append(f"--moe-ffn-hidden-size {transformer.ffn}")
+    if transformer.shared_ffn:
+        found.append(f"--moe-shared-expert-intermediate-size {transformer.shared_ffn}")
     # One expert's softmax after the choice is always 1: no gradient, and refused.
     if transformer.experts_per_token == 1:
         found.append("--moe-router-pre-softmax")

@@ -1,0 +1,389 @@
+"""Families of transformers: what a configuration leaves to the code that reads it.
+
+A configuration states widths and numbers; whether the feed-forward block has a gate, what carries
+a bias, how often and by what a layer normalises, stands in the family's published code. The
+facts below are those of the modelling files of transformers 5.24 (Apache-2.0), and of the makers'
+own files for ``baichuan``, ``chatglm``, ``deepseek``, ``exaone``, ``internlm``, ``internlm2``,
+``internlm3``, ``qwen`` and ``yi``; ``tests/test_model_counts.py`` holds them to published counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from advisor.planners.core import BlockStyle, Transformer, head_width, model_matrices
+
+Config = Mapping[str, Any]
+# Root mean square; layer normalisation with scale and shift, or scale alone, or neither.
+Norm = Literal["rms", "layer", "scale", "none"]
+_NORM_SIZES: Final[dict[Norm, int]] = {"rms": 1, "layer": 2, "scale": 1, "none": 0}
+# Products by letter, for biases.
+_LETTERS: Final = {
+    "q": "query", "k": "key", "v": "value", "o": "projection", "u": "up", "d": "down",
+}  # fmt: skip
+_ALL: Final = "qkvoud"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What the code of a family adds to a configuration."""
+
+    is_gated: bool | None = True  # None: as the activation's name says
+    norm: Norm = "rms"
+    norms: int = 2  # of a layer
+    last_norms: int = 1  # outside the layers
+    # (key of the configuration, what it is where absent, products that then have a bias)
+    biases: tuple[tuple[str, bool, str], ...] = ()
+    # of queries and keys: of each head for itself, of all columns, or none; and the key, with what
+    # it is where absent, that turns them on
+    head_norms: Literal["head", "columns", "heads", ""] = ""
+    head_norms_key: tuple[str, bool] = ("", True)
+    is_causal: bool = True
+    is_tied: bool = False  # where the configuration does not say
+    is_rotated: bool = True
+    # rows of the learned table of positions beside those that the configuration says
+    positions: int | None = None
+    # of so many layers one looks at all tokens, the others through a window; 0: none does
+    windows: int = 0
+    extra: Callable[[Config, Transformer], int] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def style(self, config: Config, norms: int | None = None) -> BlockStyle:
+        """Return what surrounds the products of a layer."""
+        letters = "".join(
+            letters for key, default, letters in self.biases if config.get(key, default)
+        )
+        return BlockStyle(
+            biased=tuple(_LETTERS[letter] for letter in dict.fromkeys(letters)),
+            norms=self.norms if norms is None else norms,
+            has_root_mean_square=self.norm == "rms",
+            is_rotated=self.is_rotated,
+        )
+
+    def other_parameters(self, config: Config, model: Transformer) -> int:
+        """Return what belongs neither to a product of the layers nor to a table of words."""
+        h, style, size = model.hidden, model.surroundings, _NORM_SIZES[self.norm]
+        found = (model.layers * style.norms + self.last_norms) * size * h
+        found += sum(
+            m.count * m.copies * m.columns for m in model_matrices(model) if m.name in style.biased
+        )
+        if model.latent:
+            found += model.layers * (model.latent.query_rank + model.latent.rank)
+        if self.head_norms and config.get(*self.head_norms_key):
+            width, kv = head_width(model), model.kv_heads or model.heads
+            columns = {"head": 2, "columns": model.heads + kv, "heads": model.heads + kv}
+            found += (model.layers - model.mixer_layers) * columns[self.head_norms] * width * size
+        if self.positions is not None:
+            found += (_stated(config, *_POSITIONS) + self.positions) * h
+        return found + (self.extra(config, model) if self.extra else 0)
+
+
+_POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx")
+
+
+def _stated(config: Config, *names: str) -> int:
+    return next((int(config[name]) for name in names if config.get(name)), 0)
+
+
+# ------------------------------------------------------------------------------------------
+# What single families have besides.
+
+
+def _labels(config: Config) -> int:
+    return len(config.get("id2label") or {}) or int(config.get("num_labels") or 2)
+
+
+def _kind_of_head(config: Config) -> str:
+    names = config.get("architectures") or [""]
+    return str(names[0])
+
+
+def _bert(config: Config, model: Transformer) -> int:
+    """Return types of segments, and what stands between an encoder and its loss."""
+    h, name = model.hidden, _kind_of_head(config)
+    dense = h * h + h
+    found = int(config.get("type_vocab_size", 2)) * h
+    if "Classification" in name and "Token" not in name:
+        return found + dense + h * _labels(config) + _labels(config)
+    if name.endswith(("Classification", "Answering")):
+        return found + h * _labels(config) + _labels(config)
+    if name.endswith("Model"):
+        return found + dense
+    return found + dense + 2 * h + model.vocabulary
+
+
+def _distilbert(config: Config, model: Transformer) -> int:
+    found = _bert({**config, "type_vocab_size": 0}, model)
+    # Nothing is pooled.
+    return 0 if _kind_of_head(config).endswith("Model") else found
+
+
+def _mpnet(config: Config, model: Transformer) -> int:
+    buckets = int(config.get("relative_attention_num_buckets", 32)) * model.heads
+    return buckets + _bert({**config, "type_vocab_size": 0}, model)
+
+
+def _deberta_2(config: Config, model: Transformer) -> int:
+    """Return tables of relative positions, which queries and keys project as they do tokens."""
+    h = model.hidden
+    longest = _stated(config, "max_position_embeddings") or 512
+    span = int(config.get("max_relative_positions", -1))
+    span = longest if span < 1 else span
+    buckets = int(config.get("position_buckets", -1))
+    rows = 2 * (buckets if buckets > 0 else span) if config.get("relative_attention") else 0
+    found = rows * h + int(config.get("type_vocab_size", 0)) * h
+    found += 2 * h if "layer_norm" in str(config.get("norm_rel_ebd", "none")) else 0
+    if not config.get("share_att_key"):
+        kinds = config.get("pos_att_type") or []
+        found += model.layers * len(kinds) * (h * h + h)
+    if config.get("position_biased_input", True):
+        found += longest * h
+    if kernel := int(config.get("conv_kernel_size") or 0):
+        found += kernel * h * h + 3 * h
+    name = _kind_of_head(config)
+    if name.endswith("Model"):
+        return found
+    if "Classification" in name:
+        pooled = 0 if "Token" in name else h * h + h
+        return found + pooled + h * _labels(config) + _labels(config)
+    return found + h * h + 3 * h + model.vocabulary
+
+
+def _modernbert(config: Config, model: Transformer) -> int:
+    h, name = model.hidden, _kind_of_head(config)
+    # The first layer's attention reads the embedding's normalisation.
+    found = -h
+    if name.endswith("Model"):
+        return found
+    words = _labels(config) * (h + 1) if "Classification" in name else model.vocabulary
+    return found + h * h + h + words
+
+
+def _patches(config: Config, h: int) -> int:
+    size = int(config["patch_size"])
+    return int(config.get("num_channels", 3)) * size**2 * h + h
+
+
+def _picture(config: Config, model: Transformer) -> int:
+    """Return patches, class token, positions and classifier of a vision transformer."""
+    h, name = model.hidden, _kind_of_head(config)
+    side = int(config["image_size"]) // int(config["patch_size"])
+    special = 2 if config.get("model_type") == "deit" else 1
+    found = _patches(config, h) + special * h + (side**2 + special) * h
+    if name.endswith("Model"):
+        return found + h * h + h
+    return found + h * _labels(config) + _labels(config)
+
+
+def _dino(config: Config, model: Transformer) -> int:
+    h = model.hidden
+    side = int(config["image_size"]) // int(config["patch_size"])
+    # Class and mask token, registers, and two scales of a layer.
+    tokens = 2 + int(config.get("num_register_tokens") or 0)
+    found = _patches(config, h) + (tokens + side**2 + 1 + 2 * model.layers) * h
+    if "Classification" in _kind_of_head(config):
+        # Class token and the mean of the others, side by side.
+        found += (2 * h + 1) * _labels(config)
+    return found
+
+
+def _beit(config: Config, model: Transformer) -> int:
+    h, name = model.hidden, _kind_of_head(config)
+    side = int(config["image_size"]) // int(config["patch_size"])
+    table = ((2 * side - 1) ** 2 + 3) * model.heads
+    found = _patches(config, h) + h + int(bool(config.get("use_mask_token"))) * h
+    found += (side**2 + 1) * h * bool(config.get("use_absolute_position_embeddings"))
+    found += table * bool(config.get("use_shared_relative_position_bias"))
+    found += model.layers * table * bool(config.get("use_relative_position_bias"))
+    found += 2 * model.layers * h * (float(config.get("layer_scale_init_value", 0.1)) > 0)
+    return found + (0 if name.endswith("Model") else (h + 1) * _labels(config))
+
+
+def _head_bias(config: Config, model: Transformer) -> int:
+    return model.vocabulary * bool(config.get("lm_head_bias", True))
+
+
+def _shared_gate(config: Config, model: Transformer) -> int:
+    """Return the gate of the expert that every token meets (Qwen2-MoE)."""
+    return (model.layers - model.dense_layers) * model.hidden if model.shared_ffn else 0
+
+
+def _gpt_oss(config: Config, model: Transformer) -> int:
+    """Return biases of experts and router, and a learned score of nothing for every head."""
+    return model.layers * (model.experts + model.heads)
+
+
+def _jamba(config: Config, model: Transformer) -> int:
+    inner = int(config.get("mamba_expand", 2)) * model.hidden
+    state, rank = int(config.get("mamba_d_state", 16)), _rank(config, "mamba_dt_rank", model)
+    kernel = int(config.get("mamba_d_conv", 4))
+    # Convolution and step with their biases, state, skip, and normalised step, inputs and outputs.
+    return model.mixer_layers * (inner * (kernel + 1 + 1 + state + 1) + rank + 2 * state)
+
+
+def _rank(config: Config, name: str, model: Transformer) -> int:
+    stated = config.get(name, "auto")
+    return -(-model.hidden // 16) if stated == "auto" else int(stated)
+
+
+def _mamba_2(config: Config, model: Transformer) -> int:
+    """Return a Mamba-2 block's convolution, states and normalisation (Bamba, Granite 4)."""
+    inner, groups, heads = mamba_2_sizes(config, model.hidden)
+    return model.mixer_layers * ((inner + groups) * (int(config.get("mamba_d_conv", 4)) + 1)
+                                 + 3 * heads + inner)  # fmt: skip
+
+
+def mamba_2_sizes(config: Config, hidden: int) -> tuple[int, int, int]:
+    """Return a Mamba-2 block's inner width, that of its inputs and outputs, and its heads."""
+    groups = 2 * int(config.get("mamba_n_groups", 1)) * int(config.get("mamba_d_state", 256))
+    return int(config.get("mamba_expand", 2)) * hidden, groups, int(config["mamba_n_heads"])
+
+
+def _qwen3_next(config: Config, model: Transformer) -> int:
+    keys, values, heads = delta_sizes(config)
+    kernel = int(config.get("linear_conv_kernel_dim", 4))
+    of_mixer = (2 * keys + values) * kernel + 2 * heads + values // heads
+    # Beside its queries an attention has a gate of as many columns.
+    gates = (model.layers - model.mixer_layers) * model.hidden * model.heads * head_width(model)
+    return model.mixer_layers * of_mixer + gates + _shared_gate(config, model)
+
+
+def delta_sizes(config: Config) -> tuple[int, int, int]:
+    """Return columns of keys and of values of gated linear attention, and its heads."""
+    heads = int(config["linear_num_value_heads"])
+    return (
+        int(config["linear_num_key_heads"]) * int(config["linear_key_head_dim"]),
+        heads * int(config["linear_value_head_dim"]),
+        heads,
+    )
+
+
+def _lfm_2(config: Config, model: Transformer) -> int:
+    return model.mixer_layers * model.hidden * int(config.get("conv_L_cache", 3))
+
+
+# ------------------------------------------------------------------------------------------
+# The families.
+
+
+_LLAMA: Final = Family(
+    biases=(("attention_bias", False, "qkvo"), ("mlp_bias", False, "ud")),
+    defaults={
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048,
+    },
+)  # fmt: skip
+_PLAIN: Final = Family(windows=1)
+_QKV: Final = Family(biases=(("", True, "qkv"),))
+_HEADS: Final = Family(biases=(("attention_bias", False, "qkvo"),), head_norms="head")
+_DEEPSEEK: Final = Family(biases=(("attention_bias", False, "qkvo"),))
+_GPT: Final = Family(
+    is_gated=False, norm="layer", biases=(("", True, _ALL),), is_tied=True, is_rotated=False,
+    positions=0, defaults={"n_positions": 1024},
+)  # fmt: skip
+_GPT_J: Final = Family(
+    is_gated=False, norm="layer", norms=1, biases=(("", True, "ud"),), extra=_head_bias
+)
+_GEMMA: Final = replace(_LLAMA, is_tied=True, defaults={"head_dim": 256})
+_OLMO_2: Final = replace(_LLAMA, head_norms="columns", defaults={})
+_BERT: Final = Family(
+    is_gated=False, norm="layer", biases=(("", True, _ALL),), is_causal=False, is_tied=True,
+    is_rotated=False, positions=0, extra=_bert, defaults={"max_position_embeddings": 512},
+)  # fmt: skip
+_ROBERTA: Final = replace(_BERT, defaults={"max_position_embeddings": 512, "type_vocab_size": 2})
+_VIT: Final = Family(
+    is_gated=False, norm="layer", biases=(("qkv_bias", True, "qkv"), ("", True, "oud")),
+    is_causal=False, is_rotated=False, extra=_picture,
+    defaults={"image_size": 224, "patch_size": 16},
+)  # fmt: skip
+_DINO: Final = replace(_VIT, extra=_dino)
+_SQUARED: Final = Family(is_gated=False, norm="layer")
+
+FAMILIES: Final[dict[str, Family]] = {
+    **dict.fromkeys(
+        ("baichuan", "exaone", "granite", "helium", "internlm2", "llama",
+         "smollm3", "yi"),
+        _LLAMA,
+    ),
+    **dict.fromkeys(("mistral", "mixtral", "ministral", "phi3"), _PLAIN),
+    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
+                     "qwen"), _QKV),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text",
+                     "hunyuan_v1_dense", "hunyuan_v1_moe", "dots1"), _HEADS),
+    **dict.fromkeys(("deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe",
+                     "granitemoeshared", "ernie4_5", "ernie4_5_moe"), _DEEPSEEK),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTA),
+    **dict.fromkeys(("gptj", "codegen"), _GPT_J),
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINO),
+    "arcee": replace(_LLAMA, is_gated=False),
+    "bamba": Family(extra=_mamba_2),
+    "beit": replace(_VIT, biases=(("", True, "qvoud"),), extra=_beit),
+    "bert": _BERT,
+    "bloom": replace(_GPT, positions=None, last_norms=2),
+    "chatglm": Family(biases=(("add_qkv_bias", False, "qkv"),)),
+    "cohere": Family(norm="scale", norms=1, is_tied=True, head_norms="heads",
+                     head_norms_key=("use_qk_norm", False)),
+    "cohere2": Family(norm="scale", norms=1, is_tied=True, windows=4),
+    "dbrx": Family(norm="scale"),
+    "deberta-v2": replace(_BERT, positions=None, extra=_deberta_2),
+    "deit": _VIT,
+    "distilbert": replace(_BERT, extra=_distilbert),
+    "electra": _BERT,
+    "exaone4": replace(_HEADS, windows=4),
+    "falcon": Family(is_gated=False, norm="layer", biases=(("bias", False, _ALL),), is_tied=True),
+    "gemma": _GEMMA,
+    "gemma2": replace(_GEMMA, norms=4, windows=2),
+    "gemma3": _GEMMA,
+    "gemma3_text": replace(
+        _GEMMA, norms=4, head_norms="head", windows=6,
+        defaults={
+            "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 4096,
+        },
+    ),
+    "glm": Family(biases=(("attention_bias", False, "qkv"),)),
+    "glm4": Family(norms=4, biases=(("attention_bias", False, "qkv"),)),
+    "glm4_moe": Family(biases=(("attention_bias", False, "qkv"),), head_norms="head",
+                       head_norms_key=("use_qk_norm", False)),
+    "gpt2": _GPT,
+    "gpt_bigcode": _GPT,
+    "gpt_neo": replace(_GPT, biases=(("", True, "oud"),), windows=2,
+                       defaults={"max_position_embeddings": 2048, "sliding_window": 256}),
+    "gpt_neox": replace(_GPT, biases=(("attention_bias", True, "qkvo"), ("", True, "ud")),
+                        is_tied=False, is_rotated=True, positions=None),
+    "gpt_oss": Family(biases=(("attention_bias", True, "qkvo"), ("", True, "ud")), windows=2,
+                      extra=_gpt_oss),
+    "granitemoehybrid": Family(is_tied=True, extra=_mamba_2),
+    "internlm": Family(biases=(("bias", True, "qkvo"),)),
+    "internlm3": Family(biases=(("qkv_bias", False, "qkv"), ("bias", False, "oud"))),
+    "jamba": Family(is_rotated=False, extra=_jamba),
+    "lfm2": Family(is_tied=True, head_norms="head", extra=_lfm_2),
+    "modernbert": Family(norm="scale", is_causal=False, is_tied=True, last_norms=2, windows=3,
+                         extra=_modernbert),
+    "llama4_text": replace(_LLAMA, windows=4, defaults={"attention_chunk_size": 8192}),
+    "mpnet": replace(_BERT, extra=_mpnet),
+    "mpt": Family(is_gated=False, norm="scale", is_tied=True, is_rotated=False),
+    "nemotron": replace(_SQUARED, biases=(("attention_bias", False, "qkvo"),
+                                          ("mlp_bias", False, "ud"))),
+    "olmo": Family(norm="none", biases=(("attention_bias", False, "qkvo"),)),
+    "olmo2": _OLMO_2,
+    "olmo3": replace(_OLMO_2, windows=4),
+    "olmoe": replace(_OLMO_2, biases=(("attention_bias", False, "qkvo"),)),
+    "opt": replace(_GPT, positions=2, defaults={}),
+    "persimmon": Family(is_gated=False, norm="layer", biases=(("", True, _ALL),),
+                        head_norms="head", head_norms_key=("qk_layernorm", True)),
+    "phi": Family(is_gated=False, norm="layer", norms=1, biases=(("", True, _ALL),),
+                  extra=_head_bias),
+    "phimoe": Family(norm="layer", biases=(("attention_bias", False, "qkvo"),),
+                     extra=lambda c, m: m.vocabulary * bool(c.get("lm_head_bias"))),
+    "qwen2_moe": replace(_QKV, extra=_shared_gate),
+    "qwen3_next": Family(head_norms="head", extra=_qwen3_next),
+    "seed_oss": Family(biases=(("attention_bias", True, "qkv"),
+                               ("attention_out_bias", False, "o"), ("mlp_bias", False, "ud"))),
+    "stablelm": Family(norm="layer", biases=(("use_qkv_bias", False, "qkv"),)),
+    "starcoder2": Family(is_gated=False, norm="layer", biases=(("use_bias", True, _ALL),),
+                         is_tied=True, windows=1),
+    "vit": _VIT,
+}  # fmt: skip
