@@ -312,7 +312,6 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     name = spec.cnn or "transformer"
     known = None if spec.model is None else named_model(Path(spec.model))
     if known is not None:
-        known.check(work.parameters)
         name = known.name
     elif spec.model is not None:
         path = Path(spec.model).resolve()
@@ -320,7 +319,9 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     job = described_job(work, name=name, assumptions=assumptions)
     if spec.model is None:
         return job
-    return replace(job, left_out=read_notes(Path(spec.model), model))
+    notes = read_notes(Path(spec.model), model)
+    uncounted = () if known is None else known.uncounted(work.parameters)
+    return replace(job, left_out=(*notes, *uncounted))
 
 
 def _transformer(spec: JobSpec) -> Transformer:

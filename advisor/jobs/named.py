@@ -18,8 +18,9 @@ from advisor.planners.core import PlanningError
 
 _FILE: Final = "download its config.json from the hub and give the file: --model path/config.json"
 _PROFILE: Final = "profile one step of it instead: advisor profile train.py"
-# What a description may differ by from the model's own count.
-_SAME_COUNT: Final = 0.01
+# What a description's parameters may differ by from the model's own: silently, and at all.
+_SAME_COUNT: Final = 1e-3
+_OTHER_COUNT: Final = 0.05
 _SPACING: Final = str.maketrans("", "", "-_ ")
 
 
@@ -34,13 +35,18 @@ class NamedModel:
     # parameters: counted with the library that publishes its code
     parameters: int
 
-    def check(self, parameters: float) -> None:
-        """Raise PlanningError if a description has other parameters, and is of another model."""
-        if abs(parameters / self.parameters - 1) > _SAME_COUNT:
-            found, own = parameters / 1e9, self.parameters / 1e9
-            raise self.refused(
-                f"its description has {found:.4g} billion parameters, not {own:.4g}"
-            )
+    def uncounted(self, parameters: float) -> tuple[str, ...]:
+        """Return in a clause that a description has other parameters than the model.
+
+        Raises PlanningError if it has so many others that it is of another model.
+        """
+        off = abs(parameters / self.parameters - 1)
+        if off <= _SAME_COUNT:
+            return ()
+        count, own = f"{parameters / 1e9:.4g}", f"{self.parameters / 1e9:.4g}"
+        if off > _OTHER_COUNT:
+            raise self.refused(f"{count} B parameters could be described, where it has {own}")
+        return (f"{count} B parameters are described, where {self.name} has {own}",)
 
     def refused(self, why: str) -> PlanningError:
         """Return the error of a model that cannot be described, however it is given."""
