@@ -361,7 +361,7 @@ def _parameter(name: str) -> inspect.Parameter:
 
 def _model_names(incomplete: str) -> list[str]:
     """Return the names that a shell offers after ``--model``."""
-    from advisor.jobs.named import names_from
+    from advisor.jobs import names_from
 
     return names_from(incomplete)
 

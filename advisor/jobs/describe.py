@@ -15,7 +15,6 @@ from advisor.collectors import bounded
 from advisor.collectors.format import OperatorCount
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
-from advisor.jobs.named import named_model
 from advisor.planners import step
 from advisor.planners.core import (
     DEFAULT_SETUP,
@@ -81,6 +80,8 @@ def read_model(
     try:
         return step.read_config(read_content(path), sequence=sequence, image=image)
     except PlanningError as error:
+        from advisor.jobs.named import named_model
+
         if known := named_model(path):  # no other file of it says more
             raise known.refused(str(error)) from error
         raise
@@ -107,6 +108,8 @@ def read_content(path: Path) -> dict[str, Any]:
 
     Raises UsageError if it cannot be read or is no JSON object.
     """
+    from advisor.jobs.named import named_model  # most jobs are recorded
+
     if known := named_model(path):
         return dict(known.config)
     file = path / "config.json" if path.is_dir() else path

@@ -30,7 +30,6 @@ from advisor.jobs.describe import (
 )
 from advisor.jobs.from_recording import call_s, job_from_recording
 from advisor.jobs.job import BOOT_S, Job
-from advisor.jobs.named import named_model
 from advisor.jobs.runs import (
     Actual,
     read_actuals,
@@ -39,7 +38,7 @@ from advisor.jobs.runs import (
     unread_lines,
 )
 from advisor.planners import step
-from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer
+from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer, Work
 from advisor.planners.layouts import check_sizes
 from advisor.planners.step import PRODUCTS, in_precision
 
@@ -309,19 +308,21 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         precision=cast(Precision, spec.precision or "bf16"),
         setup=training,
     )
-    name = spec.cnn or "transformer"
-    known = None if spec.model is None else named_model(Path(spec.model))
+    job = described_job(work, name=spec.cnn or "transformer", assumptions=assumptions)
+    return job if spec.model is None else _configured(job, Path(spec.model), model, work)
+
+
+def _configured(job: Job, path: Path, model: DescribedModel, work: Work) -> Job:
+    """Return the job of a configuration, by its name and with what its description lacks."""
+    from advisor.jobs.named import named_model
+
+    notes, known = read_notes(path, model), named_model(path)
     if known is not None:
-        name = known.name
-    elif spec.model is not None:
-        path = Path(spec.model).resolve()
-        name = path.name if path.is_dir() else path.parent.name
-    job = described_job(work, name=name, assumptions=assumptions)
-    if spec.model is None:
-        return job
-    notes = read_notes(Path(spec.model), model)
-    uncounted = () if known is None else known.uncounted(work.parameters)
-    return replace(job, left_out=(*notes, *uncounted))
+        notes += known.uncounted(work.parameters)
+        return replace(job, name=known.name, left_out=notes)
+    path = path.resolve()
+    name = path.name if path.is_dir() else path.parent.name
+    return replace(job, name=name, left_out=notes)
 
 
 def _transformer(spec: JobSpec) -> Transformer:
