@@ -16,7 +16,7 @@ import pytest
 from documentation import ROOT
 from typer.testing import CliRunner
 
-from advisor.ask import JobSpec
+from advisor.ask import JobSpec, SetupRequest
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.jobs import Job, job_from_spec
@@ -90,6 +90,14 @@ def test_a_name_in_any_form_is_the_same_job() -> None:
     instruct = job("llama-3.1-8b-instruct", batch=16)
     assert instruct.name == "Llama-3.1-8B-Instruct"
     assert replace(instruct, name=long.name) == long
+
+
+def test_adapters_are_not_of_the_models_own_parameters() -> None:
+    for rank in (8, 1024):
+        tuned = job_from_spec(
+            JobSpec(model="llama-3.1-8b", total_steps=10.0), SetupRequest(adapter_rank=rank)
+        )
+        assert not tuned.left_out
 
 
 def test_no_two_models_share_a_name() -> None:

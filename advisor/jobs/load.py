@@ -318,7 +318,8 @@ def _configured(job: Job, path: Path, model: DescribedModel, work: Work) -> Job:
 
     notes, known = read_notes(path, model), named_model(path)
     if known is not None:
-        notes += known.uncounted(work.parameters)
+        added = work.trainable_parameters if work.setup.has_adapters else 0.0
+        notes += known.uncounted(work.parameters - added)
         return replace(job, name=known.name, left_out=notes)
     path = path.resolve()
     name = path.name if path.is_dir() else path.parent.name
