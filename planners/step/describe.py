@@ -45,7 +45,7 @@ from advisor.planners.step.ledger import (
     LOSS,
     ROOT_MEAN_SQUARE,
     SUM_PASSES,
-    Ledger,
+    BlockLedger,
     Tally,
     activation_bytes,
     update,
@@ -388,8 +388,10 @@ def _repeated(operator: Operator, times: float) -> Operator:
 # Zisserman, ICLR 2015, table 1. Held to a traced step by ``tests/test_describe.py``.
 
 
-BlockKind = Literal["plain", "basic", "bottleneck"]
-_KINDS: Final[dict[str, BlockKind]] = {kind: kind for kind in get_args(BlockKind)}
+BlockKind = Literal["plain", "basic", "bottleneck", "convnext"]
+_KINDS: Final[dict[str, BlockKind]] = {
+    kind: kind for kind in get_args(BlockKind) if kind != "convnext"
+}
 # Of the inner width of a bottleneck, by the outer one.
 _BOTTLENECK: Final = 4
 # Passes of (forward, backward) and calls of each.
@@ -408,7 +410,8 @@ class ConvolutionalNetwork:
     stem: int  # channels of the 7 x 7 convolution (stride 2, then pooled) in front; 0 for none
     # every stage but the first halves the sides; plain stages halve them at their end
     stages: tuple[tuple[int, int], ...]
-    # one 3 x 3 convolution; two; or 1 x 1, 3 x 3, 1 x 1 with a quarter of the width inside
+    # one 3 x 3 convolution; two; 1 x 1, 3 x 3, 1 x 1 with a quarter of the width inside; or 7 x 7
+    # channel by channel, and dense layers with four times the width inside (Liu et al., 2022)
     kind: BlockKind = "bottleneck"
     hidden: tuple[int, ...] = ()  # widths of dense layers between features and classes
     classes: int = 1000
@@ -465,6 +468,9 @@ def convolutional_work(
     builder = _Builder(tally=Tally.of(precision, setup), batch=micro_batch)
     side, channels = builder.stem(network)
     for index, (blocks, width) in enumerate(network.stages):
+        if network.kind == "convnext" and index > 0:
+            builder.norm(builder.batch * side**2, channels)
+            side, channels = builder.convolution(side, channels, width, 2, 2), width
         for block in range(blocks):
             stride = 2 if network.kind != "plain" and index > 0 and block == 0 else 1
             side = builder.block(network.kind, side, channels, width, stride)
@@ -499,19 +505,31 @@ def _describe_convolutions_check(network: ConvolutionalNetwork, micro_batch: int
 
 
 @dataclass(slots=True, kw_only=True)
-class _Builder(Ledger):
+class _Builder(BlockLedger):
     """Adds the layers of convolutional networks."""
 
     def stem(self, network: ConvolutionalNetwork) -> tuple[int, int]:
         """Return side and channels behind the stem."""
         if not network.stem:
             return network.image, network.channels
+        if network.kind == "convnext":
+            side = self.convolution(network.image, network.channels, network.stem, 4, 4)
+            self.norm(self.batch * side**2, network.stem)
+            return side, network.stem
         side = self.normalised(network.image, network.channels, network.stem, 7, 2)
         self.relu(side, network.stem)
         return self.pool(side, network.stem), network.stem
 
     def block(self, kind: BlockKind, side: int, channels: int, width: int, stride: int) -> int:
         """Add a block with its shortcut; return the side behind it."""
+        if kind == "convnext":
+            self.convolution(side, width, width, 7, 1, is_depthwise=True)
+            rows = self.batch * side**2
+            self.norm(rows, width)
+            self.feed_forward(rows, width, 4 * width, activation="gelu", has_bias=True)
+            self.own(width)  # a scale of the whole block
+            self.residual(rows, width)
+            return side
         if kind == "plain":
             out = self.convolution(side, channels, width, 3, 1)
             self.relu(out, width)
@@ -556,6 +574,8 @@ class _Builder(Ledger):
     def classifier(self, side: int, channels: int, network: ConvolutionalNetwork) -> None:
         """Add dense layers; features are averaged first where there is but one of them."""
         features = channels * side**2 if network.hidden else channels
+        if network.kind == "convnext":
+            self.norm(self.batch, features)
         for width in (*network.hidden, network.classes):
             self.linear("linear", self.batch, features, width)
             features = width

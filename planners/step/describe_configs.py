@@ -11,10 +11,17 @@ from advisor.planners.core import (
     PlanningError,
     Transformer,
     check_counts,
+    check_dimensions,
     transformer_parameters,
 )
-from advisor.planners.step.describe import ConvolutionalNetwork
-from advisor.planners.step.describe_families import FAMILIES, Family, delta_sizes, mamba_2_sizes
+from advisor.planners.step.describe import BlockKind, ConvolutionalNetwork
+from advisor.planners.step.describe_families import (
+    FAMILIES,
+    LINEAR,
+    Family,
+    delta_sizes,
+    mamba_2_sizes,
+)
 from advisor.planners.step.describe_networks import (
     CLASS,
     FAMILIES_OF_TWO,
@@ -55,15 +62,18 @@ _OTHER_FORMS: Final = {
     **dict.fromkeys(("align", "blip"), "two towers that are compared"),
     **dict.fromkeys(("swin", "swinv2", "longformer", "big_bird", "reformer"),
                     "attention inside windows of its own"),
-    **dict.fromkeys(("convnext", "convnextv2", "efficientnet", "mobilenet_v2", "mobilenet_v3",
+    **dict.fromkeys(("convnextv2", "efficientnet", "mobilenet_v2", "mobilenet_v3",
                      "regnet", "unet"), "convolutions of another form"),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"),
                     "a recurrence in place of attention"),
     **dict.fromkeys(("falcon_h1", "nemotron_h", "zamba", "zamba2", "recurrent_gemma", "minimax",
                      "plamo2", "kimi_linear", "olmo_hybrid"),
                     "layers that mix attention with a recurrence"),
-    **dict.fromkeys(("wavlm", "data2vec-audio", "seamless_m4t", "speecht5"),
-                    "convolutions over sound in front"),
+    **dict.fromkeys(("wavlm", "data2vec-audio", "seamless_m4t", "speecht5", "wav2vec2-bert",
+                     "wav2vec2-conformer"), "convolutions over sound in front"),
+    **dict.fromkeys(("sam", "sam2", "segformer", "hiera", "maskformer", "detr", "videomae",
+                     "vivit", "timesformer"), "several pictures in, or more than a class out"),
+    **dict.fromkeys(("gemma4", "gemma4_text"), "attention of two widths"),
     **dict.fromkeys(("umt5", "longt5", "switch_transformers", "blenderbot", "led", "prophetnet",
                      "bigbird_pegasus", "fsmt", "pegasus_x"), "an encoder-decoder of its own"),
     "albert": "layers that share one set of weights",
@@ -74,8 +84,11 @@ _OTHER_FORMS: Final = {
 }  # fmt: skip
 # transformers' default where a resnet configuration does not say: ImageNet's side.
 _IMAGE: Final = 224
-# Depths and widths where it states none: those of ResNet-50.
+# Depths and widths where none are stated.
 _RESNET: Final = ((3, 4, 6, 3), (256, 512, 1024, 2048))
+_NETWORKS: Final = {
+    "basic": _RESNET, "bottleneck": _RESNET, "convnext": ((3, 3, 9, 3), (96, 192, 384, 768)),
+}  # fmt: skip
 
 
 def read_config(
@@ -107,9 +120,9 @@ def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) ->
     kind = str(config.get("model_type", ""))
     if config.get("_class_name") == CLASS:
         return read_unet(config, image=image)
-    if kind in FAMILIES_OF_TWO:
+    why = _refusal(config, kind)
+    if kind in FAMILIES_OF_TWO and not why:
         return read_encoder_decoder(config, sequence=sequence)
-    why = _OTHER_FORMS.get(str(_with_text(config).get("model_type", "")), _OTHER_FORMS.get(kind))
     if why or config.get("is_encoder_decoder") or "_class_name" in config:
         raise PlanningError(
             f"{config.get('_class_name') or kind or 'the model'} is of a form that cannot be "
@@ -119,9 +132,22 @@ def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) ->
         )
     if kind in PAIRS or kind in OF_SOUND:
         return read_towers(config, sequence=sequence, image=image)
-    if kind == "resnet":
+    if kind in ("resnet", "convnext"):
         return _network(config, image)
     return transformer_of(config, sequence=sequence, image=image)
+
+
+def _refusal(config: Mapping[str, Any], kind: str) -> str:
+    """Return what a configuration has that no description knows; nothing of one that is known."""
+    head, text = _head(config), _with_text(config)
+    if kind in FAMILIES_OF_TWO and head.endswith("ForCausalLM"):
+        return "a decoder without its encoder"
+    if kind in PAIRS and head and not head.endswith("Model"):
+        return "one tower of two"
+    width = _first(text, _NAMES["hidden"])
+    if width and _first(text, ("embedding_size", "word_embed_proj_dim")) not in (None, width):
+        return "words in another width than its layers"
+    return _OTHER_FORMS.get(str(text.get("model_type", "")), _OTHER_FORMS.get(kind, ""))
 
 
 def transformer_of(
@@ -136,9 +162,9 @@ def transformer_of(
     found: dict[str, Any] = {name: _first(config, names) for name, names in _NAMES.items()}
     if found["sequence"] is not None:
         found["sequence"] = min(found["sequence"], LONGEST_DEFAULT)
-    if "patch_size" in config:
+    if _sees(config):
         found["sequence"] = _cells(config, image or int(config.get("image_size", _IMAGE))) + 1
-        found["vocabulary"] = found["vocabulary"] or 0
+        found["vocabulary"] = 0
     if sequence is not None:
         found["sequence"] = sequence
     missing = [name for name, value in found.items() if value is None]
@@ -148,6 +174,8 @@ def transformer_of(
             hint=f"it is called {' or '.join(_NAMES[missing[0]])} there",
             exit_code=2,
         )
+    # Before layers are looked at one by one.
+    check_dimensions({"layers": found["layers"], "hidden": found["hidden"]})
     model = Transformer(
         **found,
         **_attention(config, family, found["layers"]),
@@ -166,7 +194,15 @@ def transformer_of(
 def _family(config: Mapping[str, Any]) -> Family:
     """Return the family; of an unknown one what most are, as ``config_notes`` tells."""
     kind = str(config.get("model_type", ""))
-    return FAMILIES.get(kind, Family(is_gated=None, is_tied=True))
+    unknown = Family(is_gated=None, is_tied=True, is_causal=not _sees(config))
+    return FAMILIES.get(kind, unknown)
+
+
+def _sees(config: Mapping[str, Any]) -> bool:
+    """Return whether a model reads patches of a picture, and no words."""
+    family = FAMILIES.get(str(config.get("model_type", "")))
+    is_text = "text_config" in config if family is None else family.is_causal
+    return "patch_size" in config and not is_text
 
 
 def _is_gated(config: Mapping[str, Any], family: Family) -> bool:
@@ -209,25 +245,20 @@ def _attention(config: Mapping[str, Any], family: Family, layers: int) -> dict[s
             query_rank=int(config.get("q_lora_rank") or 0), rank=rank, rotated=rotated,
             value_width=int(config["v_head_dim"]),
         )  # fmt: skip
-    kinds = config.get("layer_types")
     window = _first(config, ("sliding_window", "attention_chunk_size")) or 0
     window = window or int(config.get("local_attention") or 0) // 2
     if window and config.get("use_sliding_window", True):
-        of_kind = isinstance(kinds, list) and sum(
-            str(kind).startswith(("sliding", "chunked")) for kind in kinds
-        )
-        every = _first(config, ("sliding_window_pattern", "global_attn_every_n_layers"))
         found["window"] = window
-        found["windowed_layers"] = min(
-            of_kind if isinstance(kinds, list) else _windowed(layers, every or family.windows),
-            layers,
-        )
+        found["windowed_layers"] = min(_windowed(config, layers, family.windows), layers)
     mixed, mixer = _mixer(config, layers)
     return {**found, "mixer_layers": mixed, "mixer": mixer if mixed else ()}
 
 
-def _windowed(layers: int, every: int) -> int:
-    """Return the layers that look through a window where one of ``every`` does not."""
+def _windowed(config: Mapping[str, Any], layers: int, every: int) -> int:
+    """Return the layers that look through a window: as listed, or all but one of ``every``."""
+    if isinstance(kinds := config.get("layer_types"), list):
+        return sum(str(kind).startswith(("sliding", "chunked")) for kind in kinds)
+    every = _first(config, ("sliding_window_pattern", "global_attn_every_n_layers")) or every
     if every < 2:
         return layers * every
     return layers - layers // every
@@ -253,7 +284,7 @@ def _mixer(config: Mapping[str, Any], layers: int) -> tuple[int, tuple[tuple[int
             return 0, ()
         inner, groups, heads = mamba_2_sizes(config, h)
         return listed, ((h, 2 * inner + groups + heads), (inner, h))
-    if kind == "qwen3_next":
+    if kind in LINEAR:
         every = int(config.get("full_attention_interval", 4))
         keys, values, heads = delta_sizes(config)
         return listed or layers - layers // every, (
@@ -383,10 +414,12 @@ def _front(tower: Mapping[str, Any], width: int, hidden: int) -> int:
     found = channels * size**2 * width * int(tower.get("temporal_patch_size") or 1)
     side = _first(tower, ("image_size",)) or 0
     found += (side // size) ** 2 * width if size and "depth" not in tower else 0
+    found += (_first(tower, ("num_position_embeddings",)) or 0) * width
     merged = int(tower.get("spatial_merge_size") or 1) ** 2 * width
     kind = str(tower.get("model_type", ""))
     if merged > width:
-        return found + merged**2 + merged * hidden
+        mergers = 1 + len(tower.get("deepstack_visual_indexes") or ())
+        return found + mergers * (merged**2 + merged * hidden)
     return found + (width * hidden if "siglip" in kind else width * hidden + hidden**2)
 
 
@@ -409,11 +442,13 @@ def config_notes(config: Mapping[str, Any], model: DescribedModel) -> tuple[str,
         )
     for name, parameters in _towers(config, model):
         said.append(
-            f"the {name} tower of {parameters / 1e6:,.0f} M parameters takes memory here, but no"
-            " time"
+            f"the {name} tower of about {parameters / 1e6:,.0f} M parameters takes memory here, "
+            "but no time"
             if parameters
             else f"the {name} tower is left out: its configuration states no dimensions"
         )
+    if "text_config" in config and not _towers(config, model):
+        said.append("what the model has beside its language model is left out")
     if model.mixer_layers:
         said.append(
             f"{model.mixer_layers} of the {model.layers} layers mix tokens by a state or a "
@@ -450,26 +485,40 @@ def _with_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_head(config: Mapping[str, Any]) -> bool:
-    names = config.get("architectures") or []
+    name = _head(config)
+    return not (name.endswith(_WITHOUT_HEAD) and "LMHead" not in name)
+
+
+def _head(config: Mapping[str, Any]) -> str:
+    """Return the class that a model is built with, where its configuration says so."""
+    names = config.get("architectures") or [""]
     if not isinstance(names, list):
         raise TypeError("architectures must be a list of names")
-    return not (names and str(names[0]).endswith(_WITHOUT_HEAD) and "LMHead" not in str(names[0]))
+    return str(names[0])
 
 
 def _network(config: Mapping[str, Any], image: int | None) -> ConvolutionalNetwork:
+    kind: BlockKind = "basic" if config.get("layer_type") == "basic" else "bottleneck"
+    if config["model_type"] == "convnext":
+        kind = "convnext"
+    default = _NETWORKS[kind]
     try:
-        depths, widths = config.get("depths", _RESNET[0]), config.get("hidden_sizes", _RESNET[1])
+        depths, widths = (
+            config.get(name) or known
+            for name, known in zip(("depths", "hidden_sizes"), default, strict=True)
+        )
+        stem = widths[0] if kind == "convnext" else config.get("embedding_size", 64)
         return ConvolutionalNetwork(
             image=int(image or config.get("image_size") or _IMAGE),
-            stem=int(config.get("embedding_size", 64)),
+            stem=int(stem),
             stages=tuple((int(d), int(w)) for d, w in zip(depths, widths, strict=True)),
-            kind="basic" if config.get("layer_type") == "basic" else "bottleneck",
+            kind=kind,
             classes=len(config.get("id2label") or {}) or int(config.get("num_labels") or 1000),
             channels=int(config.get("num_channels", 3)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanningError(
-            f"not the configuration of a ResNet: {error}",
+            f"not the configuration of a convolutional network: {error}",
             hint="depths and hidden_sizes are lists of equal length",
             exit_code=2,
         ) from error

@@ -3,8 +3,9 @@
 A configuration states widths and numbers; whether the feed-forward block has a gate, what carries
 a bias, how often and by what a layer normalises, stands in the family's published code. The
 facts below are those of the modelling files of transformers 5.24 (Apache-2.0), and of the makers'
-own files for ``baichuan``, ``chatglm``, ``deepseek``, ``exaone``, ``internlm``, ``internlm2``,
-``internlm3``, ``qwen`` and ``yi``; ``tests/test_model_counts.py`` holds them to published counts.
+own files for ``baichuan``, ``chatglm``, ``deepseek``, ``exaone``, ``grok-1``, ``internlm``,
+``internlm2``, ``internlm3``, ``qwen`` and ``yi``. Published counts hold them to it
+(``tests/test_model_counts.py``).
 """
 
 from __future__ import annotations
@@ -151,6 +152,12 @@ def _deberta_2(config: Config, model: Transformer) -> int:
     return found + h * h + 3 * h + model.vocabulary
 
 
+def _esm(config: Config, model: Transformer) -> int:
+    """Return an encoder's head, and what reads contacts of residues off its attention."""
+    found = _bert({**config, "type_vocab_size": 0}, model)
+    return found + model.layers * model.heads + 1
+
+
 def _modernbert(config: Config, model: Transformer) -> int:
     h, name = model.hidden, _kind_of_head(config)
     # The first layer's attention reads the embedding's normalisation.
@@ -210,6 +217,18 @@ def _shared_gate(config: Config, model: Transformer) -> int:
     return (model.layers - model.dense_layers) * model.hidden if model.shared_ffn else 0
 
 
+def _bitnet(config: Config, model: Transformer) -> int:
+    """Return normalisations inside attention and feed-forward block."""
+    return model.layers * (model.hidden + (model.ffn or 0))
+
+
+def _indexer(config: Config, model: Transformer) -> int:
+    """Return what chooses the tokens that are looked at (DeepSeek-V3.2)."""
+    heads, width = (int(config[f"index_{name}"]) for name in ("n_heads", "head_dim"))
+    rank = model.latent.query_rank if model.latent else model.hidden
+    return model.layers * (rank * heads * width + model.hidden * (width + heads) + 2 * width)
+
+
 def _gpt_oss(config: Config, model: Transformer) -> int:
     """Return biases of experts and router, and a learned score of nothing for every head."""
     return model.layers * (model.experts + model.heads)
@@ -241,7 +260,8 @@ def mamba_2_sizes(config: Config, hidden: int) -> tuple[int, int, int]:
     return int(config.get("mamba_expand", 2)) * hidden, groups, int(config["mamba_n_heads"])
 
 
-def _qwen3_next(config: Config, model: Transformer) -> int:
+def _linear(config: Config, model: Transformer) -> int:
+    """Return convolution, states and gates of linear attention (Qwen3-Next, Qwen3.5)."""
     keys, values, heads = delta_sizes(config)
     kernel = int(config.get("linear_conv_kernel_dim", 4))
     of_mixer = (2 * keys + values) * kernel + 2 * heads + values // heads
@@ -268,6 +288,9 @@ def _lfm_2(config: Config, model: Transformer) -> int:
 # The families.
 
 
+# Linear attention in most layers.
+LINEAR: Final = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+
 _LLAMA: Final = Family(
     biases=(("attention_bias", False, "qkvo"), ("mlp_bias", False, "ud")),
     defaults={
@@ -287,6 +310,13 @@ _GPT_J: Final = Family(
     is_gated=False, norm="layer", norms=1, biases=(("", True, "ud"),), extra=_head_bias
 )
 _GEMMA: Final = replace(_LLAMA, is_tied=True, defaults={"head_dim": 256})
+_GEMMA_3: Final = replace(
+    _GEMMA, norms=4, head_norms="head", windows=6,
+    defaults={
+        "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 4096,
+    },
+)  # fmt: skip
 _OLMO_2: Final = replace(_LLAMA, head_norms="columns", defaults={})
 _BERT: Final = Family(
     is_gated=False, norm="layer", biases=(("", True, _ALL),), is_causal=False, is_tied=True,
@@ -321,6 +351,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "bamba": Family(extra=_mamba_2),
     "beit": replace(_VIT, biases=(("", True, "qvoud"),), extra=_beit),
     "bert": _BERT,
+    "bitnet": replace(_LLAMA, is_tied=True, extra=_bitnet, defaults={}),
     "bloom": replace(_GPT, positions=None, last_norms=2),
     "chatglm": Family(biases=(("add_qkv_bias", False, "qkv"),)),
     "cohere": Family(norm="scale", norms=1, is_tied=True, head_norms="heads",
@@ -328,21 +359,16 @@ FAMILIES: Final[dict[str, Family]] = {
     "cohere2": Family(norm="scale", norms=1, is_tied=True, windows=4),
     "dbrx": Family(norm="scale"),
     "deberta-v2": replace(_BERT, positions=None, extra=_deberta_2),
+    "deepseek_v32": replace(_DEEPSEEK, extra=_indexer),
     "deit": _VIT,
     "distilbert": replace(_BERT, extra=_distilbert),
     "electra": _BERT,
+    "esm": replace(_BERT, is_rotated=True, positions=None, extra=_esm),
     "exaone4": replace(_HEADS, windows=4),
     "falcon": Family(is_gated=False, norm="layer", biases=(("bias", False, _ALL),), is_tied=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, windows=2),
-    "gemma3": _GEMMA,
-    "gemma3_text": replace(
-        _GEMMA, norms=4, head_norms="head", windows=6,
-        defaults={
-            "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
-            "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 4096,
-        },
-    ),
+    **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA_3),
     "glm": Family(biases=(("attention_bias", False, "qkv"),)),
     "glm4": Family(norms=4, biases=(("attention_bias", False, "qkv"),)),
     "glm4_moe": Family(biases=(("attention_bias", False, "qkv"),), head_norms="head",
@@ -356,6 +382,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "gpt_oss": Family(biases=(("attention_bias", True, "qkvo"), ("", True, "ud")), windows=2,
                       extra=_gpt_oss),
     "granitemoehybrid": Family(is_tied=True, extra=_mamba_2),
+    "grok-1": Family(norms=4, is_tied=True),
     "internlm": Family(biases=(("bias", True, "qkvo"),)),
     "internlm3": Family(biases=(("qkv_bias", False, "qkv"), ("bias", False, "oud"))),
     "jamba": Family(is_rotated=False, extra=_jamba),
@@ -379,11 +406,12 @@ FAMILIES: Final[dict[str, Family]] = {
     "phimoe": Family(norm="layer", biases=(("attention_bias", False, "qkvo"),),
                      extra=lambda c, m: m.vocabulary * bool(c.get("lm_head_bias"))),
     "qwen2_moe": replace(_QKV, extra=_shared_gate),
-    "qwen3_next": Family(head_norms="head", extra=_qwen3_next),
+    **dict.fromkeys(LINEAR, Family(head_norms="head", extra=_linear)),
     "seed_oss": Family(biases=(("attention_bias", True, "qkv"),
                                ("attention_out_bias", False, "o"), ("mlp_bias", False, "ud"))),
     "stablelm": Family(norm="layer", biases=(("use_qkv_bias", False, "qkv"),)),
     "starcoder2": Family(is_gated=False, norm="layer", biases=(("use_bias", True, _ALL),),
                          is_tied=True, windows=1),
+    "vaultgemma": replace(_GEMMA, windows=2),
     "vit": _VIT,
 }  # fmt: skip

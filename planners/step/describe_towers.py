@@ -242,10 +242,22 @@ def _sound(config: Mapping[str, Any], sequence: int | None) -> Towers:
     biases = sum(widths) if config.get("conv_bias") else 0
     # Normalised features, a vector for what is masked, and the scales of the tokens' kernel.
     other = 2 * sum(normed) + biases + 2 * widths[-1] + h + h + kernel
-    is_headless = str((config.get("architectures") or [""])[0]).endswith("Model")
-    classes = 0 if is_headless else int(config["vocab_size"])
+    head = str((config.get("architectures") or [""])[0])
+    classes = 0 if head.endswith(("Model", "ForPreTraining")) else int(config["vocab_size"])
+    if head.endswith("ForPreTraining"):
+        other += _quantiser(config, widths[-1], h)
     tower = Tower(
         **_tower(config), tokens=tokens, front=tuple(front), classes=classes, is_classified=True,
         other_parameters=other + classes,
     )  # fmt: skip
     return Towers(towers=(tower,), input_bytes=4.0 * tokens * every)
+
+
+def _quantiser(config: Mapping[str, Any], features: int, hidden: int) -> int:
+    """Return the parameters of the code that wav2vec 2.0 learns beside the encoder."""
+    codes = int(config.get("num_codevectors_per_group", 320))
+    groups = int(config.get("num_codevector_groups", 2))
+    width = int(config.get("codevector_dim", 256))
+    shared = int(config.get("proj_codevector_dim", 256))
+    chosen = codes * width + (features + 1) * groups * codes
+    return chosen + (hidden + width + 2) * shared

@@ -340,17 +340,21 @@ class Ledger:
 
     def convolution(
         self, side: int, channels: int, width: int, kernel: int, stride: int,
-        *, has_bias: bool = True,
+        *, has_bias: bool = True, is_depthwise: bool = False,
     ) -> int:  # fmt: skip
-        """Add a square convolution; return the side behind it."""
+        """Add a square convolution; return the side behind it.
+
+        ``is_depthwise``: every channel has a kernel of its own.
+        """
         out = -(-side // stride)
         element = self.tally.element
-        weight = channels * width * kernel**2
+        weight = (1 if is_depthwise else channels) * width * kernel**2
         read = element * self.batch * channels * side**2
         made = element * self.batch * width * out**2
         flop = 2.0 * self.batch * weight * out**2
         # Backward in one call by input and by weight; nothing is handed back to the image.
         kind: OperatorKind = "winograd" if kernel == 3 and stride == 1 else "convolution"
+        kind = "depthwise" if is_depthwise else kind
         by_input, written = (1, read) if self.operators else (0, 0.0)
         by_weight = 0 if self.tally.setup.has_adapters else 1
         self.own(weight + has_bias * width, 1 + has_bias)
