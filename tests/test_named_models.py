@@ -68,7 +68,7 @@ def test_every_name_is_answered_with_its_own_count_or_says_what_is_not_or_what_t
         if is_told != (abs(ratio - 1) > 1e-3):
             silent[row["id"]] = ratio
     assert not silent
-    assert counted >= 250
+    assert counted >= 300
     for name, refusal in said.items():
         assert refusal.startswith(f"{name.rpartition('/')[2]}: ")
         assert "advisor profile" in refusal
