@@ -44,10 +44,12 @@ from advisor.planners.step import (
 from advisor.quantities import percent_text
 
 if TYPE_CHECKING:
+    from advisor.jobs.named import NamedModel
     from advisor.planners.step import DescribedModel
 
 
 NO_LENGTH: Final = "no length was given: one step"
+_PROFILE: Final = "profile one step of it instead: advisor profile train.py"
 
 
 def check_length(job: Job) -> None:
@@ -80,11 +82,11 @@ def read_model(
     try:
         return step.read_config(read_content(path), sequence=sequence, image=image)
     except PlanningError as error:
-        from advisor.jobs.named import named_model
-
-        if known := named_model(path):  # no other file of it says more
-            raise known.refused(str(error)) from error
-        raise
+        known = _known(path)
+        if known is None:
+            raise
+        # Its whole configuration says no more.
+        raise PlanningError(f"{known.name}: {error}", hint=_PROFILE, exit_code=2) from error
 
 
 def read_longest(path: Path) -> int | None:
@@ -103,15 +105,27 @@ def read_notes(path: Path, model: DescribedModel) -> tuple[str, ...]:
     return step.config_notes(read_content(path), model)
 
 
+def model_name(path: Path) -> str:
+    """Return what a model is called: the name that it is known by, else its folder's."""
+    if known := _known(path):
+        return known.name
+    path = path.resolve()
+    return path.name if path.is_dir() else path.parent.name
+
+
+def _known(path: Path) -> NamedModel | None:
+    from advisor.jobs.named import named_model  # most jobs are recorded, and name no model
+
+    return named_model(path)
+
+
 def read_content(path: Path) -> dict[str, Any]:
     """Read a model's ``config.json``, or that of the folder, or what is known of a name.
 
     Raises UsageError if it cannot be read or is no JSON object.
     """
-    from advisor.jobs.named import named_model  # most jobs are recorded
-
-    if known := named_model(path):
-        return dict(known.config)
+    if known := _known(path):
+        return known.config
     file = path / "config.json" if path.is_dir() else path
     try:
         config = bounded.read_json(file)

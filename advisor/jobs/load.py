@@ -19,6 +19,7 @@ from advisor.jobs.describe import (
     described_anew,
     described_defaults,
     described_job,
+    model_name,
     model_work,
     read_longest,
     read_model,
@@ -38,7 +39,7 @@ from advisor.jobs.runs import (
     unread_lines,
 )
 from advisor.planners import step
-from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer, Work
+from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer
 from advisor.planners.layouts import check_sizes
 from advisor.planners.step import PRODUCTS, in_precision
 
@@ -308,22 +309,13 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         precision=cast(Precision, spec.precision or "bf16"),
         setup=training,
     )
-    job = described_job(work, name=spec.cnn or "transformer", assumptions=assumptions)
-    return job if spec.model is None else _configured(job, Path(spec.model), model, work)
-
-
-def _configured(job: Job, path: Path, model: DescribedModel, work: Work) -> Job:
-    """Return the job of a configuration, by its name and with what its description lacks."""
-    from advisor.jobs.named import named_model
-
-    notes, known = read_notes(path, model), named_model(path)
-    if known is not None:
-        added = work.trainable_parameters if work.setup.has_adapters else 0.0
-        notes += known.uncounted(work.parameters - added)
-        return replace(job, name=known.name, left_out=notes)
-    path = path.resolve()
-    name = path.name if path.is_dir() else path.parent.name
-    return replace(job, name=name, left_out=notes)
+    name = spec.cnn or "transformer"
+    if spec.model is not None:
+        name = model_name(Path(spec.model))
+    job = described_job(work, name=name, assumptions=assumptions)
+    if spec.model is None:
+        return job
+    return replace(job, left_out=read_notes(Path(spec.model), model))
 
 
 def _transformer(spec: JobSpec) -> Transformer:

@@ -6,7 +6,6 @@ import csv
 import difflib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,13 +13,8 @@ from typing import Any, Final
 
 from advisor import data
 from advisor.errors import UsageError
-from advisor.planners.core import PlanningError
 
 _FILE: Final = "download its config.json from the hub and give the file: --model path/config.json"
-_PROFILE: Final = "profile one step of it instead: advisor profile train.py"
-# What a description's parameters may differ by from the model's own: silently, and at all.
-_SAME_COUNT: Final = 1e-3
-_OTHER_COUNT: Final = 0.05
 _SPACING: Final = str.maketrans("", "", "-_ ")
 
 
@@ -31,26 +25,7 @@ class NamedModel:
     # name: the last part of its id on the hub
     name: str
     # config: what matters of its ``config.json``
-    config: Mapping[str, Any]
-    # parameters: counted with the library that publishes its code
-    parameters: int
-
-    def uncounted(self, parameters: float) -> tuple[str, ...]:
-        """Return in a clause that a description has other parameters than the model.
-
-        Raises PlanningError if it has so many others that it is of another model.
-        """
-        off = abs(parameters / self.parameters - 1)
-        if off <= _SAME_COUNT:
-            return ()
-        count, own = f"{parameters / 1e9:.4g}", f"{self.parameters / 1e9:.4g}"
-        if off > _OTHER_COUNT:
-            raise self.refused(f"{count} B parameters could be described, where it has {own}")
-        return (f"{count} B parameters are described, where {self.name} has {own}",)
-
-    def refused(self, why: str) -> PlanningError:
-        """Return the error of a model that cannot be described, however it is given."""
-        return PlanningError(f"{self.name}: {why}", hint=_PROFILE, exit_code=2)
+    config: dict[str, Any]
 
 
 def named_model(path: Path) -> NamedModel | None:
@@ -68,11 +43,7 @@ def named_model(path: Path) -> NamedModel | None:
         raise UsageError(f"no model is known as {text!r}", hint=_nearest(text))
     known, row = found
     kind = {"model_type": row["model_type"]} if row["model_type"] else {}
-    return NamedModel(
-        name=known.rpartition("/")[2],
-        config=kind | json.loads(row["config"]),
-        parameters=int(row["parameters"]),
-    )
+    return NamedModel(name=known.rpartition("/")[2], config=kind | json.loads(row["config"]))
 
 
 def names_from(start: str) -> list[str]:
