@@ -173,6 +173,7 @@ def test_the_wheel_has_its_metadata_and_no_file_twice(distributions: dict[str, P
         f"advisor recommend {' '.join(TRANSFORMER)}",
         f"advisor plan {' '.join(TRANSFORMER)} --cluster 8xA100-80GB:nvlink",
         f"advisor predict {' '.join(TRANSFORMER)} --on aws:p4d.24xlarge",
+        "advisor predict --model llama-3.1-8b --on aws:p5.48xlarge",
         f"python -m advisor plan {' '.join(TRANSFORMER)} --cluster 2x8xH100-80GB:nvlink",
         "python -c 'import predictor; predictor.Predictor()'",
         "python -c 'from advisor import Predictor; Predictor()'",

@@ -229,8 +229,8 @@ _JOB: Final = _entries("job", {
             "(default: the latest)."),
     "job_file": ("job_file", TEXT, "Job file, as advisor predict --save-job writes it.",
                  ("--job",)),
-    "model": ("model", TEXT, "A model that was never run: the config.json of a Hugging Face "
-              "model, or its folder."),
+    "model": ("model", TEXT, "A model that was never run: its name (llama-3.1-8b, or the "
+              "id on the Hugging Face hub), or its config.json or folder."),
     "cnn": ("cnn", TEXT, "A convolutional network in numbers: side of the images, width of the "
             "stem, blocks x width of each stage, and kind of block (plain, basic or bottleneck). "
             "ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck."),

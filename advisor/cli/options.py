@@ -356,9 +356,17 @@ def _parameter(name: str) -> inspect.Parameter:
         return _option(name, bool, (f"--{name.replace('_', '-')}",), help=alias.help)
     if entry.kind.metavar:
         flags = entry.flags or (flag_of(name),)
-        return _option(name, str, flags, help=entry.help, metavar=entry.kind.metavar)
+        shown = {"autocompletion": _model_names} if name == "model" else {}
+        return _option(name, str, flags, help=entry.help, metavar=entry.kind.metavar, **shown)
     flag = flag_of(name)
     return _option(name, bool, entry.flags or (f"{flag}/--no-{flag[2:]}",), help=entry.help)
+
+
+def _model_names(incomplete: str) -> list[str]:
+    """Return the names that a shell offers after ``--model``."""
+    from advisor.jobs import names_from
+
+    return names_from(incomplete)
 
 
 def _file_parameter() -> inspect.Parameter:

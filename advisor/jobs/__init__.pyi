@@ -22,6 +22,7 @@ from .load import job_from_spec as job_from_spec
 from .load import load_job as load_job
 from .load import with_layout_runs as with_layout_runs
 from .load import write_job as write_job
+from .named import names_from as names_from
 from .runs import PART as PART
 from .runs import Actual as Actual
 from .runs import LayoutRun as LayoutRun

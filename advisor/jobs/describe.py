@@ -23,6 +23,7 @@ from advisor.planners.core import (
     HOUR_S,
     STACKS,
     Device,
+    PlanningError,
     Precision,
     Stack,
     TrainingSetup,
@@ -45,11 +46,13 @@ from advisor.planners.step import (
 from advisor.quantities import percent_text
 
 if TYPE_CHECKING:
+    from advisor.jobs.named import NamedModel
     from advisor.planners.step import DescribedModel
 
 
 NO_LENGTH: Final = "no length was given: one step"
 _CONFIG: Final = "config.json"
+_PROFILE: Final = "profile one step of it instead: advisor profile train.py"
 
 
 def check_length(job: Job) -> None:
@@ -71,15 +74,22 @@ def check_length(job: Job) -> None:
 def read_model(
     path: Path, *, sequence: int | None = None, image: int | None = None
 ) -> DescribedModel:
-    """Read the model of a Hugging Face ``config.json``, or of the folder that has one.
+    """Read the model of a Hugging Face ``config.json``, of the folder that has one, or of a name.
 
     ``sequence``: tokens of a sample; as long as the model allows where not given, at most 8,192;
     ``image``: side of an image, for models that see.
 
-    Raises UsageError if the file cannot be read. Raises PlanningError if it lacks a dimension, or
-    the model is of a form that cannot be described.
+    Raises UsageError if the file cannot be read, or nothing is known by the name. Raises
+    PlanningError if it lacks a dimension, or the model is of a form that cannot be described.
     """
-    return step.read_config(read_content(path), sequence=sequence, image=image)
+    try:
+        return step.read_config(read_content(path), sequence=sequence, image=image)
+    except PlanningError as error:
+        known = _known(path)
+        if known is None:
+            raise
+        # Its whole configuration says no more.
+        raise PlanningError(f"{known.name}: {error}", hint=_PROFILE, exit_code=2) from error
 
 
 def read_longest(path: Path) -> int | None:
@@ -95,10 +105,14 @@ _HUB_NAME: Final = re.compile(r"(?:[\w.-]*\w/)?(\w[\w.-]*)")
 
 
 def model_name(path: Path) -> str:
-    """Return what a model is called: its file's own name, else what it says, else its folder's.
+    """Return what a model is called: the name asked for, its file's own, else what the file says.
+
+    A file of the usual name that says none has its folder's.
 
     Raises UsageError if the file cannot be read.
     """
+    if known := _known(path):
+        return known.name
     file = (path / _CONFIG if path.is_dir() else path).resolve()
     if file.name != _CONFIG:
         return file.stem
@@ -114,11 +128,19 @@ def read_notes(path: Path, model: DescribedModel) -> tuple[str, ...]:
     return step.config_notes(read_content(path), model)
 
 
+def _known(path: Path) -> NamedModel | None:
+    from advisor.jobs.named import named_model  # most jobs are recorded, and name no model
+
+    return named_model(path)
+
+
 def read_content(path: Path) -> dict[str, Any]:
-    """Read a model's ``config.json``, or that of the folder.
+    """Read a model's ``config.json``, or that of the folder, or what is known of a name.
 
     Raises UsageError if it cannot be read or is no JSON object.
     """
+    if known := _known(path):
+        return known.config
     file = path / _CONFIG if path.is_dir() else path
     try:
         config = bounded.read_json(file)

@@ -1,0 +1,90 @@
+"""Models that are known by their names: the hub's ids, and short forms of them, in any case."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from advisor import data
+from advisor.errors import UsageError
+
+_FILE: Final = "download its config.json from the hub and give the file: --model path/config.json"
+_SPACING: Final = str.maketrans("", "", "-_ ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model of the table ``datasets/models``."""
+
+    # name: the last part of its id on the hub
+    name: str
+    # config: what matters of its ``config.json``
+    config: dict[str, Any]
+
+
+def named_model(path: Path) -> NamedModel | None:
+    """Return the model that is named; None where the name is a path, which wins over any name.
+
+    Raises UsageError if there is no such model; the hint has the nearest names, and says which
+    file describes any other.
+    """
+    text = path.as_posix()
+    is_path = path.suffix == ".json" or text.startswith((".", "/", "~")) or text.count("/") > 1
+    if is_path or os.path.exists(text):
+        return None
+    found = _index().get(_key(text))
+    if found is None:
+        raise UsageError(f"no model is known as {text!r}", hint=_nearest(text))
+    known, row = found
+    kind = {"model_type": row["model_type"]} if row["model_type"] else {}
+    return NamedModel(name=known.rpartition("/")[2], config=kind | json.loads(row["config"]))
+
+
+def names_from(start: str) -> list[str]:
+    """Return the names that begin with a text in any case, which shells want repeated as it is.
+
+    A text with a slash begins with the maker.
+    """
+    ids = sorted({known for known, _ in _index().values()}, key=str.lower)
+    names = dict.fromkeys(one if "/" in start else one.rpartition("/")[2] for one in ids)
+    length = len(start)
+    return [start + one[length:] for one in names if one[:length].lower() == start.lower()]
+
+
+def _nearest(text: str) -> str:
+    """Return what to do about a name that is not in the table: what begins so, or is alike."""
+    index = _index()
+    close: dict[str, str] = {}
+    for key in (_key(text), _key(text.rpartition("/")[2])):
+        begun = sorted((one for one in index if one.startswith(key)), key=len)
+        for near in (*begun, *difflib.get_close_matches(key, index, n=6)):
+            known, row = index[near]
+            close.setdefault(row["id"], known.rpartition("/")[2])
+    meant = " or ".join([*close.values()][:3])
+    return f"did you mean {meant}? If not, {_FILE}" if meant else _FILE
+
+
+def _key(name: str) -> str:
+    """Return a name without what people write in many ways: case, hyphens, underscores."""
+    return name.lower().translate(_SPACING)
+
+
+@cache
+def _index() -> dict[str, tuple[str, dict[str, str]]]:
+    """Return the table's rows by key, each with the id on the hub that the key stands for."""
+    path = data.root("datasets") / "models" / "models.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    for row in rows:
+        for name in (row["id"], *row["other_names"].split()):
+            known = name if "/" in name else row["id"]
+            for one in (name, name.rpartition("/")[2]):
+                found.setdefault(_key(one), (known, row))
+    return found
