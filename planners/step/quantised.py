@@ -13,9 +13,11 @@ Writing weights out costs the same at every batch, so that it matters less the m
 product has. What LLM.int8 does to inputs and outputs grows with the tokens, as the product does.
 
 Sources: T. Dettmers et al., "QLoRA", NeurIPS 2023, equations 5 and 6; T. Dettmers et al.,
-"LLM.int8()", NeurIPS 2022, figure 2 and equations 5 to 8; what is moved by ``load_in_8bit``
-backward is counted in bitsandbytes 0.45. ``advisor.lab.experiments.quantised`` fits the numbers on
-``datasets/measurements/quantised``.
+"LLM.int8()", NeurIPS 2022, figure 2 and equations 5 to 8; the passes over weights are counted in
+bitsandbytes at 012c6606, which also quantises gradients that nobody reads: with what is moved
+forward they are in ``element_bytes``. ``advisor.lab.experiments.quantised`` fits the numbers on
+``datasets/measurements/quantised``. Cards before Turing have no units for 8 bits and convert the
+weights in both passes: nothing of them was measured, and their interval is wider.
 """
 
 from __future__ import annotations
