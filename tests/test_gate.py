@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -224,7 +224,7 @@ def test_what_cannot_be_judged_passes_unless_it_is_strict(predictor: Predictor) 
     for submission, question in ((unclear, named), (unnamed, Question()), (unnamed, missing)):
         for is_strict in (False, True):
             found = judge_submission(
-                lambda _, it=submission: it,  # type: ignore[misc]
+                lambda _, it=submission: it,
                 question, predictor=predictor, is_strict=is_strict,
             )  # fmt: skip
             assert found.passes is not is_strict
@@ -275,7 +275,7 @@ JOB_LINE = "#ADVISOR " + " ".join(f"{name}={value}" for name, value in MODEL.ite
 
 def submitted(
     folder: Path, words: str, said: str = JOB_LINE, nodes: int = 1
-) -> tuple[int, dict[str, object]]:
+) -> tuple[int, dict[str, Any]]:
     """Return exit code and record of what ``sbatch job.sh`` is told."""
     (folder / "job.sh").write_text(BATCH.format(said=said, nodes=nodes))
     told = RUN.invoke(
@@ -288,7 +288,7 @@ def test_a_partition_of_a_rented_machine_is_judged_by_its_price(tmp_path: Path) 
     """Whole machines are paid for: the price of the machine, times machines and hours."""
     partition = "--partition gpu=p5.48xlarge"
     _, record = submitted(tmp_path, f"{partition} --budget 100000")
-    (found,) = record["submission"]  # type: ignore[misc]
+    (found,) = record["submission"]
     price = one_group("p5.48xlarge", Predictor.load().catalogue).price_usd_per_h
     cost = found["cost_usd"]["value"]
     assert price is not None
@@ -306,7 +306,7 @@ def test_a_cluster_without_a_price_passes_no_limit_of_money(tmp_path: Path, limi
     assert submitted(tmp_path, own)[0] == 0
     code, record = submitted(tmp_path, f"{own} {limit} 100000")
     assert code == 3
-    (found,) = record["submission"]  # type: ignore[misc]
+    (found,) = record["submission"]
     assert "--cluster-price" in found["reasons"][0]["text"]
     # Nor do more or fewer of the same machines, of which no price is known either.
     assert record["remedies"] == []
@@ -318,7 +318,7 @@ def test_what_would_pass_on_the_same_machines_keeps_the_budget(tmp_path: Path) -
     """A deadline asks for more machines; those that break the budget are not offered."""
     partition = "--partition gpu=p5.48xlarge"
     _, record = submitted(tmp_path, partition)
-    hours = record["submission"][0]["training_time_h"]["value"]  # type: ignore[index]
+    hours = record["submission"][0]["training_time_h"]["value"]
     for budget in (3.0, 100000.0):
         code, told = submitted(
             tmp_path, f"{partition} --deadline {0.6 * hours}h --budget {budget}"
@@ -326,7 +326,7 @@ def test_what_would_pass_on_the_same_machines_keeps_the_budget(tmp_path: Path) -
         assert code == 3
         offered = told["remedies"]
         assert bool(offered) == (budget > 1000)
-        for one_offer in offered:  # type: ignore[attr-defined]
+        for one_offer in offered:
             assert one_offer["cost_usd"]["value"] <= budget
 
 
