@@ -224,7 +224,7 @@ def test_what_cannot_be_judged_passes_unless_it_is_strict(predictor: Predictor) 
     for submission, question in ((unclear, named), (unnamed, Question()), (unnamed, missing)):
         for is_strict in (False, True):
             found = judge_submission(
-                lambda _, it=submission: it,
+                lambda _, it=submission: it,  # type: ignore[misc]
                 question, predictor=predictor, is_strict=is_strict,
             )  # fmt: skip
             assert found.passes is not is_strict
