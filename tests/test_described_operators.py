@@ -225,16 +225,22 @@ def test_experts_are_all_read_and_those_a_token_meets_are_computed() -> None:
     assert [(o.count, o.bytes) for o in sent] == [(6, 3 * 4 * 2 * 2 * tokens * 16)] * 2
 
 
-def test_a_quantised_base_is_read_and_written_out_before_every_product() -> None:
-    setup = TrainingSetup(adapter_rank=RANK, base_bits=8)
-    work = transformer_work(GATED, micro_batch=BATCH, precision="bf16", setup=setup)
+def test_a_quantised_base_is_written_out_wherever_products_run_in_16_bits() -> None:
+    """NF4: for every product; LLM.int8: backward, and forward it works on the activations."""
+    products, tokens = 3 * 7, BATCH * GATED.sequence
     weights = 3 * (4 * 16 * 16 + 3 * 16 * 40)
-    for phase in ("forward", "backward"):
-        found = [o for o in work.operators if o.name == "dequantise" and o.phase == phase]
-        assert sum(o.fixed_bytes for o in found) == weights * (1 + 2)
-        assert sum(o.bytes for o in found) == weights * (1 + 2)
-        assert sum(o.flop for o in found) == weights
-        assert sum(o.count for o in found) == 3 * 7
+    elements = tokens * 3 * (4 * (16 + 16) + 3 * (16 + 40))
+    for bits, forward, backward, of_elements in ((4, 2.5, 2.5, 0.0), (8, 0.0, 7.0, 88.5)):
+        setup = TrainingSetup(adapter_rank=RANK, base_bits=bits)  # type: ignore[arg-type]
+        work = transformer_work(GATED, micro_batch=BATCH, precision="bf16", setup=setup)
+        for phase, moved in (("forward", forward), ("backward", backward)):
+            found = [o for o in work.operators if o.name == "quantised" and o.phase == phase]
+            assert sum(o.fixed_bytes for o in found) == pytest.approx(weights * moved)
+            grown = sum(o.bytes - o.fixed_bytes for o in found)
+            expected = elements * of_elements if phase == "forward" else 0.0
+            assert grown == pytest.approx(expected)
+            assert sum(o.flop for o in found) == pytest.approx(31.6 * weights * (bits == 4))
+            assert sum(o.count for o in found) >= products
 
 
 def test_frozen_layers_go_forward_only() -> None:

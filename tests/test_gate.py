@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -263,3 +263,112 @@ def test_a_batch_script_says_its_job_and_what_it_asks_for(
     short = RUN.invoke(app, [*gate, "--time=5", "-J", "short", "train.sbatch", "--lr", "1"])
     assert short.exit_code == 3
     assert "time limit" in json.loads(short.stdout)["submission"][0]["reasons"][0]["text"]
+
+
+BATCH = """#!/bin/bash
+#SBATCH --nodes={nodes} --gres=gpu:8 --time=1-00:00:00
+{said}
+srun torchrun train.py
+"""
+JOB_LINE = "#ADVISOR " + " ".join(f"{name}={value}" for name, value in MODEL.items())
+
+
+def submitted(
+    folder: Path, words: str, said: str = JOB_LINE, nodes: int = 1
+) -> tuple[int, dict[str, Any]]:
+    """Return exit code and record of what ``sbatch job.sh`` is told."""
+    (folder / "job.sh").write_text(BATCH.format(said=said, nodes=nodes))
+    told = RUN.invoke(
+        app, ["gate", "--sbatch", *words.split(), "--json", "--", str(folder / "job.sh")]
+    )
+    return told.exit_code, json.loads(told.output)
+
+
+def test_a_partition_of_a_rented_machine_is_judged_by_its_price(tmp_path: Path) -> None:
+    """Whole machines are paid for: the price of the machine, times machines and hours."""
+    partition = "--partition gpu=p5.48xlarge"
+    _, record = submitted(tmp_path, f"{partition} --budget 100000")
+    (found,) = record["submission"]
+    price = one_group("p5.48xlarge", Predictor.load().catalogue).price_usd_per_h
+    cost = found["cost_usd"]["value"]
+    assert price is not None
+    assert cost == pytest.approx(price * found["training_time_h"]["value"])
+    for strictly in ("", " --strict"):
+        assert submitted(tmp_path, f"{partition} --budget {1.01 * cost}{strictly}")[0] == 0
+        assert submitted(tmp_path, f"{partition} --budget {0.99 * cost}{strictly}")[0] == 3
+    assert submitted(tmp_path, f"{partition} --max-hourly {0.99 * price}")[0] == 3
+    assert submitted(tmp_path, f"{partition} --max-hourly {1.01 * price}")[0] == 0
+
+
+@pytest.mark.parametrize("limit", ["--budget", "--max-hourly"])
+def test_a_cluster_without_a_price_passes_no_limit_of_money(tmp_path: Path, limit: str) -> None:
+    own = "--partition gpu=8xH100:nvlink@400Gbps"
+    assert submitted(tmp_path, own)[0] == 0
+    code, record = submitted(tmp_path, f"{own} {limit} 100000")
+    assert code == 3
+    (found,) = record["submission"]
+    assert "--cluster-price" in found["reasons"][0]["text"]
+    # Nor do more or fewer of the same machines, of which no price is known either.
+    assert record["remedies"] == []
+    assert submitted(tmp_path, f"{own} {limit} 100000 --cluster-price 2")[0] == 0
+    assert submitted(tmp_path, f"{own} {limit} 0.01 --cluster-price 2")[0] == 3
+
+
+def test_what_would_pass_on_the_same_machines_keeps_the_budget(tmp_path: Path) -> None:
+    """A deadline asks for more machines; those that break the budget are not offered."""
+    partition = "--partition gpu=p5.48xlarge"
+    _, record = submitted(tmp_path, partition)
+    hours = record["submission"][0]["training_time_h"]["value"]
+    for budget in (3.0, 100000.0):
+        code, told = submitted(
+            tmp_path, f"{partition} --deadline {0.6 * hours}h --budget {budget}"
+        )
+        assert code == 3
+        offered = told["remedies"]
+        assert bool(offered) == (budget > 1000)
+        for one_offer in offered:
+            assert one_offer["cost_usd"]["value"] <= budget
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--partition other=8xH100 -- -p gpu", JOB_LINE),  # machines that nobody knows
+        ("", JOB_LINE),  # the same
+        ("--partition gpu=p5.48xlarge", JOB_LINE.replace("tokens=500M", "")),  # no length
+        ("--partition gpu=p5.48xlarge", JOB_LINE + " layers"),  # a line that cannot be read
+        ("--partition gpu=p5.48xlarge", "#ADVISOR budget=5"),  # a budget of no job
+        ("--partition gpu=8xH999", JOB_LINE),  # no such card
+    ],
+)
+def test_under_a_budget_nothing_passes_that_was_not_judged(
+    tmp_path: Path, words: str, said: str
+) -> None:
+    given, _, more = words.partition(" -- ")
+    (tmp_path / "job.sh").write_text(BATCH.format(said=said, nodes=1))
+
+    def code(limits: str) -> int:
+        line = ["gate", "--sbatch", *given.split(), *limits.split(), "--", *more.split()]
+        return RUN.invoke(app, [*line, str(tmp_path / "job.sh")]).exit_code
+
+    assert code("--budget 100000") == 3
+    assert code("--budget 100000 --strict") == 3
+    if "budget" not in said:
+        assert code("") == 0  # without one it passes, with a note
+
+
+def test_a_job_that_names_none_passes_a_budget_that_others_set(tmp_path: Path) -> None:
+    """A cluster's own budget does not stop those who never asked to be judged."""
+    assert submitted(tmp_path, "--partition gpu=p5.48xlarge --budget 5", said="")[0] == 0
+
+
+def test_a_skypilot_choice_that_is_unclear_does_not_carry_a_budget(tmp_path: Path) -> None:
+    task = tmp_path / "task.yaml"
+    env = "".join(f"  ADVISOR_{k.upper()}: {v}\n" for k, v in MODEL.items())
+    task.write_text(
+        f"envs:\n{env}  ADVISOR_BUDGET: 0.01\nresources:\n  any_of:\n"
+        "    - {infra: aws, instance_type: p4d.24xlarge}\n    - {infra: aws, accelerators: X9:8}\n"
+    )
+    told = RUN.invoke(app, ["gate", "--skypilot", str(task), "--json"])
+    assert told.exit_code == 3
+    assert all(not found["passes"] for found in json.loads(told.output)["submission"])

@@ -69,7 +69,7 @@ def drawn() -> LayoutCase:
             network_bytes_per_s=one_of(2e10, 1e11), domain_machines=one_of(1, 1, 2),
             host_bytes_per_s=one_of(1e9, 2e10), devices_per_node=one_of(2, 4, 8),
             generation=one_of(0, 1, 2, 3), precision=one_of(0, 1, 2, 3),
-            is_ultra=one_of(0, 1),
+            is_ultra=one_of(0, 1), elementwise_flop_per_s=one_of(np.inf, 4e12, 2e13),
         ),
         software=Software(
             fusion=one_of(0, 1, 2, 3), attention=one_of(0, 1, 2, 3),
@@ -82,7 +82,9 @@ def drawn() -> LayoutCase:
             is_ring_balanced=one_of(0, 1), stops_early=one_of(0, 1),
             selective_gemm=one_of(0.0, 0.5), adapter_flop=one_of(0.0, 2e6),
             adapter_product_bytes=one_of(0.0, 3e4), adapter_sum_bytes=one_of(0.0, 5e4),
-            dequantised_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
+            requantised_bytes=one_of(0.0, 1e6), decoded_flop=one_of(0.0, 30.0),
+            dequantised_bytes=one_of(0.0, 2.5, 7.0),
+            dequantised_forward_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
             overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1),
         ),
         parameters=P, device_factor=FACTOR,
@@ -208,8 +210,13 @@ def layer(r: Any) -> tuple[float, float, float, float]:
     sums = tokens * r.adapter_sum_bytes * width / r.tp / memory
     of_attention, expert = weights(r)
     held = (of_attention + expert * r.experts / r.ep) / r.tp
-    written = r.dequantised_bytes * held / memory
-    forward = p + a + e + adapters + sums + written
+    decoded = r.decoded_flop * held / r.elementwise_flop_per_s
+    unpacked, written = (
+        max(moved * held / memory, decoded if moved else 0.0)
+        for moved in (r.dequantised_forward_bytes, r.dequantised_bytes)
+    )
+    unpacked += tokens * r.requantised_bytes / r.tp / memory
+    forward = p + a + e + adapters + sums + unpacked
     passed = min(r.passed_share * r.pp, 1.0)
     backward = (2 if r.trained_share else 1) * p + (2.5 if r.attention else 2.0) * a
     backward += P.elementwise_backward * e + 2 * adapters + sums + written
@@ -221,7 +228,8 @@ def layer(r: Any) -> tuple[float, float, float, float]:
         again *= repeated_share(r)
     elif r.recompute == 1:
         again = r.selective_gemm * p + e if r.selective_gemm else a
-    streamed = (1 + passed * P.elementwise_backward) * e + (1 + passed) * (sums + written)
+    streamed = (1 + passed * P.elementwise_backward) * e + (1 + passed) * sums
+    streamed += unpacked + passed * written
     return forward, passed * backward, passed * again, streamed
 
 

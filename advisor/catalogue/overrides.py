@@ -102,8 +102,20 @@ def charged_h(hours: Floats, shortest_h: Floats | float, step_h: Floats | float)
 # ========  =============================================  ======================================
 
 
+_NEEDED: Final = {
+    "price": ("instance_type", "value"),
+    "factor": ("value",),
+    "service": ("value", "service"),
+    "machine": ("instance_type", "value", "vcpus", "memory_gib"),
+    "network": ("instance_type",),
+    "quota": ("value",),
+    "region": ("region",),
+    "reserved": ("instance_type", "region", "value", "count"),
+    "block": ("instance_type", "region", "value", "count", "hours"),
+}
+_RULE_HINT: Final = f"one of: {', '.join(_NEEDED)}"
 COLUMNS: Final = (
-    text("rule", is_required=True),
+    text("rule", is_required=True, hint=_RULE_HINT),
     text("provider", is_required=True),
     text("instance_type", is_optional=True),
     text("region", is_optional=True),
@@ -124,17 +136,6 @@ COLUMNS: Final = (
     text("note", is_optional=True),
 )
 UNITS: Final = ("instances", "vcpus", "gpus")
-_NEEDED: Final = {
-    "price": ("instance_type", "value"),
-    "factor": ("value",),
-    "service": ("value", "service"),
-    "machine": ("instance_type", "value", "vcpus", "memory_gib"),
-    "network": ("instance_type",),
-    "quota": ("value",),
-    "region": ("region",),
-    "reserved": ("instance_type", "region", "value", "count"),
-    "block": ("instance_type", "region", "value", "count", "hours"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +186,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 def _check(rule: Rule) -> None:
     if rule.rule not in _NEEDED:
-        raise rule.fault("rule", f"is {rule.rule!r}", f"one of: {', '.join(_NEEDED)}")
+        raise rule.fault("rule", f"is {rule.rule!r}", _RULE_HINT)
     for name in _NEEDED[rule.rule]:
         value = getattr(rule, name)
         if value == "" or value != value:

@@ -41,11 +41,16 @@ class Column:
     high: float = np.inf
     is_required: bool = False  # the column must exist and no cell may be empty
     is_optional: bool = False  # the whole column may be missing
+    hint: str = ""  # what may stand in it, for whoever left it out
 
 
-def text(name: str, *, is_required: bool = False, is_optional: bool = False) -> Column:
+def text(
+    name: str, *, is_required: bool = False, is_optional: bool = False, hint: str = ""
+) -> Column:
     """Declare a column of text."""
-    return Column(name=name, is_number=False, is_required=is_required, is_optional=is_optional)
+    return Column(
+        name=name, is_number=False, is_required=is_required, is_optional=is_optional, hint=hint
+    )
 
 
 def read_bytes(path: Path) -> bytes:
@@ -72,10 +77,11 @@ def unpack(content: bytes, path: Path) -> str:
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
                 content = bounded.read_bytes(cast(IO[bytes], file), most_bytes=MAX_BYTES)
-        return content.decode()
+        return content.decode("utf-8-sig")  # spreadsheets begin with the mark
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise CatalogueError(
-            f"{path} is damaged: {error}", hint="get the file again, or remove its folder"
+            f"{path} is damaged: {error}",
+            hint="save a table of yours as CSV in UTF-8; get another file again",
         ) from error
 
 
@@ -183,23 +189,33 @@ def _check_header(header: Sequence[str], columns: Sequence[Column], name: str) -
             raise _fault(name, 1, key, "appears twice")
     for column in columns:
         if column.name not in header and not column.is_optional:
-            raise _fault(name, 1, column.name, f"is missing; found {', '.join(header)[:200]}")
+            what = f"is missing; found {', '.join(header)[:200]}"
+            raise _fault(name, 1, column.name, what, _missing_hint(header, column, columns))
+
+
+def _missing_hint(header: Sequence[str], column: Column, columns: Sequence[Column]) -> str:
+    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+        return "separate the columns by commas"
+    needed = ",".join(one.name for one in columns if not one.is_optional)
+    return f"the first line names the columns, at least {needed}" + (
+        f"; {column.name} is {column.hint}" if column.hint else ""
+    )
 
 
 def _values(cells: list[str], column: Column, name: str) -> Values:
     if column.is_required:
         for number, value in enumerate(cells, start=2):
             if not value.strip():
-                raise _fault(name, number, column.name, "is empty")
+                raise _fault(name, number, column.name, "is empty", column.hint)
     if not column.is_number:
         return cells
     try:
         values = np.array([value or "nan" for value in cells], dtype=np.float64)
     except ValueError:
         values = np.array([_number(value) for value in cells])
-    wrong = _wrong(values, column) | [value == "" and column.is_required for value in cells]
+    is_empty = np.array([value == "" for value in cells], dtype=bool)  # of no rows too
     # An empty cell is unknown; "nan" typed into a cell is a fault of whoever wrote it.
-    wrong |= np.isnan(values) & np.array([value != "" for value in cells], dtype=bool)
+    wrong = _wrong(values, column) | (np.isnan(values) & ~is_empty)
     if wrong.any():
         at = int(np.argmax(wrong))
         limits = f"a number from {column.low:g} to {column.high:g}"
@@ -221,9 +237,9 @@ def _number(value: str) -> float:
         return -np.inf
 
 
-def _fault(name: str, row: int, column: str, what: str) -> CatalogueError:
+def _fault(name: str, row: int, column: str, what: str, hint: str = "") -> CatalogueError:
     place = f"{name}, row {row}" + (f", column {column!r}" if column else "")
-    return CatalogueError(f"{place}: {what}", hint="correct that cell and try again")
+    return CatalogueError(f"{place}: {what}", hint=hint or "correct that cell and try again")
 
 
 def texts(table: Mapping[str, Values], name: str) -> list[str]:

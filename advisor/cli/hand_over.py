@@ -484,7 +484,7 @@ def ui(
     printed; with --serve, to whoever the proxy in front of it lets through. Ctrl-C ends it.
     """
     from advisor.cli import simulate
-    from advisor.ui import Keys, Server, listening_socket
+    from advisor.ui import Keys, Server, ended_by_signals, listening_socket
 
     asked = with_run(question, recorded)
     if not is_served and (url is not None or workers is not None):
@@ -496,7 +496,7 @@ def ui(
         )
     keys = Keys.shared(url or "") if is_served else Keys()
     processes = (workers or os.cpu_count() or 1) if is_served else 0
-    with listening_socket(port) as listener:
+    with ended_by_signals(), listening_socket(port) as listener:
         with waiting("reading the job and the catalogue"):
             server = Server(
                 asked, listener, beside=None if is_served else simulate.comparison, keys=keys,

@@ -409,7 +409,9 @@ def import_runs(
     fmt: Annotated[
         str, typer.Argument(metavar="FORMAT", help="Format of the runs, one of those named above.")
     ],
-    path: Annotated[Path, typer.Argument(help="File or folder to read.")],
+    path: Annotated[
+        Path | None, typer.Argument(help="File or folder to read.", show_default=False)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help=f"File to write (default: {_RECORDS}).")
     ] = None,
@@ -428,6 +430,13 @@ def import_runs(
     """Read runs of another format and write them as records; bad rows are refused."""
     from advisor.records import UNKNOWN, read_runs_as, write_records
 
+    if path is None:
+        file = "PATH" if fmt in FORMATS else fmt
+        name = fmt if fmt in FORMATS else "csv" if fmt.endswith(".csv") else "FORMAT"
+        raise UsageError(
+            "runs import reads a format and a path, and one of them is missing",
+            hint=f"advisor runs import {name} {file}; formats: {', '.join(FORMATS)}",
+        )
     records = read_runs_as(fmt, path, _machines(machine, price))
     target = out or _RECORDS
     write_records(target, records, is_kept=out is None)

@@ -46,6 +46,9 @@ function slurm_cli_pre_submit(options, pack_offset)
   end
   if code ~= 0 then
     slurm.log_info("advisor gate did not judge the job (exit code %s)", tostring(code))
+    if os.getenv("ADVISOR_BUDGET") then
+      return slurm.ERROR
+    end
   end
   return slurm.SUCCESS
 end

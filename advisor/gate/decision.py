@@ -32,7 +32,7 @@ from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.estimate import Predictor, refusal
 from advisor.gate.said import joined
 from advisor.jobs import NO_LENGTH, Job
-from advisor.machines import one_group
+from advisor.machines import ClusterGroup, one_group
 from advisor.planners.core import PlanningError, select
 from advisor.planners.layouts import node_counts
 from advisor.quantities import hours_interval, hours_text, percent_text, usd_interval, usd_text
@@ -402,11 +402,14 @@ def _rates(asked: AskedMachines, offers: OfferColumns, limits: Constraints) -> t
     if asked.count > most:
         text = f"{counted(asked.count, 'machine')}, your quota is {most:g}"
         reasons.append(Reason(limit="quota", text=text))
-    hourly = float(offers.price_usd_per_h[0]) * asked.count
-    if hourly > limits.most_usd_per_h:
-        text = f"{usd_text(hourly)}/h, the limit is {usd_text(limits.most_usd_per_h)}/h"
-        reasons.append(Reason(limit="max_hourly", text=text))
-    return tuple(reasons)
+    return (*reasons, *_over_hourly(float(offers.price_usd_per_h[0]) * asked.count, limits))
+
+
+def _over_hourly(hourly_usd: float, limits: Constraints) -> tuple[Reason, ...]:
+    if hourly_usd <= limits.most_usd_per_h:
+        return ()
+    text = f"{usd_text(hourly_usd)}/h, the limit is {usd_text(limits.most_usd_per_h)}/h"
+    return (Reason(limit="max_hourly", text=text),)
 
 
 def against(
@@ -456,12 +459,36 @@ def _own(job: Job, asked: OwnDevices, limits: Constraints, predictor: Predictor)
         if error.exit_code != 3:
             raise
         return Judged(asked=asked, reasons=(Reason(limit="machines", text=str(error)),))
+    hourly = _hourly_usd(asked, group)
+    reasons = _of_prices(hourly, limits)
     if job.total_source == NO_LENGTH:
-        return Judged(asked=asked, note=f"{job.name}: {NO_LENGTH}")
-    cost = time_h.scaled(asked.price_usd_per_device_h * asked.devices)
-    priced = cost if asked.price_usd_per_device_h else None
-    reasons = against(limits, asked.time_limit_h, time_h, priced)
-    return Judged(asked=asked, reasons=reasons, training_time_h=time_h, cost_usd=priced)
+        return Judged(asked=asked, reasons=reasons, note=f"{job.name}: {NO_LENGTH}")
+    cost = None if hourly is None else time_h.scaled(hourly)
+    reasons += against(limits, asked.time_limit_h, time_h, cost)
+    return Judged(asked=asked, reasons=reasons, training_time_h=time_h, cost_usd=cost)
+
+
+def _hourly_usd(asked: OwnDevices, group: ClusterGroup) -> float | None:
+    """Return what devices cost: by the cluster's price, or as whole rented machines [USD/h]."""
+    if asked.price_usd_per_device_h:
+        return asked.price_usd_per_device_h * asked.devices
+    return None if group.price_usd_per_h is None else group.price_usd_per_h * asked.nodes
+
+
+def _of_prices(hourly: float | None, limits: Constraints) -> tuple[Reason, ...]:
+    """Return what the hourly limit has against a price, and every limit against none."""
+    if hourly is not None:
+        return _over_hourly(hourly, limits)
+    held: tuple[tuple[Limit, float | None, str], ...] = (
+        ("budget", limits.budget_usd, "budget"),
+        ("max_hourly", limits.max_hourly_usd, "hourly limit"),
+    )
+    return tuple(
+        Reason(limit=limit, text=f"has no price to judge the {name} of {usd_text(most)} by: "
+               "say it with --cluster-price (USD per device and hour)")
+        for limit, most, name in held
+        if most is not None
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------
@@ -497,15 +524,22 @@ def judge_submission(
 ) -> GateVerdict:
     """Judge what somebody submits elsewhere: what cannot be judged passes, with a note.
 
-    A job has to be named by the submission or the question: the latest run is not meant.
+    A job has to be named by the submission or the question: the latest run is not meant. Under a
+    budget nothing passes that could not be judged, unless it names no job and sets no budget.
 
-    ``is_strict``: refuse what cannot be judged; False by default.
+    ``is_strict``: refuse all that cannot be judged; False by default.
     """
+    has_budget = question.constraints.budget_usd is not None
 
     def named(catalogue: Catalogue) -> Submission:
+        nonlocal has_budget
         found = read(catalogue)
-        spec = joined(question, found.said).job
-        if not (spec.names_a_job or spec.is_known_by_runs):
+        asked = joined(question, found.said)
+        is_named = asked.job.names_a_job or asked.job.is_known_by_runs
+        has_budget = asked.constraints.budget_usd is not None and (
+            is_named or "budget" in found.said
+        )
+        if not is_named:
             raise _Unnamed
         return found
 
@@ -516,7 +550,11 @@ def judge_submission(
     except (AdvisorError, PlanningError, RecordingError) as error:
         hint = f"; {error.hint}" if error.hint else ""
         found = _unclear(f"{error}{hint}")
-    return _refused_where_unclear(found) if is_strict else found
+    if is_strict:
+        return _refused_where_unclear(found, "machines", "cannot be judged")
+    if has_budget:
+        return _refused_where_unclear(found, "budget", "cannot be judged, and has a budget")
+    return found
 
 
 class _Unnamed(Exception):  # noqa: N818 # never leaves this module
@@ -529,11 +567,9 @@ def _unclear(why: str) -> GateVerdict:
     )
 
 
-def _refused_where_unclear(found: GateVerdict) -> GateVerdict:
+def _refused_where_unclear(found: GateVerdict, limit: Limit, text: str) -> GateVerdict:
     judged = tuple(
-        one
-        if one.is_judged
-        else replace(one, reasons=(Reason(limit="machines", text="cannot be judged"),))
+        one if one.is_judged else replace(one, reasons=(Reason(limit=limit, text=text),))
         for one in found.judged
     )
     return replace(found, judged=judged)

@@ -3,8 +3,8 @@
 SkyPilot loads this file in its own environment, where the advisor need not be installed whole:
 the policy hands the task to the command in ``ADVISOR_COMMAND`` (``advisor`` by default) and does
 what it says. Of several resources those that are refused are taken away; a task of which none is
-left is rejected with what would pass. A task that cannot be judged goes through with a warning;
-``advisor gate --strict`` (``ADVISOR_GATE_STRICT=1``) rejects it, too.
+left is rejected with what would pass. A task that cannot be judged goes through with a warning,
+unless it has a budget; ``advisor gate --strict`` (``ADVISOR_GATE_STRICT=1``) rejects it, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import os
 import shlex
 import subprocess
-from typing import Any, Dict, List, Optional  # noqa: UP035 # SkyPilot runs on older Pythons
+from typing import Any, Dict, List, Optional, Tuple  # noqa: UP035 # SkyPilot runs on older Pythons
 
 import sky
 import yaml
@@ -39,8 +39,14 @@ class AdvisorPolicy(sky.AdminPolicy):  # type: ignore[misc] # SkyPilot is not in
         if str(user_request.request_name).endswith("controller"):  # SkyPilot's own machine
             return sky.MutatedUserRequest(task, user_request.skypilot_config)
         options = list(task.resources)
-        record = _verdict(_as_yaml(task, options))
-        if record is not None:
+        record, why = _verdict(_as_yaml(task, options))
+        if record is None:
+            if "ADVISOR_BUDGET" in {*task.envs, *os.environ}:
+                raise exceptions.UserRequestRejectedByPolicy(
+                    f"advisor gate could not judge the task, which has a budget: {why}"
+                )
+            _LOG.warning("advisor gate did not judge the task: %s", why)
+        else:
             judged = record["submission"]
             if not record["passes"]:
                 raise exceptions.UserRequestRejectedByPolicy(_refusal(record))
@@ -60,8 +66,8 @@ def _as_yaml(task: Any, options: List[Any]) -> str:  # noqa: UP006
     return str(yaml.safe_dump(content))
 
 
-def _verdict(task: str) -> Optional[Dict[str, Any]]:  # noqa: UP006, UP045
-    """Return the record of ``advisor gate``; None where it could not answer."""
+def _verdict(task: str) -> Tuple[Optional[Dict[str, Any]], str]:  # noqa: UP006, UP045
+    """Return the record of ``advisor gate``; None, and why, where it could not answer."""
     command = shlex.split(os.environ.get("ADVISOR_COMMAND", "advisor"))
     try:
         ended = subprocess.run(
@@ -70,12 +76,11 @@ def _verdict(task: str) -> Optional[Dict[str, Any]]:  # noqa: UP006, UP045
         )  # fmt: skip
         if ended.returncode in (_PASSES, _REFUSED):
             record: Dict[str, Any] = json.loads(ended.stdout)  # noqa: UP006
-            return record
+            return record, ""
         why = ended.stderr.strip()[-500:]
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = str(error)
-    _LOG.warning("advisor gate did not judge the task: %s", why)
-    return None
+    return None, why
 
 
 def _refusal(record: Dict[str, Any]) -> str:  # noqa: UP006

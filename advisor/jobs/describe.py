@@ -217,6 +217,8 @@ def unseen_input(model: DescribedModel) -> str:
         return "recordings" if model.audio_channels else ""
     if isinstance(model, step.DiffusionUNet):
         return "samples"
+    if isinstance(model, step.Towers):
+        return "samples" if len(model.towers) > 1 else "recordings"
     return "images" if isinstance(model, ConvolutionalNetwork) or not model.vocabulary else ""
 
 
@@ -539,9 +541,10 @@ def setup_words(work: Work) -> str:
     if not _has_attention(work):
         del said[1]
     if setup.has_adapters:
-        base = f"{setup.base_bits}-bit base" if setup.base_bits < 16 else "16-bit base"
+        base = {16: "16-bit base", 8: "8-bit base (LLM.int8)", 4: "4-bit base (NF4)"}
         said.append(
-            f"adapters of rank {setup.adapter_rank} on {_TARGETS[setup.adapter_targets]}, {base}"
+            f"adapters of rank {setup.adapter_rank} on {_TARGETS[setup.adapter_targets]},"
+            f" {base[setup.base_bits]}"
         )
     if setup.frozen_fraction > 0:
         said.append(f"{percent_text(setup.frozen_fraction)} of the parameters frozen")

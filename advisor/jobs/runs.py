@@ -18,10 +18,14 @@ from advisor.errors import UsageError
 from advisor.jobs import journal
 from advisor.jobs.journal import Entry
 from advisor.planners.core import Layout, Precision, TrainingSetup, Transformer
-from advisor.quantities import parse_seconds
+from advisor.quantities import parse_count, parse_seconds
 
 PART: Final = "actual"
 _NAMES: Final = ("run", "provider", "instance_type")
+# Above all that ever ran, and far below what arithmetic on columns can hold.
+_LONGEST_STEP_S: Final = 1e7
+_MOST_MACHINES: Final = 10**6
+_MOST_SAMPLES: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +46,21 @@ class Actual:
     batch: int | None = None  # samples of the step over all devices; the job's own where None
 
     def __post_init__(self) -> None:
-        if not (self.step_s > 0 and math.isfinite(self.step_s)):
+        if not 0 < self.step_s <= _LONGEST_STEP_S:
             raise UsageError(
-                f"the step time is out of range: {self.step_s}", hint="give seconds, e.g. 0.25"
+                f"the step time is out of range: {self.step_s:g} s", hint="give e.g. 310ms"
             )
         if not self.instance_type:
             raise UsageError("the run names no machine", hint="name the type or the accelerator")
-        if self.count < 1:
+        if not 1 <= self.count <= _MOST_MACHINES:
             raise UsageError(
-                f"the number of machines is out of range: {self.count}", hint="give 1 or more"
+                f"the number of machines is out of range: {self.count:g}",
+                hint=f"give 1 to {_MOST_MACHINES:,}",
             )
-        if self.batch is not None and self.batch < 1:
-            raise UsageError(f"the batch is out of range: {self.batch}", hint="give 1 or more")
+        if self.batch is not None and not 1 <= self.batch <= _MOST_SAMPLES:
+            raise UsageError(
+                f"the batch is out of range: {self.batch:g}", hint=f"give 1 to {_MOST_SAMPLES:g}"
+            )
 
 
 def from_entry(entry: Entry) -> Actual:
@@ -102,7 +109,7 @@ def read_runs(path: Path) -> tuple[Actual, ...]:
         too, and their empty cells mean what their absence means: the table's one job.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(bounded.csv_tables(file))
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read the runs {path}: {error}", hint=_RUNS_HINT) from error
@@ -148,15 +155,23 @@ def _from_row(path: Path, number: int, row: dict[str, str]) -> Actual:
             run=(row.get("job") or "").strip() or str(path),
             provider=(row.get("provider") or "").strip(),
             instance_type=machine,
-            count=int(count or 1),
+            count=_whole(count, "count") if count else 1,
             step_s=parse_seconds(step, option="step", needs_unit=True),
-            batch=int(batch) if batch else None,
+            batch=_whole(batch, "batch") if batch else None,
         )
     except KeyError as error:
         raise UsageError(f"{path} has no column {error}", hint=_RUNS_HINT) from error
     except (ValueError, TypeError, UsageError) as error:
         why = printable(str(error))[:200]
-        raise UsageError(f"{path}, line {number}: {why}", hint=_RUNS_HINT) from error
+        hint = getattr(error, "hint", None) or _RUNS_HINT
+        raise UsageError(f"{path}, line {number}: {why}", hint=hint) from error
+
+
+def _whole(text: str, name: str) -> int:
+    number = parse_count(text, option=name)
+    if not number.is_integer():
+        raise UsageError(f"{name}: {text} is not a whole number", hint="write e.g. 32")
+    return int(number)
 
 
 # ------------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ class ClusterGroup:
             host_memory_bytes=self.node.memory_bytes,
             generation=self.part.generation,
             precision=precision,
+            elementwise_flop_per_s=self.part.elementwise_flop_per_s,
         )
 
 

@@ -586,6 +586,10 @@ _MEASURED_SHARE: Final = {0: 0.5, 1: 0.65, 2: 0.80, 3: 0.73}
 _BLACKWELL_W: Final = 1200.0
 
 
+# Of the vector units' peak, what elementwise arithmetic reaches: as the device model has it.
+ELEMENTWISE_SHARE: Final = 0.2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorPart:
     """One accelerator."""
@@ -600,6 +604,7 @@ class AcceleratorPart:
     host_bytes_per_s: float  # between host memory and one of them [bytes/s]
     generation: int  # index into ``planners.core.arrays.GENERATIONS``
     device: Device  # all that the device model knows of it
+    elementwise_flop_per_s: float = math.inf  # arithmetic outside of products [flop/s]
     # devices that the link joins across machines; None where it ends with the machine
     link_devices: int | None = None
     is_ultra: bool = False  # Blackwell Ultra
@@ -652,6 +657,7 @@ def power_limited(known: AcceleratorPart, watts: float) -> AcceleratorPart:
     return replace(
         known,
         flop_per_s=known.flop_per_s * share,
+        elementwise_flop_per_s=known.elementwise_flop_per_s * share,
         device=replace(known.device, tdp_w=watts, **slowed),
     )
 
@@ -689,6 +695,7 @@ def part(row: Accelerator) -> AcceleratorPart:
         host_bytes_per_s=_to_host_bytes_per_s(row),
         generation=generation,
         device=device,
+        elementwise_flop_per_s=ELEMENTWISE_SHARE * (device.fp32_flop_per_s or math.inf),
         link_devices=row.link_devices if is_linked else None,
         is_ultra=row.architecture == "Blackwell Ultra",
     )

@@ -320,8 +320,11 @@ def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
             reader = bounded.csv_tables(lines)
             missing = sorted(set(columns) - set(reader.fieldnames or ()))
             if missing:
+                found = ", ".join(reader.fieldnames or ())[:200] or "an empty file"
                 raise RunError(
-                    f"{path}: no column {missing[0]!r}", hint="is this the right format?"
+                    f"{path}: no column {missing[0]!r}; found {found}",
+                    hint=f"its first line names the columns, at least {','.join(columns)}; "
+                    "if it is no such table, name its format",
                 )
             return [Row(path=path, number=n, cells=c) for n, c in enumerate(reader, start=1)]
     except (OSError, ValueError) as error:

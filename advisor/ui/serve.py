@@ -1,14 +1,16 @@
-"""The web application's server: on loopback, until Ctrl-C."""
+"""The web application's server: on loopback, until Ctrl-C or a signal to end."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import signal
 import socket
 import sys
 import threading
 import webbrowser
 from collections.abc import Iterator
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -51,6 +53,31 @@ def listening_socket(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP leave the block, so that what it began is ended too.
+
+    A process that SIGTERM ends at once runs no ``finally``: its workers would stay. SIGHUP that is
+    ignored (``nohup``) stays so.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    def end_as_well(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGTERM)  # while requests are served it is uvicorn's
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, end)}
+    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        before[hangup] = signal.signal(hangup, end_as_well)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Server:
     """The web application on a port that is listened to.
 
@@ -70,11 +97,19 @@ class Server:
         live = LiveReport(question, beside=beside, is_shared=keys.is_shared)
         self._listener = listener
         self._workers = AnswerProcesses(live.question, processes) if processes else None
-        self._app = application(live, keys, workers=self._workers)
+        try:
+            self._app = application(live, keys, workers=self._workers)
+        except BaseException:
+            self._close()
+            raise
         self.address = keys.address(listener.getsockname()[1])
 
+    def _close(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
     def run(self, *, is_opened: bool) -> None:
-        """Serve until Ctrl-C, which is how it ends: no error.
+        """Serve until Ctrl-C, which is how it ends: no error; or until ``ended_by_signals``.
 
         ``is_opened``: open the page in a browser; connections wait until the server runs.
         """
@@ -90,8 +125,7 @@ class Server:
             with contextlib.suppress(KeyboardInterrupt):
                 uvicorn.Server(config).run(sockets=[self._listener])
         finally:
-            if self._workers is not None:
-                self._workers.close()
+            self._close()
 
 
 def _allow_files() -> None:

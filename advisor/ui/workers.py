@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import threading
+import time
 from concurrent.futures import BrokenExecutor
 from typing import Any, Final
 
@@ -125,7 +128,8 @@ class AnswerProcesses:
 
         # One thread each: what is computed beside other answers does not want all cores.
         return get_reusable_executor(
-            max_workers=self.count, timeout=None, initializer=_begin, initargs=(self._record,),
+            max_workers=self.count, timeout=None, initializer=_begin,
+            initargs=(self._record, os.getpid()),
             env={"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
@@ -138,10 +142,18 @@ class AnswerProcesses:
 # In a worker.
 
 
-def _begin(record: dict[str, Any]) -> None:
+def _begin(record: dict[str, Any], server: int) -> None:
     global _live  # a process is one worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
+    threading.Thread(target=_end_with, args=(server,), daemon=True).start()
     _live = LiveReport(Question.read(record), is_shared=True)
+
+
+def _end_with(server: int) -> None:
+    """End this process when the server is gone, also where nothing could end it first."""
+    while os.getppid() == server:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _answered(work: Any, given: tuple[Any, ...]) -> bytes | Refusal:

@@ -130,6 +130,7 @@ def _machines(run: AskedRun) -> Machines:
         devices_per_node=run.per_node,
         generation=accelerator.generation,
         precision=PRECISION_CODES[run.precision],
+        elementwise_flop_per_s=accelerator.elementwise_flop_per_s,
     )
 
 

@@ -198,6 +198,7 @@ class Machines:
     kept_free_bytes: Column = 0.0  # of one device's memory, what a layout may not fill
     generation: Column = 1  # index into ``GENERATIONS``: which tuned kernels there are
     precision: Column = 0  # index into ``PRECISIONS``: what the large products run in
+    elementwise_flop_per_s: Column = np.inf  # arithmetic outside of products
     # 1 for Blackwell Ultra: half as much again in fp4, exponentials twice as fast
     is_ultra: Column = 0
 
@@ -254,8 +255,14 @@ class Software:
     adapter_flop: Column = 0.0
     adapter_product_bytes: Column = 0.0
     adapter_sum_bytes: Column = 0.0
-    # moved for every quantised parameter in every pass; 0 without [bytes]
+    # what products with quantised weights take besides (``planners.step.quantised``); 0 without:
+    # requantised_bytes: of a layer for a token, forward [bytes/token]; decoded_flop: wherever
+    # weights are written out [flop/parameter]; dequantised_bytes, dequantised_forward_bytes: for
+    # every parameter of a backward and a forward pass [bytes/parameter]
+    requantised_bytes: Column = 0.0
+    decoded_flop: Column = 0.0
     dequantised_bytes: Column = 0.0
+    dequantised_forward_bytes: Column = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

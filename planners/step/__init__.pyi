@@ -69,6 +69,8 @@ from .model_units import transformer_blocks as transformer_blocks
 from .model_units import unit_times as unit_times
 from .model_units import vcpus_needed as vcpus_needed
 from .model_units import work_units as work_units
+from .quantised import KERNELS as KERNELS
+from .quantised import WeightKernel as WeightKernel
 from .transformer import LayerTimes as LayerTimes
 from .transformer import adapter_work as adapter_work
 from .transformer import head_s as head_s

@@ -18,6 +18,7 @@ from advisor.planners.core import (
     TrainingSetup,
     Work,
 )
+from advisor.planners.step.quantised import KERNELS
 
 # ------------------------------------------------------------------------------------------
 # Operators that described models share, with their work forward and backward.
@@ -91,20 +92,27 @@ class Tally:
                 "sum", "reduction", "backward", count, summed, self.element * summed
             ))  # fmt: skip
         if self.setup.is_quantised(name):
-            made += self._dequantised(weight, count * resident)
+            made += self._quantised(moved, weight, count * resident)
         if self.setup.adapts(name):
             made += self._adapter(rows, inner, columns, count, resident)
         return made
 
-    def _dequantised(self, weight: float, count: float) -> list[Operator]:
-        """Return reading quantised weights and writing them in full, in both passes."""
-        moved = weight * (1 + self.setup.frozen_bytes("bf16") / self.element)
-        flop = ELEMENT_FLOP * weight / self.element
-        phases: tuple[Phase, Phase] = ("forward", "backward")
+    def _quantised(self, moved: float, weight: float, count: float) -> list[Operator]:
+        """Return what the kernel of quantised weights does beside a product, in both passes."""
+        kernel = KERNELS[self.setup.base_bits]
+        parameters, elements = weight / self.element, moved / self.element
+        flop = kernel.decoded_flop * parameters
         return [
-            self.operator("dequantise", "elementwise", phase, count, flop, 0.0, moved)
-            for phase in phases
-        ]
+            self.operator(
+                "quantised", "elementwise", "forward", count * kernel.forward_calls,
+                flop if kernel.forward_bytes else 0.0, elements * kernel.element_bytes,
+                parameters * kernel.forward_bytes,
+            ),
+            self.operator(
+                "quantised", "elementwise", "backward", count * kernel.backward_calls, flop, 0.0,
+                parameters * kernel.backward_bytes,
+            ),
+        ]  # fmt: skip
 
     def _adapter(
         self, rows: float, inner: float, columns: float, count: float, resident: float

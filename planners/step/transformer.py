@@ -42,6 +42,7 @@ from advisor.planners.core import (
     scored_width,
 )
 from advisor.planners.step.ledger import ADAPTER_SUM
+from advisor.planners.step.quantised import KERNELS
 
 # Output tile of large 16-bit products, and processors (SMs) of the generation's large part.
 _TILE: Final = (128, 256)
@@ -246,13 +247,22 @@ def adapters_s(case: LayoutCase) -> tuple[Floats, Floats]:
     return np.asarray(flop / product_rate(case) + moved / memory), np.asarray(summed / memory)
 
 
-def dequantised_s(case: LayoutCase) -> Floats:
-    """Return the time to write a layer's quantised weights out in 16 bits, once [s]."""
-    shapes, layouts = case.shapes, case.layouts
+def quantised_s(case: LayoutCase) -> tuple[Floats, Floats]:
+    """Return what a layer's quantised weights take besides products, forward and backward [s].
+
+    Decoding hides behind the writing, or the writing behind it.
+    """
+    shapes, layouts, software = case.shapes, case.layouts, case.software
     attention, ffn = layer_parameters(shapes)
     held = (attention + ffn * np.asarray(shapes.experts) / layouts.ep) / layouts.tp
-    moved = np.asarray(case.software.dequantised_bytes, float) * held
-    return np.asarray(moved / case.stream_bytes_per_s)
+    memory = case.stream_bytes_per_s
+    decoded = held * np.asarray(software.decoded_flop) / case.machines.elementwise_flop_per_s
+    forward, backward = (
+        np.maximum(held * np.asarray(moved, float) / memory, np.where(moved, decoded, 0.0))
+        for moved in (software.dequantised_forward_bytes, software.dequantised_bytes)
+    )
+    activations = case.tokens * np.asarray(software.requantised_bytes, float) / layouts.tp
+    return np.asarray(forward + activations / memory), np.asarray(backward)
 
 
 def layer_times(case: LayoutCase) -> LayerTimes:
@@ -264,8 +274,8 @@ def layer_times(case: LayoutCase) -> LayerTimes:
     products = products_s(case)
     attention = attention_s(case)
     elementwise = elementwise_s(case)
-    (adapters, sums), dequantised = adapters_s(case), dequantised_s(case)
-    forward = products + attention + elementwise + adapters + sums + dequantised
+    (adapters, sums), (unpacked, unpacked_again) = adapters_s(case), quantised_s(case)
+    forward = products + attention + elementwise + adapters + sums + unpacked
     of_attention = np.where(np.asarray(software.attention) == 0, 2.0, 2.5)
     # By input, and by weight where the layers' own weights are trained.
     of_products = 1.0 + (np.asarray(shapes.trained_share, float) > 0)
@@ -276,7 +286,7 @@ def layer_times(case: LayoutCase) -> LayerTimes:
         + parameters.elementwise_backward * elementwise
         + 2.0 * adapters
         + sums
-        + dequantised
+        + unpacked_again
     )
     recompute = np.asarray(layouts.recompute)
     kept = np.asarray(software.selective_gemm)
@@ -287,7 +297,7 @@ def layer_times(case: LayoutCase) -> LayerTimes:
     full = full * partial_share(shapes, layouts)
     again = passed * np.where(recompute == 2, full, np.where(recompute == 1, selective, 0.0))
     streamed = (1.0 + passed * parameters.elementwise_backward) * elementwise
-    streamed = streamed + (1.0 + passed) * (sums + dequantised)
+    streamed = streamed + (1.0 + passed) * sums + unpacked + passed * unpacked_again
     return LayerTimes(
         streamed_s=streamed, forward_s=forward, backward_s=backward, recompute_s=again
     )
@@ -354,10 +364,8 @@ def head_s(case: LayoutCase) -> Floats:
 # | ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
 #
 # Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
-# for each of two gradients (of input and of weight). The scaled sum streams over y. A quantised
-# matrix is read and written out in 16 bits whenever a pass needs it: forward, backward, and once
-# more where the forward pass is repeated. Sources: E. Hu et al., "LoRA", 2021, section 4.1; T.
-# Dettmers et al., "QLoRA", NeurIPS 2023, section 3 (equations 5 and 6).
+# for each of two gradients (of input and of weight). The scaled sum streams over y. Source: E. Hu
+# et al., "LoRA", 2021, section 4.1. ``planners.step.quantised`` says what quantised weights add.
 
 
 # Of a 16-bit number. [bytes]
@@ -372,8 +380,8 @@ class AdapterWork:
     product_bytes: float = 0.0  # that these products move for a token, forward [bytes/token]
     # that scaling and adding their outputs moves, forward; as much backward [bytes/token]
     sum_bytes: float = 0.0
-    # read and written for every quantised parameter in every pass [bytes/parameter]
-    dequantised_bytes: float = 0.0
+    # that LLM.int8 moves over inputs and outputs of the frozen products, forward [bytes/token]
+    requantised_bytes: float = 0.0
 
 
 def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
@@ -388,22 +396,20 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
     """
     if setup.adapter_rank is None:
         return AdapterWork()
-    flop = moved = summed = 0.0
+    flop = moved = summed = requantised = 0.0
     (forward, _), _ = ADAPTER_SUM
     for matrix in model_matrices(model):
-        if not setup.adapts(matrix.name):
-            continue
         count = matrix.count * matrix.met / model.layers
         sides = matrix.inner + matrix.columns
+        if setup.is_quantised(matrix.name):
+            requantised += count * sides * KERNELS[setup.base_bits].element_bytes
+        if not setup.adapts(matrix.name):
+            continue
         flop += count * 2.0 * setup.adapter_rank * sides
         moved += count * _ELEMENT_BYTES * (sides + 2.0 * setup.adapter_rank)
         summed += count * _ELEMENT_BYTES * forward * matrix.columns
-    quantised = setup.base_bits < 16
     return AdapterWork(
-        flop=flop,
-        product_bytes=moved,
-        sum_bytes=summed,
-        dequantised_bytes=setup.frozen_bytes("bf16") + _ELEMENT_BYTES if quantised else 0.0,
+        flop=flop, product_bytes=moved, sum_bytes=summed, requantised_bytes=requantised
     )
 
 

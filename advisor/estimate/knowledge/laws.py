@@ -11,6 +11,7 @@ the model was recorded or described. Its ``law`` says what the units and their c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,7 +55,15 @@ from advisor.planners.memory import (
     memory_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step import Unit, UnitTimes, head_s, launch_s, layer_times, work_units
+from advisor.planners.step import (
+    KERNELS,
+    Unit,
+    UnitTimes,
+    head_s,
+    launch_s,
+    layer_times,
+    work_units,
+)
 from advisor.planners.systems import ring_s
 
 # Micro-batches at which units are timed; lines in between and beyond.
@@ -230,7 +239,10 @@ class ModelOn:
 
     def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:
         """Return one standard deviation of ln(error) of a step on unlike devices."""
-        return float(np.hypot(max(self.times(g).log_sd for g in groups), added))
+        kernel = KERNELS[self.work.setup.base_bits]
+        of_weights = max(kernel.log_sd_on(g.part.device.architecture) for g in groups)
+        of_times = max(self.times(g).log_sd for g in groups)
+        return math.hypot(of_times, of_weights, added)
 
 
 # ------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from advisor.planners.core import (
     Work,
 )
 from advisor.planners.layouts import logarithms
-from advisor.planners.step import StepColumns, adapter_work, runs_as
+from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 2
 # Student's quantile of one degree of freedom is of no use: 6.3 deviations.
@@ -278,6 +278,7 @@ def shapes_law(
         known,
         flop_per_s=known.flop_per_s * share,
         memory_bytes_per_s=known.memory_bytes_per_s * share,
+        elementwise_flop_per_s=known.elementwise_flop_per_s * share,
     ), code
 
 
@@ -357,12 +358,15 @@ def software_of(work: Work) -> Software:
     mean = setup.mean_bytes(work.transformer, precision)
     # Adapters' gradients and state are small, and shared out like the weights they stand beside.
     weight = mean.weight + (mean.gradient + mean.optimizer if setup.has_adapters else 0.0)
-    adapters = adapter_work(setup, work.transformer)
+    adapters, kernel = adapter_work(setup, work.transformer), KERNELS[setup.base_bits]
     software = Software(
         adapter_flop=adapters.flop,
         adapter_product_bytes=adapters.product_bytes,
         adapter_sum_bytes=adapters.sum_bytes,
-        dequantised_bytes=adapters.dequantised_bytes,
+        requantised_bytes=adapters.requantised_bytes,
+        decoded_flop=kernel.decoded_flop,
+        dequantised_bytes=kernel.backward_bytes,
+        dequantised_forward_bytes=kernel.forward_bytes,
         fusion=FUSIONS.index(setup.kernels),
         is_trainer=int(setup.kernels == "eager" and _is_tuned_finely(setup)),
         attention=_UNFUSED if setup.attention == "unfused" else _TUNED if is_megatron else _FLASH,

@@ -59,7 +59,7 @@ from advisor.planners.layouts import (
     is_runnable,
     layout_columns,
 )
-from advisor.planners.step import head_s, layer_times, step_time
+from advisor.planners.step import KERNELS, head_s, layer_times, step_time
 from advisor.quantities import REACH_90
 
 WAY: Final = way_code("model parallel")
@@ -382,6 +382,7 @@ def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:
         host_memory_bytes=host_room_bytes(case.job, work, fleet, row),
         generation=known.generation if known else 1,
         precision=on.precision,
+        elementwise_flop_per_s=known.elementwise_flop_per_s if known else math.inf,
         is_ultra=int(known.is_ultra) if known else 0,
     )
 
@@ -429,10 +430,11 @@ def _log_sd(
     of_layout = on.log_sd
     if layout.devices > 1:
         of_layout = max(on.log_sd, on.unnamed_log_sd, on.open_log_sd)
-    published = math.hypot(of_layout, _link_log_sd(case, on, shares))
+    device = case.fleet.devices[case.fleet.device[type_index]]
+    of_weights = KERNELS[case.work.setup.base_bits].log_sd_on(device.architecture)
+    published = math.hypot(of_layout, _link_log_sd(case, on, shares), of_weights)
     if case.own is None:
         return published
-    device = case.fleet.devices[case.fleet.device[type_index]]
     return case.own.log_sd(on.problem, layout_columns(layout), device, published)
 
 
