@@ -290,8 +290,9 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     """
     flags = {name: value for name, value in given.items() if value is not None}
     Question.read(flags, names=names, are_flags=True)
-    for name in flags:
-        if ENTRIES[name].kind is ENTRIES["deadline"].kind:
+    of_hours = ENTRIES["deadline"].kind
+    for name in flags.keys() & ENTRIES.keys():  # an alias is no entry
+        if ENTRIES[name].kind is of_hours:
             say_hours(flag_of(name), flags[name])
     places = [
         (one.place, {name: value for name, value in one.answers.items() if name in names})
