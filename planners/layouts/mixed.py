@@ -39,6 +39,7 @@ from advisor.planners.core import (
     Transformer,
     activation_width,
     layer_parameters,
+    refused,
 )
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors
 from advisor.planners.layouts.search import check_sizes
@@ -308,11 +309,10 @@ def search_mixed(
     check_sizes(transformer, sum(g.nodes for g in groups), global_batch)
     cut = space.stage_layers
     if cut is not None and (min(cut) < 1 or sum(cut) != transformer.layers):
-        raise PlanningError(
+        raise refused(
             f"stages of {', '.join(map(str, cut))} layers do not hold the model's "
             f"{transformer.layers}",
-            hint="give the layers of every stage in order: --stage-layers 14,10",
-            exit_code=2,
+            "give the layers of every stage in order: --stage-layers 14,10",
         )
     best: MixedPlan | None = None
     considered = fitting = 0

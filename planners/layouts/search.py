@@ -20,6 +20,7 @@ from advisor.planners.core import (
     Transformer,
     check_not_negative,
     check_positive,
+    refused,
 )
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import (
@@ -145,20 +146,17 @@ def _check_space(transformer: Transformer, space: SearchSpace, devices: int) -> 
     if tp < 1 or pp < 1 or devices % (tp * pp):
         split = " x ".join(f"{name} {n}" for name, n in (("tp", tp), ("pp", pp)) if n != 1)
         counted = "1 device" if devices == 1 else f"{devices} devices"
-        raise PlanningError(f"{split} does not divide {counted}", hint=may_be, exit_code=2)
+        raise refused(f"{split} does not divide {counted}", may_be)
     if heads % tp:
-        raise PlanningError(f"{heads} heads do not divide over tp {tp}", hint=may_be, exit_code=2)
+        raise refused(f"{heads} heads do not divide over tp {tp}", may_be)
     if pp > transformer.layers:
-        raise PlanningError(
+        raise refused(
             f"{transformer.layers} layers do not fill {pp} stages",
-            hint=f"use at most pp {transformer.layers}",
-            exit_code=2,
+            f"use at most pp {transformer.layers}",
         )
     if not fills_stages(transformer.layers, pp):
-        raise PlanningError(
-            f"{transformer.layers} layers over pp {pp} leave the last stage empty",
-            hint=may_be,
-            exit_code=2,
+        raise refused(
+            f"{transformer.layers} layers over pp {pp} leave the last stage empty", may_be
         )
 
 

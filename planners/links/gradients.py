@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PlanningError
+from advisor.planners.core import refused
 from advisor.planners.links.collectives import (
     CollectiveParameters,
     hierarchical_all_reduce_s,
@@ -292,9 +292,8 @@ def loss_to_slowest(times: Sequence[ArrayLike]) -> float:
 def _checked(times: Sequence[ArrayLike]) -> list[Column]:
     workers = [np.asarray(one, float).ravel() for one in times]
     if not workers or any(one.size == 0 or not np.all(np.isfinite(one)) for one in workers):
-        raise PlanningError(
+        raise refused(
             "the slowest worker of none, or of workers without times, is not defined",
-            hint="give each worker at least one time",
-            exit_code=2,
+            "give each worker at least one time",
         )
     return workers

@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core import NEVER, EventLoop, PlanningError
+from advisor.planners.core import NEVER, EventLoop, PlanningError, refused
 
 # ------------------------------------------------------------------------------------------
 # Jobs on a shared cluster: what a simulation is given, and what comes out.
@@ -44,10 +44,9 @@ class SharedCluster:
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.devices_per_node < 1:
-            raise PlanningError(
+            raise refused(
                 f"a cluster of {self.nodes} nodes with {self.devices_per_node} devices is empty",
-                hint="give at least one of each",
-                exit_code=2,
+                "give at least one of each",
             )
 
     @property
@@ -80,7 +79,7 @@ class JobTable:
         if not self.submit_s.shape == self.devices.shape == self.duration_s.shape:
             raise ValueError("columns of different length")
         if not self.submit_s.size:
-            raise PlanningError("the trace has no job", hint="check the file's rows", exit_code=2)
+            raise refused("the trace has no job", "check the file's rows")
         is_timed = np.isfinite(self.submit_s)
         is_before = self.submit_s[1:] < self.submit_s[:-1]
         for name, is_bad in (
@@ -90,10 +89,9 @@ class JobTable:
             ("without a duration", ~((self.duration_s > 0) & np.isfinite(self.duration_s))),
         ):
             if is_bad.any():
-                raise PlanningError(
+                raise refused(
                     f"job {int(np.flatnonzero(is_bad)[0])} is {name}",
-                    hint="order the jobs by submission and leave out those that never ran",
-                    exit_code=2,
+                    "order the jobs by submission and leave out those that never ran",
                 )
 
     def load(self, devices: int) -> float:

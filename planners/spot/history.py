@@ -26,7 +26,13 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import (
+    HOUR_S,
+    PlanningError,
+    check_not_negative,
+    check_positive,
+    refused,
+)
 from advisor.planners.goodput import optimal_interval_s
 from advisor.planners.spot.availability import (
     Column,
@@ -281,10 +287,9 @@ def _amounts(*values: ArrayLike) -> list[Column]:
         is_good = column >= 0 if name == "restart_s" else column > 0
         is_good &= np.isfinite(column)
         if not np.all(is_good):
-            raise PlanningError(
+            raise refused(
                 f"{name} of {column[~is_good].flat[0]:g} is out of range",
-                hint="work, nodes and hazard are positive, times are seconds",
-                exit_code=2,
+                "work, nodes and hazard are positive, times are seconds",
             )
     return columns
 

@@ -35,6 +35,7 @@ from advisor.planners.core import (
     head_width,
     key_value_width,
     model_matrices,
+    refused,
     scored_width,
     transformer_parameters,
 )
@@ -272,10 +273,9 @@ def _check(model: Transformer, micro_batch: int) -> None:
     }
     check_dimensions(sizes)
     if model.vocabulary < 0 or (model.head_width is None and model.hidden % model.heads):
-        raise PlanningError(
+        raise refused(
             f"a width of {model.hidden} over {model.heads} heads, {model.vocabulary} words",
-            hint="heads divide the width, and the vocabulary is 0 or more",
-            exit_code=2,
+            "heads divide the width, and the vocabulary is 0 or more",
         )
 
 
@@ -448,11 +448,10 @@ def parse_network(text: str) -> ConvolutionalNetwork:
 
 
 def _unread(text: str) -> PlanningError:
-    return PlanningError(
+    return refused(
         f"not a convolutional network: {text[:_LONGEST_TEXT]!r}",
-        hint=f"{_FORM}, KIND plain, basic or bottleneck; "
+        f"{_FORM}, KIND plain, basic or bottleneck; "
         "ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck",
-        exit_code=2,
     )
 
 
@@ -494,13 +493,12 @@ def _describe_convolutions_check(network: ConvolutionalNetwork, micro_batch: int
     sizes["blocks of all stages"] = sum(blocks for blocks, _ in network.stages)
     check_dimensions(sizes)
     if network.stem < 0:
-        raise PlanningError(f"a stem of {network.stem} channels", hint="0 for none", exit_code=2)
+        raise refused(f"a stem of {network.stem} channels", "0 for none")
     halvings = len(network.stages) - (network.kind != "plain") + (2 if network.stem else 0)
     if network.image < 2**halvings:
-        raise PlanningError(
+        raise refused(
             f"an image of {network.image} pixels is halved {halvings} times",
-            hint=f"give an image of {2**halvings} pixels at least, or fewer stages",
-            exit_code=2,
+            f"give an image of {2**halvings} pixels at least, or fewer stages",
         )
 
 

@@ -12,6 +12,7 @@ from advisor.planners.core import (
     Transformer,
     check_counts,
     check_dimensions,
+    refused,
     transformer_parameters,
 )
 from advisor.planners.step.describe import BlockKind, ConvolutionalNetwork
@@ -109,10 +110,9 @@ def read_config(
 
 
 def _refused(why: str) -> PlanningError:
-    return PlanningError(
+    return refused(
         f"not the configuration of a model: {why}",
-        hint="give the config.json of a Hugging Face model, unchanged",
-        exit_code=2,
+        "give the config.json of a Hugging Face model, unchanged",
     )
 
 
@@ -124,11 +124,10 @@ def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) ->
     if kind in FAMILIES_OF_TWO and not why:
         return read_encoder_decoder(config, sequence=sequence)
     if why or config.get("is_encoder_decoder") or "_class_name" in config:
-        raise PlanningError(
+        raise refused(
             f"{config.get('_class_name') or kind or 'the model'} is of a form that cannot be "
             f"described{': ' if why else ''}{why or ''}",
-            hint="profile one step of it instead: advisor profile train.py",
-            exit_code=2,
+            "profile one step of it instead: advisor profile train.py",
         )
     if kind in PAIRS or kind in OF_SOUND:
         return read_towers(config, sequence=sequence, image=image)
@@ -169,10 +168,9 @@ def transformer_of(
         found["sequence"] = sequence
     missing = [name for name, value in found.items() if value is None]
     if missing:
-        raise PlanningError(
+        raise refused(
             f"the configuration does not state {', '.join(missing)}",
-            hint=f"it is called {' or '.join(_NAMES[missing[0]])} there",
-            exit_code=2,
+            f"it is called {' or '.join(_NAMES[missing[0]])} there",
         )
     # Before layers are looked at one by one.
     check_dimensions({"layers": found["layers"], "hidden": found["hidden"]})
@@ -513,10 +511,9 @@ def _network(config: Mapping[str, Any], image: int | None) -> ConvolutionalNetwo
             channels=int(config.get("num_channels", 3)),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise PlanningError(
+        raise refused(
             f"not the configuration of a convolutional network: {error}",
-            hint="depths and hidden_sizes are lists of equal length",
-            exit_code=2,
+            "depths and hidden_sizes are lists of equal length",
         ) from error
 
 

@@ -24,6 +24,7 @@ from advisor.planners.core import (
     check_counts,
     check_dimensions,
     check_not_negative,
+    refused,
 )
 from advisor.planners.step.ledger import (
     ACTIVATION,
@@ -116,10 +117,8 @@ def _encoder_decoder_check(model: EncoderDecoder, micro_batch: int) -> None:
     check_counts("encoder-decoder", head_width=model.head_width)
     for heads in (model.encoder_heads, model.decoder_heads):
         if model.head_width is None and model.hidden % heads:
-            raise PlanningError(
-                f"a width of {model.hidden} over {heads} heads",
-                hint="heads divide the width",
-                exit_code=2,
+            raise refused(
+                f"a width of {model.hidden} over {heads} heads", "heads divide the width"
             )
 
 
@@ -298,10 +297,9 @@ def _check(model: DiffusionUNet, micro_batch: int) -> None:
         raise ValueError(f"levels of different number: {model}")
     smallest = 2 ** (len(model.widths) - 1)
     if model.side % smallest:
-        raise PlanningError(
+        raise refused(
             f"a side of {model.side} is halved {len(model.widths) - 1} times",
-            hint=f"give an image whose side is a multiple of {8 * smallest} pixels",
-            exit_code=2,
+            f"give an image whose side is a multiple of {8 * smallest} pixels",
         )
 
 
@@ -495,9 +493,7 @@ def _by_level(value: Any, levels: int) -> tuple[int, ...]:
 
 
 def _diffusion_config_refused(message: str) -> PlanningError:
-    return PlanningError(
-        message, hint="profile one step of it instead: advisor profile train.py", exit_code=2
-    )
+    return refused(message, "profile one step of it instead: advisor profile train.py")
 
 
 # ------------------------------------------------------------------------------------------
@@ -543,10 +539,9 @@ def read_encoder_decoder(
     try:
         return _t5(config, sequence) if kind in _T5 else _bart(config, kind, sequence)
     except (KeyError, TypeError, ValueError) as error:
-        raise PlanningError(
+        raise refused(
             f"the configuration of the {kind} model does not state {error}",
-            hint="give the config.json as it was published",
-            exit_code=2,
+            "give the config.json as it was published",
         ) from error
 
 

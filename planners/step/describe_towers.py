@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from advisor.planners.core import (
     DEFAULT_SETUP,
-    PlanningError,
     Precision,
     TrainingSetup,
     Work,
     check_counts,
     check_dimensions,
     check_not_negative,
+    refused,
 )
 from advisor.planners.step.ledger import ACTIVATION, LAYER_NORM, BlockLedger, Tally
 
@@ -102,10 +102,8 @@ def _check(tower: Tower, micro_batch: int) -> None:
     rest = ("vocabulary", "patch", "classes", "other_parameters")
     check_not_negative("tower", **{name: getattr(tower, name) for name in rest})
     if tower.hidden % tower.heads:
-        raise PlanningError(
-            f"a width of {tower.hidden} over {tower.heads} heads",
-            hint="heads divide the width",
-            exit_code=2,
+        raise refused(
+            f"a width of {tower.hidden} over {tower.heads} heads", "heads divide the width"
         )
 
 

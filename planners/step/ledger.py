@@ -13,10 +13,10 @@ from advisor.planners.core import (
     Operator,
     OperatorKind,
     Phase,
-    PlanningError,
     Precision,
     TrainingSetup,
     Work,
+    refused,
 )
 from advisor.planners.step.quantised import KERNELS
 
@@ -187,9 +187,7 @@ def activation_bytes(precision: str) -> int:
     """
     if precision not in get_args(Precision):
         known = ", ".join(get_args(Precision))
-        raise PlanningError(
-            f"unknown precision {precision!r}", hint=f"one of: {known}", exit_code=2
-        )
+        raise refused(f"unknown precision {precision!r}", f"one of: {known}")
     return max(PRECISION_BYTES[precision], 2)
 
 
@@ -429,10 +427,9 @@ class Ledger:
         """
         setup = self.tally.setup
         if setup.has_adapters and not self.adapters:
-            raise PlanningError(
+            raise refused(
                 "the model has no matrices for adapters",
-                hint="leave out the adapters, or freeze a share of the layers",
-                exit_code=2,
+                "leave out the adapters, or freeze a share of the layers",
             )
         frozen = setup.frozen_fraction * self.parameters
         trained = self.adapters or round(self.parameters - frozen)

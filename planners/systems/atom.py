@@ -45,6 +45,7 @@ from advisor.planners.core import (
     check_counts,
     check_not_negative,
     check_positive,
+    refused,
 )
 
 # ------------------------------------------------------------------------------------------
@@ -113,10 +114,9 @@ class SwapModel:
     def __post_init__(self) -> None:
         columns = ("forward_s", "parameter_bytes", "boundary_bytes", "saved_bytes")
         if len({len(getattr(self, name)) for name in columns}) != 1 or not self.forward_s:
-            raise PlanningError(
+            raise refused(
                 "a model to swap needs as many values in every column as it has layers",
-                hint="give at least one layer",
-                exit_code=2,
+                "give at least one layer",
             )
         check_not_negative("model to swap", **{name: getattr(self, name) for name in columns})
         check_counts("model to swap", micro_batch=self.micro_batch)

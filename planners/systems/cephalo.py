@@ -40,6 +40,7 @@ from advisor.planners.core import (
     check_counts,
     check_not_negative,
     check_positive,
+    refused,
 )
 
 # ------------------------------------------------------------------------------------------
@@ -303,9 +304,7 @@ class UnevenJob:
     def __post_init__(self) -> None:
         check_counts("job", global_batch=self.global_batch, layers=self.layers)
         if not self.compute_bytes:
-            raise PlanningError(
-                "job: no memory of the computation", hint="give compute_bytes", exit_code=2
-            )
+            raise refused("job: no memory of the computation", "give compute_bytes")
         names = ("state_bytes", "compute_bytes", "all_gather_s", "reduce_scatter_s", "optimizer_s")
         check_not_negative("job", **{name: getattr(self, name) for name in names})
 
@@ -415,7 +414,7 @@ def even_plan(
 
 def _check_workers(workers: Sequence[Worker]) -> None:
     if not workers:
-        raise PlanningError("no GPU to plan for", hint="give at least one", exit_code=2)
+        raise refused("no GPU to plan for", "give at least one")
 
 
 def _options(
