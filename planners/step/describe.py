@@ -42,9 +42,6 @@ from advisor.planners.core import (
 from advisor.planners.step.ledger import (
     ACTIVATIONS,
     FP32_BYTES,
-    LAYER_NORM,
-    LOSS,
-    ROOT_MEAN_SQUARE,
     SUM_PASSES,
     BlockLedger,
     Tally,
@@ -262,16 +259,10 @@ def _tensors(model: Transformer, setup: TrainingSetup) -> float:
 
 
 def _check(model: Transformer, micro_batch: int) -> None:
-    sizes = {
-        name: getattr(model, name)
-        for name in ("layers", "hidden", "heads", "sequence", "experts", "experts_per_token")
-    } | {"micro_batch": micro_batch}
-    sizes |= {
-        name: value
-        for name in ("kv_heads", "ffn", "head_width")
-        if (value := getattr(model, name)) is not None
-    }
-    check_dimensions(sizes)
+    names = ("layers", "hidden", "heads", "sequence", "experts", "experts_per_token", "kv_heads",
+             "ffn", "head_width")  # fmt: skip
+    sizes = {name: getattr(model, name) for name in names} | {"micro_batch": micro_batch}
+    check_dimensions({name: size for name, size in sizes.items() if size is not None})
     if model.vocabulary < 0 or (model.head_width is None and model.hidden % model.heads):
         raise refused(
             f"a width of {model.hidden} over {model.heads} heads, {model.vocabulary} words",
@@ -300,7 +291,10 @@ def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operat
         )  # fmt: skip
         made += [_repeated(operator, attending) for operator in attention]
     made += _feed_forward(tally, model, tokens)
-    made += _normalisations(tally, model, tokens, layers * style.norms)
+    made += tally.norm(
+        tokens * model.hidden, has_root_mean_square=style.has_root_mean_square,
+        number=layers * style.norms,
+    )  # fmt: skip
     # Two residual sums; backward adds gradients where a tensor was read several times.
     made += tally.pointwise(
         "add", "elementwise", tokens * model.hidden,
@@ -310,19 +304,6 @@ def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operat
         rotation = tally.pointwise("rotate", "elementwise", tokens * (width + kv), *ROTATION)
         made += [_repeated(operator, attending) for operator in rotation if attending]
     return made
-
-
-def _normalisations(
-    tally: Tally, model: Transformer, tokens: float, number: int
-) -> list[Operator]:
-    is_written_out = model.surroundings.has_root_mean_square
-    (forward, backward), (calls, backward_calls) = (
-        ROOT_MEAN_SQUARE if is_written_out else LAYER_NORM
-    )
-    return tally.pointwise(
-        "norm", "elementwise" if is_written_out else "normalisation", tokens * model.hidden,
-        (number * forward, number * backward), (number * calls, number * backward_calls),
-    )  # fmt: skip
 
 
 def _feed_forward(tally: Tally, model: Transformer, tokens: float) -> list[Operator]:
@@ -347,22 +328,15 @@ def _feed_forward(tally: Tally, model: Transformer, tokens: float) -> list[Opera
 
 def _ends(tally: Tally, model: Transformer, tokens: float) -> list[Operator]:
     """Return embedding, last normalisation, output head and loss."""
-    h, v, e = model.hidden, model.vocabulary, tally.element
-    made = _normalisations(tally, model, tokens, 1)
+    h, v, setup = model.hidden, model.vocabulary, tally.setup
+    made = tally.norm(tokens * h, has_root_mean_square=model.surroundings.has_root_mean_square)
+    is_frozen = setup.has_adapters or setup.frozen_fraction > 0
     if v > 0:
-        made.append(
-            tally.operator("embedding", "embedding", "forward", 1, 0.0, 2 * e * tokens * h)
-        )
-    is_frozen = tally.setup.has_adapters or tally.setup.frozen_fraction > 0
-    if v > 0 and not is_frozen:
-        table = tally.setup.stored_bytes(tally.dtype) * v * h  # the embedding's dense gradient
-        made.append(
-            tally.operator("embedding", "embedding", "backward", 1, 0.0, e * tokens * h, table)
-        )
+        made += tally.embedding(tokens, v, h, is_frozen=is_frozen)
     if v > 0 and model.has_head:
         is_tied = is_frozen and model.has_tied_embeddings
         made += tally.product("head", tokens, h, v, is_frozen=is_tied)
-        made += tally.pointwise("loss", "reduction", tokens * v, *LOSS, element=FP32_BYTES)
+        made += tally.loss(tokens * v)
     return made
 
 
@@ -577,6 +551,4 @@ class _Builder(BlockLedger):
         for width in (*network.hidden, network.classes):
             self.linear("linear", self.batch, features, width)
             features = width
-        self.pointwise(
-            "loss", "reduction", self.batch * network.classes, *LOSS, element=FP32_BYTES
-        )
+        self.add(self.tally.loss(self.batch * network.classes))

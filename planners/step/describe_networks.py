@@ -30,7 +30,6 @@ from advisor.planners.step.ledger import (
     ACTIVATION,
     FP32_BYTES,
     LAYER_NORM,
-    LOSS,
     ActivationKind,
     BlockLedger,
     Tally,
@@ -215,7 +214,7 @@ class _EncoderDecoderLedger(BlockLedger):
             "head", rows, model.hidden, model.vocabulary, has_bias=False,
             is_shared=model.has_tied_head,
         )  # fmt: skip
-        self.pointwise("loss", "reduction", rows * model.vocabulary, *LOSS, element=FP32_BYTES)
+        self.add(self.tally.loss(rows * model.vocabulary))
         self.keep(rows * model.vocabulary * FP32_BYTES)  # logarithms of the probabilities
 
 

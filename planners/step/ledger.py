@@ -169,6 +169,33 @@ class Tally:
             if p > 0
         ]
 
+    def norm(
+        self, elements: float, *, has_root_mean_square: bool, number: float = 1
+    ) -> list[Operator]:
+        """Return ``number`` normalisations over ``elements`` each."""
+        (forward, backward), (calls, backward_calls) = (
+            ROOT_MEAN_SQUARE if has_root_mean_square else LAYER_NORM
+        )
+        return self.pointwise(
+            "norm", "elementwise" if has_root_mean_square else "normalisation", elements,
+            (number * forward, number * backward), (number * calls, number * backward_calls),
+        )  # fmt: skip
+
+    def embedding(
+        self, rows: float, entries: int, width: int, *, is_frozen: bool
+    ) -> list[Operator]:
+        """Return a look-up of ``rows`` rows in a table, whose gradient is dense."""
+        moved = self.element * rows * width
+        made = [self.operator("embedding", "embedding", "forward", 1, 0.0, 2 * moved)]
+        if not is_frozen:
+            table = self.setup.stored_bytes(self.dtype) * entries * width
+            made.append(self.operator("embedding", "embedding", "backward", 1, 0.0, moved, table))
+        return made
+
+    def loss(self, logits: float) -> list[Operator]:
+        """Return the likelihood of the labels, in 32 bits."""
+        return self.pointwise("loss", "reduction", logits, *LOSS, element=FP32_BYTES)
+
     def operator(
         self, name: str, kind: OperatorKind, phase: Phase, count: float, flop: float,
         moved: float, fixed: float = 0.0,
@@ -358,24 +385,10 @@ class Ledger:
         read = element * self.batch * channels * side**2
         made = element * self.batch * width * out**2
         flop = 2.0 * self.batch * weight * out**2
-        # Backward in one call by input and by weight; nothing is handed back to the image.
         kind: OperatorKind = "winograd" if kernel == 3 and stride == 1 else "convolution"
         kind = "depthwise" if is_depthwise else kind
-        by_input, written = (1, read) if self.operators else (0, 0.0)
-        by_weight = 0 if self.tally.setup.has_adapters else 1
-        self.own(weight + has_bias * width, 1 + has_bias)
-        both: tuple[tuple[Phase, int, float, int], ...] = (
-            ("forward", 1, read + made, 1),
-            ("backward", by_input + by_weight, read + made + written, 2),
-        )
-        self.add([
-            self.tally.operator(
-                "convolution", kind, phase, 1, times * flop, moved,
-                copies * element * weight,
-            )
-            for phase, times, moved, copies in both
-            if times
-        ])  # fmt: skip
+        back = read + made + (read if self.operators else 0.0)
+        self._convolved(kind, weight, width * has_bias, flop, read + made, back)
         self.keep(read)
         return out
 
@@ -386,18 +399,29 @@ class Ledger:
         """Add a convolution over ``rows`` frames in one direction; its input is kept."""
         made, element = rows / stride, self.tally.element
         weight = kernel * channels * width // groups
-        self.own(weight + has_bias * width, 1 + has_bias)
         flop, moved = 2.0 * made * weight, element * (rows * channels + made * width)
-        # Nothing is handed back to what was recorded.
-        times = (2 if self.operators else 1) - self.tally.setup.has_adapters
-        make = self.tally.operator
-        self.add([make("convolution", "convolution", "forward", 1, flop, moved, element * weight)])
-        if times:
-            self.add([make(
-                "convolution", "convolution", "backward", 1, times * flop, times * moved,
-                2.0 * element * weight,
-            )])  # fmt: skip
+        back = moved * self._backward_products()
+        self._convolved("convolution", weight, width * has_bias, flop, moved, back)
         self.keep(element * rows * channels)
+
+    def _backward_products(self) -> int:
+        """Return the products of a convolution's backward call: by input and by weight.
+
+        Nothing is handed back to an image, or to what was recorded.
+        """
+        return (2 if self.operators else 1) - self.tally.setup.has_adapters
+
+    def _convolved(
+        self, kind: OperatorKind, weight: int, bias: int, flop: float, moved: float, back: float
+    ) -> None:
+        """Add a convolution that moves these bytes forward and ``back``, and its parameters."""
+        read, times = self.tally.element * weight, self._backward_products()
+        self.own(weight + bias, 1 + (bias > 0))
+        make = self.tally.operator
+        made = [make("convolution", kind, "forward", 1, flop, moved, read)]
+        if times:
+            made.append(make("convolution", kind, "backward", 1, times * flop, back, 2 * read))
+        self.add(made)
 
     def close_layer(self, name: str, kind: str, since: Mark, output_bytes: float) -> None:
         """Record what was added since a mark as one layer that a pipeline may put anywhere."""
@@ -496,10 +520,8 @@ class BlockLedger(Ledger):
     def norm(self, rows: float, width: int) -> None:
         """Add a normalisation over ``width`` columns."""
         is_rms = self.has_root_mean_square
-        (forward, backward), calls = ROOT_MEAN_SQUARE if is_rms else LAYER_NORM
         self.own(width if is_rms else 2 * width, 1 if is_rms else 2)
-        kind: OperatorKind = "elementwise" if is_rms else "normalisation"
-        self.pointwise("norm", kind, rows * width, (forward, backward), calls)
+        self.add(self.tally.norm(rows * width, has_root_mean_square=is_rms))
         # Its input; written out also the input over its root.
         self.keep(self.tally.element * rows * width * (2 if is_rms else 1))
 
@@ -557,14 +579,7 @@ class BlockLedger(Ledger):
 
     def embedding(self, rows: float, entries: int, width: int, *, is_owned: bool = True) -> None:
         """Add a look-up of ``rows`` rows in a table."""
-        element, setup = self.tally.element, self.tally.setup
         if is_owned:
             self.own(entries * width)
-        self.add([self.tally.operator(
-            "embedding", "embedding", "forward", 1, 0.0, 2 * element * rows * width
-        )])  # fmt: skip
-        if not setup.has_adapters:
-            table = setup.stored_bytes(self.tally.dtype) * entries * width
-            self.add([self.tally.operator(
-                "embedding", "embedding", "backward", 1, 0.0, element * rows * width, table
-            )])  # fmt: skip
+        is_frozen = self.tally.setup.has_adapters
+        self.add(self.tally.embedding(rows, entries, width, is_frozen=is_frozen))
