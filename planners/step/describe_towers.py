@@ -24,6 +24,7 @@ from advisor.planners.core import (
     check_not_negative,
     refused,
 )
+from advisor.planners.step.describe_families import head_of
 from advisor.planners.step.ledger import ACTIVATION, LAYER_NORM, BlockLedger, Tally
 
 PAIRS: Final = ("clip", "siglip")
@@ -248,7 +249,7 @@ def _sound(config: Mapping[str, Any], sequence: int | None) -> Towers:
     biases = sum(widths) if config.get("conv_bias") else 0
     # Normalised features, a vector for what is masked, and the scales of the tokens' kernel.
     other = 2 * sum(normed) + biases + 2 * widths[-1] + h + h + kernel
-    head = str((config.get("architectures") or [""])[0])
+    head = head_of(config)
     classes = 0 if head.endswith(("Model", "ForPreTraining")) else int(config["vocab_size"])
     if head.endswith("ForPreTraining"):
         other += _quantiser(config, widths[-1], h)
