@@ -496,11 +496,7 @@ class _Builder(BlockLedger):
         """Add a block with its shortcut; return the side behind it."""
         if kind == "convnext":
             self.convolution(side, width, width, 7, 1, is_depthwise=True)
-            rows = self.batch * side**2
-            self.norm(rows, width)
-            self.feed_forward(rows, width, 4 * width, activation="gelu", has_bias=True)
-            self.own(width)  # a scale of the whole block
-            self.residual(rows, width)
+            self.feed_forward(self.batch * side**2, width, 4 * width, is_scaled=True)
             return side
         if kind == "plain":
             out = self.convolution(side, channels, width, 3, 1)

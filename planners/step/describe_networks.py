@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from advisor.planners.core import (
     DEFAULT_SETUP,
+    OperatorKind,
     PlanningError,
     Precision,
     TrainingSetup,
@@ -32,6 +33,7 @@ from advisor.planners.step.ledger import (
     LAYER_NORM,
     ActivationKind,
     BlockLedger,
+    Pair,
     Tally,
 )
 
@@ -84,11 +86,10 @@ def encoder_decoder_work(
 
     Raises PlanningError if a size is not positive, or heads do not divide the width.
     """
-    _encoder_decoder_check(model, micro_batch)
+    _check_encoder_decoder(model, micro_batch)
     ledger = _EncoderDecoderLedger(
         tally=Tally.of(precision, setup),
         batch=micro_batch,
-        is_flash=setup.attention == "flash",
         has_root_mean_square=model.has_root_mean_square,
         model=model,
     )
@@ -105,7 +106,7 @@ def encoder_decoder_work(
     return ledger.work(precision, input_bytes_per_sample=inputs + 8.0 * model.target)
 
 
-def _encoder_decoder_check(model: EncoderDecoder, micro_batch: int) -> None:
+def _check_encoder_decoder(model: EncoderDecoder, micro_batch: int) -> None:
     names = (
         "encoder_layers", "decoder_layers", "hidden", "encoder_heads", "decoder_heads",
         "encoder_ffn", "decoder_ffn", "vocabulary", "source", "target",
@@ -189,21 +190,17 @@ class _EncoderDecoderLedger(BlockLedger):
         is_cut: bool = False,
     ) -> None:  # fmt: skip
         model = self.model
-        self.norm(self.batch * queries, model.hidden)
         self.attention(
             queries, keys, hidden=model.hidden, heads=heads,
             width=heads * (model.head_width or model.hidden // heads), source_width=source,
             has_bias=model.has_bias, has_key_bias=model.has_key_bias, is_cut=is_cut,
         )  # fmt: skip
-        self.residual(self.batch * queries, model.hidden)
 
     def _feed_forward(self, rows: float, ffn: int) -> None:
         model = self.model
-        self.norm(rows, model.hidden)
         self.feed_forward(
             rows, model.hidden, ffn, activation=model.activation, has_bias=model.has_bias
         )
-        self.residual(rows, model.hidden)
 
     def head(self) -> None:
         """Add the last normalisation, the projection onto the vocabulary, and the loss."""
@@ -267,13 +264,8 @@ def diffusion_work(
 
     Raises PlanningError if a size is not positive, or the picture is too small for its levels.
     """
-    _check(model, micro_batch)
-    ledger = _UNetLedger(
-        tally=Tally.of(precision, setup),
-        batch=micro_batch,
-        is_flash=setup.attention == "flash",
-        model=model,
-    )
+    _check_unet(model, micro_batch)
+    ledger = _UNetLedger(tally=Tally.of(precision, setup), batch=micro_batch, model=model)
     ledger.time_embedding()
     side = ledger.way_down()
     ledger.middle(side)
@@ -284,7 +276,7 @@ def diffusion_work(
     )
 
 
-def _check(model: DiffusionUNet, micro_batch: int) -> None:
+def _check_unet(model: DiffusionUNet, micro_batch: int) -> None:
     sizes: dict[str, float] = {
         "side": model.side, "channels": model.channels, "out_channels": model.out_channels,
         "levels": len(model.widths), "blocks": model.blocks, "text_tokens": model.text_tokens,
@@ -361,19 +353,16 @@ class _UNetLedger(BlockLedger):
                 side *= 2
                 self.pointwise("upsample", "copy", self.batch * side**2 * width, *_COPY)
                 self.convolution(side, width, width, 3, 1)
-        self._group_norm(side, channels)
-        self._activation(side, channels)
+        self._activated(side, channels)
         self.convolution(side, channels, model.out_channels, 3, 1)
 
     def _residual_block(self, side: int, channels: int, width: int) -> None:
         cells = self.batch * side**2
-        self._group_norm(side, channels)
-        self._activation(side, channels)
+        self._activated(side, channels)
         self.convolution(side, channels, width, 3, 1)
         self.linear("time", self.batch, self._time_width, width)
         self.residual(cells, width)
-        self._group_norm(side, width)
-        self._activation(side, width)
+        self._activated(side, width)
         self.convolution(side, width, width, 3, 1)
         if channels != width:
             self.convolution(side, channels, width, 1, 1)
@@ -389,27 +378,27 @@ class _UNetLedger(BlockLedger):
         self.linear("inwards", rows, width, width)
         for _ in range(layers):
             for keys, source in ((tokens, None), (model.text_tokens, model.text_width)):
-                self.norm(rows, width)
                 self.attention(
                     tokens, keys, hidden=width, heads=heads, width=width, source_width=source,
                     has_bias=False, has_output_bias=True,
                 )  # fmt: skip
-                self.residual(rows, width)
-            self.norm(rows, width)
-            self.feed_forward(rows, width, 4 * width, activation="gated", has_bias=True)
-            self.residual(rows, width)
+            self.feed_forward(rows, width, 4 * width, activation="gated")
         self.linear("outwards", rows, width, width)
         self.residual(rows, width)
 
     def _group_norm(self, side: int, channels: int) -> None:
-        elements = self.batch * channels * side**2
         self.own(2 * channels, 2)
-        self.pointwise("group_norm", "normalisation", elements, *LAYER_NORM)
-        self.keep(self.tally.element * elements)
+        self._streamed("group_norm", "normalisation", side, channels, *LAYER_NORM)
 
-    def _activation(self, side: int, channels: int) -> None:
+    def _activated(self, side: int, channels: int) -> None:
+        self._group_norm(side, channels)
+        self._streamed("activation", "elementwise", side, channels, *ACTIVATION)
+
+    def _streamed(
+        self, name: str, kind: OperatorKind, side: int, channels: int, passes: Pair, calls: Pair
+    ) -> None:
         elements = self.batch * channels * side**2
-        self.pointwise("activation", "elementwise", elements, *ACTIVATION)
+        self.pointwise(name, kind, elements, passes, calls)
         self.keep(self.tally.element * elements)
 
 

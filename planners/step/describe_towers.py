@@ -88,9 +88,7 @@ def towers_work(
 
     Raises PlanningError if a size is not positive, or heads do not divide a width.
     """
-    ledger = _TowerLedger(
-        tally=Tally.of(precision, setup), batch=micro_batch, is_flash=setup.attention == "flash"
-    )
+    ledger = _TowerLedger(tally=Tally.of(precision, setup), batch=micro_batch)
     for number, tower in enumerate(model.towers):
         _check(tower, micro_batch)
         ledger.tower(number, tower)
@@ -122,12 +120,8 @@ class _TowerLedger(BlockLedger):
             self.linear("patches", rows, tower.patch, h, has_bias=False)
         for index in range(tower.layers):
             since = self.mark()
-            self.norm(rows, h)
             self.attention(tower.tokens, tower.tokens, hidden=h, heads=tower.heads, width=h)
-            self.residual(rows, h)
-            self.norm(rows, h)
-            self.feed_forward(rows, h, tower.ffn, activation="gelu", has_bias=True)
-            self.residual(rows, h)
+            self.feed_forward(rows, h, tower.ffn)
             output = self.tally.element * rows * h
             self.close_layer(f"tower{number}.{index}.block", "Linear", since, output)
         self.norm(rows, h)

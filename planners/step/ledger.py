@@ -513,7 +513,6 @@ def _merged(operators: list[Operator]) -> list[Operator]:
 class BlockLedger(Ledger):
     """A ledger that knows attention and what surrounds it."""
 
-    is_flash: bool = True  # attention in one kernel, scores never written
     # normalisation without mean and bias, written out in elementwise operators
     has_root_mean_square: bool = False
 
@@ -534,7 +533,7 @@ class BlockLedger(Ledger):
         source_width: int | None = None, has_bias: bool = True, has_key_bias: bool = True,
         has_output_bias: bool | None = None, is_cut: bool = False,
     ) -> None:  # fmt: skip
-        """Add attention of every query to all keys of its sample, with its four products.
+        """Add attention of every query to all keys of its sample, normalised and then summed.
 
         Parameters
         ----------
@@ -551,6 +550,9 @@ class BlockLedger(Ledger):
         """
         asked, read = self.batch * queries, self.batch * keys
         inner, element = source_width or hidden, self.tally.element
+        # In one kernel scores are never written.
+        is_flash = self.tally.setup.attention == "flash"
+        self.norm(asked, hidden)
         self.linear("query", asked, hidden, width, has_bias=has_bias)
         has_key_bias = has_key_bias and has_bias
         self.linear("key", read, inner, width, has_bias=has_key_bias, keeps_input=False)
@@ -558,17 +560,23 @@ class BlockLedger(Ledger):
         self.keep(element * (asked + 2 * read) * width)
         self.add(self.tally.attention(
             self.batch * float(queries) * keys, heads, width, (asked + read) * width,
-            is_fused=self.is_flash, seen=0.5 if is_cut else 1.0,
+            is_fused=is_flash, seen=0.5 if is_cut else 1.0,
         ))  # fmt: skip
-        if not self.is_flash:
+        if not is_flash:
             self.keep(element * self.batch * heads * float(queries) * keys)
         has_bias = has_bias if has_output_bias is None else has_output_bias
         self.linear("projection", asked, width, hidden, has_bias=has_bias)
+        self.residual(asked, hidden)
 
     def feed_forward(
-        self, rows: float, hidden: int, ffn: int, *, activation: ActivationKind, has_bias: bool
-    ) -> None:
-        """Add up and down products with the activation between them."""
+        self, rows: float, hidden: int, ffn: int, *, activation: ActivationKind = "gelu",
+        has_bias: bool = True, is_scaled: bool = False,
+    ) -> None:  # fmt: skip
+        """Add up and down products with the activation between them, normalised and then summed.
+
+        ``is_scaled``: every column has a scale of its own before the sum.
+        """
+        self.norm(rows, hidden)
         self.linear("up", rows, hidden, ffn, has_bias=has_bias)
         if activation.startswith("gated"):
             self.linear("up", rows, hidden, ffn, has_bias=has_bias, keeps_input=False)
@@ -576,6 +584,9 @@ class BlockLedger(Ledger):
         self.pointwise("activation", "elementwise", rows * ffn, passes, calls)
         self.keep(self.tally.element * rows * ffn * kept)
         self.linear("down", rows, ffn, hidden, has_bias=has_bias)
+        if is_scaled:
+            self.own(hidden)
+        self.residual(rows, hidden)
 
     def embedding(self, rows: float, entries: int, width: int, *, is_owned: bool = True) -> None:
         """Add a look-up of ``rows`` rows in a table."""
