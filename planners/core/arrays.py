@@ -82,16 +82,7 @@ class LayerLatency:
         )
 
     def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats]:
-        """Return forward and backward time at each micro-batch [s].
-
-        Parameters
-        ----------
-        micro_batch : array-like of positive numbers, any shape
-
-        Returns
-        -------
-        forward_s, backward_s : arrays of the same shape
-        """
+        """Return forward and backward time at each micro-batch, in its shape [s]."""
         m = np.asarray(micro_batch, float)
         return (
             self._curve(m, self.forward_s, self.forward_line),

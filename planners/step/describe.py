@@ -62,19 +62,13 @@ def transformer_work(
 ) -> Work:
     """Return what a training step of a transformer computes on one device.
 
+    ``model``: an encoder (``is_causal`` false) or decoder; where its ``style`` does not say
+    otherwise, gated ones have root-mean-square normalisation and rotated positions, as Llama does,
+    the others layer normalisation; ``precision``: of products and activations; ``setup`` says what
+    weights and moments are stored in.
+
     Raises PlanningError if a dimension is not positive, heads do not divide the width, or a
     precision is unknown.
-
-    Parameters
-    ----------
-    model : Transformer
-        Encoders (``is_causal`` false) and decoders; where ``style`` does not say otherwise, gated
-        models have root-mean-square normalisation and rotated positions, as Llama does, the others
-        layer normalisation.
-    precision : Precision
-        Of products and activations; ``setup`` says what weights and moments are stored in.
-    setup : TrainingSetup
-        Kernels, attention, optimizer, stored weights, adapters, frozen layers.
 
     Examples
     --------
@@ -222,7 +216,9 @@ def _without_casts(work: Work) -> Work:
     for one in work.operators:
         if one.name == _CASTS + "weights":
             continue
+        is_wide = one.phase != "optimizer" and one.dtype == "fp32" and _BETWEEN.match(one.name)
         if one.name.startswith(_CASTS):
+            is_wide = True
             one = replace(
                 one,
                 name=one.name.removeprefix(_CASTS),
@@ -230,14 +226,8 @@ def _without_casts(work: Work) -> Work:
                 listed=None if one.listed is None else one.listed / 2,
                 bytes=one.fixed_bytes + (one.bytes - one.fixed_bytes) / (1 + _CAST_TRAFFIC),
             )
+        if is_wide:
             # in 32 bits all along: narrow as the others are, and wide again with them
-            ratio = activation_bytes(work.precision) / FP32_BYTES
-            one = replace(
-                one,
-                bytes=one.fixed_bytes + ratio * (one.bytes - one.fixed_bytes),
-                dtype=work.precision,
-            )
-        elif one.phase != "optimizer" and one.dtype == "fp32" and _BETWEEN.match(one.name):
             ratio = activation_bytes(work.precision) / FP32_BYTES
             one = replace(
                 one,
@@ -437,7 +427,7 @@ def convolutional_work(
 
     Raises PlanningError if a size is not positive, or the image is too small for its stages.
     """
-    _describe_convolutions_check(network, micro_batch)
+    _check_network(network, micro_batch)
     builder = _Builder(tally=Tally.of(precision, setup), batch=micro_batch)
     side, channels = builder.stem(network)
     for index, (blocks, width) in enumerate(network.stages):
@@ -456,7 +446,7 @@ def convolutional_work(
     )
 
 
-def _describe_convolutions_check(network: ConvolutionalNetwork, micro_batch: int) -> None:
+def _check_network(network: ConvolutionalNetwork, micro_batch: int) -> None:
     sizes: dict[str, float] = {
         "image": network.image, "channels": network.channels, "classes": network.classes,
         "stages": len(network.stages), "micro_batch": micro_batch,

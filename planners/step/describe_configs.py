@@ -156,11 +156,11 @@ def transformer_of(
     Raises PlanningError if a dimension is not stated.
     """
     config = _with_text(config)
-    family = _family(config)
+    family, head = _family(config), head_of(config)
     found: dict[str, Any] = {name: stated(config, names) for name, names in _NAMES.items()}
     if found["sequence"] is not None:
         found["sequence"] = min(found["sequence"], LONGEST_DEFAULT)
-    if _sees(config):
+    if "patch_size" in config and not family.is_causal:  # it reads no words
         found["sequence"] = _cells(config, image or int(config.get("image_size", _IMAGE))) + 1
         found["vocabulary"] = 0
     if sequence is not None:
@@ -180,7 +180,7 @@ def transformer_of(
         is_gated=_is_gated(config, family),
         is_causal=family.is_causal,
         has_tied_embeddings=bool(config.get("tie_word_embeddings", family.is_tied)),
-        has_head=_has_head(config),
+        has_head=not head.endswith(_WITHOUT_HEAD) or "LMHead" in head,
         style=family.style(config, _norms(config)),
         other_parameters=0,
     )
@@ -190,16 +190,9 @@ def transformer_of(
 
 def _family(config: Mapping[str, Any]) -> Family:
     """Return the family; of an unknown one what most are, as ``config_notes`` tells."""
-    kind = str(config.get("model_type", ""))
-    unknown = Family(is_gated=None, is_tied=True, is_causal=not _sees(config))
-    return FAMILIES.get(kind, unknown)
-
-
-def _sees(config: Mapping[str, Any]) -> bool:
-    """Return whether a model reads patches of a picture, and no words."""
-    family = FAMILIES.get(str(config.get("model_type", "")))
-    is_text = "text_config" in config if family is None else family.is_causal
-    return "patch_size" in config and not is_text
+    is_text = "patch_size" not in config or "text_config" in config
+    unknown = Family(is_gated=None, is_tied=True, is_causal=is_text)
+    return FAMILIES.get(str(config.get("model_type", "")), unknown)
 
 
 def _is_gated(config: Mapping[str, Any], family: Family) -> bool:
@@ -463,11 +456,6 @@ def _with_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     whole = {**config, **nested}
     kind = str(whole.get("model_type", ""))
     return {**(FAMILIES[kind].defaults if kind in FAMILIES else {}), **whole}
-
-
-def _has_head(config: Mapping[str, Any]) -> bool:
-    name = head_of(config)
-    return not (name.endswith(_WITHOUT_HEAD) and "LMHead" not in name)
 
 
 def _network(config: Mapping[str, Any], image: int | None) -> ConvolutionalNetwork:

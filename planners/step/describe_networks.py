@@ -436,18 +436,14 @@ def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> Diffusi
     """
     for name, known in _ORDINARY.items():
         if config.get(name) not in known:
-            raise _diffusion_config_refused(
-                f"a U-Net with {name} {config[name]!r} cannot be described"
-            )
+            raise _unread(f"a U-Net with {name} {config[name]!r} cannot be described")
     try:
         widths = tuple(int(width) for width in config["block_out_channels"])
         channels = int(config["in_channels"])
         pixels = 1 if channels == 3 else _PIXELS
         down = config["down_block_types"]
         if unknown := set(down) - {_PLAIN[0], _WITH_TEXT[0]}:
-            raise _diffusion_config_refused(
-                f"a U-Net with {', '.join(sorted(unknown))} cannot be described"
-            )
+            raise _unread(f"a U-Net with {', '.join(sorted(unknown))} cannot be described")
         layers = _by_level(config.get("transformer_layers_per_block") or 1, len(widths))
         heads = config.get("num_attention_heads") or config["attention_head_dim"]
         (blocks,) = set(_by_level(config["layers_per_block"], len(widths)))
@@ -467,7 +463,7 @@ def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> Diffusi
             condition_width=int(config.get("projection_class_embeddings_input_dim") or 0),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _diffusion_config_refused(f"not the configuration of a {CLASS}: {error}") from error
+        raise _unread(f"not the configuration of a {CLASS}: {error}") from error
 
 
 def _by_level(value: Any, levels: int) -> tuple[int, ...]:
@@ -480,7 +476,7 @@ def _by_level(value: Any, levels: int) -> tuple[int, ...]:
     return found
 
 
-def _diffusion_config_refused(message: str) -> PlanningError:
+def _unread(message: str) -> PlanningError:
     return refused(message, "profile one step of it instead: advisor profile train.py")
 
 
@@ -515,13 +511,10 @@ def read_encoder_decoder(
 ) -> EncoderDecoder:
     """Return the encoder-decoder that a configuration describes.
 
-    Raises PlanningError if a dimension is not stated.
+    ``sequence``: tokens of source and target; the longest that the model allows where not given. A
+    model that hears always reads its whole window (Whisper: 30 s, 1,500 frames).
 
-    Parameters
-    ----------
-    sequence : int, optional
-        Tokens of source and target; the longest that the model allows where not given. A model
-        that hears always reads its whole window (Whisper: 30 s, 1,500 frames).
+    Raises PlanningError if a dimension is not stated.
     """
     kind = str(config.get("model_type", ""))
     try:

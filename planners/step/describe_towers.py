@@ -10,6 +10,7 @@ al., NeurIPS 2020 (wav2vec 2.0), whose samples are 250,000 numbers of sound; W.-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -131,10 +132,7 @@ class _TowerLedger(BlockLedger):
 
     def _front(self, tower: Tower) -> None:
         element = self.tally.element
-        strides = 1
-        for one in tower.front:
-            strides *= one.stride
-        frames = float(tower.tokens * strides)
+        frames = float(tower.tokens * math.prod(one.stride for one in tower.front))
         for one in tower.front:
             self.along_time(self.batch * frames, one.channels, one.width, one.kernel,
                             stride=one.stride, groups=one.groups, has_bias=False)  # fmt: skip
@@ -228,9 +226,7 @@ def _sound(config: Mapping[str, Any], sequence: int | None) -> Towers:
     config = {**_SOUND, **config}
     h, widths = int(config["hidden_size"]), [int(width) for width in config["conv_dim"]]
     strides = [int(stride) for stride in config["conv_stride"]]
-    every = 1
-    for stride in strides:
-        every *= stride
+    every = math.prod(strides)
     tokens = sequence or _SAMPLES // every
     kernels = [int(kernel) for kernel in config["conv_kernel"]]
     front = [

@@ -535,18 +535,10 @@ class BlockLedger(Ledger):
     ) -> None:  # fmt: skip
         """Add attention of every query to all keys of its sample, normalised and then summed.
 
-        Parameters
-        ----------
-        queries, keys : int
-            Tokens of a sample.
-        hidden, heads, width : int
-            Of the stream; attention heads; of all heads together.
-        source_width : int, optional
-            Columns of what is looked at, where that is another stream, kept elsewhere.
-        has_bias, has_key_bias, has_output_bias : bool
-            Biases of query and value; of the key; of the output (as the query by default).
-        is_cut : bool
-            The kernel skips what a causal mask hides.
+        ``queries``, ``keys``: tokens of a sample; ``hidden``, ``width``: columns of the stream, of
+        all heads together; ``source_width``: columns of what is looked at, where that is another
+        stream, kept elsewhere; ``has_bias``: of query and value, and unless told otherwise of key
+        and output; ``is_cut``: the kernel skips what a causal mask hides.
         """
         asked, read = self.batch * queries, self.batch * keys
         inner, element = source_width or hidden, self.tally.element
