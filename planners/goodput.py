@@ -32,10 +32,10 @@ from advisor.planners.core import (
     GB,
     GIB,
     HOUR_S,
-    PlanningError,
     check_counts,
     check_not_negative,
     check_positive,
+    impossible,
     refused,
 )
 
@@ -475,11 +475,10 @@ def save_s(
         )
     # The new one is written before the old one goes.
     if disk_bytes is not None and 2 * float(size.max()) > disk_bytes:
-        raise PlanningError(
+        raise impossible(
             f"2 checkpoints of {size.max() / GIB:.1f} GiB do not fit the disk's "
             f"{disk_bytes / GIB:.1f} GiB",
-            hint="rent a larger disk, or save to an object store",
-            exit_code=3,
+            "rent a larger disk, or save to an object store",
         )
     seconds: Column = size / rate
     return seconds

@@ -22,9 +22,14 @@ class PlanningError(Exception):
         self.exit_code = exit_code
 
 
-def refused(message: str, hint: str) -> PlanningError:
+def refused(message: str, hint: str = "") -> PlanningError:
     """Return the error of a value that makes no sense: exit code 2."""
     return PlanningError(message, hint=hint, exit_code=2)
+
+
+def impossible(message: str, hint: str = "") -> PlanningError:
+    """Return the error of constraints that nothing satisfies: exit code 3."""
+    return PlanningError(message, hint=hint, exit_code=3)
 
 
 # ------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from advisor.planners.core import (
     PlanningError,
     Transformer,
     activation_width,
+    impossible,
     layer_parameters,
     refused,
 )
@@ -351,18 +352,16 @@ def _nothing(
 ) -> PlanningError:
     devices = " + ".join(str(g.devices) for g in groups)
     if not considered:
-        return PlanningError(
+        return impossible(
             f"no pipeline divides {devices} devices, {transformer.heads} heads, "
             f"{transformer.layers} layers and the batch: every group needs as many data-parallel "
             "ranks as the others",
-            hint="choose machine counts with a common divisor, or a batch with more divisors",
-            exit_code=3,
+            "choose machine counts with a common divisor, or a batch with more divisors",
         )
-    return PlanningError(
+    return impossible(
         f"no pipeline over {devices} devices fits: the nearest misses by {missing / GIB:.1f} GiB "
         "on its fullest device",
-        hint="add machines to the smaller group, or shorten the sequence",
-        exit_code=3,
+        "add machines to the smaller group, or shorten the sequence",
     )
 
 

@@ -27,7 +27,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import GIB, Floats, PlanningError, Schedule
+from advisor.planners.core import GIB, Floats, PlanningError, Schedule, impossible, refused
 
 Ints = NDArray[np.int64]
 # One pass: (is it a backward, micro-batch, chunk of the device).
@@ -209,15 +209,13 @@ def device_order(
 
 def _check(schedule: Schedule, stages: int, micro_batches: int, virtual_stages: int) -> None:
     if min(stages, micro_batches, virtual_stages) < 1:
-        raise PlanningError(
+        raise refused(
             f"{stages} stages, {micro_batches} micro-batches and {virtual_stages} virtual stages: "
-            "each must be at least 1",
-            exit_code=2,
+            "each must be at least 1"
         )
     if virtual_stages > 1 and schedule != "interleaved":
-        raise PlanningError(
-            f"{virtual_stages} virtual stages need the interleaved schedule, not {schedule}",
-            exit_code=2,
+        raise refused(
+            f"{virtual_stages} virtual stages need the interleaved schedule, not {schedule}"
         )
     if virtual_stages > 1 and micro_batches % stages:
         raise PlanningError(
@@ -350,11 +348,10 @@ def partition(
     per_stage = np.broadcast_to(per_stage, allowed.shape)
     cuts = _best_cuts(allowed, micro_batches)
     if cuts is None:
-        raise PlanningError(
+        raise impossible(
             f"no cut of {count} layers into {stages} stages fits: "
             f"{_nearest_miss(memory - capacity)}",
-            hint="use more stages, recompute activations or shard the state",
-            exit_code=3,
+            "use more stages, recompute activations or shard the state",
         )
     ends = [*cuts, count]
     starts = [0, *cuts]

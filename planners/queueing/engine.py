@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core import NEVER, EventLoop, PlanningError, refused
+from advisor.planners.core import NEVER, EventLoop, impossible, refused
 
 # ------------------------------------------------------------------------------------------
 # Jobs on a shared cluster: what a simulation is given, and what comes out.
@@ -60,10 +60,9 @@ class SharedCluster:
         Raises PlanningError: with exit code 3.
         """
         if devices > self.devices:
-            raise PlanningError(
+            raise impossible(
                 f"the job asks for {devices} devices, the cluster has {self.devices}",
-                hint="rent, or ask for fewer devices",
-                exit_code=3,
+                "rent, or ask for fewer devices",
             )
 
 
@@ -107,11 +106,10 @@ class JobTable:
         """
         largest = int(self.devices.max())
         if largest > cluster.devices:
-            raise PlanningError(
+            raise impossible(
                 f"job {int(self.devices.argmax())} asks for {largest} devices, the cluster has "
                 f"{cluster.devices}",
-                hint="give the cluster's real size, or leave such jobs out",
-                exit_code=3,
+                "give the cluster's real size, or leave such jobs out",
             )
 
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError, refused
+from advisor.planners.core import HOUR_S, impossible, refused
 from advisor.planners.queueing import las, preemptive
 from advisor.planners.queueing.engine import (
     Column,
@@ -186,11 +186,10 @@ def start_delays_s(
         )
     cluster.check_fits(devices)
     if now.devices.size and int(now.devices.max()) > cluster.devices:
-        raise PlanningError(
+        raise impossible(
             f"a job of the trace asks for {int(now.devices.max())} devices, the cluster has "
             f"{cluster.devices}",
-            hint="give the cluster's real size",
-            exit_code=3,
+            "give the cluster's real size",
         )
     order = np.argsort(~now.is_running, kind="stable")
     sizes, elapsed = now.devices[order], now.elapsed_s[order]

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError, refused
+from advisor.planners.core import HOUR_S, impossible, refused
 from advisor.planners.spot.availability import Column, Spells, SpotJob, joined
 from advisor.planners.spot.policy import (
     IDLE,
@@ -107,11 +107,10 @@ def check_deadline(job: SpotJob, deadline_s: float, margin_s: float = 0.0) -> No
             "give the time from now on, e.g. 12h",
         )
     if deadline_s < job.wall_s + margin_s:
-        raise PlanningError(
+        raise impossible(
             f"no plan meets a deadline of {deadline_s / HOUR_S:.2f} h: restart, work, saves and "
             f"margin take {(job.wall_s + margin_s) / HOUR_S:.2f} h without any interruption",
-            hint="give the job more time, or a faster configuration",
-            exit_code=3,
+            "give the job more time, or a faster configuration",
         )
 
 

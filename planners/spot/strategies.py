@@ -31,7 +31,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PlanningError, check_not_negative, refused
+from advisor.planners.core import check_not_negative, impossible, refused
 from advisor.planners.goodput import RESTART_AFTER_ADDITION_S, restart_after_removal_s
 from advisor.planners.spot.availability import Column, SpotTrace
 
@@ -148,10 +148,9 @@ def replay_strategy(
         "replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s, speed=rate
     )
     if int(trace.available.max()) < way.least_nodes:
-        raise PlanningError(
+        raise impossible(
             f"trace {trace.name!r} never has the {way.least_nodes} nodes that {way.name} needs",
-            hint="ask for fewer nodes, or take another strategy",
-            exit_code=3,
+            "ask for fewer nodes, or take another strategy",
         )
     start = np.atleast_1d(np.asarray(start_s, float))
     useful = checkpoint_interval_s / (checkpoint_interval_s + checkpoint_s)

@@ -49,7 +49,14 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PRECISION_BYTES, Device, OperatorKind, PlanningError, Work
+from advisor.planners.core import (
+    PRECISION_BYTES,
+    Device,
+    OperatorKind,
+    PlanningError,
+    Work,
+    refused,
+)
 from advisor.planners.step.device_rates import (
     DeviceParameters,
     distance_from_fitted,
@@ -151,7 +158,7 @@ def _check(work: Work, batches: NDArray[np.float64]) -> None:
             hint="profile it again, or describe the model (advisor.planners.step.describe)",
         )
     if batches.ndim != 1 or not np.all(batches > 0):
-        raise PlanningError(f"micro-batches must be positive, got {batches.tolist()}", exit_code=2)
+        raise refused(f"micro-batches must be positive, got {batches.tolist()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from advisor.planners.core import (
     PlanningError,
     check_not_negative,
     check_positive,
+    impossible,
     refused,
 )
 from advisor.planners.links import expected_maximum
@@ -317,8 +318,9 @@ def elastic_plan(
     front = _undominated(elastic + fixed)
     best = _within(front, deadline_s, budget_usd)
     if best is None:
-        raise PlanningError(_why_not(front, deadline_s, budget_usd), exit_code=3,
-                            hint="raise the limit, or allow more workers")  # fmt: skip
+        raise impossible(
+            _why_not(front, deadline_s, budget_usd), "raise the limit, or allow more workers"
+        )
     return ElasticPlan(
         fixed=_within(fixed, deadline_s, budget_usd), elastic=best, front=tuple(front),
         constant=_within(constant, deadline_s, budget_usd),

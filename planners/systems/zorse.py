@@ -38,6 +38,7 @@ from advisor.planners.core import (
     check_counts,
     check_not_negative,
     check_positive,
+    impossible,
     refused,
 )
 from advisor.planners.layouts import partition
@@ -279,12 +280,11 @@ def best_of_groups(
     fitting = [p for p in plans if _excess_bytes(p) <= 0]
     if not fitting:
         nearest = min(plans, key=_excess_bytes)
-        raise PlanningError(
+        raise impossible(
             f"no pipeline over these groups fits: the nearest misses by "
             f"{_excess_bytes(nearest) / GIB:.1f} GiB (micro-batch {nearest.micro_batch}, "
             f"{nearest.degree} ministages)",
-            hint="add GPUs to the tightest group, or allow offloading to host memory",
-            exit_code=3,
+            "add GPUs to the tightest group, or allow offloading to host memory",
         )
     return min(fitting, key=lambda p: p.step_s)
 
