@@ -411,17 +411,14 @@ class TrainingSetup:
 
         Weights are the copy that computes; master copies count as the optimizer's.
         """
-        share = self.trainable_fraction(model)
+        share, master = self.trainable_fraction(model), self.master_bytes(precision)
         stored = self.parameter_bytes(model, precision) / transformer_parameters(model)
+        cast = self.weight_bytes(precision) if master else 0.0  # beside the master
         return ParameterBytes(
-            weight=stored - share * self.master_bytes(precision) + share * self._cast(precision),
+            weight=stored - share * master + share * cast,
             gradient=share * self.gradient_bytes(precision),
             optimizer=share * self.optimizer_bytes(precision),
         )
-
-    def _cast(self, precision: Precision) -> float:
-        """Return the low-precision copy beside a master [bytes/parameter]."""
-        return self.weight_bytes(precision) if self.master_bytes(precision) else 0.0
 
     def adapter_parameters(self, model: Transformer) -> int:
         """Return the parameters of the adapters: r (inner + columns) for every matrix.

@@ -110,22 +110,16 @@ def data_parallel_step(
 ) -> DataParallelColumns:
     """Return the columns of a data-parallel step; every argument broadcasts.
 
-    Raises ValueError if a count is below one, a size negative, or a rate not positive.
+    ``micro_batch_s``, ``backward_s``, ``optimizer_s``: forward and backward of one micro-batch;
+    its backward part; the whole optimizer update on one device (ZeRO stages shard it here) [s];
+    ``intra_...``, ``network_...``: nominal links, between two devices of a node, and the node's
+    network interface; ``overlaps``: False where nothing runs beside the backward pass (e.g. all
+    cores are busy computing); ``has_rdma``: whether the network bypasses the kernel; None means:
+    by the interface's rate; ``buffer_bytes``, ``is_pipelined``: the modules' buffers, which
+    replicas (``zero_stage`` 0) get from rank 0 before the first forward pass of a step [bytes];
+    how, see ``hierarchical_broadcast_s``. Nothing hides it.
 
-    Parameters
-    ----------
-    micro_batch_s, backward_s, optimizer_s : array-like
-        Forward and backward of one micro-batch; its backward part; the whole optimizer update on
-        one device (ZeRO stages shard it here). [s]
-    intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s : array-like
-        Nominal links: between two devices of a node, and the node's network interface.
-    overlaps : array-like of bool, default True
-        False where nothing runs beside the backward pass (e.g. all cores are busy computing).
-    has_rdma : array-like of bool, optional
-        Whether the network bypasses the kernel; None means: by the interface's rate.
-    buffer_bytes, is_pipelined : array-like
-        The modules' buffers, which replicas (``zero_stage`` 0) get from rank 0 before the first
-        forward pass of a step [bytes]; how, see ``hierarchical_broadcast_s``. Nothing hides it.
+    Raises ValueError if a count is below one, a size negative, or a rate not positive.
     """
     workers = np.asarray(nodes, float) * np.asarray(devices_per_node, float)
     stage = np.asarray(zero_stage, int)

@@ -441,9 +441,7 @@ def convolutional_work(
         if network.kind == "plain":
             side = builder.pool(side, channels)
     builder.classifier(side, channels, network)
-    return builder.work(
-        precision, input_bytes_per_sample=4.0 * network.channels * network.image**2
-    )
+    return builder.work(input_bytes_per_sample=4.0 * network.channels * network.image**2)
 
 
 def _check_network(network: ConvolutionalNetwork, micro_batch: int) -> None:

@@ -354,9 +354,8 @@ def _towers(config: Mapping[str, Any], model: Transformer) -> list[tuple[str, in
         if not isinstance(tower, Mapping):
             continue
         tower = {**_TOWER_DEFAULTS.get(str(tower.get("model_type", "")), {}), **tower}
-        names = {**_NAMES, "hidden": ("embed_dim", *_NAMES["hidden"])}
-        layers = stated(tower, ("depth", "encoder_layers", *names["layers"]))
-        width = stated(tower, names["hidden"])
+        layers = stated(tower, ("depth", "encoder_layers", *_NAMES["layers"]))
+        width = stated(tower, ("embed_dim", *_NAMES["hidden"]))
         if not (layers and width):
             found.append((name, 0))
             continue

@@ -103,7 +103,7 @@ def encoder_decoder_work(
         ledger.decoder_layer(index)
     ledger.head()
     inputs = 4.0 * model.audio_channels * 2 * model.source or 8.0 * model.source
-    return ledger.work(precision, input_bytes_per_sample=inputs + 8.0 * model.target)
+    return ledger.work(input_bytes_per_sample=inputs + 8.0 * model.target)
 
 
 def _check_encoder_decoder(model: EncoderDecoder, micro_batch: int) -> None:
@@ -169,9 +169,7 @@ class _EncoderDecoderLedger(BlockLedger):
         model, since, rows = self.model, self.mark(), self.batch * self.model.source
         self._attention(model.source, model.source, model.encoder_heads)
         self._feed_forward(rows, model.encoder_ffn)
-        self.close_layer(
-            f"encoder.{index}.block", "Linear", since, self.tally.element * rows * model.hidden
-        )
+        self.close_layer(f"encoder.{index}.block", since, rows * model.hidden)
 
     def decoder_layer(self, index: int) -> None:
         """Add attention to the target so far, to the source, and the feed-forward block."""
@@ -183,7 +181,7 @@ class _EncoderDecoderLedger(BlockLedger):
         self._feed_forward(rows, model.decoder_ffn)
         # A later stage needs the encoder's output too.
         handed = (rows + self.batch * model.source) * model.hidden
-        self.close_layer(f"decoder.{index}.block", "Linear", since, self.tally.element * handed)
+        self.close_layer(f"decoder.{index}.block", since, handed)
 
     def _attention(
         self, queries: int, keys: int, heads: int, *, source: int | None = None,
@@ -272,7 +270,7 @@ def diffusion_work(
     ledger.way_up(side)
     latents = 4.0 * model.channels * model.side**2
     return ledger.work(
-        precision, input_bytes_per_sample=2 * latents + 4.0 * model.text_tokens * model.text_width
+        input_bytes_per_sample=2 * latents + 4.0 * model.text_tokens * model.text_width
     )
 
 

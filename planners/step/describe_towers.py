@@ -93,7 +93,7 @@ def towers_work(
     for number, tower in enumerate(model.towers):
         _check(tower, micro_batch)
         ledger.tower(number, tower)
-    return ledger.work(precision, input_bytes_per_sample=model.input_bytes)
+    return ledger.work(input_bytes_per_sample=model.input_bytes)
 
 
 def _check(tower: Tower, micro_batch: int) -> None:
@@ -123,8 +123,7 @@ class _TowerLedger(BlockLedger):
             since = self.mark()
             self.attention(tower.tokens, tower.tokens, hidden=h, heads=tower.heads, width=h)
             self.feed_forward(rows, h, tower.ffn)
-            output = self.tally.element * rows * h
-            self.close_layer(f"tower{number}.{index}.block", "Linear", since, output)
+            self.close_layer(f"tower{number}.{index}.block", since, rows * h)
         self.norm(rows, h)
         if tower.classes:
             kept = rows if tower.is_classified else self.batch

@@ -337,11 +337,7 @@ def _phase(
 ) -> tuple[_Parts, NDArray[np.float64]]:
     """Return compute, memory and launch seconds of a phase, and their sum on each host.
 
-    Returns
-    -------
-    parts : tuple of three ndarray of shape (n_devices, n_batches)
-    totals : ndarray of shape (n_hosts, n_devices, n_batches)
-        With the hosts of ``_HOSTS``.
+    The parts have shape (n_devices, n_batches), their sums one such array for each of ``_HOSTS``.
     """
     rows = table.phase == phase
     flop_s = table.flop[rows] / rates.compute[:, rows]  # at the recorded batch
@@ -394,11 +390,8 @@ def _idle_cores(
 
     A framework splits a call into pieces of ``GRAIN`` elements at least, so that small calls
     leave cores without work. A core that works alone does more than its share of what all do
-    together, ``split_gain`` times: its operands are in its own caches. 1 for accelerators.
-
-    Returns
-    -------
-    tuple of ndarray of shape (n_devices, n_operators)
+    together, ``split_gain`` times: its operands are in its own caches. 1 for accelerators. Both
+    have shape (n_devices, n_operators).
     """
     moved = scale * table.grown_bytes[rows] + table.fixed_bytes[rows]
     pieces = np.maximum(moved / table.count[rows] / _FP32_BYTES / GRAIN, 1.0)

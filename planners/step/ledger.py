@@ -423,8 +423,11 @@ class Ledger:
             made.append(make("convolution", kind, "backward", 1, times * flop, back, 2 * read))
         self.add(made)
 
-    def close_layer(self, name: str, kind: str, since: Mark, output_bytes: float) -> None:
-        """Record what was added since a mark as one layer that a pipeline may put anywhere."""
+    def close_layer(self, name: str, since: Mark, output: float) -> None:
+        """Record what was added since a mark as one layer that a pipeline may put anywhere.
+
+        ``output``: numbers that it hands on, of the whole batch.
+        """
         added = self.operators[since.operators :]
         forward, backward = (
             sum(o.flop for o in added if o.phase == phase) / self.batch
@@ -434,9 +437,9 @@ class Ledger:
             Layer(
                 name=name, parameters=self.parameters - since.parameters,
                 forward_flop_per_sample=forward, backward_flop_per_sample=backward,
-                output_bytes_per_sample=output_bytes / self.batch,
+                output_bytes_per_sample=self.tally.element * output / self.batch,
                 saved_bytes_per_sample=sum(b for _, b in self.kept[since.kept :]) / self.batch,
-                kind=kind,
+                kind="Linear",
             )
         )  # fmt: skip
 
@@ -444,12 +447,12 @@ class Ledger:
         """Return this place, for ``close_layer``."""
         return Mark(len(self.operators), self.parameters, len(self.kept))
 
-    def work(self, precision: Precision, *, input_bytes_per_sample: float) -> Work:
+    def work(self, *, input_bytes_per_sample: float) -> Work:
         """Return the whole as the work of a step.
 
         Raises PlanningError if adapters are asked for and the model has no matrix that takes them.
         """
-        setup = self.tally.setup
+        setup, precision = self.tally.setup, self.tally.dtype
         if setup.has_adapters and not self.adapters:
             raise refused(
                 "the model has no matrices for adapters",
