@@ -49,7 +49,7 @@ from advisor.planners.step.ledger import (
     update,
 )
 
-# Passes of (forward, backward) over a tensor, and calls of each; as those in describe_operators.
+# Passes of (forward, backward) over a tensor, and calls of each.
 ROTATION: Final = ((10, 8), (5, 5))  # of queries and keys by position
 
 
@@ -216,7 +216,8 @@ def _without_casts(work: Work) -> Work:
     for one in work.operators:
         if one.name == _CASTS + "weights":
             continue
-        is_wide = one.phase != "optimizer" and one.dtype == "fp32" and _BETWEEN.match(one.name)
+        is_wide = one.dtype == "fp32" and one.phase != "optimizer"
+        is_wide = is_wide and _BETWEEN.match(one.name) is not None
         if one.name.startswith(_CASTS):
             is_wide = True
             one = replace(
