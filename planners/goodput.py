@@ -32,10 +32,11 @@ from advisor.planners.core import (
     GB,
     GIB,
     HOUR_S,
-    PlanningError,
     check_counts,
     check_not_negative,
     check_positive,
+    impossible,
+    refused,
 )
 
 Column = NDArray[np.float64]
@@ -115,10 +116,9 @@ class EdgeFaultTolerance:
             network_fraction=self.network_fraction,
         )
         if self.network_fraction > 1:
-            raise PlanningError(
+            raise refused(
                 f"a second path cannot hide {self.network_fraction:g} of the failures",
-                hint="give a share of them, at most 1",
-                exit_code=2,
+                "give a share of them, at most 1",
             )
 
     @classmethod
@@ -321,10 +321,9 @@ def _column(name: str, value: ArrayLike, *, is_positive: bool = False) -> Column
     bad = ~(column > 0) if is_positive else ~(column >= 0)
     if bad.any():
         wanted = "positive" if is_positive else "zero or more"
-        raise PlanningError(
+        raise refused(
             f"{name} must be {wanted}, got {column[bad].flat[0]:g}",
-            hint="times are seconds, rates are per hour",
-            exit_code=2,
+            "times are seconds, rates are per hour",
         )
     return column
 
@@ -469,19 +468,17 @@ def save_s(
     size = np.atleast_1d(np.asarray(state_bytes, float))
     rate = np.asarray(bytes_per_s, float) * np.asarray(nodes, float)
     if not (np.all(size >= 0) and np.all(rate > 0)):
-        raise PlanningError(
+        raise refused(
             f"a checkpoint of {size.min():g} bytes, written at {rate.min():g} bytes/s, is "
             "out of range",
-            hint="give bytes and bytes per second",
-            exit_code=2,
+            "give bytes and bytes per second",
         )
     # The new one is written before the old one goes.
     if disk_bytes is not None and 2 * float(size.max()) > disk_bytes:
-        raise PlanningError(
+        raise impossible(
             f"2 checkpoints of {size.max() / GIB:.1f} GiB do not fit the disk's "
             f"{disk_bytes / GIB:.1f} GiB",
-            hint="rent a larger disk, or save to an object store",
-            exit_code=3,
+            "rent a larger disk, or save to an object store",
         )
     seconds: Column = size / rate
     return seconds

@@ -191,16 +191,13 @@ def described_job(
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"not a length or batch: {value}", hint="give a positive number")
     batch = global_batch or work.micro_batch
-    total, source = 1.0, NO_LENGTH
-    if steps is not None:
-        total, source = steps, "given: --total-steps"
     return Job(
         name=name,
         work=work,
         program=None,
         global_batch=batch,
-        total_steps=total,
-        total_source=source,
+        total_steps=1.0 if steps is None else steps,
+        total_source=NO_LENGTH if steps is None else "given: --total-steps",
         # A loader of its own that keeps up: how long a sample takes was not seen.
         feed=Feed(workers=1, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None,
                   dataset_samples=None, unseen=unseen),
@@ -291,15 +288,7 @@ def default_batch(model: DescribedModel, setup: TrainingSetup) -> Default:
 def described_defaults(
     model: DescribedModel, setup: TrainingSetup, *, batch: int | None
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the batch of a described job, and what was taken for it without being said.
-
-    Returns
-    -------
-    batch : int
-        Samples of a step over all devices.
-    assumptions : tuple of str
-        Sentences for the answer.
-    """
+    """Return the samples of a step over all devices, and sentences on what nobody said of them."""
     said = []
     if batch is None:
         found = default_batch(model, setup)

@@ -43,6 +43,8 @@ from .errors import check_counts as check_counts
 from .errors import check_dimensions as check_dimensions
 from .errors import check_not_negative as check_not_negative
 from .errors import check_positive as check_positive
+from .errors import impossible as impossible
+from .errors import refused as refused
 from .events import NEVER as NEVER
 from .events import EventLoop as EventLoop
 from .layout_case import STREAM_SHARE as STREAM_SHARE

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core.errors import PlanningError, check_positive
+from advisor.planners.core.errors import check_positive, refused
 from advisor.planners.core.setup import Transformer, head_width, model_matrices, scored_width
 
 # ------------------------------------------------------------------------------------------
@@ -60,10 +60,9 @@ class LayerLatency:
         check_positive("layer's latency", forward_s=self.forward_s, backward_s=self.backward_s)
         for name, line in (("forward", self.forward_line), ("backward", self.backward_line)):
             if not all(map(math.isfinite, line)):
-                raise PlanningError(
+                raise refused(
                     f"layer's latency: a {name} line of {line} is out of range",
-                    hint="give slope and intercept in seconds",
-                    exit_code=2,
+                    "give slope and intercept in seconds",
                 )
 
     @classmethod
@@ -83,16 +82,7 @@ class LayerLatency:
         )
 
     def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats]:
-        """Return forward and backward time at each micro-batch [s].
-
-        Parameters
-        ----------
-        micro_batch : array-like of positive numbers, any shape
-
-        Returns
-        -------
-        forward_s, backward_s : arrays of the same shape
-        """
+        """Return forward and backward time at each micro-batch, in its shape [s]."""
         m = np.asarray(micro_batch, float)
         return (
             self._curve(m, self.forward_s, self.forward_line),

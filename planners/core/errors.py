@@ -22,6 +22,16 @@ class PlanningError(Exception):
         self.exit_code = exit_code
 
 
+def refused(message: str, hint: str = "") -> PlanningError:
+    """Return the error of a value that makes no sense: exit code 2."""
+    return PlanningError(message, hint=hint, exit_code=2)
+
+
+def impossible(message: str, hint: str = "") -> PlanningError:
+    """Return the error of constraints that nothing satisfies: exit code 3."""
+    return PlanningError(message, hint=hint, exit_code=3)
+
+
 # ------------------------------------------------------------------------------------------
 # Refusing amounts that make no sense, where they enter the planners.
 #
@@ -89,25 +99,19 @@ def check_dimensions(dimensions: Mapping[str, float]) -> None:
     """
     for name, value in dimensions.items():
         if not value > 0:
-            raise PlanningError(
-                f"{name} must be positive, got {value}", hint=f"correct {name}", exit_code=2
-            )
+            raise refused(f"{name} must be positive, got {value}", f"correct {name}")
         is_repeated = name.endswith("layers") or name.startswith(("blocks", "layers"))
         most = MOST_REPEATED if is_repeated else LARGEST_DIMENSION
         if value > most:
-            raise PlanningError(
-                f"{name} of {value:.6g} is out of range, at most {most:,}",
-                hint=f"correct {name}",
-                exit_code=2,
+            raise refused(
+                f"{name} of {value:.6g} is out of range, at most {most:,}", f"correct {name}"
             )
 
 
 def _refuse(subject: str, name: str, amount: ArrayLike, is_good: ArrayLike, wanted: str) -> None:
     bad = np.atleast_1d(np.asarray(amount, float))[~np.atleast_1d(is_good)]
     if bad.size:
-        raise PlanningError(
-            f"{subject}: {name} of {bad[0]:g} is out of range", hint=f"give {wanted}", exit_code=2
-        )
+        raise refused(f"{subject}: {name} of {bad[0]:g} is out of range", f"give {wanted}")
 
 
 # ------------------------------------------------------------------------------------------

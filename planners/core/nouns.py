@@ -10,12 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from advisor.planners.core.errors import (
-    PlanningError,
-    check_counts,
-    check_not_negative,
-    check_positive,
-)
+from advisor.planners.core.errors import check_counts, check_not_negative, check_positive, refused
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
     PRECISION_BYTES,
@@ -326,9 +321,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if not self.groups:
-            raise PlanningError(
-                "the cluster has no machines", hint="give at least one group", exit_code=2
-            )
+            raise refused("the cluster has no machines", "give at least one group")
         for node, count in self.groups:
             check_counts("cluster", **{node.name or "machines": count})
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from advisor.planners.core.errors import PlanningError, check_counts, check_not_negative
+from advisor.planners.core.errors import check_counts, check_not_negative, refused
 
 # ------------------------------------------------------------------------------------------
 # A transformer in a few numbers, and how many parameters it has.
@@ -111,10 +111,9 @@ class Transformer:
         for inner, columns in self.mixer:
             check_counts("mixer", inner=inner, columns=columns)
         if max(self.dense_layers, self.mixer_layers, self.windowed_layers) > self.layers:
-            raise PlanningError(
+            raise refused(
                 f"more layers of one kind than the {self.layers} of the model",
-                hint="give the model's configuration as it was published",
-                exit_code=2,
+                "give the model's configuration as it was published",
             )
 
     @property
@@ -311,20 +310,20 @@ class TrainingSetup:
 
     def __post_init__(self) -> None:
         if self.adapter_rank is not None and self.adapter_rank < 1:
-            raise _refused(f"an adapter of rank {self.adapter_rank}", "give a rank of 1 or more")
+            raise refused(f"an adapter of rank {self.adapter_rank}", "give a rank of 1 or more")
         if not 0 <= self.frozen_fraction < 1:
-            raise _refused(
+            raise refused(
                 f"a frozen share of {self.frozen_fraction}", "give 0 or more, and less than 1"
             )
         if self.base_bits not in (16, 8, 4):
-            raise _refused(f"a base of {self.base_bits} bits", "one of 16, 8 and 4")
+            raise refused(f"a base of {self.base_bits} bits", "one of 16, 8 and 4")
         if self.base_bits != 16 and self.adapter_rank is None:
-            raise _refused(
+            raise refused(
                 f"weights of {self.base_bits} bits cannot be trained themselves",
                 "give adapters too (QLoRA), or a base of 16 bits",
             )
         if self.adapter_rank is not None and self.frozen_fraction > 0:
-            raise _refused(
+            raise refused(
                 "adapters freeze the whole base",
                 "leave out either the adapters or the frozen share",
             )
@@ -412,17 +411,14 @@ class TrainingSetup:
 
         Weights are the copy that computes; master copies count as the optimizer's.
         """
-        share = self.trainable_fraction(model)
+        share, master = self.trainable_fraction(model), self.master_bytes(precision)
         stored = self.parameter_bytes(model, precision) / transformer_parameters(model)
+        cast = self.weight_bytes(precision) if master else 0.0  # beside the master
         return ParameterBytes(
-            weight=stored - share * self.master_bytes(precision) + share * self._cast(precision),
+            weight=stored - share * master + share * cast,
             gradient=share * self.gradient_bytes(precision),
             optimizer=share * self.optimizer_bytes(precision),
         )
-
-    def _cast(self, precision: Precision) -> float:
-        """Return the low-precision copy beside a master [bytes/parameter]."""
-        return self.weight_bytes(precision) if self.master_bytes(precision) else 0.0
 
     def adapter_parameters(self, model: Transformer) -> int:
         """Return the parameters of the adapters: r (inner + columns) for every matrix.
@@ -602,7 +598,3 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
     ),
 }  # fmt: skip
-
-
-def _refused(message: str, hint: str) -> PlanningError:
-    return PlanningError(message, hint=hint, exit_code=2)

@@ -38,7 +38,9 @@ from advisor.planners.core import (
     PlanningError,
     Transformer,
     activation_width,
+    impossible,
     layer_parameters,
+    refused,
 )
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors
 from advisor.planners.layouts.search import check_sizes
@@ -308,11 +310,10 @@ def search_mixed(
     check_sizes(transformer, sum(g.nodes for g in groups), global_batch)
     cut = space.stage_layers
     if cut is not None and (min(cut) < 1 or sum(cut) != transformer.layers):
-        raise PlanningError(
+        raise refused(
             f"stages of {', '.join(map(str, cut))} layers do not hold the model's "
             f"{transformer.layers}",
-            hint="give the layers of every stage in order: --stage-layers 14,10",
-            exit_code=2,
+            "give the layers of every stage in order: --stage-layers 14,10",
         )
     best: MixedPlan | None = None
     considered = fitting = 0
@@ -351,18 +352,16 @@ def _nothing(
 ) -> PlanningError:
     devices = " + ".join(str(g.devices) for g in groups)
     if not considered:
-        return PlanningError(
+        return impossible(
             f"no pipeline divides {devices} devices, {transformer.heads} heads, "
             f"{transformer.layers} layers and the batch: every group needs as many data-parallel "
             "ranks as the others",
-            hint="choose machine counts with a common divisor, or a batch with more divisors",
-            exit_code=3,
+            "choose machine counts with a common divisor, or a batch with more divisors",
         )
-    return PlanningError(
+    return impossible(
         f"no pipeline over {devices} devices fits: the nearest misses by {missing / GIB:.1f} GiB "
         "on its fullest device",
-        hint="add machines to the smaller group, or shorten the sequence",
-        exit_code=3,
+        "add machines to the smaller group, or shorten the sequence",
     )
 
 

@@ -27,7 +27,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import GIB, Floats, PlanningError, Schedule
+from advisor.planners.core import GIB, Floats, PlanningError, Schedule, impossible, refused
 
 Ints = NDArray[np.int64]
 # One pass: (is it a backward, micro-batch, chunk of the device).
@@ -68,10 +68,6 @@ def in_flight(
 
     Counted in micro-batches of all the stage's layers; an interleaved device holds chunks, v of
     which are one micro-batch.
-
-    Returns
-    -------
-    array of shape (stages,)
     """
     rank = np.arange(stages)
     if schedule == "gpipe":
@@ -92,26 +88,15 @@ def replay_s(
     send_s: ArrayLike = 0.0,
     virtual_stages: int = 1,
 ) -> Floats:
-    """Replay a schedule over stages of any length and return the step times [s].
+    """Replay a schedule over stages of any length and return the step times, shape (...) [s].
+
+    ``forward_s``, ``backward_s``: (..., p), of one micro-batch, all chunks of the device together;
+    a chunk takes 1/v of it [s]; ``micro_batches``: interleaving needs a multiple of p; ``send_s``:
+    from each stage to the next (the last to the first, where interleaved), the same backwards; it
+    delays the receiver and keeps no device busy [s]; ``virtual_stages``: more than 1 only where
+    interleaved.
 
     Raises PlanningError if the schedule cannot be run with that many micro-batches.
-
-    Parameters
-    ----------
-    forward_s, backward_s : array-like of shape (..., p)
-        Of one micro-batch, all chunks of the device together; a chunk takes 1/v of it. [s]
-    micro_batches : int
-        Interleaving needs a multiple of p.
-    schedule : {"gpipe", "1f1b", "interleaved"}
-    send_s : array-like, broadcastable to (..., p)
-        From each stage to the next (the last to the first, where interleaved); the same backwards.
-        It delays the receiver and keeps no device busy. [s]
-    virtual_stages : int
-        More than 1 only where interleaved.
-
-    Returns
-    -------
-    array of shape (...)
     """
     plans = np.shape(forward_s)[:-1]
     end = pass_ends(
@@ -130,12 +115,9 @@ def pass_ends(
     send_s: ArrayLike = 0.0,
     virtual_stages: int = 1,
 ) -> Floats:
-    """Return when every pass ends; see ``replay_s``.
+    """Return when every pass ends, shape (plans, passes); see ``replay_s`` [s].
 
-    Returns
-    -------
-    array of shape (plans, passes)
-        A device after the other, each in its order (``device_order``). [s]
+    A device's passes stand after the other's, each in its order (``device_order``).
     """
     forward = np.asarray(forward_s, float)
     p = forward.shape[-1]
@@ -209,15 +191,13 @@ def device_order(
 
 def _check(schedule: Schedule, stages: int, micro_batches: int, virtual_stages: int) -> None:
     if min(stages, micro_batches, virtual_stages) < 1:
-        raise PlanningError(
+        raise refused(
             f"{stages} stages, {micro_batches} micro-batches and {virtual_stages} virtual stages: "
-            "each must be at least 1",
-            exit_code=2,
+            "each must be at least 1"
         )
     if virtual_stages > 1 and schedule != "interleaved":
-        raise PlanningError(
-            f"{virtual_stages} virtual stages need the interleaved schedule, not {schedule}",
-            exit_code=2,
+        raise refused(
+            f"{virtual_stages} virtual stages need the interleaved schedule, not {schedule}"
         )
     if virtual_stages > 1 and micro_batches % stages:
         raise PlanningError(
@@ -350,11 +330,10 @@ def partition(
     per_stage = np.broadcast_to(per_stage, allowed.shape)
     cuts = _best_cuts(allowed, micro_batches)
     if cuts is None:
-        raise PlanningError(
+        raise impossible(
             f"no cut of {count} layers into {stages} stages fits: "
             f"{_nearest_miss(memory - capacity)}",
-            hint="use more stages, recompute activations or shard the state",
-            exit_code=3,
+            "use more stages, recompute activations or shard the state",
         )
     ends = [*cuts, count]
     starts = [0, *cuts]

@@ -20,6 +20,8 @@ from advisor.planners.core import (
     Transformer,
     check_not_negative,
     check_positive,
+    impossible,
+    refused,
 )
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import (
@@ -118,11 +120,10 @@ def check_sizes(transformer: Transformer, nodes: int, global_batch: int) -> None
     }  # fmt: skip
     for name, size in sizes.items():
         if size < 1 or size > limits.get(name, LARGEST_DIMENSION):
-            raise PlanningError(f"{name} of {size} is out of range", exit_code=2)
+            raise refused(f"{name} of {size} is out of range")
     if transformer.head_width is None and transformer.hidden % transformer.heads:
-        raise PlanningError(
-            f"{transformer.heads} heads do not divide a hidden size of {transformer.hidden}",
-            exit_code=2,
+        raise refused(
+            f"{transformer.heads} heads do not divide a hidden size of {transformer.hidden}"
         )
 
 
@@ -145,20 +146,17 @@ def _check_space(transformer: Transformer, space: SearchSpace, devices: int) -> 
     if tp < 1 or pp < 1 or devices % (tp * pp):
         split = " x ".join(f"{name} {n}" for name, n in (("tp", tp), ("pp", pp)) if n != 1)
         counted = "1 device" if devices == 1 else f"{devices} devices"
-        raise PlanningError(f"{split} does not divide {counted}", hint=may_be, exit_code=2)
+        raise refused(f"{split} does not divide {counted}", may_be)
     if heads % tp:
-        raise PlanningError(f"{heads} heads do not divide over tp {tp}", hint=may_be, exit_code=2)
+        raise refused(f"{heads} heads do not divide over tp {tp}", may_be)
     if pp > transformer.layers:
-        raise PlanningError(
+        raise refused(
             f"{transformer.layers} layers do not fill {pp} stages",
-            hint=f"use at most pp {transformer.layers}",
-            exit_code=2,
+            f"use at most pp {transformer.layers}",
         )
     if not fills_stages(transformer.layers, pp):
-        raise PlanningError(
-            f"{transformer.layers} layers over pp {pp} leave the last stage empty",
-            hint=may_be,
-            exit_code=2,
+        raise refused(
+            f"{transformer.layers} layers over pp {pp} leave the last stage empty", may_be
         )
 
 
@@ -194,11 +192,10 @@ def nothing_fits(
     if excess <= 0:
         columns, room = layout_columns(layout), float(problem.machines.host_memory_bytes)
         on_host = float(host_bytes(problem.shapes, columns, problem.machines, problem.software))
-        return PlanningError(
+        return impossible(
             f"no layout fits in memory: the nearest ({nearest}) moves {on_host / GIB:.1f} GiB to "
             f"a machine's main memory of {room / GIB:.1f} GiB",
-            hint="choose machines with more main memory, or more machines",
-            exit_code=3,
+            "choose machines with more main memory, or more machines",
         )
     capacity, free = problem.capacity_bytes, float(problem.machines.kept_free_bytes)
     ways = [
@@ -224,11 +221,10 @@ def misses(
     found = [f"with devices of {int(np.ceil(larger))} GiB"] if is_made else []
     found += ways
     said = ", ".join(found[:-1]) + (", or " if found[1:] else "") + found[-1]
-    return PlanningError(
+    return impossible(
         f"no layout fits in memory ({there:.1f} GiB{kept}): the nearest ({nearest}) needs "
         f"{needed:.1f} GiB and misses by {excess / GIB:.1f} GiB",
-        hint=f"it would fit {said}",
-        exit_code=3,
+        f"it would fit {said}",
     )
 
 
@@ -268,35 +264,31 @@ def _nothing_divides(
     is_sharded = "zero_stages" in said and min(space.zero_stages) > 0
     if np.size(axis.dp) and is_sharded and np.all(axis.shard_group == 1):
         others = " and ".join(word for name, word in said.items() if name in _SPLITS)
-        return PlanningError(
+        return impossible(
             f"{said['zero_stages']} shares state among data-parallel ranks, and "
             f"{others or 'one sample'} on {devices} devices leaves no data parallelism",
-            hint="leave the ZeRO stage open or give 0, or use smaller degrees or more devices",
-            exit_code=3,
+            "leave the ZeRO stage open or give 0, or use smaller degrees or more devices",
         )
     if _has_any(problem, devices, global_batch, space):
-        return PlanningError(
+        return impossible(
             f"no released framework runs {' with '.join(said.values()) or 'any layout'} on "
             f"{devices} devices",
-            hint="leave one of them open",
-            exit_code=3,
+            "leave one of them open",
         )
     for name in said:
         freed = replace(space, **{name: getattr(SearchSpace(), name)})
         if _has_any(problem, devices, global_batch, freed):
             others = " and ".join(word for other, word in said.items() if other != name)
-            return PlanningError(
+            return impossible(
                 f"{said[name]} leaves no layout on {devices} devices with a "
                 f"batch of {global_batch}{f' with {others}' if others else ''}",
-                hint="leave it open, or change the other constraints, the batch or the devices",
-                exit_code=3,
+                "leave it open, or change the other constraints, the batch or the devices",
             )
     near = _nearest_batch(problem, devices, global_batch, space)
-    return PlanningError(
+    return impossible(
         f"nothing divides: {model.layers} layers, {model.heads} heads and a batch "
         f"of {global_batch} on {devices} devices",
-        hint=f"a batch of {near} divides" if near else "use another number of devices",
-        exit_code=3,
+        f"a batch of {near} divides" if near else "use another number of devices",
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from advisor.planners.core import Layout, PlanningError
+from advisor.planners.core import Layout, PlanningError, impossible
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
 from advisor.planners.layouts.problem import Found, SearchSpace, divisors, may_stand_alone
 from advisor.planners.layouts.search import misses
@@ -61,7 +61,7 @@ def search_recorded(
     space = space or SearchSpace()
     for name in ("cp", "ep"):
         if max(getattr(space, name) or 1, getattr(space, f"min_{name}")) > 1:
-            raise PlanningError(f"units of layers are not divided by {name}", exit_code=3)
+            raise impossible(f"units of layers are not divided by {name}")
     seen = Found(least_s=worth_s)
     cases = tuple(_cases(model, machine, nodes, global_batch, space))
     # What moves to the host and back never pays where the model fits without.
@@ -205,17 +205,15 @@ def _nothing(
 ) -> PlanningError:  # fmt: skip
     devices = nodes * machine.node.devices
     if not seen.considered:
-        return PlanningError(
+        return impossible(
             f"nothing divides {devices} devices in a way that PyTorch or DeepSpeed runs",
-            hint="leave the tensor- or pipeline-parallel degree, the ZeRO stage or offload open",
-            exit_code=3,
+            "leave the tensor- or pipeline-parallel degree, the ZeRO stage or offload open",
         )
     if seen.nearest is None:
-        return PlanningError(
+        return impossible(
             f"nothing divides: {len(model.table.names)} units of layers and a batch of "
             f"{global_batch} on {devices} devices",
-            hint="raise the batch, or change the number of devices or the fixed degrees",
-            exit_code=3,
+            "raise the batch, or change the number of devices or the fixed degrees",
         )
     excess, layout = seen.nearest
     there = machine.node.device.memory_bytes

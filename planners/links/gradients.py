@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PlanningError
+from advisor.planners.core import refused
 from advisor.planners.links.collectives import (
     CollectiveParameters,
     hierarchical_all_reduce_s,
@@ -110,22 +110,16 @@ def data_parallel_step(
 ) -> DataParallelColumns:
     """Return the columns of a data-parallel step; every argument broadcasts.
 
-    Raises ValueError if a count is below one, a size negative, or a rate not positive.
+    ``micro_batch_s``, ``backward_s``, ``optimizer_s``: forward and backward of one micro-batch;
+    its backward part; the whole optimizer update on one device (ZeRO stages shard it here) [s];
+    ``intra_...``, ``network_...``: nominal links, between two devices of a node, and the node's
+    network interface; ``overlaps``: False where nothing runs beside the backward pass (e.g. all
+    cores are busy computing); ``has_rdma``: whether the network bypasses the kernel; None means:
+    by the interface's rate; ``buffer_bytes``, ``is_pipelined``: the modules' buffers, which
+    replicas (``zero_stage`` 0) get from rank 0 before the first forward pass of a step [bytes];
+    how, see ``hierarchical_broadcast_s``. Nothing hides it.
 
-    Parameters
-    ----------
-    micro_batch_s, backward_s, optimizer_s : array-like
-        Forward and backward of one micro-batch; its backward part; the whole optimizer update on
-        one device (ZeRO stages shard it here). [s]
-    intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s : array-like
-        Nominal links: between two devices of a node, and the node's network interface.
-    overlaps : array-like of bool, default True
-        False where nothing runs beside the backward pass (e.g. all cores are busy computing).
-    has_rdma : array-like of bool, optional
-        Whether the network bypasses the kernel; None means: by the interface's rate.
-    buffer_bytes, is_pipelined : array-like
-        The modules' buffers, which replicas (``zero_stage`` 0) get from rank 0 before the first
-        forward pass of a step [bytes]; how, see ``hierarchical_broadcast_s``. Nothing hides it.
+    Raises ValueError if a count is below one, a size negative, or a rate not positive.
     """
     workers = np.asarray(nodes, float) * np.asarray(devices_per_node, float)
     stage = np.asarray(zero_stage, int)
@@ -292,9 +286,8 @@ def loss_to_slowest(times: Sequence[ArrayLike]) -> float:
 def _checked(times: Sequence[ArrayLike]) -> list[Column]:
     workers = [np.asarray(one, float).ravel() for one in times]
     if not workers or any(one.size == 0 or not np.all(np.isfinite(one)) for one in workers):
-        raise PlanningError(
+        raise refused(
             "the slowest worker of none, or of workers without times, is not defined",
-            hint="give each worker at least one time",
-            exit_code=2,
+            "give each worker at least one time",
         )
     return workers

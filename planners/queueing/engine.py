@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core import NEVER, EventLoop, PlanningError
+from advisor.planners.core import NEVER, EventLoop, impossible, refused
 
 # ------------------------------------------------------------------------------------------
 # Jobs on a shared cluster: what a simulation is given, and what comes out.
@@ -44,10 +44,9 @@ class SharedCluster:
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.devices_per_node < 1:
-            raise PlanningError(
+            raise refused(
                 f"a cluster of {self.nodes} nodes with {self.devices_per_node} devices is empty",
-                hint="give at least one of each",
-                exit_code=2,
+                "give at least one of each",
             )
 
     @property
@@ -61,10 +60,9 @@ class SharedCluster:
         Raises PlanningError: with exit code 3.
         """
         if devices > self.devices:
-            raise PlanningError(
+            raise impossible(
                 f"the job asks for {devices} devices, the cluster has {self.devices}",
-                hint="rent, or ask for fewer devices",
-                exit_code=3,
+                "rent, or ask for fewer devices",
             )
 
 
@@ -80,7 +78,7 @@ class JobTable:
         if not self.submit_s.shape == self.devices.shape == self.duration_s.shape:
             raise ValueError("columns of different length")
         if not self.submit_s.size:
-            raise PlanningError("the trace has no job", hint="check the file's rows", exit_code=2)
+            raise refused("the trace has no job", "check the file's rows")
         is_timed = np.isfinite(self.submit_s)
         is_before = self.submit_s[1:] < self.submit_s[:-1]
         for name, is_bad in (
@@ -90,10 +88,9 @@ class JobTable:
             ("without a duration", ~((self.duration_s > 0) & np.isfinite(self.duration_s))),
         ):
             if is_bad.any():
-                raise PlanningError(
+                raise refused(
                     f"job {int(np.flatnonzero(is_bad)[0])} is {name}",
-                    hint="order the jobs by submission and leave out those that never ran",
-                    exit_code=2,
+                    "order the jobs by submission and leave out those that never ran",
                 )
 
     def load(self, devices: int) -> float:
@@ -109,11 +106,10 @@ class JobTable:
         """
         largest = int(self.devices.max())
         if largest > cluster.devices:
-            raise PlanningError(
+            raise impossible(
                 f"job {int(self.devices.argmax())} asks for {largest} devices, the cluster has "
                 f"{cluster.devices}",
-                hint="give the cluster's real size, or leave such jobs out",
-                exit_code=3,
+                "give the cluster's real size, or leave such jobs out",
             )
 
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError
+from advisor.planners.core import HOUR_S, impossible, refused
 from advisor.planners.queueing import las, preemptive
 from advisor.planners.queueing.engine import (
     Column,
@@ -56,10 +56,9 @@ def engine(
         )
     if policy == "gittins":
         if not parameters.service_samples:
-            raise PlanningError(
+            raise refused(
                 "the gittins policy needs the service of past jobs",
-                hint="give service samples, or take las-2d, which needs none",
-                exit_code=2,
+                "give service samples, or take las-2d, which needs none",
             )
         if placement == "count" and not parameters.as_published:
             return las.GittinsLines(jobs, cluster, parameters)
@@ -69,10 +68,9 @@ def engine(
         if placement == "count" and not parameters.as_published:
             return las.Lines(jobs, cluster, parameters, by_service=by_service)
         return preemptive.Attained(jobs, cluster, placement, parameters, by_service=by_service)
-    raise PlanningError(
+    raise refused(
         f"no policy named {policy!r}",
-        hint="one of fifo, fit-first, shortest, shortest-gpu, las, las-2d, gittins",
-        exit_code=2,
+        "one of fifo, fit-first, shortest, shortest-gpu, las, las-2d, gittins",
     )
 
 
@@ -182,18 +180,16 @@ def start_delays_s(
     running jobs.
     """
     if policy not in POLICIES_OF_START:
-        raise PlanningError(
+        raise refused(
             f"when a job starts cannot be said under {policy}, which stops running jobs",
-            hint=f"of: {', '.join(POLICIES_OF_START)}",
-            exit_code=2,
+            f"of: {', '.join(POLICIES_OF_START)}",
         )
     cluster.check_fits(devices)
     if now.devices.size and int(now.devices.max()) > cluster.devices:
-        raise PlanningError(
+        raise impossible(
             f"a job of the trace asks for {int(now.devices.max())} devices, the cluster has "
             f"{cluster.devices}",
-            hint="give the cluster's real size",
-            exit_code=3,
+            "give the cluster's real size",
         )
     order = np.argsort(~now.is_running, kind="stable")
     sizes, elapsed = now.devices[order], now.elapsed_s[order]
@@ -313,11 +309,10 @@ def wait_on_cluster(
     """
     samples = np.atleast_1d(np.asarray(duration_s, float))
     if not np.all(samples > 0) or devices < 1 or insertions < 1:
-        raise PlanningError(
+        raise refused(
             f"a job of {samples.min():g} s on {devices} devices, inserted {insertions} times, "
             "is out of range",
-            hint="all three must be positive",
-            exit_code=2,
+            "all three must be positive",
         )
     cluster.check_fits(devices)
     jobs.check_fits(cluster)

@@ -36,7 +36,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import HOUR_S, check_not_negative, check_positive, refused
 
 Column = NDArray[np.float64]
 
@@ -64,16 +64,14 @@ class SpotTrace:
         late = np.flatnonzero(np.diff(times) <= 0)
         if late.size or times[0] != 0:
             at = times[late[0] + 1] if late.size else times[0]
-            raise PlanningError(
+            raise refused(
                 f"trace {self.name!r} does not go forward from 0: time {at:g} s",
-                hint="order the rows by time, one row a time",
-                exit_code=2,
+                "order the rows by time, one row a time",
             )
         if self.nodes < 1 or not np.any(self.available > 0) or np.any(self.available < 0):
-            raise PlanningError(
+            raise refused(
                 f"trace {self.name!r} has no node at any time",
-                hint="leave it out: it holds nothing to learn from",
-                exit_code=2,
+                "leave it out: it holds nothing to learn from",
             )
 
     def spells(self, nodes: int) -> Spells:
@@ -181,17 +179,15 @@ class SpotJob:
 
     def __post_init__(self) -> None:
         if not (self.work_s > 0 and self.checkpoint_interval_s > 0):
-            raise PlanningError(
+            raise refused(
                 f"work and checkpoint interval must be positive, got {self.work_s:g} s and "
                 f"{self.checkpoint_interval_s:g} s",
-                hint="give both in seconds",
-                exit_code=2,
+                "give both in seconds",
             )
         if not (self.restart_s >= 0 and self.checkpoint_s >= 0 and (self.warning_s or 0) >= 0):
-            raise PlanningError(
+            raise refused(
                 f"negative restart, checkpoint or warning time in {self}",
-                hint="give all three in seconds",
-                exit_code=2,
+                "give all three in seconds",
             )
         check_not_negative(
             "spot job", work_s=self.work_s, restart_s=self.restart_s, warning_s=self.warning_s,
@@ -447,7 +443,5 @@ def hazard_of_band(band: str) -> float:
     0.088
     """
     if band not in BAND_FRACTIONS:
-        raise PlanningError(
-            f"no interruption band {band!r}", hint=f"one of {', '.join(BANDS)}", exit_code=2
-        )
+        raise refused(f"no interruption band {band!r}", f"one of {', '.join(BANDS)}")
     return float(np.log1p(-BAND_FRACTIONS[band]) / np.log1p(-BAND_FRACTIONS[">20%"]))

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError
+from advisor.planners.core import HOUR_S, impossible, refused
 from advisor.planners.spot.availability import Column, Spells, SpotJob, joined
 from advisor.planners.spot.policy import (
     IDLE,
@@ -102,17 +102,15 @@ def check_deadline(job: SpotJob, deadline_s: float, margin_s: float = 0.0) -> No
     Raises PlanningError: exit code 2 for a deadline in the past, 3 for one shorter than the job.
     """
     if deadline_s <= 0:
-        raise PlanningError(
+        raise refused(
             f"the deadline lies {-deadline_s:g} s in the past",
-            hint="give the time from now on, e.g. 12h",
-            exit_code=2,
+            "give the time from now on, e.g. 12h",
         )
     if deadline_s < job.wall_s + margin_s:
-        raise PlanningError(
+        raise impossible(
             f"no plan meets a deadline of {deadline_s / HOUR_S:.2f} h: restart, work, saves and "
             f"margin take {(job.wall_s + margin_s) / HOUR_S:.2f} h without any interruption",
-            hint="give the job more time, or a faster configuration",
-            exit_code=3,
+            "give the job more time, or a faster configuration",
         )
 
 

@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import HOUR_S, check_not_negative, check_positive, impossible, refused
 from advisor.planners.goodput import optimal_interval_s
 from advisor.planners.spot.availability import (
     Column,
@@ -281,10 +281,9 @@ def _amounts(*values: ArrayLike) -> list[Column]:
         is_good = column >= 0 if name == "restart_s" else column > 0
         is_good &= np.isfinite(column)
         if not np.all(is_good):
-            raise PlanningError(
+            raise refused(
                 f"{name} of {column[~is_good].flat[0]:g} is out of range",
-                hint="work, nodes and hazard are positive, times are seconds",
-                exit_code=2,
+                "work, nodes and hazard are positive, times are seconds",
             )
     return columns
 
@@ -322,11 +321,10 @@ def refuse_without_checkpoints(
     billed = "for ever" if hours > NEVER_S / HOUR_S else f"{hours:,.1f} h"
     paid = spot_price_usd_per_h * nodes * hours
     cost = f" ({paid:,.2f} USD)" if 0 < paid < np.inf else ""
-    raise PlanningError(
+    raise impossible(
         f"spot without checkpoints: {work_s / HOUR_S:.1f} h of work would be expected to be "
         f"billed {billed}{cost}, since every removal starts it over",
-        hint="save checkpoints (every half an hour keeps most of the work), or rent on demand",
-        exit_code=3,
+        "save checkpoints (every half an hour keeps most of the work), or rent on demand",
     )
 
 

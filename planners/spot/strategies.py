@@ -31,7 +31,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PlanningError, check_not_negative
+from advisor.planners.core import check_not_negative, impossible, refused
 from advisor.planners.goodput import RESTART_AFTER_ADDITION_S, restart_after_removal_s
 from advisor.planners.spot.availability import Column, SpotTrace
 
@@ -104,9 +104,7 @@ def strategy(
             name=name, least_nodes=least_nodes, removal_s=25.0, addition_s=25.0,
             start_s=restart_s, is_ring=True, overhead_fraction=redundancy_overhead,
         )  # fmt: skip
-    raise PlanningError(
-        f"no strategy named {name!r}", hint=f"one of {', '.join(STRATEGIES)}", exit_code=2
-    )
+    raise refused(f"no strategy named {name!r}", f"one of {', '.join(STRATEGIES)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,20 +139,18 @@ def replay_strategy(
     if rate.shape != (nodes + 1,) or rate[0] != 0 or not rate[-1] > 0:
         raise ValueError(f"speed must have {nodes + 1} values from 0 to a positive one")
     if not (work_s > 0 and checkpoint_interval_s > 0 and checkpoint_s >= 0):
-        raise PlanningError(
+        raise refused(
             f"work {work_s:g} s and checkpoint interval {checkpoint_interval_s:g} s must be "
             "positive",
-            hint="give both in seconds",
-            exit_code=2,
+            "give both in seconds",
         )
     check_not_negative(
         "replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s, speed=rate
     )
     if int(trace.available.max()) < way.least_nodes:
-        raise PlanningError(
+        raise impossible(
             f"trace {trace.name!r} never has the {way.least_nodes} nodes that {way.name} needs",
-            hint="ask for fewer nodes, or take another strategy",
-            exit_code=3,
+            "ask for fewer nodes, or take another strategy",
         )
     start = np.atleast_1d(np.asarray(start_s, float))
     useful = checkpoint_interval_s / (checkpoint_interval_s + checkpoint_s)

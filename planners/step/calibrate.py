@@ -397,17 +397,9 @@ def least_growth(
 ) -> Floats:  # fmt: skip
     """Return what to add to a job's expected error, so that a larger batch takes no less.
 
-    With it ln T + e is the largest of all smaller batches' (``_BATCHES`` of them) and its own.
-
-    Parameters
-    ----------
-    log_s : callable
-        Logarithm of the step on each device at micro-batches (n,): shape (n_devices, n). [ln s]
-
-    Returns
-    -------
-    array of shape (n_devices,)
-        Not negative; at the work's own micro-batch.
+    With it ln T + e is the largest of all smaller batches' (``_BATCHES`` of them) and its own. Not
+    negative, shape (n_devices,); at the work's own micro-batch. ``log_s``: logarithm of the step
+    on each device at micro-batches (n,), shape (n_devices, n) [ln s].
     """
     if not len(parameters.seen.points):
         return np.zeros(len(devices))
@@ -540,24 +532,12 @@ def calibrated_work(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what to add to ln(predicted) on each target, and the deviation that remains.
 
+    ``predicted_s``, ``measured_s``: step time by the model and by the clock, at the same
+    micro-batch [s]; ``measured_log_sd``: deviation of ln(measured), noise of the clock;
+    ``measured_on``: the host first, further points after; ``measured_device_log_sd``,
+    ``target_log_sd``: ``StepColumns.log_sd`` of those devices and of the targets.
+
     Raises ValueError if a time is not positive.
-
-    Parameters
-    ----------
-    predicted_s, measured_s : array-like of shape (n_measured,)
-        Step time by the model and by the clock, at the same micro-batch. [s]
-    measured_log_sd : array-like of shape (n_measured,)
-        Deviation of ln(measured): noise of the clock.
-    measured_on : sequence of Device
-        n_measured of them: the host first, further points after.
-    measured_device_log_sd : array-like of shape (n_measured,)
-        ``StepColumns.log_sd`` of those devices.
-    target_log_sd : array-like of shape (n_targets,)
-        ``StepColumns.log_sd`` of the targets.
-
-    Returns
-    -------
-    log_factor, log_sd : ndarray of shape (n_targets,)
     """
     predicted, measured = np.atleast_1d(predicted_s), np.atleast_1d(measured_s)
     if np.any(predicted <= 0) or np.any(measured <= 0):

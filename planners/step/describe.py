@@ -35,15 +35,13 @@ from advisor.planners.core import (
     head_width,
     key_value_width,
     model_matrices,
+    refused,
     scored_width,
     transformer_parameters,
 )
 from advisor.planners.step.ledger import (
     ACTIVATIONS,
     FP32_BYTES,
-    LAYER_NORM,
-    LOSS,
-    ROOT_MEAN_SQUARE,
     SUM_PASSES,
     BlockLedger,
     Tally,
@@ -51,7 +49,7 @@ from advisor.planners.step.ledger import (
     update,
 )
 
-# Passes of (forward, backward) over a tensor, and calls of each; as those in describe_operators.
+# Passes of (forward, backward) over a tensor, and calls of each.
 ROTATION: Final = ((10, 8), (5, 5))  # of queries and keys by position
 
 
@@ -64,19 +62,13 @@ def transformer_work(
 ) -> Work:
     """Return what a training step of a transformer computes on one device.
 
+    ``model``: an encoder (``is_causal`` false) or decoder; where its ``style`` does not say
+    otherwise, gated ones have root-mean-square normalisation and rotated positions, as Llama does,
+    the others layer normalisation; ``precision``: of products and activations; ``setup`` says what
+    weights and moments are stored in.
+
     Raises PlanningError if a dimension is not positive, heads do not divide the width, or a
     precision is unknown.
-
-    Parameters
-    ----------
-    model : Transformer
-        Encoders (``is_causal`` false) and decoders; where ``style`` does not say otherwise, gated
-        models have root-mean-square normalisation and rotated positions, as Llama does, the others
-        layer normalisation.
-    precision : Precision
-        Of products and activations; ``setup`` says what weights and moments are stored in.
-    setup : TrainingSetup
-        Kernels, attention, optimizer, stored weights, adapters, frozen layers.
 
     Examples
     --------
@@ -224,7 +216,10 @@ def _without_casts(work: Work) -> Work:
     for one in work.operators:
         if one.name == _CASTS + "weights":
             continue
+        is_wide = one.dtype == "fp32" and one.phase != "optimizer"
+        is_wide = is_wide and _BETWEEN.match(one.name) is not None
         if one.name.startswith(_CASTS):
+            is_wide = True
             one = replace(
                 one,
                 name=one.name.removeprefix(_CASTS),
@@ -232,14 +227,8 @@ def _without_casts(work: Work) -> Work:
                 listed=None if one.listed is None else one.listed / 2,
                 bytes=one.fixed_bytes + (one.bytes - one.fixed_bytes) / (1 + _CAST_TRAFFIC),
             )
+        if is_wide:
             # in 32 bits all along: narrow as the others are, and wide again with them
-            ratio = activation_bytes(work.precision) / FP32_BYTES
-            one = replace(
-                one,
-                bytes=one.fixed_bytes + ratio * (one.bytes - one.fixed_bytes),
-                dtype=work.precision,
-            )
-        elif one.phase != "optimizer" and one.dtype == "fp32" and _BETWEEN.match(one.name):
             ratio = activation_bytes(work.precision) / FP32_BYTES
             one = replace(
                 one,
@@ -261,21 +250,14 @@ def _tensors(model: Transformer, setup: TrainingSetup) -> float:
 
 
 def _check(model: Transformer, micro_batch: int) -> None:
-    sizes = {
-        name: getattr(model, name)
-        for name in ("layers", "hidden", "heads", "sequence", "experts", "experts_per_token")
-    } | {"micro_batch": micro_batch}
-    sizes |= {
-        name: value
-        for name in ("kv_heads", "ffn", "head_width")
-        if (value := getattr(model, name)) is not None
-    }
-    check_dimensions(sizes)
+    names = ("layers", "hidden", "heads", "sequence", "experts", "experts_per_token", "kv_heads",
+             "ffn", "head_width")  # fmt: skip
+    sizes = {name: getattr(model, name) for name in names} | {"micro_batch": micro_batch}
+    check_dimensions({name: size for name, size in sizes.items() if size is not None})
     if model.vocabulary < 0 or (model.head_width is None and model.hidden % model.heads):
-        raise PlanningError(
+        raise refused(
             f"a width of {model.hidden} over {model.heads} heads, {model.vocabulary} words",
-            hint="heads divide the width, and the vocabulary is 0 or more",
-            exit_code=2,
+            "heads divide the width, and the vocabulary is 0 or more",
         )
 
 
@@ -300,7 +282,10 @@ def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operat
         )  # fmt: skip
         made += [_repeated(operator, attending) for operator in attention]
     made += _feed_forward(tally, model, tokens)
-    made += _normalisations(tally, model, tokens, layers * style.norms)
+    made += tally.norm(
+        tokens * model.hidden, has_root_mean_square=style.has_root_mean_square,
+        number=layers * style.norms,
+    )  # fmt: skip
     # Two residual sums; backward adds gradients where a tensor was read several times.
     made += tally.pointwise(
         "add", "elementwise", tokens * model.hidden,
@@ -310,19 +295,6 @@ def block_operators(tally: Tally, model: Transformer, batch: int) -> list[Operat
         rotation = tally.pointwise("rotate", "elementwise", tokens * (width + kv), *ROTATION)
         made += [_repeated(operator, attending) for operator in rotation if attending]
     return made
-
-
-def _normalisations(
-    tally: Tally, model: Transformer, tokens: float, number: int
-) -> list[Operator]:
-    is_written_out = model.surroundings.has_root_mean_square
-    (forward, backward), (calls, backward_calls) = (
-        ROOT_MEAN_SQUARE if is_written_out else LAYER_NORM
-    )
-    return tally.pointwise(
-        "norm", "elementwise" if is_written_out else "normalisation", tokens * model.hidden,
-        (number * forward, number * backward), (number * calls, number * backward_calls),
-    )  # fmt: skip
 
 
 def _feed_forward(tally: Tally, model: Transformer, tokens: float) -> list[Operator]:
@@ -347,22 +319,15 @@ def _feed_forward(tally: Tally, model: Transformer, tokens: float) -> list[Opera
 
 def _ends(tally: Tally, model: Transformer, tokens: float) -> list[Operator]:
     """Return embedding, last normalisation, output head and loss."""
-    h, v, e = model.hidden, model.vocabulary, tally.element
-    made = _normalisations(tally, model, tokens, 1)
+    h, v, setup = model.hidden, model.vocabulary, tally.setup
+    made = tally.norm(tokens * h, has_root_mean_square=model.surroundings.has_root_mean_square)
+    is_frozen = setup.has_adapters or setup.frozen_fraction > 0
     if v > 0:
-        made.append(
-            tally.operator("embedding", "embedding", "forward", 1, 0.0, 2 * e * tokens * h)
-        )
-    is_frozen = tally.setup.has_adapters or tally.setup.frozen_fraction > 0
-    if v > 0 and not is_frozen:
-        table = tally.setup.stored_bytes(tally.dtype) * v * h  # the embedding's dense gradient
-        made.append(
-            tally.operator("embedding", "embedding", "backward", 1, 0.0, e * tokens * h, table)
-        )
+        made += tally.embedding(tokens, v, h, is_frozen=is_frozen)
     if v > 0 and model.has_head:
         is_tied = is_frozen and model.has_tied_embeddings
         made += tally.product("head", tokens, h, v, is_frozen=is_tied)
-        made += tally.pointwise("loss", "reduction", tokens * v, *LOSS, element=FP32_BYTES)
+        made += tally.loss(tokens * v)
     return made
 
 
@@ -448,11 +413,10 @@ def parse_network(text: str) -> ConvolutionalNetwork:
 
 
 def _unread(text: str) -> PlanningError:
-    return PlanningError(
+    return refused(
         f"not a convolutional network: {text[:_LONGEST_TEXT]!r}",
-        hint=f"{_FORM}, KIND plain, basic or bottleneck; "
+        f"{_FORM}, KIND plain, basic or bottleneck; "
         "ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck",
-        exit_code=2,
     )
 
 
@@ -464,7 +428,7 @@ def convolutional_work(
 
     Raises PlanningError if a size is not positive, or the image is too small for its stages.
     """
-    _describe_convolutions_check(network, micro_batch)
+    _check_network(network, micro_batch)
     builder = _Builder(tally=Tally.of(precision, setup), batch=micro_batch)
     side, channels = builder.stem(network)
     for index, (blocks, width) in enumerate(network.stages):
@@ -478,12 +442,10 @@ def convolutional_work(
         if network.kind == "plain":
             side = builder.pool(side, channels)
     builder.classifier(side, channels, network)
-    return builder.work(
-        precision, input_bytes_per_sample=4.0 * network.channels * network.image**2
-    )
+    return builder.work(input_bytes_per_sample=4.0 * network.channels * network.image**2)
 
 
-def _describe_convolutions_check(network: ConvolutionalNetwork, micro_batch: int) -> None:
+def _check_network(network: ConvolutionalNetwork, micro_batch: int) -> None:
     sizes: dict[str, float] = {
         "image": network.image, "channels": network.channels, "classes": network.classes,
         "stages": len(network.stages), "micro_batch": micro_batch,
@@ -494,13 +456,12 @@ def _describe_convolutions_check(network: ConvolutionalNetwork, micro_batch: int
     sizes["blocks of all stages"] = sum(blocks for blocks, _ in network.stages)
     check_dimensions(sizes)
     if network.stem < 0:
-        raise PlanningError(f"a stem of {network.stem} channels", hint="0 for none", exit_code=2)
+        raise refused(f"a stem of {network.stem} channels", "0 for none")
     halvings = len(network.stages) - (network.kind != "plain") + (2 if network.stem else 0)
     if network.image < 2**halvings:
-        raise PlanningError(
+        raise refused(
             f"an image of {network.image} pixels is halved {halvings} times",
-            hint=f"give an image of {2**halvings} pixels at least, or fewer stages",
-            exit_code=2,
+            f"give an image of {2**halvings} pixels at least, or fewer stages",
         )
 
 
@@ -524,11 +485,7 @@ class _Builder(BlockLedger):
         """Add a block with its shortcut; return the side behind it."""
         if kind == "convnext":
             self.convolution(side, width, width, 7, 1, is_depthwise=True)
-            rows = self.batch * side**2
-            self.norm(rows, width)
-            self.feed_forward(rows, width, 4 * width, activation="gelu", has_bias=True)
-            self.own(width)  # a scale of the whole block
-            self.residual(rows, width)
+            self.feed_forward(self.batch * side**2, width, 4 * width, is_scaled=True)
             return side
         if kind == "plain":
             out = self.convolution(side, channels, width, 3, 1)
@@ -579,6 +536,4 @@ class _Builder(BlockLedger):
         for width in (*network.hidden, network.classes):
             self.linear("linear", self.batch, features, width)
             features = width
-        self.pointwise(
-            "loss", "reduction", self.batch * network.classes, *LOSS, element=FP32_BYTES
-        )
+        self.add(self.tally.loss(self.batch * network.classes))

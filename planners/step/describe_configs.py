@@ -12,6 +12,7 @@ from advisor.planners.core import (
     Transformer,
     check_counts,
     check_dimensions,
+    refused,
     transformer_parameters,
 )
 from advisor.planners.step.describe import BlockKind, ConvolutionalNetwork
@@ -19,8 +20,9 @@ from advisor.planners.step.describe_families import (
     FAMILIES,
     LINEAR,
     Family,
-    delta_sizes,
-    mamba_2_sizes,
+    head_of,
+    labels,
+    stated,
 )
 from advisor.planners.step.describe_networks import (
     CLASS,
@@ -86,9 +88,7 @@ _OTHER_FORMS: Final = {
 _IMAGE: Final = 224
 # Depths and widths where none are stated.
 _RESNET: Final = ((3, 4, 6, 3), (256, 512, 1024, 2048))
-_NETWORKS: Final = {
-    "basic": _RESNET, "bottleneck": _RESNET, "convnext": ((3, 3, 9, 3), (96, 192, 384, 768)),
-}  # fmt: skip
+_CONVNEXT: Final = ((3, 3, 9, 3), (96, 192, 384, 768))
 
 
 def read_config(
@@ -105,14 +105,13 @@ def read_config(
     try:
         return _read(config, sequence, image)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-        raise _refused(str(error)) from error
+        raise _unread(str(error)) from error
 
 
-def _refused(why: str) -> PlanningError:
-    return PlanningError(
+def _unread(why: str) -> PlanningError:
+    return refused(
         f"not the configuration of a model: {why}",
-        hint="give the config.json of a Hugging Face model, unchanged",
-        exit_code=2,
+        "give the config.json of a Hugging Face model, unchanged",
     )
 
 
@@ -124,11 +123,10 @@ def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) ->
     if kind in FAMILIES_OF_TWO and not why:
         return read_encoder_decoder(config, sequence=sequence)
     if why or config.get("is_encoder_decoder") or "_class_name" in config:
-        raise PlanningError(
+        raise refused(
             f"{config.get('_class_name') or kind or 'the model'} is of a form that cannot be "
             f"described{': ' if why else ''}{why or ''}",
-            hint="profile one step of it instead: advisor profile train.py",
-            exit_code=2,
+            "profile one step of it instead: advisor profile train.py",
         )
     if kind in PAIRS or kind in OF_SOUND:
         return read_towers(config, sequence=sequence, image=image)
@@ -139,13 +137,13 @@ def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) ->
 
 def _refusal(config: Mapping[str, Any], kind: str) -> str:
     """Return what a configuration has that no description knows; nothing of one that is known."""
-    head, text = _head(config), _with_text(config)
+    head, text = head_of(config), _with_text(config)
     if kind in FAMILIES_OF_TWO and head.endswith("ForCausalLM"):
         return "a decoder without its encoder"
     if kind in PAIRS and head and not head.endswith("Model"):
         return "one tower of two"
-    width = _first(text, _NAMES["hidden"])
-    if width and _first(text, ("embedding_size", "word_embed_proj_dim")) not in (None, width):
+    width = stated(text, _NAMES["hidden"])
+    if width and stated(text, ("embedding_size", "word_embed_proj_dim")) not in (None, width):
         return "words in another width than its layers"
     return _OTHER_FORMS.get(str(text.get("model_type", "")), _OTHER_FORMS.get(kind, ""))
 
@@ -158,21 +156,20 @@ def transformer_of(
     Raises PlanningError if a dimension is not stated.
     """
     config = _with_text(config)
-    family = _family(config)
-    found: dict[str, Any] = {name: _first(config, names) for name, names in _NAMES.items()}
+    family, head = _family(config), head_of(config)
+    found: dict[str, Any] = {name: stated(config, names) for name, names in _NAMES.items()}
     if found["sequence"] is not None:
         found["sequence"] = min(found["sequence"], LONGEST_DEFAULT)
-    if _sees(config):
+    if "patch_size" in config and not family.is_causal:  # it reads no words
         found["sequence"] = _cells(config, image or int(config.get("image_size", _IMAGE))) + 1
         found["vocabulary"] = 0
     if sequence is not None:
         found["sequence"] = sequence
     missing = [name for name, value in found.items() if value is None]
     if missing:
-        raise PlanningError(
+        raise refused(
             f"the configuration does not state {', '.join(missing)}",
-            hint=f"it is called {' or '.join(_NAMES[missing[0]])} there",
-            exit_code=2,
+            f"it is called {' or '.join(_NAMES[missing[0]])} there",
         )
     # Before layers are looked at one by one.
     check_dimensions({"layers": found["layers"], "hidden": found["hidden"]})
@@ -183,7 +180,7 @@ def transformer_of(
         is_gated=_is_gated(config, family),
         is_causal=family.is_causal,
         has_tied_embeddings=bool(config.get("tie_word_embeddings", family.is_tied)),
-        has_head=_has_head(config),
+        has_head=not head.endswith(_WITHOUT_HEAD) or "LMHead" in head,
         style=family.style(config, _norms(config)),
         other_parameters=0,
     )
@@ -193,16 +190,9 @@ def transformer_of(
 
 def _family(config: Mapping[str, Any]) -> Family:
     """Return the family; of an unknown one what most are, as ``config_notes`` tells."""
-    kind = str(config.get("model_type", ""))
-    unknown = Family(is_gated=None, is_tied=True, is_causal=not _sees(config))
-    return FAMILIES.get(kind, unknown)
-
-
-def _sees(config: Mapping[str, Any]) -> bool:
-    """Return whether a model reads patches of a picture, and no words."""
-    family = FAMILIES.get(str(config.get("model_type", "")))
-    is_text = "text_config" in config if family is None else family.is_causal
-    return "patch_size" in config and not is_text
+    is_text = "patch_size" not in config or "text_config" in config
+    unknown = Family(is_gated=None, is_tied=True, is_causal=is_text)
+    return FAMILIES.get(str(config.get("model_type", "")), unknown)
 
 
 def _is_gated(config: Mapping[str, Any], family: Family) -> bool:
@@ -234,66 +224,54 @@ def _norms(config: Mapping[str, Any]) -> int | None:
 def _attention(config: Mapping[str, Any], family: Family, layers: int) -> dict[str, Any]:
     """Return heads, latent streams, windows and the layers without attention."""
     found: dict[str, Any] = {
-        name: _first(config, _OPTIONAL[name]) for name in ("kv_heads", "head_width")
+        name: stated(config, _OPTIONAL[name]) for name in ("kv_heads", "head_width")
     }
     if config.get("multi_query") and not config.get("new_decoder_architecture"):
         found["kv_heads"] = 1
-    if rank := _first(config, ("kv_lora_rank",)):
+    if rank := stated(config, ("kv_lora_rank",)):
         rotated = int(config["qk_rope_head_dim"])
         found["head_width"] = int(config["qk_nope_head_dim"]) + rotated
         found["latent"] = Latent(
             query_rank=int(config.get("q_lora_rank") or 0), rank=rank, rotated=rotated,
             value_width=int(config["v_head_dim"]),
         )  # fmt: skip
-    window = _first(config, ("sliding_window", "attention_chunk_size")) or 0
+    window = stated(config, ("sliding_window", "attention_chunk_size")) or 0
     window = window or int(config.get("local_attention") or 0) // 2
     if window and config.get("use_sliding_window", True):
         found["window"] = window
         found["windowed_layers"] = min(_windowed(config, layers, family.windows), layers)
-    mixed, mixer = _mixer(config, layers)
-    return {**found, "mixer_layers": mixed, "mixer": mixer if mixed else ()}
+    if family.mixer and (mixed := _mixed(config, layers)):
+        h = stated(config, _NAMES["hidden"]) or 0
+        found |= {"mixer_layers": mixed, "mixer": family.mixer(config, h).products}
+    return found
 
 
 def _windowed(config: Mapping[str, Any], layers: int, every: int) -> int:
     """Return the layers that look through a window: as listed, or all but one of ``every``."""
     if isinstance(kinds := config.get("layer_types"), list):
         return sum(str(kind).startswith(("sliding", "chunked")) for kind in kinds)
-    every = _first(config, ("sliding_window_pattern", "global_attn_every_n_layers")) or every
+    every = stated(config, ("sliding_window_pattern", "global_attn_every_n_layers")) or every
     if every < 2:
         return layers * every
     return layers - layers // every
 
 
-def _mixer(config: Mapping[str, Any], layers: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Return the layers that have a state or a convolution, and the products of one."""
-    h, kind = _first(config, _NAMES["hidden"]) or 0, config.get("model_type")
-    kinds = config.get("layer_types") or config.get("layers_block_type")
-    listed = sum(str(one) in _MIXERS for one in kinds) if isinstance(kinds, list) else 0
+def _mixed(config: Mapping[str, Any], layers: int) -> int:
+    """Return the layers that have a state or a convolution, of a family that has such."""
+    kind = config.get("model_type")
     if kind == "jamba":
         period, offset = (int(config.get(f"attn_layer_{name}", default))
                           for name, default in (("period", 8), ("offset", 4)))  # fmt: skip
-        inner, state = int(config.get("mamba_expand", 2)) * h, int(config.get("mamba_d_state", 16))
-        rank = config.get("mamba_dt_rank", "auto")
-        rank = -(-h // 16) if rank == "auto" else int(rank)
-        mixed = sum(i % period != offset for i in range(layers))
-        return mixed, ((h, 2 * inner), (inner, rank + 2 * state), (rank, inner), (inner, h))
-    if kind in ("bamba", "granitemoehybrid"):
-        if kind == "bamba" and not listed:
-            listed = layers - len(config.get("attn_layer_indices") or ())
-        if not listed:
-            return 0, ()
-        inner, groups, heads = mamba_2_sizes(config, h)
-        return listed, ((h, 2 * inner + groups + heads), (inner, h))
+        return sum(i % period != offset for i in range(layers))
+    kinds = config.get("layer_types") or config.get("layers_block_type")
+    listed = sum(str(one) in _MIXERS for one in kinds) if isinstance(kinds, list) else 0
     if kind in LINEAR:
-        every = int(config.get("full_attention_interval", 4))
-        keys, values, heads = delta_sizes(config)
-        return listed or layers - layers // every, (
-            (h, 2 * keys + 2 * values), (h, 2 * heads), (values, h),
-        )  # fmt: skip
-    if kind == "lfm2":
-        full = config.get("full_attn_idxs")
-        return listed or layers - len(full or range(layers)), ((h, 3 * h), (h, h))
-    return 0, ()
+        return listed or layers - layers // int(config.get("full_attention_interval", 4))
+    attending = {
+        "bamba": config.get("attn_layer_indices") or (),
+        "lfm2": config.get("full_attn_idxs") or range(layers),
+    }.get(str(kind), range(layers))
+    return listed or layers - len(attending)
 
 
 # Kinds of layers, as configurations list them, that mix tokens by a state or a convolution.
@@ -302,7 +280,7 @@ _MIXERS: Final = ("mamba", "linear_attention", "conv")
 
 def _feed_forward(config: Mapping[str, Any], layers: int, hidden: int) -> dict[str, Any]:
     """Return widths of the feed-forward block, and the experts of a mixture."""
-    ffn, kind = _first(config, _OPTIONAL["ffn"]), config.get("model_type")
+    ffn, kind = stated(config, _OPTIONAL["ffn"]), config.get("model_type")
     if ratio := config.get("expansion_ratio") or config.get("mlp_ratio"):
         ffn = ffn or round(float(ratio) * hidden)
     if kind == "qwen":
@@ -315,41 +293,41 @@ def _feed_forward(config: Mapping[str, Any], layers: int, hidden: int) -> dict[s
         ffn = step * -(-int(of * (2 * ffn // 3)) // step)
     if config.get("use_swiglu_ffn") and ffn:
         ffn = (int(ffn * 2 / 3) + 7) // 8 * 8
-    experts = _first(config, _OPTIONAL["experts"]) or 1
+    experts = stated(config, _OPTIONAL["experts"]) or 1
     if experts == 1:
-        dense = _first(config, ("shared_intermediate_size",))  # Granite 4 without experts
+        dense = stated(config, ("shared_intermediate_size",))  # Granite 4 without experts
         return {"ffn": dense if kind == "granitemoehybrid" and dense else ffn}
-    expert = _first(config, _EXPERT_WIDTH) or ffn or 4 * hidden
-    many = _first(config, ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert")) or 0
+    expert = stated(config, _EXPERT_WIDTH) or ffn or 4 * hidden
+    many = stated(config, ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert")) or 0
     one = ("shared_expert_intermediate_size", "shared_intermediate_size")
-    shared = _first(config, one) or many * expert
+    shared = stated(config, one) or many * expert
     if kind == "llama4_text":
         shared = expert
     dense = layers - sum(_is_mixture(config, kind, i) for i in range(layers))
     return {
         "ffn": expert,
         "experts": experts,
-        "experts_per_token": min(_first(config, _OPTIONAL["experts_per_token"]) or 2, experts),
+        "experts_per_token": min(stated(config, _OPTIONAL["experts_per_token"]) or 2, experts),
         "shared_ffn": shared,
         "dense_layers": dense,
-        "dense_ffn": (_first(config, ("intermediate_size_mlp",)) or ffn or 0) if dense else 0,
+        "dense_ffn": (stated(config, ("intermediate_size_mlp",)) or ffn or 0) if dense else 0,
     }
 
 
 def _is_mixture(config: Mapping[str, Any], kind: object, index: int) -> bool:
     """Return whether a layer of a mixture has experts."""
-    first = _first(config, ("first_k_dense_replace", "moe_layer_start_index")) or 0
-    last = _first(config, ("moe_layer_end_index",))
+    first = stated(config, ("first_k_dense_replace", "moe_layer_start_index")) or 0
+    last = stated(config, ("moe_layer_end_index",))
     if index < first or (last is not None and 0 <= last < index):
         return False
     if index in (config.get("mlp_only_layers") or ()):
         return False
     if isinstance(listed := config.get("moe_layers"), list) and listed:
         return index in listed
-    step = _first(config, ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq",
+    step = stated(config, ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq",
                            "moe_layer_interval", "expert_layer_period")) or 1  # fmt: skip
     offset = int(config.get("expert_layer_offset", 1)) if kind == "jamba" else step - 1
-    if _first(config, ("moe_layer_freq",)):
+    if stated(config, ("moe_layer_freq",)):
         offset = 0
     return index % step == offset % step
 
@@ -376,13 +354,12 @@ def _towers(config: Mapping[str, Any], model: Transformer) -> list[tuple[str, in
         if not isinstance(tower, Mapping):
             continue
         tower = {**_TOWER_DEFAULTS.get(str(tower.get("model_type", "")), {}), **tower}
-        names = {**_NAMES, "hidden": ("embed_dim", *_NAMES["hidden"])}
-        layers = _first(tower, ("depth", "encoder_layers", *names["layers"]))
-        width = _first(tower, names["hidden"])
+        layers = stated(tower, ("depth", "encoder_layers", *_NAMES["layers"]))
+        width = stated(tower, ("embed_dim", *_NAMES["hidden"]))
         if not (layers and width):
             found.append((name, 0))
             continue
-        ffn = _first(tower, ("encoder_ffn_dim", *_OPTIONAL["ffn"]))
+        ffn = stated(tower, ("encoder_ffn_dim", *_OPTIONAL["ffn"]))
         ffn = ffn or round(float(tower.get("mlp_ratio", 4)) * width)
         is_gated = any(w in _activation(tower) for w in ("silu", "swish"))
         weights = layers * (4 * width**2 + (3 if is_gated else 2) * width * ffn)
@@ -403,12 +380,12 @@ _TOWER_DEFAULTS: Final[dict[str, Mapping[str, Any]]] = {
 
 def _front(tower: Mapping[str, Any], width: int, hidden: int) -> int:
     """Return patches, positions and the projection behind a tower."""
-    size = _first(tower, ("patch_size",)) or 0
-    channels = _first(tower, ("num_channels", "in_channels", "in_chans")) or 3
+    size = stated(tower, ("patch_size",)) or 0
+    channels = stated(tower, ("num_channels", "in_channels", "in_chans")) or 3
     found = channels * size**2 * width * int(tower.get("temporal_patch_size") or 1)
-    side = _first(tower, ("image_size",)) or 0
+    side = stated(tower, ("image_size",)) or 0
     found += (side // size) ** 2 * width if size and "depth" not in tower else 0
-    found += (_first(tower, ("num_position_embeddings",)) or 0) * width
+    found += (stated(tower, ("num_position_embeddings",)) or 0) * width
     merged = int(tower.get("spatial_merge_size") or 1) ** 2 * width
     kind = str(tower.get("model_type", ""))
     if merged > width:
@@ -448,9 +425,9 @@ def config_notes(config: Mapping[str, Any], model: DescribedModel) -> tuple[str,
             f"{model.mixer_layers} of the {model.layers} layers mix tokens by a state or a "
             "convolution: their products are counted, their scan is not"
         )
-    if chosen := _first(config, ("index_topk",)):
+    if chosen := stated(config, ("index_topk",)):
         said.append(f"attention to all tokens is counted, not to the {chosen:,} that it chooses")
-    if number := _first(config, ("num_nextn_predict_layers", "num_mtp_modules")):
+    if number := stated(config, ("num_nextn_predict_layers", "num_mtp_modules")):
         layers = "layer that predicts a token" if number == 1 else f"{number} layers for tokens"
         verb = "is" if number == 1 else "are"
         said.append(f"the {layers} further on (num_nextn_predict_layers) {verb} left out")
@@ -461,7 +438,7 @@ def config_notes(config: Mapping[str, Any], model: DescribedModel) -> tuple[str,
 
 def longest_sequence(config: Mapping[str, Any]) -> int | None:
     """Return the longest sequence that the model of a configuration allows, where it says so."""
-    return _first(_with_text(config), _NAMES["sequence"])
+    return stated(_with_text(config), _NAMES["sequence"])
 
 
 def _with_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -473,55 +450,32 @@ def _with_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in ("attn_config", "ffn_config", "llm_config", "text_config"):
         part = config.get(name) or {}
         if not isinstance(part, Mapping):
-            raise _refused(f"{name} must be an object")
+            raise _unread(f"{name} must be an object")
         nested |= {key: value for key, value in part.items() if key != "architectures"}
     whole = {**config, **nested}
     kind = str(whole.get("model_type", ""))
     return {**(FAMILIES[kind].defaults if kind in FAMILIES else {}), **whole}
 
 
-def _has_head(config: Mapping[str, Any]) -> bool:
-    name = _head(config)
-    return not (name.endswith(_WITHOUT_HEAD) and "LMHead" not in name)
-
-
-def _head(config: Mapping[str, Any]) -> str:
-    """Return the class that a model is built with, where its configuration says so."""
-    names = config.get("architectures") or [""]
-    if not isinstance(names, list):
-        raise TypeError("architectures must be a list of names")
-    return str(names[0])
-
-
 def _network(config: Mapping[str, Any], image: int | None) -> ConvolutionalNetwork:
     kind: BlockKind = "basic" if config.get("layer_type") == "basic" else "bottleneck"
+    known = _RESNET
     if config["model_type"] == "convnext":
-        kind = "convnext"
-    default = _NETWORKS[kind]
+        kind, known = "convnext", _CONVNEXT
     try:
-        depths, widths = (
-            config.get(name) or known
-            for name, known in zip(("depths", "hidden_sizes"), default, strict=True)
-        )
+        depths = config.get("depths") or known[0]
+        widths = config.get("hidden_sizes") or known[1]
         stem = widths[0] if kind == "convnext" else config.get("embedding_size", 64)
         return ConvolutionalNetwork(
             image=int(image or config.get("image_size") or _IMAGE),
             stem=int(stem),
             stages=tuple((int(d), int(w)) for d, w in zip(depths, widths, strict=True)),
             kind=kind,
-            classes=len(config.get("id2label") or {}) or int(config.get("num_labels") or 1000),
+            classes=labels(config, 1000),
             channels=int(config.get("num_channels", 3)),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise PlanningError(
+        raise refused(
             f"not the configuration of a convolutional network: {error}",
-            hint="depths and hidden_sizes are lists of equal length",
-            exit_code=2,
+            "depths and hidden_sizes are lists of equal length",
         ) from error
-
-
-def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        if isinstance(value := config.get(name), int) and not isinstance(value, bool):
-            return value
-    return None

@@ -28,6 +28,14 @@ _ALL: Final = "qkvoud"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mixer:
+    """What a layer has that mixes tokens by a state or a convolution in place of attention."""
+
+    products: tuple[tuple[int, int], ...]  # (inner, columns) of each
+    other_parameters: int  # convolution, states, gates and normalisations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What the code of a family adds to a configuration."""
 
@@ -37,9 +45,9 @@ class Family:
     last_norms: int = 1  # outside the layers
     # (key of the configuration, what it is where absent, products that then have a bias)
     biases: tuple[tuple[str, bool, str], ...] = ()
-    # of queries and keys: of each head for itself, of all columns, or none; and the key, with what
-    # it is where absent, that turns them on
-    head_norms: Literal["head", "columns", "heads", ""] = ""
+    # of queries and keys: one for all heads, of all columns, or none; and the key, with what it is
+    # where absent, that turns them on
+    head_norms: Literal["head", "columns", ""] = ""
     head_norms_key: tuple[str, bool] = ("", True)
     is_causal: bool = True
     is_tied: bool = False  # where the configuration does not say
@@ -48,6 +56,7 @@ class Family:
     positions: int | None = None
     # of so many layers one looks at all tokens, the others through a window; 0: none does
     windows: int = 0
+    mixer: Callable[[Config, int], Mixer] | None = None  # by the width of the stream
     extra: Callable[[Config, Transformer], int] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,42 +83,59 @@ class Family:
             found += model.layers * (model.latent.query_rank + model.latent.rank)
         if self.head_norms and config.get(*self.head_norms_key):
             width, kv = head_width(model), model.kv_heads or model.heads
-            columns = {"head": 2, "columns": model.heads + kv, "heads": model.heads + kv}
-            found += (model.layers - model.mixer_layers) * columns[self.head_norms] * width * size
+            normed = 2 if self.head_norms == "head" else model.heads + kv
+            found += (model.layers - model.mixer_layers) * normed * width * size
         if self.positions is not None:
-            found += (_stated(config, *_POSITIONS) + self.positions) * h
+            found += ((stated(config, _POSITIONS) or 0) + self.positions) * h
+        if self.mixer:
+            found += model.mixer_layers * self.mixer(config, h).other_parameters
         return found + (self.extra(config, model) if self.extra else 0)
 
 
 _POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
-def _stated(config: Config, *names: str) -> int:
-    return next((int(config[name]) for name in names if config.get(name)), 0)
+def stated(config: Config, names: tuple[str, ...]) -> int | None:
+    """Return the first of these that a configuration states as a whole number."""
+    for name in names:
+        if isinstance(value := config.get(name), int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def head_of(config: Config) -> str:
+    """Return the class that a model is built with, where its configuration says so.
+
+    Raises TypeError if it names none in the way of configurations.
+    """
+    names = config.get("architectures") or [""]
+    if not isinstance(names, list):
+        raise TypeError("architectures must be a list of names")
+    return str(names[0])
+
+
+def labels(config: Config, otherwise: int) -> int:
+    """Return the classes that a model tells apart."""
+    return len(config.get("id2label") or {}) or int(config.get("num_labels") or otherwise)
 
 
 # ------------------------------------------------------------------------------------------
 # What single families have besides.
 
 
-def _labels(config: Config) -> int:
-    return len(config.get("id2label") or {}) or int(config.get("num_labels") or 2)
-
-
-def _kind_of_head(config: Config) -> str:
-    names = config.get("architectures") or [""]
-    return str(names[0])
+def _classifier(config: Config, width: int) -> int:
+    return (width + 1) * labels(config, 2)
 
 
 def _bert(config: Config, model: Transformer) -> int:
     """Return types of segments, and what stands between an encoder and its loss."""
-    h, name = model.hidden, _kind_of_head(config)
+    h, name = model.hidden, head_of(config)
     dense = h * h + h
     found = int(config.get("type_vocab_size", 2)) * h
     if "Classification" in name and "Token" not in name:
-        return found + dense + h * _labels(config) + _labels(config)
+        return found + dense + _classifier(config, h)
     if name.endswith(("Classification", "Answering")):
-        return found + h * _labels(config) + _labels(config)
+        return found + _classifier(config, h)
     if name.endswith("Model"):
         return found + dense
     return found + dense + 2 * h + model.vocabulary
@@ -118,7 +144,7 @@ def _bert(config: Config, model: Transformer) -> int:
 def _distilbert(config: Config, model: Transformer) -> int:
     found = _bert({**config, "type_vocab_size": 0}, model)
     # Nothing is pooled.
-    return 0 if _kind_of_head(config).endswith("Model") else found
+    return 0 if head_of(config).endswith("Model") else found
 
 
 def _mpnet(config: Config, model: Transformer) -> int:
@@ -129,7 +155,7 @@ def _mpnet(config: Config, model: Transformer) -> int:
 def _deberta_2(config: Config, model: Transformer) -> int:
     """Return tables of relative positions, which queries and keys project as they do tokens."""
     h = model.hidden
-    longest = _stated(config, "max_position_embeddings") or 512
+    longest = stated(config, ("max_position_embeddings",)) or 512
     span = int(config.get("max_relative_positions", -1))
     span = longest if span < 1 else span
     buckets = int(config.get("position_buckets", -1))
@@ -143,12 +169,12 @@ def _deberta_2(config: Config, model: Transformer) -> int:
         found += longest * h
     if kernel := int(config.get("conv_kernel_size") or 0):
         found += kernel * h * h + 3 * h
-    name = _kind_of_head(config)
+    name = head_of(config)
     if name.endswith("Model"):
         return found
     if "Classification" in name:
         pooled = 0 if "Token" in name else h * h + h
-        return found + pooled + h * _labels(config) + _labels(config)
+        return found + pooled + _classifier(config, h)
     return found + h * h + 3 * h + model.vocabulary
 
 
@@ -159,53 +185,51 @@ def _esm(config: Config, model: Transformer) -> int:
 
 
 def _modernbert(config: Config, model: Transformer) -> int:
-    h, name = model.hidden, _kind_of_head(config)
+    h, name = model.hidden, head_of(config)
     # The first layer's attention reads the embedding's normalisation.
     found = -h
     if name.endswith("Model"):
         return found
-    words = _labels(config) * (h + 1) if "Classification" in name else model.vocabulary
-    return found + h * h + h + words
+    is_classifier = "Classification" in name
+    return found + h * h + h + (_classifier(config, h) if is_classifier else model.vocabulary)
 
 
-def _patches(config: Config, h: int) -> int:
+def _patches(config: Config, h: int) -> tuple[int, int]:
+    """Return the patches of a picture's side, and the parameters of their projection."""
     size = int(config["patch_size"])
-    return int(config.get("num_channels", 3)) * size**2 * h + h
+    side = int(config["image_size"]) // size
+    return side, int(config.get("num_channels", 3)) * size**2 * h + h
 
 
 def _picture(config: Config, model: Transformer) -> int:
     """Return patches, class token, positions and classifier of a vision transformer."""
-    h, name = model.hidden, _kind_of_head(config)
-    side = int(config["image_size"]) // int(config["patch_size"])
+    h = model.hidden
+    side, found = _patches(config, h)
     special = 2 if config.get("model_type") == "deit" else 1
-    found = _patches(config, h) + special * h + (side**2 + special) * h
-    if name.endswith("Model"):
-        return found + h * h + h
-    return found + h * _labels(config) + _labels(config)
+    found += (side**2 + 2 * special) * h
+    return found + (h * h + h if head_of(config).endswith("Model") else _classifier(config, h))
 
 
 def _dino(config: Config, model: Transformer) -> int:
     h = model.hidden
-    side = int(config["image_size"]) // int(config["patch_size"])
+    side, found = _patches(config, h)
     # Class and mask token, registers, and two scales of a layer.
     tokens = 2 + int(config.get("num_register_tokens") or 0)
-    found = _patches(config, h) + (tokens + side**2 + 1 + 2 * model.layers) * h
-    if "Classification" in _kind_of_head(config):
-        # Class token and the mean of the others, side by side.
-        found += (2 * h + 1) * _labels(config)
-    return found
+    found += (tokens + side**2 + 1 + 2 * model.layers) * h
+    # Class token and the mean of the others, side by side.
+    return found + ("Classification" in head_of(config)) * _classifier(config, 2 * h)
 
 
 def _beit(config: Config, model: Transformer) -> int:
-    h, name = model.hidden, _kind_of_head(config)
-    side = int(config["image_size"]) // int(config["patch_size"])
+    h = model.hidden
+    side, found = _patches(config, h)
     table = ((2 * side - 1) ** 2 + 3) * model.heads
-    found = _patches(config, h) + h + int(bool(config.get("use_mask_token"))) * h
+    found += h + int(bool(config.get("use_mask_token"))) * h
     found += (side**2 + 1) * h * bool(config.get("use_absolute_position_embeddings"))
     found += table * bool(config.get("use_shared_relative_position_bias"))
     found += model.layers * table * bool(config.get("use_relative_position_bias"))
     found += 2 * model.layers * h * (float(config.get("layer_scale_init_value", 0.1)) > 0)
-    return found + (0 if name.endswith("Model") else (h + 1) * _labels(config))
+    return found + (0 if head_of(config).endswith("Model") else _classifier(config, h))
 
 
 def _head_bias(config: Config, model: Transformer) -> int:
@@ -234,54 +258,54 @@ def _gpt_oss(config: Config, model: Transformer) -> int:
     return model.layers * (model.experts + model.heads)
 
 
-def _jamba(config: Config, model: Transformer) -> int:
-    inner = int(config.get("mamba_expand", 2)) * model.hidden
-    state, rank = int(config.get("mamba_d_state", 16)), _rank(config, "mamba_dt_rank", model)
-    kernel = int(config.get("mamba_d_conv", 4))
-    # Convolution and step with their biases, state, skip, and normalised step, inputs and outputs.
-    return model.mixer_layers * (inner * (kernel + 1 + 1 + state + 1) + rank + 2 * state)
-
-
-def _rank(config: Config, name: str, model: Transformer) -> int:
-    stated = config.get(name, "auto")
-    return -(-model.hidden // 16) if stated == "auto" else int(stated)
-
-
-def _mamba_2(config: Config, model: Transformer) -> int:
-    """Return a Mamba-2 block's convolution, states and normalisation (Bamba, Granite 4)."""
-    inner, groups, heads = mamba_2_sizes(config, model.hidden)
-    return model.mixer_layers * ((inner + groups) * (int(config.get("mamba_d_conv", 4)) + 1)
-                                 + 3 * heads + inner)  # fmt: skip
-
-
-def mamba_2_sizes(config: Config, hidden: int) -> tuple[int, int, int]:
-    """Return a Mamba-2 block's inner width, that of its inputs and outputs, and its heads."""
-    groups = 2 * int(config.get("mamba_n_groups", 1)) * int(config.get("mamba_d_state", 256))
-    return int(config.get("mamba_expand", 2)) * hidden, groups, int(config["mamba_n_heads"])
-
-
 def _linear(config: Config, model: Transformer) -> int:
-    """Return convolution, states and gates of linear attention (Qwen3-Next, Qwen3.5)."""
-    keys, values, heads = delta_sizes(config)
-    kernel = int(config.get("linear_conv_kernel_dim", 4))
-    of_mixer = (2 * keys + values) * kernel + 2 * heads + values // heads
-    # Beside its queries an attention has a gate of as many columns.
+    """Return the gates beside attention's queries, of as many columns (Qwen3-Next, Qwen3.5)."""
     gates = (model.layers - model.mixer_layers) * model.hidden * model.heads * head_width(model)
-    return model.mixer_layers * of_mixer + gates + _shared_gate(config, model)
+    return gates + _shared_gate(config, model)
 
 
-def delta_sizes(config: Config) -> tuple[int, int, int]:
-    """Return columns of keys and of values of gated linear attention, and its heads."""
-    heads = int(config["linear_num_value_heads"])
-    return (
-        int(config["linear_num_key_heads"]) * int(config["linear_key_head_dim"]),
-        heads * int(config["linear_value_head_dim"]),
-        heads,
+# ------------------------------------------------------------------------------------------
+# Layers without attention.
+
+
+def _mamba(config: Config, h: int) -> Mixer:
+    inner, state = int(config.get("mamba_expand", 2)) * h, int(config.get("mamba_d_state", 16))
+    said, kernel = config.get("mamba_dt_rank", "auto"), int(config.get("mamba_d_conv", 4))
+    rank = -(-h // 16) if said == "auto" else int(said)
+    return Mixer(
+        products=((h, 2 * inner), (inner, rank + 2 * state), (rank, inner), (inner, h)),
+        # Convolution and step with their biases, state, skip, and normalised step, inputs and
+        # outputs.
+        other_parameters=inner * (kernel + 1 + 1 + state + 1) + rank + 2 * state,
     )
 
 
-def _lfm_2(config: Config, model: Transformer) -> int:
-    return model.mixer_layers * model.hidden * int(config.get("conv_L_cache", 3))
+def _mamba_2(config: Config, h: int) -> Mixer:
+    """Return a Mamba-2 block (Bamba, Granite 4)."""
+    inner, heads = int(config.get("mamba_expand", 2)) * h, int(config["mamba_n_heads"])
+    groups = 2 * int(config.get("mamba_n_groups", 1)) * int(config.get("mamba_d_state", 256))
+    kernel = int(config.get("mamba_d_conv", 4))
+    return Mixer(
+        products=((h, 2 * inner + groups + heads), (inner, h)),
+        other_parameters=(inner + groups) * (kernel + 1) + 3 * heads + inner,
+    )
+
+
+def _gated_delta(config: Config, h: int) -> Mixer:
+    """Return gated linear attention (Qwen3-Next, Qwen3.5)."""
+    heads = int(config["linear_num_value_heads"])
+    keys = int(config["linear_num_key_heads"]) * int(config["linear_key_head_dim"])
+    values = heads * int(config["linear_value_head_dim"])
+    kernel = int(config.get("linear_conv_kernel_dim", 4))
+    return Mixer(
+        products=((h, 2 * keys + 2 * values), (h, 2 * heads), (values, h)),
+        other_parameters=(2 * keys + values) * kernel + 2 * heads + values // heads,
+    )
+
+
+def _short_convolution(config: Config, h: int) -> Mixer:
+    kernel = int(config.get("conv_L_cache", 3))
+    return Mixer(products=((h, 3 * h), (h, h)), other_parameters=h * kernel)
 
 
 # ------------------------------------------------------------------------------------------
@@ -291,8 +315,10 @@ def _lfm_2(config: Config, model: Transformer) -> int:
 # Linear attention in most layers.
 LINEAR: Final = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
+_ATTENTION: Final = ("attention_bias", False, "qkvo")
+_MLP: Final = ("mlp_bias", False, "ud")
 _LLAMA: Final = Family(
-    biases=(("attention_bias", False, "qkvo"), ("mlp_bias", False, "ud")),
+    biases=(_ATTENTION, _MLP),
     defaults={
         "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
         "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048,
@@ -300,8 +326,8 @@ _LLAMA: Final = Family(
 )  # fmt: skip
 _PLAIN: Final = Family(windows=1)
 _QKV: Final = Family(biases=(("", True, "qkv"),))
-_HEADS: Final = Family(biases=(("attention_bias", False, "qkvo"),), head_norms="head")
-_DEEPSEEK: Final = Family(biases=(("attention_bias", False, "qkvo"),))
+_DEEPSEEK: Final = Family(biases=(_ATTENTION,))
+_HEADS: Final = replace(_DEEPSEEK, head_norms="head")
 _GPT: Final = Family(
     is_gated=False, norm="layer", biases=(("", True, _ALL),), is_tied=True, is_rotated=False,
     positions=0, defaults={"n_positions": 1024},
@@ -322,21 +348,16 @@ _BERT: Final = Family(
     is_gated=False, norm="layer", biases=(("", True, _ALL),), is_causal=False, is_tied=True,
     is_rotated=False, positions=0, extra=_bert, defaults={"max_position_embeddings": 512},
 )  # fmt: skip
-_ROBERTA: Final = replace(_BERT, defaults={"max_position_embeddings": 512, "type_vocab_size": 2})
 _VIT: Final = Family(
     is_gated=False, norm="layer", biases=(("qkv_bias", True, "qkv"), ("", True, "oud")),
     is_causal=False, is_rotated=False, extra=_picture,
     defaults={"image_size": 224, "patch_size": 16},
 )  # fmt: skip
 _DINO: Final = replace(_VIT, extra=_dino)
-_SQUARED: Final = Family(is_gated=False, norm="layer")
 
 FAMILIES: Final[dict[str, Family]] = {
-    **dict.fromkeys(
-        ("baichuan", "exaone", "granite", "helium", "internlm2", "llama",
-         "smollm3", "yi"),
-        _LLAMA,
-    ),
+    **dict.fromkeys(("baichuan", "exaone", "granite", "helium", "internlm2", "llama", "smollm3",
+                     "yi"), _LLAMA),
     **dict.fromkeys(("mistral", "mixtral", "ministral", "phi3"), _PLAIN),
     **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
                      "qwen"), _QKV),
@@ -344,25 +365,26 @@ FAMILIES: Final[dict[str, Family]] = {
                      "hunyuan_v1_dense", "hunyuan_v1_moe", "dots1"), _HEADS),
     **dict.fromkeys(("deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe",
                      "granitemoeshared", "ernie4_5", "ernie4_5_moe"), _DEEPSEEK),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTA),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"),
+                    replace(_BERT, defaults={**_BERT.defaults, "type_vocab_size": 2})),
+    **dict.fromkeys(("bert", "electra"), _BERT),
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), _GPT),
     **dict.fromkeys(("gptj", "codegen"), _GPT_J),
+    **dict.fromkeys(("vit", "deit"), _VIT),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINO),
     "arcee": replace(_LLAMA, is_gated=False),
-    "bamba": Family(extra=_mamba_2),
+    "bamba": Family(mixer=_mamba_2),
     "beit": replace(_VIT, biases=(("", True, "qvoud"),), extra=_beit),
-    "bert": _BERT,
     "bitnet": replace(_LLAMA, is_tied=True, extra=_bitnet, defaults={}),
     "bloom": replace(_GPT, positions=None, last_norms=2),
     "chatglm": Family(biases=(("add_qkv_bias", False, "qkv"),)),
-    "cohere": Family(norm="scale", norms=1, is_tied=True, head_norms="heads",
+    "cohere": Family(norm="scale", norms=1, is_tied=True, head_norms="columns",
                      head_norms_key=("use_qk_norm", False)),
     "cohere2": Family(norm="scale", norms=1, is_tied=True, windows=4),
     "dbrx": Family(norm="scale"),
     "deberta-v2": replace(_BERT, positions=None, extra=_deberta_2),
     "deepseek_v32": replace(_DEEPSEEK, extra=_indexer),
-    "deit": _VIT,
     "distilbert": replace(_BERT, extra=_distilbert),
-    "electra": _BERT,
     "esm": replace(_BERT, is_rotated=True, positions=None, extra=_esm),
     "exaone4": replace(_HEADS, windows=4),
     "falcon": Family(is_gated=False, norm="layer", biases=(("bias", False, _ALL),), is_tied=True),
@@ -373,45 +395,41 @@ FAMILIES: Final[dict[str, Family]] = {
     "glm4": Family(norms=4, biases=(("attention_bias", False, "qkv"),)),
     "glm4_moe": Family(biases=(("attention_bias", False, "qkv"),), head_norms="head",
                        head_norms_key=("use_qk_norm", False)),
-    "gpt2": _GPT,
-    "gpt_bigcode": _GPT,
     "gpt_neo": replace(_GPT, biases=(("", True, "oud"),), windows=2,
                        defaults={"max_position_embeddings": 2048, "sliding_window": 256}),
     "gpt_neox": replace(_GPT, biases=(("attention_bias", True, "qkvo"), ("", True, "ud")),
                         is_tied=False, is_rotated=True, positions=None),
     "gpt_oss": Family(biases=(("attention_bias", True, "qkvo"), ("", True, "ud")), windows=2,
                       extra=_gpt_oss),
-    "granitemoehybrid": Family(is_tied=True, extra=_mamba_2),
+    "granitemoehybrid": Family(is_tied=True, mixer=_mamba_2),
     "grok-1": Family(norms=4, is_tied=True),
     "internlm": Family(biases=(("bias", True, "qkvo"),)),
     "internlm3": Family(biases=(("qkv_bias", False, "qkv"), ("bias", False, "oud"))),
-    "jamba": Family(is_rotated=False, extra=_jamba),
-    "lfm2": Family(is_tied=True, head_norms="head", extra=_lfm_2),
+    "jamba": Family(is_rotated=False, mixer=_mamba),
+    "lfm2": Family(is_tied=True, head_norms="head", mixer=_short_convolution),
     "modernbert": Family(norm="scale", is_causal=False, is_tied=True, last_norms=2, windows=3,
                          extra=_modernbert),
     "llama4_text": replace(_LLAMA, windows=4, defaults={"attention_chunk_size": 8192}),
     "mpnet": replace(_BERT, extra=_mpnet),
     "mpt": Family(is_gated=False, norm="scale", is_tied=True, is_rotated=False),
-    "nemotron": replace(_SQUARED, biases=(("attention_bias", False, "qkvo"),
-                                          ("mlp_bias", False, "ud"))),
-    "olmo": Family(norm="none", biases=(("attention_bias", False, "qkvo"),)),
+    "nemotron": Family(is_gated=False, norm="layer", biases=(_ATTENTION, _MLP)),
+    "olmo": Family(norm="none", biases=(_ATTENTION,)),
     "olmo2": _OLMO_2,
     "olmo3": replace(_OLMO_2, windows=4),
-    "olmoe": replace(_OLMO_2, biases=(("attention_bias", False, "qkvo"),)),
+    "olmoe": replace(_OLMO_2, biases=(_ATTENTION,)),
     "opt": replace(_GPT, positions=2, defaults={}),
     "persimmon": Family(is_gated=False, norm="layer", biases=(("", True, _ALL),),
                         head_norms="head", head_norms_key=("qk_layernorm", True)),
     "phi": Family(is_gated=False, norm="layer", norms=1, biases=(("", True, _ALL),),
                   extra=_head_bias),
-    "phimoe": Family(norm="layer", biases=(("attention_bias", False, "qkvo"),),
+    "phimoe": Family(norm="layer", biases=(_ATTENTION,),
                      extra=lambda c, m: m.vocabulary * bool(c.get("lm_head_bias"))),
     "qwen2_moe": replace(_QKV, extra=_shared_gate),
-    **dict.fromkeys(LINEAR, Family(head_norms="head", extra=_linear)),
+    **dict.fromkeys(LINEAR, Family(head_norms="head", mixer=_gated_delta, extra=_linear)),
     "seed_oss": Family(biases=(("attention_bias", True, "qkv"),
-                               ("attention_out_bias", False, "o"), ("mlp_bias", False, "ud"))),
+                               ("attention_out_bias", False, "o"), _MLP)),
     "stablelm": Family(norm="layer", biases=(("use_qkv_bias", False, "qkv"),)),
     "starcoder2": Family(is_gated=False, norm="layer", biases=(("use_bias", True, _ALL),),
                          is_tied=True, windows=1),
     "vaultgemma": replace(_GEMMA, windows=2),
-    "vit": _VIT,
 }  # fmt: skip

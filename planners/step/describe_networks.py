@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from advisor.planners.core import (
     DEFAULT_SETUP,
+    OperatorKind,
     PlanningError,
     Precision,
     TrainingSetup,
@@ -24,14 +25,15 @@ from advisor.planners.core import (
     check_counts,
     check_dimensions,
     check_not_negative,
+    refused,
 )
 from advisor.planners.step.ledger import (
     ACTIVATION,
     FP32_BYTES,
     LAYER_NORM,
-    LOSS,
     ActivationKind,
     BlockLedger,
+    Pair,
     Tally,
 )
 
@@ -84,11 +86,10 @@ def encoder_decoder_work(
 
     Raises PlanningError if a size is not positive, or heads do not divide the width.
     """
-    _encoder_decoder_check(model, micro_batch)
+    _check_encoder_decoder(model, micro_batch)
     ledger = _EncoderDecoderLedger(
         tally=Tally.of(precision, setup),
         batch=micro_batch,
-        is_flash=setup.attention == "flash",
         has_root_mean_square=model.has_root_mean_square,
         model=model,
     )
@@ -102,10 +103,10 @@ def encoder_decoder_work(
         ledger.decoder_layer(index)
     ledger.head()
     inputs = 4.0 * model.audio_channels * 2 * model.source or 8.0 * model.source
-    return ledger.work(precision, input_bytes_per_sample=inputs + 8.0 * model.target)
+    return ledger.work(input_bytes_per_sample=inputs + 8.0 * model.target)
 
 
-def _encoder_decoder_check(model: EncoderDecoder, micro_batch: int) -> None:
+def _check_encoder_decoder(model: EncoderDecoder, micro_batch: int) -> None:
     names = (
         "encoder_layers", "decoder_layers", "hidden", "encoder_heads", "decoder_heads",
         "encoder_ffn", "decoder_ffn", "vocabulary", "source", "target",
@@ -116,10 +117,8 @@ def _encoder_decoder_check(model: EncoderDecoder, micro_batch: int) -> None:
     check_counts("encoder-decoder", head_width=model.head_width)
     for heads in (model.encoder_heads, model.decoder_heads):
         if model.head_width is None and model.hidden % heads:
-            raise PlanningError(
-                f"a width of {model.hidden} over {heads} heads",
-                hint="heads divide the width",
-                exit_code=2,
+            raise refused(
+                f"a width of {model.hidden} over {heads} heads", "heads divide the width"
             )
 
 
@@ -170,9 +169,7 @@ class _EncoderDecoderLedger(BlockLedger):
         model, since, rows = self.model, self.mark(), self.batch * self.model.source
         self._attention(model.source, model.source, model.encoder_heads)
         self._feed_forward(rows, model.encoder_ffn)
-        self.close_layer(
-            f"encoder.{index}.block", "Linear", since, self.tally.element * rows * model.hidden
-        )
+        self.close_layer(f"encoder.{index}.block", since, rows * model.hidden)
 
     def decoder_layer(self, index: int) -> None:
         """Add attention to the target so far, to the source, and the feed-forward block."""
@@ -184,28 +181,24 @@ class _EncoderDecoderLedger(BlockLedger):
         self._feed_forward(rows, model.decoder_ffn)
         # A later stage needs the encoder's output too.
         handed = (rows + self.batch * model.source) * model.hidden
-        self.close_layer(f"decoder.{index}.block", "Linear", since, self.tally.element * handed)
+        self.close_layer(f"decoder.{index}.block", since, handed)
 
     def _attention(
         self, queries: int, keys: int, heads: int, *, source: int | None = None,
         is_cut: bool = False,
     ) -> None:  # fmt: skip
         model = self.model
-        self.norm(self.batch * queries, model.hidden)
         self.attention(
             queries, keys, hidden=model.hidden, heads=heads,
             width=heads * (model.head_width or model.hidden // heads), source_width=source,
             has_bias=model.has_bias, has_key_bias=model.has_key_bias, is_cut=is_cut,
         )  # fmt: skip
-        self.residual(self.batch * queries, model.hidden)
 
     def _feed_forward(self, rows: float, ffn: int) -> None:
         model = self.model
-        self.norm(rows, model.hidden)
         self.feed_forward(
             rows, model.hidden, ffn, activation=model.activation, has_bias=model.has_bias
         )
-        self.residual(rows, model.hidden)
 
     def head(self) -> None:
         """Add the last normalisation, the projection onto the vocabulary, and the loss."""
@@ -216,7 +209,7 @@ class _EncoderDecoderLedger(BlockLedger):
             "head", rows, model.hidden, model.vocabulary, has_bias=False,
             is_shared=model.has_tied_head,
         )  # fmt: skip
-        self.pointwise("loss", "reduction", rows * model.vocabulary, *LOSS, element=FP32_BYTES)
+        self.add(self.tally.loss(rows * model.vocabulary))
         self.keep(rows * model.vocabulary * FP32_BYTES)  # logarithms of the probabilities
 
 
@@ -269,24 +262,19 @@ def diffusion_work(
 
     Raises PlanningError if a size is not positive, or the picture is too small for its levels.
     """
-    _check(model, micro_batch)
-    ledger = _UNetLedger(
-        tally=Tally.of(precision, setup),
-        batch=micro_batch,
-        is_flash=setup.attention == "flash",
-        model=model,
-    )
+    _check_unet(model, micro_batch)
+    ledger = _UNetLedger(tally=Tally.of(precision, setup), batch=micro_batch, model=model)
     ledger.time_embedding()
     side = ledger.way_down()
     ledger.middle(side)
     ledger.way_up(side)
     latents = 4.0 * model.channels * model.side**2
     return ledger.work(
-        precision, input_bytes_per_sample=2 * latents + 4.0 * model.text_tokens * model.text_width
+        input_bytes_per_sample=2 * latents + 4.0 * model.text_tokens * model.text_width
     )
 
 
-def _check(model: DiffusionUNet, micro_batch: int) -> None:
+def _check_unet(model: DiffusionUNet, micro_batch: int) -> None:
     sizes: dict[str, float] = {
         "side": model.side, "channels": model.channels, "out_channels": model.out_channels,
         "levels": len(model.widths), "blocks": model.blocks, "text_tokens": model.text_tokens,
@@ -298,10 +286,9 @@ def _check(model: DiffusionUNet, micro_batch: int) -> None:
         raise ValueError(f"levels of different number: {model}")
     smallest = 2 ** (len(model.widths) - 1)
     if model.side % smallest:
-        raise PlanningError(
+        raise refused(
             f"a side of {model.side} is halved {len(model.widths) - 1} times",
-            hint=f"give an image whose side is a multiple of {8 * smallest} pixels",
-            exit_code=2,
+            f"give an image whose side is a multiple of {8 * smallest} pixels",
         )
 
 
@@ -364,19 +351,16 @@ class _UNetLedger(BlockLedger):
                 side *= 2
                 self.pointwise("upsample", "copy", self.batch * side**2 * width, *_COPY)
                 self.convolution(side, width, width, 3, 1)
-        self._group_norm(side, channels)
-        self._activation(side, channels)
+        self._activated(side, channels)
         self.convolution(side, channels, model.out_channels, 3, 1)
 
     def _residual_block(self, side: int, channels: int, width: int) -> None:
         cells = self.batch * side**2
-        self._group_norm(side, channels)
-        self._activation(side, channels)
+        self._activated(side, channels)
         self.convolution(side, channels, width, 3, 1)
         self.linear("time", self.batch, self._time_width, width)
         self.residual(cells, width)
-        self._group_norm(side, width)
-        self._activation(side, width)
+        self._activated(side, width)
         self.convolution(side, width, width, 3, 1)
         if channels != width:
             self.convolution(side, channels, width, 1, 1)
@@ -392,27 +376,27 @@ class _UNetLedger(BlockLedger):
         self.linear("inwards", rows, width, width)
         for _ in range(layers):
             for keys, source in ((tokens, None), (model.text_tokens, model.text_width)):
-                self.norm(rows, width)
                 self.attention(
                     tokens, keys, hidden=width, heads=heads, width=width, source_width=source,
                     has_bias=False, has_output_bias=True,
                 )  # fmt: skip
-                self.residual(rows, width)
-            self.norm(rows, width)
-            self.feed_forward(rows, width, 4 * width, activation="gated", has_bias=True)
-            self.residual(rows, width)
+            self.feed_forward(rows, width, 4 * width, activation="gated")
         self.linear("outwards", rows, width, width)
         self.residual(rows, width)
 
     def _group_norm(self, side: int, channels: int) -> None:
-        elements = self.batch * channels * side**2
         self.own(2 * channels, 2)
-        self.pointwise("group_norm", "normalisation", elements, *LAYER_NORM)
-        self.keep(self.tally.element * elements)
+        self._streamed("group_norm", "normalisation", side, channels, *LAYER_NORM)
 
-    def _activation(self, side: int, channels: int) -> None:
+    def _activated(self, side: int, channels: int) -> None:
+        self._group_norm(side, channels)
+        self._streamed("activation", "elementwise", side, channels, *ACTIVATION)
+
+    def _streamed(
+        self, name: str, kind: OperatorKind, side: int, channels: int, passes: Pair, calls: Pair
+    ) -> None:
         elements = self.batch * channels * side**2
-        self.pointwise("activation", "elementwise", elements, *ACTIVATION)
+        self.pointwise(name, kind, elements, passes, calls)
         self.keep(self.tally.element * elements)
 
 
@@ -450,18 +434,14 @@ def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> Diffusi
     """
     for name, known in _ORDINARY.items():
         if config.get(name) not in known:
-            raise _diffusion_config_refused(
-                f"a U-Net with {name} {config[name]!r} cannot be described"
-            )
+            raise _unread(f"a U-Net with {name} {config[name]!r} cannot be described")
     try:
         widths = tuple(int(width) for width in config["block_out_channels"])
         channels = int(config["in_channels"])
         pixels = 1 if channels == 3 else _PIXELS
         down = config["down_block_types"]
         if unknown := set(down) - {_PLAIN[0], _WITH_TEXT[0]}:
-            raise _diffusion_config_refused(
-                f"a U-Net with {', '.join(sorted(unknown))} cannot be described"
-            )
+            raise _unread(f"a U-Net with {', '.join(sorted(unknown))} cannot be described")
         layers = _by_level(config.get("transformer_layers_per_block") or 1, len(widths))
         heads = config.get("num_attention_heads") or config["attention_head_dim"]
         (blocks,) = set(_by_level(config["layers_per_block"], len(widths)))
@@ -481,7 +461,7 @@ def read_unet(config: Mapping[str, Any], *, image: int | None = None) -> Diffusi
             condition_width=int(config.get("projection_class_embeddings_input_dim") or 0),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _diffusion_config_refused(f"not the configuration of a {CLASS}: {error}") from error
+        raise _unread(f"not the configuration of a {CLASS}: {error}") from error
 
 
 def _by_level(value: Any, levels: int) -> tuple[int, ...]:
@@ -494,10 +474,8 @@ def _by_level(value: Any, levels: int) -> tuple[int, ...]:
     return found
 
 
-def _diffusion_config_refused(message: str) -> PlanningError:
-    return PlanningError(
-        message, hint="profile one step of it instead: advisor profile train.py", exit_code=2
-    )
+def _unread(message: str) -> PlanningError:
+    return refused(message, "profile one step of it instead: advisor profile train.py")
 
 
 # ------------------------------------------------------------------------------------------
@@ -531,22 +509,18 @@ def read_encoder_decoder(
 ) -> EncoderDecoder:
     """Return the encoder-decoder that a configuration describes.
 
-    Raises PlanningError if a dimension is not stated.
+    ``sequence``: tokens of source and target; the longest that the model allows where not given. A
+    model that hears always reads its whole window (Whisper: 30 s, 1,500 frames).
 
-    Parameters
-    ----------
-    sequence : int, optional
-        Tokens of source and target; the longest that the model allows where not given. A model
-        that hears always reads its whole window (Whisper: 30 s, 1,500 frames).
+    Raises PlanningError if a dimension is not stated.
     """
     kind = str(config.get("model_type", ""))
     try:
         return _t5(config, sequence) if kind in _T5 else _bart(config, kind, sequence)
     except (KeyError, TypeError, ValueError) as error:
-        raise PlanningError(
+        raise refused(
             f"the configuration of the {kind} model does not state {error}",
-            hint="give the config.json as it was published",
-            exit_code=2,
+            "give the config.json as it was published",
         ) from error
 
 

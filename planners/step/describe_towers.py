@@ -10,20 +10,22 @@ al., NeurIPS 2020 (wav2vec 2.0), whose samples are 250,000 numbers of sound; W.-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.planners.core import (
     DEFAULT_SETUP,
-    PlanningError,
     Precision,
     TrainingSetup,
     Work,
     check_counts,
     check_dimensions,
     check_not_negative,
+    refused,
 )
+from advisor.planners.step.describe_families import head_of
 from advisor.planners.step.ledger import ACTIVATION, LAYER_NORM, BlockLedger, Tally
 
 PAIRS: Final = ("clip", "siglip")
@@ -87,13 +89,11 @@ def towers_work(
 
     Raises PlanningError if a size is not positive, or heads do not divide a width.
     """
-    ledger = _TowerLedger(
-        tally=Tally.of(precision, setup), batch=micro_batch, is_flash=setup.attention == "flash"
-    )
+    ledger = _TowerLedger(tally=Tally.of(precision, setup), batch=micro_batch)
     for number, tower in enumerate(model.towers):
         _check(tower, micro_batch)
         ledger.tower(number, tower)
-    return ledger.work(precision, input_bytes_per_sample=model.input_bytes)
+    return ledger.work(input_bytes_per_sample=model.input_bytes)
 
 
 def _check(tower: Tower, micro_batch: int) -> None:
@@ -102,10 +102,8 @@ def _check(tower: Tower, micro_batch: int) -> None:
     rest = ("vocabulary", "patch", "classes", "other_parameters")
     check_not_negative("tower", **{name: getattr(tower, name) for name in rest})
     if tower.hidden % tower.heads:
-        raise PlanningError(
-            f"a width of {tower.hidden} over {tower.heads} heads",
-            hint="heads divide the width",
-            exit_code=2,
+        raise refused(
+            f"a width of {tower.hidden} over {tower.heads} heads", "heads divide the width"
         )
 
 
@@ -123,14 +121,9 @@ class _TowerLedger(BlockLedger):
             self.linear("patches", rows, tower.patch, h, has_bias=False)
         for index in range(tower.layers):
             since = self.mark()
-            self.norm(rows, h)
             self.attention(tower.tokens, tower.tokens, hidden=h, heads=tower.heads, width=h)
-            self.residual(rows, h)
-            self.norm(rows, h)
-            self.feed_forward(rows, h, tower.ffn, activation="gelu", has_bias=True)
-            self.residual(rows, h)
-            output = self.tally.element * rows * h
-            self.close_layer(f"tower{number}.{index}.block", "Linear", since, output)
+            self.feed_forward(rows, h, tower.ffn)
+            self.close_layer(f"tower{number}.{index}.block", since, rows * h)
         self.norm(rows, h)
         if tower.classes:
             kept = rows if tower.is_classified else self.batch
@@ -138,10 +131,7 @@ class _TowerLedger(BlockLedger):
 
     def _front(self, tower: Tower) -> None:
         element = self.tally.element
-        strides = 1
-        for one in tower.front:
-            strides *= one.stride
-        frames = float(tower.tokens * strides)
+        frames = float(tower.tokens * math.prod(one.stride for one in tower.front))
         for one in tower.front:
             self.along_time(self.batch * frames, one.channels, one.width, one.kernel,
                             stride=one.stride, groups=one.groups, has_bias=False)  # fmt: skip
@@ -235,9 +225,7 @@ def _sound(config: Mapping[str, Any], sequence: int | None) -> Towers:
     config = {**_SOUND, **config}
     h, widths = int(config["hidden_size"]), [int(width) for width in config["conv_dim"]]
     strides = [int(stride) for stride in config["conv_stride"]]
-    every = 1
-    for stride in strides:
-        every *= stride
+    every = math.prod(strides)
     tokens = sequence or _SAMPLES // every
     kernels = [int(kernel) for kernel in config["conv_kernel"]]
     front = [
@@ -250,7 +238,7 @@ def _sound(config: Mapping[str, Any], sequence: int | None) -> Towers:
     biases = sum(widths) if config.get("conv_bias") else 0
     # Normalised features, a vector for what is masked, and the scales of the tokens' kernel.
     other = 2 * sum(normed) + biases + 2 * widths[-1] + h + h + kernel
-    head = str((config.get("architectures") or [""])[0])
+    head = head_of(config)
     classes = 0 if head.endswith(("Model", "ForPreTraining")) else int(config["vocab_size"])
     if head.endswith("ForPreTraining"):
         other += _quantiser(config, widths[-1], h)

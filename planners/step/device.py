@@ -49,7 +49,14 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PRECISION_BYTES, Device, OperatorKind, PlanningError, Work
+from advisor.planners.core import (
+    PRECISION_BYTES,
+    Device,
+    OperatorKind,
+    PlanningError,
+    Work,
+    refused,
+)
 from advisor.planners.step.device_rates import (
     DeviceParameters,
     distance_from_fitted,
@@ -151,7 +158,7 @@ def _check(work: Work, batches: NDArray[np.float64]) -> None:
             hint="profile it again, or describe the model (advisor.planners.step.describe)",
         )
     if batches.ndim != 1 or not np.all(batches > 0):
-        raise PlanningError(f"micro-batches must be positive, got {batches.tolist()}", exit_code=2)
+        raise refused(f"micro-batches must be positive, got {batches.tolist()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,11 +337,7 @@ def _phase(
 ) -> tuple[_Parts, NDArray[np.float64]]:
     """Return compute, memory and launch seconds of a phase, and their sum on each host.
 
-    Returns
-    -------
-    parts : tuple of three ndarray of shape (n_devices, n_batches)
-    totals : ndarray of shape (n_hosts, n_devices, n_batches)
-        With the hosts of ``_HOSTS``.
+    The parts have shape (n_devices, n_batches), their sums one such array for each of ``_HOSTS``.
     """
     rows = table.phase == phase
     flop_s = table.flop[rows] / rates.compute[:, rows]  # at the recorded batch
@@ -387,11 +390,8 @@ def _idle_cores(
 
     A framework splits a call into pieces of ``GRAIN`` elements at least, so that small calls
     leave cores without work. A core that works alone does more than its share of what all do
-    together, ``split_gain`` times: its operands are in its own caches. 1 for accelerators.
-
-    Returns
-    -------
-    tuple of ndarray of shape (n_devices, n_operators)
+    together, ``split_gain`` times: its operands are in its own caches. 1 for accelerators. Both
+    have shape (n_devices, n_operators).
     """
     moved = scale * table.grown_bytes[rows] + table.fixed_bytes[rows]
     pieces = np.maximum(moved / table.count[rows] / _FP32_BYTES / GRAIN, 1.0)

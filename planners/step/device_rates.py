@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final
 
-from advisor.planners.core import Device, OperatorKind, PlanningError
+from advisor.planners.core import Device, OperatorKind, PlanningError, refused
 
 # ------------------------------------------------------------------------------------------
 # The constants of the step-time equation (``step.device``), fitted by ``advisor train``.
@@ -170,9 +170,7 @@ def runs_as(device: Device, precision: str) -> str:
     ('fp16', 'fp32')
     """
     if precision not in FALLBACKS:
-        raise PlanningError(
-            f"unknown precision {precision!r}", hint=f"one of: {', '.join(FALLBACKS)}", exit_code=2
-        )
+        raise refused(f"unknown precision {precision!r}", f"one of: {', '.join(FALLBACKS)}")
     for candidate in FALLBACKS[precision]:
         if peak_flop_per_s(device, candidate):
             return candidate

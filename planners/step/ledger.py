@@ -13,10 +13,10 @@ from advisor.planners.core import (
     Operator,
     OperatorKind,
     Phase,
-    PlanningError,
     Precision,
     TrainingSetup,
     Work,
+    refused,
 )
 from advisor.planners.step.quantised import KERNELS
 
@@ -169,6 +169,33 @@ class Tally:
             if p > 0
         ]
 
+    def norm(
+        self, elements: float, *, has_root_mean_square: bool, number: float = 1
+    ) -> list[Operator]:
+        """Return ``number`` normalisations over ``elements`` each."""
+        (forward, backward), (calls, backward_calls) = (
+            ROOT_MEAN_SQUARE if has_root_mean_square else LAYER_NORM
+        )
+        return self.pointwise(
+            "norm", "elementwise" if has_root_mean_square else "normalisation", elements,
+            (number * forward, number * backward), (number * calls, number * backward_calls),
+        )  # fmt: skip
+
+    def embedding(
+        self, rows: float, entries: int, width: int, *, is_frozen: bool
+    ) -> list[Operator]:
+        """Return a look-up of ``rows`` rows in a table, whose gradient is dense."""
+        moved = self.element * rows * width
+        made = [self.operator("embedding", "embedding", "forward", 1, 0.0, 2 * moved)]
+        if not is_frozen:
+            table = self.setup.stored_bytes(self.dtype) * entries * width
+            made.append(self.operator("embedding", "embedding", "backward", 1, 0.0, moved, table))
+        return made
+
+    def loss(self, logits: float) -> list[Operator]:
+        """Return the likelihood of the labels, in 32 bits."""
+        return self.pointwise("loss", "reduction", logits, *LOSS, element=FP32_BYTES)
+
     def operator(
         self, name: str, kind: OperatorKind, phase: Phase, count: float, flop: float,
         moved: float, fixed: float = 0.0,
@@ -187,9 +214,7 @@ def activation_bytes(precision: str) -> int:
     """
     if precision not in get_args(Precision):
         known = ", ".join(get_args(Precision))
-        raise PlanningError(
-            f"unknown precision {precision!r}", hint=f"one of: {known}", exit_code=2
-        )
+        raise refused(f"unknown precision {precision!r}", f"one of: {known}")
     return max(PRECISION_BYTES[precision], 2)
 
 
@@ -360,24 +385,10 @@ class Ledger:
         read = element * self.batch * channels * side**2
         made = element * self.batch * width * out**2
         flop = 2.0 * self.batch * weight * out**2
-        # Backward in one call by input and by weight; nothing is handed back to the image.
         kind: OperatorKind = "winograd" if kernel == 3 and stride == 1 else "convolution"
         kind = "depthwise" if is_depthwise else kind
-        by_input, written = (1, read) if self.operators else (0, 0.0)
-        by_weight = 0 if self.tally.setup.has_adapters else 1
-        self.own(weight + has_bias * width, 1 + has_bias)
-        both: tuple[tuple[Phase, int, float, int], ...] = (
-            ("forward", 1, read + made, 1),
-            ("backward", by_input + by_weight, read + made + written, 2),
-        )
-        self.add([
-            self.tally.operator(
-                "convolution", kind, phase, 1, times * flop, moved,
-                copies * element * weight,
-            )
-            for phase, times, moved, copies in both
-            if times
-        ])  # fmt: skip
+        back = read + made + (read if self.operators else 0.0)
+        self._convolved(kind, weight, width * has_bias, flop, read + made, back)
         self.keep(read)
         return out
 
@@ -388,21 +399,35 @@ class Ledger:
         """Add a convolution over ``rows`` frames in one direction; its input is kept."""
         made, element = rows / stride, self.tally.element
         weight = kernel * channels * width // groups
-        self.own(weight + has_bias * width, 1 + has_bias)
         flop, moved = 2.0 * made * weight, element * (rows * channels + made * width)
-        # Nothing is handed back to what was recorded.
-        times = (2 if self.operators else 1) - self.tally.setup.has_adapters
-        make = self.tally.operator
-        self.add([make("convolution", "convolution", "forward", 1, flop, moved, element * weight)])
-        if times:
-            self.add([make(
-                "convolution", "convolution", "backward", 1, times * flop, times * moved,
-                2.0 * element * weight,
-            )])  # fmt: skip
+        back = moved * self._backward_products()
+        self._convolved("convolution", weight, width * has_bias, flop, moved, back)
         self.keep(element * rows * channels)
 
-    def close_layer(self, name: str, kind: str, since: Mark, output_bytes: float) -> None:
-        """Record what was added since a mark as one layer that a pipeline may put anywhere."""
+    def _backward_products(self) -> int:
+        """Return the products of a convolution's backward call: by input and by weight.
+
+        Nothing is handed back to an image, or to what was recorded.
+        """
+        return (2 if self.operators else 1) - self.tally.setup.has_adapters
+
+    def _convolved(
+        self, kind: OperatorKind, weight: int, bias: int, flop: float, moved: float, back: float
+    ) -> None:
+        """Add a convolution that moves these bytes forward and ``back``, and its parameters."""
+        read, times = self.tally.element * weight, self._backward_products()
+        self.own(weight + bias, 1 + (bias > 0))
+        make = self.tally.operator
+        made = [make("convolution", kind, "forward", 1, flop, moved, read)]
+        if times:
+            made.append(make("convolution", kind, "backward", 1, times * flop, back, 2 * read))
+        self.add(made)
+
+    def close_layer(self, name: str, since: Mark, output: float) -> None:
+        """Record what was added since a mark as one layer that a pipeline may put anywhere.
+
+        ``output``: numbers that it hands on, of the whole batch.
+        """
         added = self.operators[since.operators :]
         forward, backward = (
             sum(o.flop for o in added if o.phase == phase) / self.batch
@@ -412,9 +437,9 @@ class Ledger:
             Layer(
                 name=name, parameters=self.parameters - since.parameters,
                 forward_flop_per_sample=forward, backward_flop_per_sample=backward,
-                output_bytes_per_sample=output_bytes / self.batch,
+                output_bytes_per_sample=self.tally.element * output / self.batch,
                 saved_bytes_per_sample=sum(b for _, b in self.kept[since.kept :]) / self.batch,
-                kind=kind,
+                kind="Linear",
             )
         )  # fmt: skip
 
@@ -422,17 +447,16 @@ class Ledger:
         """Return this place, for ``close_layer``."""
         return Mark(len(self.operators), self.parameters, len(self.kept))
 
-    def work(self, precision: Precision, *, input_bytes_per_sample: float) -> Work:
+    def work(self, *, input_bytes_per_sample: float) -> Work:
         """Return the whole as the work of a step.
 
         Raises PlanningError if adapters are asked for and the model has no matrix that takes them.
         """
-        setup = self.tally.setup
+        setup, precision = self.tally.setup, self.tally.dtype
         if setup.has_adapters and not self.adapters:
-            raise PlanningError(
+            raise refused(
                 "the model has no matrices for adapters",
-                hint="leave out the adapters, or freeze a share of the layers",
-                exit_code=2,
+                "leave out the adapters, or freeze a share of the layers",
             )
         frozen = setup.frozen_fraction * self.parameters
         trained = self.adapters or round(self.parameters - frozen)
@@ -492,17 +516,14 @@ def _merged(operators: list[Operator]) -> list[Operator]:
 class BlockLedger(Ledger):
     """A ledger that knows attention and what surrounds it."""
 
-    is_flash: bool = True  # attention in one kernel, scores never written
     # normalisation without mean and bias, written out in elementwise operators
     has_root_mean_square: bool = False
 
     def norm(self, rows: float, width: int) -> None:
         """Add a normalisation over ``width`` columns."""
         is_rms = self.has_root_mean_square
-        (forward, backward), calls = ROOT_MEAN_SQUARE if is_rms else LAYER_NORM
         self.own(width if is_rms else 2 * width, 1 if is_rms else 2)
-        kind: OperatorKind = "elementwise" if is_rms else "normalisation"
-        self.pointwise("norm", kind, rows * width, (forward, backward), calls)
+        self.add(self.tally.norm(rows * width, has_root_mean_square=is_rms))
         # Its input; written out also the input over its root.
         self.keep(self.tally.element * rows * width * (2 if is_rms else 1))
 
@@ -515,23 +536,18 @@ class BlockLedger(Ledger):
         source_width: int | None = None, has_bias: bool = True, has_key_bias: bool = True,
         has_output_bias: bool | None = None, is_cut: bool = False,
     ) -> None:  # fmt: skip
-        """Add attention of every query to all keys of its sample, with its four products.
+        """Add attention of every query to all keys of its sample, normalised and then summed.
 
-        Parameters
-        ----------
-        queries, keys : int
-            Tokens of a sample.
-        hidden, heads, width : int
-            Of the stream; attention heads; of all heads together.
-        source_width : int, optional
-            Columns of what is looked at, where that is another stream, kept elsewhere.
-        has_bias, has_key_bias, has_output_bias : bool
-            Biases of query and value; of the key; of the output (as the query by default).
-        is_cut : bool
-            The kernel skips what a causal mask hides.
+        ``queries``, ``keys``: tokens of a sample; ``hidden``, ``width``: columns of the stream, of
+        all heads together; ``source_width``: columns of what is looked at, where that is another
+        stream, kept elsewhere; ``has_bias``: of query and value, and unless told otherwise of key
+        and output; ``is_cut``: the kernel skips what a causal mask hides.
         """
         asked, read = self.batch * queries, self.batch * keys
         inner, element = source_width or hidden, self.tally.element
+        # In one kernel scores are never written.
+        is_flash = self.tally.setup.attention == "flash"
+        self.norm(asked, hidden)
         self.linear("query", asked, hidden, width, has_bias=has_bias)
         has_key_bias = has_key_bias and has_bias
         self.linear("key", read, inner, width, has_bias=has_key_bias, keeps_input=False)
@@ -539,17 +555,23 @@ class BlockLedger(Ledger):
         self.keep(element * (asked + 2 * read) * width)
         self.add(self.tally.attention(
             self.batch * float(queries) * keys, heads, width, (asked + read) * width,
-            is_fused=self.is_flash, seen=0.5 if is_cut else 1.0,
+            is_fused=is_flash, seen=0.5 if is_cut else 1.0,
         ))  # fmt: skip
-        if not self.is_flash:
+        if not is_flash:
             self.keep(element * self.batch * heads * float(queries) * keys)
         has_bias = has_bias if has_output_bias is None else has_output_bias
         self.linear("projection", asked, width, hidden, has_bias=has_bias)
+        self.residual(asked, hidden)
 
     def feed_forward(
-        self, rows: float, hidden: int, ffn: int, *, activation: ActivationKind, has_bias: bool
-    ) -> None:
-        """Add up and down products with the activation between them."""
+        self, rows: float, hidden: int, ffn: int, *, activation: ActivationKind = "gelu",
+        has_bias: bool = True, is_scaled: bool = False,
+    ) -> None:  # fmt: skip
+        """Add up and down products with the activation between them, normalised and then summed.
+
+        ``is_scaled``: every column has a scale of its own before the sum.
+        """
+        self.norm(rows, hidden)
         self.linear("up", rows, hidden, ffn, has_bias=has_bias)
         if activation.startswith("gated"):
             self.linear("up", rows, hidden, ffn, has_bias=has_bias, keeps_input=False)
@@ -557,17 +579,13 @@ class BlockLedger(Ledger):
         self.pointwise("activation", "elementwise", rows * ffn, passes, calls)
         self.keep(self.tally.element * rows * ffn * kept)
         self.linear("down", rows, ffn, hidden, has_bias=has_bias)
+        if is_scaled:
+            self.own(hidden)
+        self.residual(rows, hidden)
 
     def embedding(self, rows: float, entries: int, width: int, *, is_owned: bool = True) -> None:
         """Add a look-up of ``rows`` rows in a table."""
-        element, setup = self.tally.element, self.tally.setup
         if is_owned:
             self.own(entries * width)
-        self.add([self.tally.operator(
-            "embedding", "embedding", "forward", 1, 0.0, 2 * element * rows * width
-        )])  # fmt: skip
-        if not setup.has_adapters:
-            table = setup.stored_bytes(self.tally.dtype) * entries * width
-            self.add([self.tally.operator(
-                "embedding", "embedding", "backward", 1, 0.0, element * rows * width, table
-            )])  # fmt: skip
+        is_frozen = self.tally.setup.has_adapters
+        self.add(self.tally.embedding(rows, entries, width, is_frozen=is_frozen))

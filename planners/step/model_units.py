@@ -176,10 +176,6 @@ def transformer_blocks(
     """Recognise a transformer in a recorded model, or say what is missing for it.
 
     ``heads``: attention heads, where the user says so: no recording has them.
-
-    Returns
-    -------
-    TransformerBlocks, or the reason why not in words
     """
     if len(parts) < 2:
         return "the recording has no layers"
@@ -288,17 +284,14 @@ def idle_s_per_sample(
     *, step_s: float, wait_s: float, cpu_s: float | None, samples: float, workers: int,
     busy_cores: float, cores: float,
 ) -> float:  # fmt: skip
-    """Return how long a loader process stands still for a sample: no core makes that shorter.
+    """Return how long a loader process stands still for a sample: no core makes that shorter [s].
+
+    It is 0 where the loaders keep up, and where full cores may be what they wait for.
 
     ``step_s``, ``wait_s``: a step of one training process, and its part that waited for data [s];
     ``cpu_s``: core seconds to make a sample [s]; ``workers``: loader processes of the training
     process; 0 loads inside the loop; ``busy_cores``: mean number of cores that the whole job kept
     busy [cores].
-
-    Returns
-    -------
-    float
-        0 where the loaders keep up, and where full cores may be what they wait for. [s]
 
     Examples
     --------
@@ -381,20 +374,11 @@ def unit_times(
 ) -> UnitTimes:
     """Return the times of a model's units on a device.
 
-    Parameters
-    ----------
-    parts : sequence of Unit
-        ``model_units.units(work)``; a single one is the whole model.
-    micro_batches : array-like of shape (n_batches,)
-    host : Device, optional
-        Where the layers were measured; None leaves their measured times out.
-    gain : float
-        g: 0 trusts the roofline alone, 1 the measured shares.
-    log_factor, log_sd : float
-        Calibration of the whole step (``calibration.calibrate``).
-    tp : int
-        Tensor-parallel ranks: all but the normalisations is divided; the shares of the undivided
-        model are taken and the divided layers' parts shrink as their roofline does.
+    ``parts``: ``work_units(work)``; a single one is the whole model; ``host``: where the layers
+    were measured; None leaves their measured times out; ``gain``: g: 0 trusts the roofline alone,
+    1 the measured shares; ``log_factor``, ``log_sd``: calibration of the whole step; ``tp``:
+    tensor-parallel ranks: all but the normalisations is divided; the shares of the undivided model
+    are taken and the divided layers' parts shrink as their roofline does.
     """
     batches = np.atleast_1d(np.asarray(micro_batches, float))
     whole = step_time(work, [device], batches, parameters)

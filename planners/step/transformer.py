@@ -31,6 +31,7 @@ from advisor.planners.core import (
     Transformer,
     activation_width,
     busiest_rank,
+    held_parameters,
     layer_parameters,
     met_columns,
     model_matrices,
@@ -116,7 +117,7 @@ def products_s(case: LayoutCase) -> Floats:
     inner = met_columns(shapes, per_token=1)
     split = (q * (2 + 2 * kv) + np.asarray(shapes.matrices) * inner) / tp
     # Weights of all experts on this rank are read, whichever tokens they meet.
-    resident = (attention + ffn * np.asarray(shapes.experts) / layouts.ep) / tp
+    resident = held_parameters(shapes, layouts, layers=1, tables=0)
     traffic = 2 * (resident + tokens * (whole + split))
     cast = pick((0.0, parameters.cast_bytes, parameters.cast_bytes, 0.0), machines.precision)
     inputs = tokens * (h + q + h * k + met_columns(shapes, per_token=k)) / tp
@@ -172,18 +173,12 @@ def attention_s(case: LayoutCase) -> Floats:
         flop * misaligned / (peak * parameters.unfused_efficiency)
         + activation_width(machines.precision) * per_score * scores / memory
     )
-    flash1, flash2, flash3 = (
-        (parameters.flash1_ampere, parameters.flash1_hopper),
-        (parameters.flash2_ampere, parameters.flash2_hopper),
-        (parameters.flash2_ampere, parameters.flash3_hopper),
-    )
-    code = software.attention
-    generation = np.asarray(machines.generation)
-    is_hopper = generation >= 2
+    code, generation = software.attention, np.asarray(machines.generation)
+    p = parameters
     share = np.where(
-        is_hopper,
-        pick((1.0, flash1[1], flash2[1], flash3[1]), code),
-        pick((1.0, flash1[0], flash2[0], flash3[0]), code),
+        generation >= 2,
+        pick((1.0, p.flash1_hopper, p.flash2_hopper, p.flash3_hopper), code),
+        pick((1.0, p.flash1_ampere, p.flash2_ampere, p.flash2_ampere), code),
     )
     # cuDNN's kernels on Blackwell, whose exponentials grew less than its products.
     blackwell = parameters.flash_blackwell * np.where(
@@ -252,9 +247,8 @@ def quantised_s(case: LayoutCase) -> tuple[Floats, Floats]:
 
     Decoding hides behind the writing, or the writing behind it.
     """
-    shapes, layouts, software = case.shapes, case.layouts, case.software
-    attention, ffn = layer_parameters(shapes)
-    held = (attention + ffn * np.asarray(shapes.experts) / layouts.ep) / layouts.tp
+    layouts, software = case.layouts, case.software
+    held = held_parameters(case.shapes, layouts, layers=1, tables=0)
     memory = case.stream_bytes_per_s
     decoded = held * np.asarray(software.decoded_flop) / case.machines.elementwise_flop_per_s
     forward, backward = (

@@ -45,6 +45,8 @@ from advisor.planners.core import (
     check_counts,
     check_not_negative,
     check_positive,
+    impossible,
+    refused,
 )
 
 # ------------------------------------------------------------------------------------------
@@ -113,10 +115,9 @@ class SwapModel:
     def __post_init__(self) -> None:
         columns = ("forward_s", "parameter_bytes", "boundary_bytes", "saved_bytes")
         if len({len(getattr(self, name)) for name in columns}) != 1 or not self.forward_s:
-            raise PlanningError(
+            raise refused(
                 "a model to swap needs as many values in every column as it has layers",
-                hint="give at least one layer",
-                exit_code=2,
+                "give at least one layer",
             )
         check_not_negative("model to swap", **{name: getattr(self, name) for name in columns})
         check_counts("model to swap", micro_batch=self.micro_batch)
@@ -213,12 +214,11 @@ def plan_atom(
     if edges is None:
         heaviest = int(np.argmax(np.asarray(model.parameter_bytes)))
         need = 2 * model.parameter_bytes[heaviest] + model.saved_bytes[heaviest]
-        raise PlanningError(
+        raise impossible(
             f"no cut fits into a GPU of {peer.gpu_bytes / GIB:.1f} GiB: layer {heaviest} with its "
             f"gradients and activations takes {need / GIB:.1f} GiB, and its neighbour must be "
             "loaded beside it",
-            hint="lower the micro-batch or use a larger GPU",
-            exit_code=3,
+            "lower the micro-batch or use a larger GPU",
         )
     return _describe(model, peer, edges, peers, accumulation_steps, average_every)
 
@@ -228,11 +228,10 @@ def _require_host(model: SwapModel, peer: Peer, accumulation: float) -> None:
     need = model.host_bytes_per_parameter_byte * sum(model.parameter_bytes)
     need += accumulation * min(model.boundary_bytes[:-1], default=0.0)
     if need > peer.memory_bytes:
-        raise PlanningError(
+        raise impossible(
             f"weights and optimizer state need {need / GIB:.0f} GiB of host memory, the peer has "
             f"{peer.memory_bytes / GIB:.0f} GiB",
-            hint="add memory, or train a smaller model; every peer keeps the whole model",
-            exit_code=3,
+            "add memory, or train a smaller model; every peer keeps the whole model",
         )
 
 

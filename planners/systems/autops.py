@@ -39,7 +39,7 @@ from typing import Final
 
 import numpy as np
 
-from advisor.planners.core import PlanningError, check_counts, check_not_negative, check_positive
+from advisor.planners.core import check_counts, check_not_negative, check_positive, refused
 from advisor.planners.links import ring_all_reduce_s
 from advisor.planners.queueing import closed_loop_waits_s
 
@@ -135,11 +135,9 @@ def pack(
     """
     check_positive("aggregation", cap=cap, most_loss=most_loss)
     if not jobs:
-        raise PlanningError("no job to aggregate for", hint="name runs", exit_code=2)
+        raise refused("no job to aggregate for", "name runs")
     if cap >= 1.0:
-        raise PlanningError(
-            f"a load of {cap:g} on a core is out of range", hint="give less than 1", exit_code=2
-        )
+        raise refused(f"a load of {cap:g} on a core is out of range", "give less than 1")
     ways = [_first_fit(jobs, groups, cap, most_loss) for groups in (1, _GROUPS)]
     found = min(ways, key=len)
     dedicated = sum(job.dedicated_cores for job in jobs)

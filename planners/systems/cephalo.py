@@ -40,6 +40,8 @@ from advisor.planners.core import (
     check_counts,
     check_not_negative,
     check_positive,
+    impossible,
+    refused,
 )
 
 # ------------------------------------------------------------------------------------------
@@ -100,11 +102,10 @@ def level_utilisation(state_bytes: float, capacity: Floats, in_use: Floats) -> F
 def _require_room(state_bytes: float, room: Floats) -> None:
     # A millionth: the sums of the budget and of the rooms differ by rounding.
     if room.sum() < state_bytes * (1 - 1e-6):
-        raise PlanningError(
+        raise impossible(
             f"the state needs {state_bytes / GIB:.1f} GiB, the GPUs have "
             f"{room.sum() / GIB:.1f} GiB of room",
-            hint="add GPUs, offload the optimizer state or lower the micro-batch",
-            exit_code=3,
+            "add GPUs, offload the optimizer state or lower the micro-batch",
         )
 
 
@@ -164,10 +165,9 @@ def split_batch(
     """
     slowest = _least_maximum(options, batch, compute, budget)
     if slowest is None:
-        raise PlanningError(
+        raise impossible(
             "no split of the batch over these GPUs fits into their memory",
-            hint="lower the batch, add GPUs or shorten the sequence",
-            exit_code=3,
+            "lower the batch, add GPUs or shorten the sequence",
         )
     options = [one.balancing(slowest) for one in options]
     slowest = _least_maximum(options, batch, compute, budget)
@@ -303,9 +303,7 @@ class UnevenJob:
     def __post_init__(self) -> None:
         check_counts("job", global_batch=self.global_batch, layers=self.layers)
         if not self.compute_bytes:
-            raise PlanningError(
-                "job: no memory of the computation", hint="give compute_bytes", exit_code=2
-            )
+            raise refused("job: no memory of the computation", "give compute_bytes")
         names = ("state_bytes", "compute_bytes", "all_gather_s", "reduce_scatter_s", "optimizer_s")
         check_not_negative("job", **{name: getattr(self, name) for name in names})
 
@@ -374,11 +372,10 @@ def plan_cephalo(
     fixed = constants or CephaloConstants()
     _check_workers(workers)
     if job.global_batch < len(workers):
-        raise PlanningError(
+        raise impossible(
             f"a global batch of {job.global_batch} gives {len(workers)} GPUs less than one "
             "sample each",
-            hint="raise the batch or use fewer GPUs",
-            exit_code=3,
+            "raise the batch or use fewer GPUs",
         )
     largest = job.global_batch - len(workers) + 1
     compute = memory_curve(job.compute_bytes, largest)
@@ -415,7 +412,7 @@ def even_plan(
 
 def _check_workers(workers: Sequence[Worker]) -> None:
     if not workers:
-        raise PlanningError("no GPU to plan for", hint="give at least one", exit_code=2)
+        raise refused("no GPU to plan for", "give at least one")
 
 
 def _options(
@@ -463,12 +460,11 @@ def _memory_budget(
     alone = fixed.usable_fraction * tightest.memory_bytes - fixed.reserve_bytes
     missing = max(len(workers) * compute[1] - budget, compute[1] - alone)
     if missing > 0:
-        raise PlanningError(
+        raise impossible(
             f"the state of {job.state_bytes / GIB:.1f} GiB and one sample a GPU need "
             f"{missing / GIB:.1f} GiB more than the {len(workers)} GPUs can give",
-            hint=f"tightest {tightest.name} with {tightest.memory_bytes / GIB:.0f} GiB; add GPUs, "
+            f"tightest {tightest.name} with {tightest.memory_bytes / GIB:.0f} GiB; add GPUs, "
             "offload the optimizer state, or shorten the sequence",
-            exit_code=3,
         )
     return budget
 
@@ -574,10 +570,9 @@ def balance(
     """
     kinds, n, most = (np.asarray(x, np.int64) for x in (device, count, largest))
     if batch < n.sum():
-        raise PlanningError(
+        raise impossible(
             f"a global batch of {batch} gives {n.sum()} GPUs less than one sample each",
-            hint="raise the batch or use fewer GPUs",
-            exit_code=3,
+            "raise the batch or use fewer GPUs",
         )
     samples = np.arange(1, batch + 1)
     tables = [curve.step_s(k, samples, m) for k, m in zip(kinds, most, strict=True)]

@@ -35,7 +35,13 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PlanningError, check_counts, check_not_negative, check_positive
+from advisor.planners.core import (
+    PlanningError,
+    check_counts,
+    check_not_negative,
+    check_positive,
+    refused,
+)
 
 # Experts that are needed together, by layer and step.
 Steps = Sequence[Sequence[NDArray[np.int64]]]
@@ -218,9 +224,7 @@ def che_hit_rate(popularity: ArrayLike, capacity: float) -> float:
     check_positive("cache", capacity=capacity)
     q = np.asarray(popularity, float)
     if not (q.ndim == 1 and np.all(q >= 0) and np.isfinite(q).all() and q.sum() > 0):
-        raise PlanningError(
-            "the popularity of experts is out of range", hint="give counts or shares", exit_code=2
-        )
+        raise refused("the popularity of experts is out of range", "give counts or shares")
     q = q[q > _LEAST_SHARE * q.max()]  # what is never used fills no place
     q /= q.sum()
     if capacity >= len(q):
@@ -430,10 +434,9 @@ class Mixture:
         )
         check_not_negative("experts", dense_bytes=self.dense_bytes, compute_s=self.compute_s)
         if self.top > self.experts:
-            raise PlanningError(
+            raise refused(
                 f"{self.top} experts a token of {self.experts} are out of range",
-                hint="a token uses some of the experts",
-                exit_code=2,
+                "a token uses some of the experts",
             )
 
     def token_s(self, loads: Sequence[float]) -> float:

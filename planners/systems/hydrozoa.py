@@ -34,7 +34,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core import HOUR_S, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import (
+    HOUR_S,
+    PlanningError,
+    check_not_negative,
+    check_positive,
+    impossible,
+    refused,
+)
 from advisor.planners.links import expected_maximum
 
 # ------------------------------------------------------------------------------------------
@@ -122,10 +129,9 @@ class Phase:
 
     def __post_init__(self) -> None:
         if not self.samples > 0 or not (self.noise_batch is None or self.noise_batch > 0):
-            raise PlanningError(
+            raise refused(
                 f"a phase needs samples and a positive noise scale, got {self}",
-                hint="leave the noise scale out where it was not measured",
-                exit_code=2,
+                "leave the noise scale out where it was not measured",
             )
 
     def needed_samples(self, batch: Column) -> Column:
@@ -158,10 +164,9 @@ class WorkerScaling:
         if not self.workers or len(self.workers) != len(self.sync_s):
             raise ValueError(f"{len(self.workers)} counts for {len(self.sync_s)} sync times")
         if not (np.all(np.diff((0, *self.workers)) > 0) and self.sample_s > 0):
-            raise PlanningError(
+            raise refused(
                 f"worker counts must ascend from 1 and samples take time, got {self}",
-                hint="give counts such as 1, 2, 4, 8 and a positive time a sample",
-                exit_code=2,
+                "give counts such as 1, 2, 4, 8 and a positive time a sample",
             )
 
         check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s)
@@ -293,10 +298,9 @@ def elastic_plan(
         Fastest schedule within it. [USD]
     """
     if not phases or not batch > 0 or resize_s < 0:
-        raise PlanningError(
+        raise refused(
             f"{len(phases)} phases, batch {batch:g} and resize time {resize_s:g} s make no plan",
-            hint="give at least one phase and positive sizes",
-            exit_code=2,
+            "give at least one phase and positive sizes",
         )
     options = np.array(sorted({batch, *batches}), float)
     tables = [_phase_table(phase, scaling, batch, options) for phase in phases]
@@ -314,8 +318,9 @@ def elastic_plan(
     front = _undominated(elastic + fixed)
     best = _within(front, deadline_s, budget_usd)
     if best is None:
-        raise PlanningError(_why_not(front, deadline_s, budget_usd), exit_code=3,
-                            hint="raise the limit, or allow more workers")  # fmt: skip
+        raise impossible(
+            _why_not(front, deadline_s, budget_usd), "raise the limit, or allow more workers"
+        )
     return ElasticPlan(
         fixed=_within(fixed, deadline_s, budget_usd), elastic=best, front=tuple(front),
         constant=_within(constant, deadline_s, budget_usd),

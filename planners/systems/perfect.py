@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from advisor.planners.core import PlanningError, check_not_negative, check_positive
+from advisor.planners.core import check_not_negative, check_positive, refused
 
 # A wait below this share of the step is the scatter of a loader that keeps up.
 INPUT_BOUND_RATIO: Final = 1.05
@@ -52,10 +52,8 @@ class Feeding:
         check_not_negative("loader", cpu_s=self.cpu_s, idle_s=self.idle_s, workers=self.workers)
         check_positive("loader", compute_s=self.compute_s, cores=self.cores)
         if not math.isfinite(self.compute_s):
-            raise PlanningError(
-                f"loader: compute_s of {self.compute_s:g} is out of range",
-                hint="give seconds",
-                exit_code=2,
+            raise refused(
+                f"loader: compute_s of {self.compute_s:g} is out of range", "give seconds"
             )
 
     @property
@@ -81,9 +79,7 @@ class Feeding:
         Raises PlanningError if ``echo`` is below one.
         """
         if echo < 1:
-            raise PlanningError(
-                f"an echo factor of {echo} is out of range", hint="give 1 or more", exit_code=2
-            )
+            raise refused(f"an echo factor of {echo} is out of range", "give 1 or more")
         upstream = self.batch_s / echo
         return upstream + self.compute_s if self.workers == 0 else max(upstream, self.compute_s)
 
@@ -197,10 +193,9 @@ def freshness(echo: int, rho: float) -> float:
     0.65
     """
     if not (0.0 <= rho <= 1.0 and echo >= 1):
-        raise PlanningError(
+        raise refused(
             f"an echo of {echo} worth {rho:g} is out of range",
-            hint="give 1 or more, and a worth between 0 and 1",
-            exit_code=2,
+            "give 1 or more, and a worth between 0 and 1",
         )
     return sum(rho**k for k in range(echo)) / echo
 
@@ -240,10 +235,8 @@ def repeat_then_fresh_s(
     Raises PlanningError if the share is not between 0 and 1.
     """
     if not 0.0 <= share <= 1.0:
-        raise PlanningError(
-            f"repeating for {share:g} of the time is out of range",
-            hint="give a share between 0 and 1",
-            exit_code=2,
+        raise refused(
+            f"repeating for {share:g} of the time is out of range", "give a share between 0 and 1"
         )
     rate = share * useful_rate(feeding, echo, rho) + (1.0 - share) * useful_rate(feeding)
     return updates / rate

@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import PlanningError
+from advisor.planners.core import refused
 from advisor.planners.links import loss_to_slowest
 
 # ------------------------------------------------------------------------------------------
@@ -96,16 +96,14 @@ def learn(shares: ArrayLike, *, day_slots: int) -> NodeHistory:
     """
     seen = np.asarray(shares, float)
     if seen.ndim != 2 or not np.all((seen >= 0.0) & (seen <= 1.0)):
-        raise PlanningError(
+        raise refused(
             "shares of nodes must be between 0 and 1, one row a slot",
-            hint="divide what is free by what there is",
-            exit_code=2,
+            "divide what is free by what there is",
         )
     if day_slots < 1 or len(seen) < 2 * day_slots:
-        raise PlanningError(
+        raise refused(
             f"{len(seen)} slots are less than two days of {day_slots}",
-            hint="record the nodes for longer",
-            exit_code=2,
+            "record the nodes for longer",
         )
     of_day = np.arange(len(seen)) % day_slots
     usual = np.stack([seen[of_day == k].mean(axis=0) for k in range(day_slots)])
@@ -134,10 +132,9 @@ def futures(
     """
     starts = len(history.shares) - horizon
     if horizon < 1 or starts < 1:
-        raise PlanningError(
+        raise refused(
             f"a forecast of {horizon} slots from a record of {len(history.shares)}",
-            hint="look less far ahead",
-            exit_code=2,
+            "look less far ahead",
         )
     expected = history.forecast(now, slot, horizon)
     chosen = np.random.default_rng(seed).integers(0, starts, draws)
@@ -219,10 +216,9 @@ def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     """
     nodes = possible.shape[2]
     if not 1 <= workers <= nodes or not work > 0:
-        raise PlanningError(
+        raise refused(
             f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
-            hint="give as many workers as there are nodes, or fewer",
-            exit_code=2,
+            "give as many workers as there are nodes, or fewer",
         )
 
     def expected(chosen: tuple[int, ...]) -> float:
@@ -330,10 +326,9 @@ class Arrival:
         short.
         """
         if not 1 <= workers <= history.nodes or not 0 < work < np.inf:
-            raise PlanningError(
+            raise refused(
                 f"{workers} workers on {history.nodes} nodes for {work:g} slots are out of range",
-                hint="give as many workers as there are nodes, or fewer",
-                exit_code=2,
+                "give as many workers as there are nodes, or fewer",
             )
         horizon = min(max(int(_LOOK_AHEAD * work), 1), len(history.shares) // 2)
         possible = futures(history, now, slot=slot, horizon=horizon, draws=draws, seed=slot)
@@ -387,10 +382,9 @@ def arrivals(
     horizon = _judged_slots(work, history.day_slots)
     last = len(later) - horizon - 1
     if last < 1:
-        raise PlanningError(
+        raise refused(
             f"{len(later)} slots are too few to judge jobs of {work:g} by",
-            hint="record the nodes for longer, or ask about a shorter job",
-            exit_code=2,
+            "record the nodes for longer, or ask about a shorter job",
         )
     begun = len(history.shares)
     for at in np.unique(np.linspace(0, last, most or MOST_ARRIVALS).astype(int)).tolist():
@@ -457,10 +451,9 @@ def folds_of(shares: Shares, *, day_slots: int, workers: int, work: float) -> li
     needed = -(-_judged_slots(work, day_slots) // day_slots) + 1
     count = min(_FOLDS, days // needed)
     if count < 2:
-        raise PlanningError(
+        raise refused(
             f"{days} days are too few to judge jobs of {work:g} slots by",
-            hint="record the nodes for longer, or ask about a shorter job",
-            exit_code=2,
+            "record the nodes for longer, or ask about a shorter job",
         )
     found = []
     for part in np.array_split(np.arange(days), count):
@@ -526,10 +519,8 @@ def learned_policy(history: NodeHistory, *, workers: int, work: float, seed: int
     horizon = max(int(_LOOK_AHEAD * work), history.day_slots)
     last = len(history.shares) - horizon - 1
     if last < 2:
-        raise PlanningError(
-            f"{len(history.shares)} slots are too few to learn from",
-            hint="record the nodes for longer",
-            exit_code=2,
+        raise refused(
+            f"{len(history.shares)} slots are too few to learn from", "record the nodes for longer"
         )
     slots = np.unique(np.linspace(0, last, _LESSONS).astype(int))
     seen = np.stack([_seen(history, history.shares[at], at) for at in slots.tolist()])

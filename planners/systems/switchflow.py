@@ -29,7 +29,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core import GIB, PlanningError, check_not_negative, check_positive
+from advisor.planners.core import GIB, check_not_negative, check_positive, refused
 
 Sharing = Literal["sessions", "switchflow"]
 
@@ -88,10 +88,9 @@ def round_s(tenants: Sequence[Tenant], sharing: Sharing) -> float:
     Raises PlanningError if there is no job, or more than have ever been put on one device.
     """
     if not 1 <= len(tenants) <= MOST_JOBS:
-        raise PlanningError(
+        raise refused(
             f"{len(tenants)} jobs on one device are out of range",
-            hint=f"share a device between up to {MOST_JOBS}",
-            exit_code=2,
+            f"share a device between up to {MOST_JOBS}",
         )
     if sharing == "sessions":
         return sum(one.step_s for one in tenants)
@@ -249,10 +248,9 @@ def sharer(busy_fraction: float, kernel_s: float) -> Sharer:
     """
     check_positive("job on a shared device", busy_fraction=busy_fraction, kernel_s=kernel_s)
     if busy_fraction > 1.0:
-        raise PlanningError(
+        raise refused(
             f"a device busy for {busy_fraction:g} of the time is out of range",
-            hint="give a share between 0 and 1",
-            exit_code=2,
+            "give a share between 0 and 1",
         )
     return Sharer(exposure=busy_fraction / kernel_s, pressure=busy_fraction * kernel_s)
 
@@ -283,9 +281,7 @@ def fit(pairs: Sequence[MeasuredPair]) -> Mapping[str, Sharer]:
     Raises PlanningError if there is no pair.
     """
     if not pairs:
-        raise PlanningError(
-            "no measured pair of jobs to learn from", hint="measure two jobs together", exit_code=2
-        )
+        raise refused("no measured pair of jobs to learn from", "measure two jobs together")
     names = sorted({name for one in pairs for name in (one.first, one.second)})
     place = {name: k for k, name in enumerate(names)}
     seen = [(place[p.first], place[p.second], p.first_rate) for p in pairs]

@@ -38,6 +38,8 @@ from advisor.planners.core import (
     check_counts,
     check_not_negative,
     check_positive,
+    impossible,
+    refused,
 )
 from advisor.planners.layouts import partition
 from advisor.planners.step import UnitTimes
@@ -72,7 +74,7 @@ class PipelineGroup:
 
     def __post_init__(self) -> None:
         if not self.workers:
-            raise PlanningError("a group has no GPUs", hint="leave it out", exit_code=2)
+            raise refused("a group has no GPUs", "leave it out")
         check_not_negative(
             "group", all_gather_s=self.all_gather_s, reduce_scatter_s=self.reduce_scatter_s
         )
@@ -258,7 +260,7 @@ def best_of_groups(
     Raises PlanningError if no combination fits into memory.
     """
     if not groups:
-        raise PlanningError("a pipeline needs a group", hint="give at least one", exit_code=2)
+        raise refused("a pipeline needs a group", "give at least one")
     fixed = constants or ZorseConstants()
     tried = micro_batches or [
         2**i for i in range(job.global_batch.bit_length()) if job.global_batch % 2**i == 0
@@ -278,12 +280,11 @@ def best_of_groups(
     fitting = [p for p in plans if _excess_bytes(p) <= 0]
     if not fitting:
         nearest = min(plans, key=_excess_bytes)
-        raise PlanningError(
+        raise impossible(
             f"no pipeline over these groups fits: the nearest misses by "
             f"{_excess_bytes(nearest) / GIB:.1f} GiB (micro-batch {nearest.micro_batch}, "
             f"{nearest.degree} ministages)",
-            hint="add GPUs to the tightest group, or allow offloading to host memory",
-            exit_code=3,
+            "add GPUs to the tightest group, or allow offloading to host memory",
         )
     return min(fitting, key=lambda p: p.step_s)
 
@@ -385,9 +386,7 @@ class StageGroup:
 
     def __post_init__(self) -> None:
         if not self.workers:
-            raise PlanningError(
-                f"group {self.name} has no devices", hint="leave it out", exit_code=2
-            )
+            raise refused(f"group {self.name} has no devices", "leave it out")
         check_positive(f"group {self.name}", capacity_bytes=self.capacity_bytes)
 
 
