@@ -35,7 +35,7 @@ def test_decoders_take_the_tokens_of_models_of_their_size(model: Transformer, to
     found = default_batch(model, TrainingSetup())
     assert tokens / 2 < found.value * model.sequence <= tokens
     assert found.value & (found.value - 1) == 0
-    assert f"{found.value} samples a step" in found.note
+    assert f"{found.value:,} samples a step" in found.note
 
 
 def test_no_default_batch_is_empty_however_long_the_sample() -> None:

@@ -328,7 +328,7 @@ def test_the_nearest_accelerator_is_known_and_of_the_same_maker(catalogue: Catal
         {"region": "us-est-1", "gpus": "H100"},
         {"max_price": 0.0001},
         {"max_price": 0.01, "gpus": "T4"},
-        {"gpus": "H100:64"},
+        {"gpus": "H100:64..72"},
         {"gpus": "A100:200GB..300GB"},
         {"gpus": "H100", "cloud": "verda", "region": "us-east-1"},
         {"gpus": "B200", "dated": True, "cloud": "paperspace"},

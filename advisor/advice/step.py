@@ -19,7 +19,7 @@ from advisor.planners.core import Operator, PlanningError, Precision, TrainingSe
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_of_wide_groups, runs_as
 from advisor.planners.systems import NoiseScale
-from advisor.quantities import QUANTILES, digits, percent_text, seconds_text, share_text
+from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
 
 MODEL: Final = "the device model, asked with the recorded operators"
 _AUTOCAST: Final = """\
@@ -286,7 +286,7 @@ def _larger(facts: Facts) -> Iterator[Advice | None]:
         steps, epochs = changed.total_steps * more, changed.epochs * more
         changed = replace(changed, total_steps=steps, epochs=epochs)
         rests_on = (
-            f"{MODEL}; {share_text(more - 1)} more samples by the gradient noise scale of "
+            f"{MODEL}; {percent_text(more - 1)} more samples by the gradient noise scale of "
             f"{_scale(job.noise)} ({job.noise.steps} recorded steps)"
         )
         condition = (

@@ -324,7 +324,7 @@ def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
                 raise RunError(
                     f"{path}: no column {missing[0]!r}; found {found}",
                     hint=f"its first line names the columns, at least {','.join(columns)}; "
-                    "if it is no such table, name its format",
+                    "if it is another file, name its format",
                 )
             return [Row(path=path, number=n, cells=c) for n, c in enumerate(reader, start=1)]
     except (OSError, ValueError) as error:

@@ -367,9 +367,10 @@ def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def _titles(record: Record, rows: list[Record], width: int) -> list[str]:
-    if not rows:
+    shown = rows or [one for one in (record["here"],) if one]
+    if not shown:
         return []
-    coverage = rows[0]["cost_usd"]["coverage"]
+    coverage = shown[0]["cost_usd"]["coverage"]
     time, cost = _widths(record, rows)
     title = f"{'':{_RANK}}{'machines':{width - _RANK - time - cost}}"
     share = percent_text(coverage)

@@ -86,7 +86,7 @@ def claims_of(
             *nobody,
             *_stay(here, record["front"], worth * trouble_h),
             *_unseen(record.get("job", {}), here),
-            *_left_out(record["job"]),
+            *_left_out(record.get("job", {})),
             *_deadline(record, certainty),
         )
     faster = by_rank.get(record["picks"]["fastest"])
@@ -101,7 +101,7 @@ def claims_of(
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
         *_unseen(record.get("job", {}), chosen),
-        *_left_out(record["job"]),
+        *_left_out(record.get("job", {})),
         *_deadline(record, certainty),
     )
 

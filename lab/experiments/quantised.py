@@ -198,7 +198,7 @@ def main() -> None:
                 print(f"  without {group}: {numbers[f'{bits} {group}']:.1f}")
         _table("with the product's numbers", score(runs, {}))
         found = score(runs, numbers)
-        _table("every source left out", found)
+        _table("held-out sources", found)
         for bits in FITTED:
             left = [e for run, e, _ in found if run.bits == bits and run.is_fitted]
             print(f"{bits} bits: one deviation of ln(error) {stdev(left):.2f}")

@@ -154,7 +154,10 @@ class Reader:
         self.faults: list[str] = []
 
     def read(self, sentence: str) -> None:
-        """Check one sentence by the form that it has."""
+        """Check one sentence by the form that it has, or against what a description lacks."""
+        lacks = [one.casefold() for one in self.record["job"].get("left_out", ())]
+        if sentence.removesuffix(".").casefold() in lacks:
+            return
         for form, check in _FORMS:
             found = re.fullmatch(form, sentence)
             if found is not None:
@@ -285,6 +288,18 @@ def _slow(reader: Reader, found: re.Match[str]) -> Problems:
         yield "its kernels were there"
 
 
+def _refused(reader: Reader, found: re.Match[str]) -> Problems:
+    if reader.record["front"] or reader.record["nearest"]:
+        yield "some machine runs it"
+    if found["needed"] is None:
+        return
+    there, kept, needed, missed = (
+        float(found[name]) for name in ("there", "kept", "needed", "missed")
+    )
+    if abs(needed - (there - kept) - missed) > 0.02 * needed:
+        yield f"{needed} GiB are not {missed} more than {there} less {kept}"
+
+
 def _machines(one: Record) -> int:
     return sum(int(part["count"]) for part in one["configuration"])
 
@@ -393,6 +408,9 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (r"No input pipeline was seen: it must deliver (?P<rate>[\d.,e+]+) \w+/s"
      r"(?:, (?P<each>.+?) of a vCPU for each)?; profile the script with its loader\.", _unfed),
     (r"(?P<said>[\w, -]+ (?:is|are) not installed here: the slow code .+)", _slow),
+    (r"No machine that was considered runs the job\. \d+ x \S+: (?:no layout fits in memory "
+     r"\((?P<there>[\d.]+) GiB, of which (?P<kept>[\d.]+) GiB is kept free\): the nearest \(.+?\) "
+     r"needs (?P<needed>[\d.]+) GiB and misses by (?P<missed>[\d.]+) GiB; )?.+", _refused),
     (r"It misses the deadline with a probability of (?P<share>\d+) %\.", _misses),
 )  # fmt: skip
 
@@ -487,7 +505,7 @@ def _sentences_around(record: Record, said: str, shown: Sequence[Record]) -> Ite
         yield f"boot takes {record['job']['transfers']['boot_s']} s"
     if "Steps are limited by" in said and len({one["bottleneck"] for one in rows}) != 1:
         yield "rows are limited by different parts"
-    looked = re.search(r"Compared ([\d,]+) candidates from ([\d,]+) offers", said)
+    looked = re.search(r"Compared ([\d,]+) candidates? from ([\d,]+) offers?", said)
     if looked is None or _number(looked[1]) != record["considered"]:
         yield "candidates"
     days = {str(part["price_as_of"]) for one in shown for part in one["configuration"]
