@@ -795,12 +795,6 @@ def _around(
     }
 
 
-def calibrated_problem(problem: LayoutProblem, own: OwnLayouts, device: Device) -> LayoutProblem:
-    """Return the problem after the user's runs."""
-    factor = problem.device_factor * math.exp(own.log_device(device))
-    return replace(problem, parameters=own.parameters, device_factor=factor)
-
-
 def _between(
     rows: Sequence[Device], columns: Sequence[Device], calibration: CalibrationParameters
 ) -> Floats:
