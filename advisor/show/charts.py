@@ -162,10 +162,6 @@ def _axis(
 # What was predicted against what was measured, as a chart: on the line both are equal.
 
 
-# Of very many rows every so many is drawn: more marks than this are one stain.
-MOST_ROWS: Final = 1000
-
-
 def compared_charts(record: Mapping[str, Any]) -> list[Chart]:
     """Return the chart of the real runs in the record of ``advisor runs compare --json``."""
     runs = record["runs"]
@@ -187,7 +183,7 @@ def compared_charts(record: Mapping[str, Any]) -> list[Chart]:
         if rows
     ]
     return [
-        _chart("Predicted against real runs", "h", series, notes=[
+        agreement_chart("Predicted against real runs", "h", series, notes=[
             "   ".join(_named(labels[id(one)], one) for one in runs)
         ])
     ]  # fmt: skip
@@ -198,27 +194,10 @@ def _named(label: str, one: Mapping[str, Any]) -> str:
     return f"{label}: {part['count']} x {part['instance_type']}".replace(" ", TOGETHER)
 
 
-def scored_charts(
-    title: str, predicted: Sequence[float], measured: Sequence[float]
-) -> list[Chart]:
-    """Return the chart of scored rows; none where only their scores are known.
-
-    ``predicted``, ``measured``: in one unit, positive.
-    """
-    if not len(measured):
-        return []
-    every = -(-len(measured) // MOST_ROWS)
-    rows = Series(
-        name="rows",
-        x=list(map(float, measured[::every])),
-        y=list(map(float, predicted[::every])),
-        shape="points",
-    )
-    notes = [f"one of every {every} of {len(measured):,} rows is drawn"] if every > 1 else []
-    return [_chart(title, "the protocol's unit", [rows], notes=notes)]
-
-
-def _chart(title: str, unit: str, series: Sequence[Series], *, notes: Sequence[str]) -> Chart:
+def agreement_chart(
+    title: str, unit: str, series: Sequence[Series], *, notes: Sequence[str]
+) -> Chart:
+    """Return what was predicted over what was measured, with the line where both are equal."""
     ends = [
         value
         for one in series
