@@ -55,7 +55,6 @@ def advise(
             "--on",
             help="Machine type to judge the job on: g5.xlarge or aws:g5.xlarge; `here` is this "
             "machine (default: what advisor recommend would pick).",
-            show_default=False,
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Number of these machines.")] = 1,
@@ -64,7 +63,6 @@ def advise(
         typer.Option(
             metavar="RUN",
             help="Another run to share the device with; shows the speed and the bill of each.",
-            show_default=False,
         ),
     ] = None,
     pairs: Annotated[

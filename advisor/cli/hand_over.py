@@ -54,9 +54,7 @@ def gate(
     sbatch_arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- SBATCH-ARGS...]",
-            help="With --sbatch: the arguments of sbatch.",
-            show_default=False,
+            metavar="[-- SBATCH-ARGS...]", help="With --sbatch: the arguments of sbatch."
         ),
     ] = None,
     *,
@@ -209,7 +207,7 @@ def export(
     *,
     row: Annotated[
         int | None,
-        typer.Argument(metavar="N", show_default=False, help="Row (default: the best value)."),
+        typer.Argument(metavar="N", help="Row (default: the best value)."),
     ] = None,
     to: Annotated[
         str,
@@ -221,7 +219,7 @@ def export(
     ],
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="PATH", show_default=False,
+        typer.Option("-o", "--output", metavar="PATH",
                      help="File or FOLDER/ to write (default, and for -: print the file)."),
     ] = None,
     force: Annotated[
@@ -229,12 +227,12 @@ def export(
     ] = False,
     answer: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", show_default=False,
+        typer.Option("--from", metavar="FILE",
                      help="Answer of `recommend --json` to take the row from, instead of asking."),
     ] = None,
     values: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", show_default=False,
+        typer.Option("--set", metavar="NAME=VALUE",
                      help="A value that only you know, such as image=...; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
@@ -474,7 +472,6 @@ def ui(
             min=1,
             max=256,
             help="With --serve: processes that answer questions (default: one a core).",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -317,7 +317,6 @@ Recorded = Annotated[
     str | None,
     typer.Argument(
         metavar="[RUN]",
-        show_default=False,
         help="Recorded run: its name, part of it, or its folder (default: the latest).",
     ),
 ]
@@ -382,7 +381,7 @@ def _option(name: str, kind: type[Any], flags: Names, **shown: Any) -> inspect.P
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, typer.Option(*flags, show_default=False, **shown)],
+        annotation=Annotated[kind | None, typer.Option(*flags, **shown)],
     )
 
 
@@ -398,7 +397,7 @@ def in_plain_words(command: Any) -> Any:
     """Return a command, those below it included, whose help names values and not their types."""
     for param in command.params:
         if param.param_type_name == "argument":
-            param.display_type_rich = _nothing
+            param.display_type_rich = lambda ctx: None  # typer asks every argument for it
             param.metavar = param.metavar or param.name.upper()
             if hasattr(param, "_usage_display_name"):  # of a typer that sets brackets itself
                 param.metavar = param.metavar.removeprefix("[").removesuffix("]")
@@ -430,7 +429,7 @@ def value_word(param: Any) -> str:
 
 def _say_default(param: Any) -> None:
     """Put an option's default into its sentence; no "x>=1" after it, which the error says."""
-    param._get_number_range_help_str = _no_range
+    param._get_number_range_help_str = lambda: ""
     if default := _default_of(param):
         param.help = f"{(param.help or '').rstrip('.')} (default: {default})."
         param.show_default = False
@@ -447,14 +446,6 @@ def _default_of(param: Any) -> str | None:
     if isinstance(default, float):
         return f"{default:g}"
     return str(default) if isinstance(default, str | int) and default != "" else None
-
-
-def _no_range() -> str:
-    return ""
-
-
-def _nothing(ctx: Any) -> None:  # typer asks every argument for the name of its type
-    return None
 
 
 # ------------------------------------------------------------------------------------------
@@ -475,7 +466,6 @@ Plot = Annotated[
         _FLAG,
         metavar="[FILE]",
         help="Draw the answer too: in the terminal, or into a .png, .svg or .pdf file.",
-        show_default=False,
     ),
 ]
 

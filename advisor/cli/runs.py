@@ -409,9 +409,7 @@ def import_runs(
     fmt: Annotated[
         str, typer.Argument(metavar="FORMAT", help="Format of the runs, one of those named above.")
     ],
-    path: Annotated[
-        Path | None, typer.Argument(help="File or folder to read.", show_default=False)
-    ] = None,
+    path: Annotated[Path | None, typer.Argument(help="File or folder to read.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help=f"File to write (default: {_RECORDS}).")
     ] = None,

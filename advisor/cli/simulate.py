@@ -111,7 +111,6 @@ def limits(
         str | None,
         typer.Option(
             metavar="SIZE",
-            show_default=False,
             help="What the jobs share, cores x memory: 8x32GB (default: the sum of their peaks).",
         ),
     ] = None,
@@ -170,8 +169,7 @@ def availability(
         typer.Option(
             help="Free share of each node over time: a CSV with the columns time, node, "
             "free_fraction, or counts of several pools (default: twelve virtual clusters of "
-            "Helios, May 2020).",
-            show_default=False,
+            "Helios, May 2020)."
         ),
     ] = None,
     slot: Annotated[

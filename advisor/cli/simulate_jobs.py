@@ -48,7 +48,6 @@ def elastic(
             "--on",
             help="Machine type of a worker, for a job that is named (--run, --model, ...): "
             "g5.xlarge or aws:g5.xlarge.",
-            show_default=False,
         ),
     ] = None,
     container: Annotated[
@@ -57,7 +56,6 @@ def elastic(
             metavar="NAME[:VCPUSxGIB]",
             help="Run workers in containers billed by size and second, as fast as the machines of "
             "--on: aws-fargate, aws-fargate-arm or gcp-cloud-run (default size: that machine's).",
-            show_default=False,
         ),
     ] = None,
     coordinator: Annotated[
@@ -65,7 +63,6 @@ def elastic(
         typer.Option(
             metavar="VCPUSxGIB",
             help="Size of a container that coordinates the workers, with --container: 1x2.",
-            show_default=False,
         ),
     ] = None,
     samples: Annotated[
@@ -73,10 +70,7 @@ def elastic(
         quantity(COUNT, "--samples", help="Samples each phase needs at a very small batch size."),
     ] = None,
     phases: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Phases of the training run, such as epochs.", show_default=False
-        ),
+        int | None, typer.Option(min=1, help="Phases of the training run, such as epochs.")
     ] = None,
     sample_time: Annotated[
         float | None,
@@ -90,8 +84,7 @@ def elastic(
         typer.Option(
             help="Gradient noise scale in samples at points of the training, FIRST:...:LAST, or "
             "the runs that were recorded there, in order (default: that of the recorded "
-            "gradients, if known).",
-            show_default=False,
+            "gradients, if known)."
         ),
     ] = None,
     noise_growth: Annotated[
