@@ -449,16 +449,18 @@ def _resources(readings: Sequence[Reading]) -> Iterator[Chart]:
     begins = [alive(readings)[0].t_s, *ends[:-1]]
     for title, label, unit, is_rate, named in _RESOURCES:
         curves = [
-            _curve(name, begins, ends[-1], _in_units(table[column], unit), is_rate=is_rate)
+            _curve(
+                name,
+                begins,
+                ends[-1],
+                [None if one is None else one / unit for one in table[column]],
+                is_rate=is_rate,
+            )
             for name, column in named
         ]
         used = [curve for curve in curves if any(curve.y)]
         if used:
             yield Chart(title=title, x_label=_TIME, y_label=label, series=used)
-
-
-def _in_units(values: Sequence[float | None], unit: float) -> list[float | None]:
-    return [None if value is None else value / unit for value in values]
 
 
 def _curve(

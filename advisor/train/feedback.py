@@ -509,7 +509,11 @@ def note_layout_run(
     place = local_folder(root)
     job = with_layout_runs(replace(job, layout_runs=()), place)
     if job.work is None or job.work.transformer is None or job.work.layers:
-        raise _not_by_shape(job)
+        raise UsageError(
+            f"{job.name} is not a transformer known by its dimensions",
+            hint="name a recorded run instead: "
+            "advisor runs actual RUN g5.xlarge --step-time 250ms",
+        )
     group = one_group(machines, predictor.catalogue)
     columns = _columns(predictor, job, group, space or SPACE)
     append_layout_run(
@@ -525,10 +529,3 @@ def note_layout_run(
         ),
     )
     return _compared(job.name, machines, columns, step_s, len(read_layout_runs(place)))
-
-
-def _not_by_shape(job: Job) -> UsageError:
-    return UsageError(
-        f"{job.name} is not a transformer known by its dimensions",
-        hint="name a recorded run instead: advisor runs actual RUN g5.xlarge --step-time 250ms",
-    )

@@ -481,14 +481,10 @@ def _with_ends(candidate: dict[str, Any]) -> dict[str, Any]:
     if "loops" not in candidate:
         return candidate
     loops = [
-        {**loop, "turns": None, "is_endless": True} if _is_no_end(loop) else loop
+        {**loop, "turns": None, "is_endless": True} if (loop["turns"] or 0) >= MOST_TURNS else loop
         for loop in candidate["loops"]
     ]
     return {**candidate, "loops": loops}
-
-
-def _is_no_end(loop: dict[str, Any]) -> bool:
-    return loop["turns"] is not None and loop["turns"] >= MOST_TURNS
 
 
 def endless_loop(events: Events) -> str:

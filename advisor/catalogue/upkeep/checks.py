@@ -153,7 +153,9 @@ def drop_missing(rows: CatalogueRows, context: Context) -> Checked:
         message = ", ".join(f"{column} is {usd:g}" for column, usd in wrong.items())
         nothing: dict[str, Any] = dict.fromkeys(wrong)
         left = replace(row, **nothing)
-        return (left if _is_priced(left) else None), message
+        return (
+            left if any(getattr(left, column) is not None for column in COLUMNS) else None
+        ), message
 
     return each_price(rows, "no-price", "dropped", keep)
 
@@ -278,10 +280,6 @@ def collapse_regions(rows: CatalogueRows, context: Context) -> Checked:
         for name in sorted(collapsed)
     ]
     return replace(rows, prices=tuple(kept.values())), findings
-
-
-def _is_priced(row: PriceRow) -> bool:
-    return any(getattr(row, column) is not None for column in COLUMNS)
 
 
 def _without_spot(row: PriceRow) -> PriceRow:
