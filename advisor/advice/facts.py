@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# ------------------------------------------------------------------------------------------
 # ``Advice``: one change, what it saves of the whole job, and on what evidence.
 
 
@@ -295,7 +294,6 @@ def _log_sd(one: Estimate) -> float:
     return math.log(one.high / one.low) / (2.0 * QUANTILES[one.coverage])
 
 
-# ------------------------------------------------------------------------------------------
 # Jobs in which a part of the step is done otherwise: its operators and its measured point.
 
 

@@ -268,7 +268,6 @@ advise_software: Final = source(
 )
 
 
-# ------------------------------------------------------------------------------------------
 # The samples of a step: the batch, passes that could be one, gradients that are sent.
 
 
@@ -420,7 +419,6 @@ def _gradient_view(facts: Facts) -> Iterator[Advice | None]:
 advise_batches: Final = source("batches", _larger, _one_pass, _no_sync, _buckets, _gradient_view)
 
 
-# ------------------------------------------------------------------------------------------
 # Models that were described, not run: what of the training software could be chosen otherwise.
 
 
@@ -484,7 +482,6 @@ def _other_software(facts: Facts) -> Iterator[Advice | None]:
 advise_described: Final = source("described", _other_software)
 
 
-# ------------------------------------------------------------------------------------------
 # The optimizer's update: fused kernels, fewer bytes of state, gradients that are dropped.
 
 

@@ -180,7 +180,6 @@ def advise(
         raise typer.Exit(3)
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor plan``: the layout of a transformer, or of a recorded run, on a given cluster.
 
 
@@ -303,7 +302,6 @@ def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
     return replace(job, total_source=NO_LENGTH), recording.command
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor predict``: one job on one configuration, with its parts and its sources.
 
 
@@ -379,7 +377,6 @@ def predict(
     typer.echo(prediction_text(record, width=shutil.get_terminal_size().columns))
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor recommend``: rank cloud configurations for a job.
 
 

@@ -194,7 +194,6 @@ def _json(text: str) -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor export``: a recommendation as a file that another tool runs.
 
 
@@ -354,7 +353,6 @@ def _values(said: list[str]) -> dict[str, str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor report``: the answer, the run and the advice as one interactive HTML page.
 
 
@@ -432,7 +430,6 @@ def _check_overwrites(target: Path) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor ui``: the recommendation in the browser, with controls for the question.
 
 

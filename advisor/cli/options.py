@@ -230,7 +230,6 @@ def _value(option: Any, value: str) -> Any:
     return [part.strip() for part in value.strip("[]").replace("'", "").split(",") if part.strip()]
 
 
-# ------------------------------------------------------------------------------------------
 # Options that verbs share: one table makes them, one record holds what was answered.
 #
 # ``@asks(JOB, LAYOUT)`` gives a verb the options of these parts of a question, with the same flag,
@@ -385,7 +384,6 @@ def _option(name: str, kind: type[Any], flags: Names, **shown: Any) -> inspect.P
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Help in plain words: a value is N, TEXT or FILE, and a default is part of the sentence.
 
 
@@ -448,7 +446,6 @@ def _default_of(param: Any) -> str | None:
     return str(default) if isinstance(default, str | int) and default != "" else None
 
 
-# ------------------------------------------------------------------------------------------
 # ``--plot [FILE]``: draw an answer in the terminal, or into a picture.
 #
 # A verb with the option is registered with ``cls=PlotCommand``, which reads ``--plot`` without a
@@ -571,7 +568,6 @@ def _write(charts: Sequence[Chart], file: Path) -> None:
     typer.echo(f"drawn: {file}", err=True)
 
 
-# ------------------------------------------------------------------------------------------
 # Options whose value is a quantity: the command line's way into ``advisor.quantities``.
 #
 # ``restart: Annotated[float, quantity(SECONDS, "--restart", help=...)] = 300.0`` hands on a
@@ -628,7 +624,6 @@ def say_hours(flag: str, value: object) -> None:
             typer.echo(f"note: {flag} {value} is read as {value} h", err=True)
 
 
-# ------------------------------------------------------------------------------------------
 # A sign of life on the terminal while an answer takes more than a second; nothing in a pipe.
 
 

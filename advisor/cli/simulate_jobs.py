@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from advisor.simulate import JobFigures, WorkerContainer
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate elastic``: plan workers that join and leave.
 
 
@@ -300,7 +299,6 @@ def _noise_at(part: str) -> float:
     return job.noise.samples
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate failures``: predict what failures, saves and restarts add.
 
 
@@ -432,7 +430,6 @@ def failures(
     show(answer.to_record(), answer.charts, plot, as_json, "failures")
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate spot``: replay a job on spot nodes.
 
 

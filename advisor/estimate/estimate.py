@@ -358,7 +358,6 @@ def _estimate(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # A way of training on several groups of machines as an object that is shown.
 
 
@@ -415,7 +414,6 @@ def group_candidate(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The job on the machine at hand as a candidate beside those that could be rented.
 
 

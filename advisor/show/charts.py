@@ -158,7 +158,6 @@ def _axis(
     return Axis(label=label, low=low, high=high, is_logarithmic=is_logarithmic)
 
 
-# ------------------------------------------------------------------------------------------
 # What was predicted against what was measured, as a chart: on the line both are equal.
 
 
@@ -218,7 +217,6 @@ def agreement_chart(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Candidates as a chart: training time against cost, numbered as in the table.
 
 
@@ -290,7 +288,6 @@ def _notes(
         yield f"this machine: {time}, free{f' ({picked})' if picked else ''}"
 
 
-# ------------------------------------------------------------------------------------------
 # Layouts of a job as a chart: time of a step against the memory of the fullest device.
 
 
@@ -336,7 +333,6 @@ def _plans_named(place: int, one: Mapping[str, Any]) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # What a run used over time, for people to look at: rates and steps, thinned to what can be seen.
 #
 # Readings are cumulative counters at uneven ticks. A point stands for an equal stretch of time:
@@ -414,7 +410,6 @@ def _largest(values: Any) -> float | None:
     return max((one for one in values if one is not None), default=None)
 
 
-# ------------------------------------------------------------------------------------------
 # What a run recorded, as charts: its resources over time, and the time of its steps.
 
 

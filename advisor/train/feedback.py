@@ -42,7 +42,6 @@ from advisor.planners.layouts import SearchSpace
 from advisor.rank import recommend
 from advisor.records import LABEL, MOST_BESIDES, STEPS, machines_of, profile, record, to_row
 
-# ------------------------------------------------------------------------------------------
 # Predicted against actual over time: the comparisons that were noted, and whether errors drift.
 #
 # ``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.journal``).
@@ -381,7 +380,6 @@ def _record(
     return {name: value for name, value in row.items() if name not in LABEL}
 
 
-# ------------------------------------------------------------------------------------------
 # A measured step on machines that are named, beside its prediction.
 #
 # A transformer's in its layout calibrates the layout model for every transformer

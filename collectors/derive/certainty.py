@@ -97,7 +97,6 @@ def _go_on(step: StepTime) -> str:
     return "close other programs and profile again: advisor profile --precise --for 10m SCRIPT"
 
 
-# ------------------------------------------------------------------------------------------
 # The rule that says when enough of a script has been seen.
 #
 # A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means

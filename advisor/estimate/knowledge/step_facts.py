@@ -196,7 +196,6 @@ class StepFacts:
             )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # Provenance of the numbers of a candidate: those of its step, and its price.
 
 

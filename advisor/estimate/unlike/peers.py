@@ -230,7 +230,6 @@ def peers_of(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The first minute of peers that train together: facts of each one, and of all.
 #
 # A peer is a recording of ``advisor profile`` made while the others train too, or a node of
