@@ -185,11 +185,3 @@ PROCESSORS_FILE: Final = "processors.csv"
 BURSTABLE_FILE: Final = "burstable.csv"
 LINKS_FILE: Final = "links.cc-by-sa-4.0.csv"
 OTHER_PRICES_FILE: Final = "storage_and_egress.csv.gz"
-CHECKS: Final = (
-    text("accelerator", is_required=True),
-    text("quantity", is_required=True),
-    Column(name="value", low=1e-3, high=1_000_000, is_required=True),
-    text("source", is_required=True),
-    text("note"),
-)
-CHECKS_FILES: Final = ("accelerator_checks.csv", "accelerator_checks.cc-by-sa-4.0.csv")
