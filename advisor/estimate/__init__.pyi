@@ -86,5 +86,4 @@ from .ways.beside import BesideWay as BesideWay
 from .ways.beside import layouts_alone as layouts_alone
 from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search
-from .ways.model_parallel import space_on as space_on
 from .ways.recorded_units import UnitModel as UnitModel
