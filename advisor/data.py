@@ -114,7 +114,6 @@ def laboratory(module: str) -> ModuleType:
         ) from error
 
 
-# ------------------------------------------------------------------------------------------
 # One thread for the libraries of linear algebra, where problems are many and small.
 #
 # Their threads then wait for each other longer than they compute (``validate gpu`` on two busy

@@ -280,7 +280,6 @@ def _refused(value: object, what: str, option: str, hint: str) -> UsageError:
     return UsageError(f"{at}cannot read {text} as {what}{why}", hint=hint)
 
 
-# ------------------------------------------------------------------------------------------
 # Quantities as people read them: two or three digits, a fitting unit, the bounds beside.
 
 
@@ -499,7 +498,6 @@ def usd_interval(estimate: Interval) -> tuple[str, str]:
     return usd_text(estimate.value), f"{_money(estimate.low)}-{_money(estimate.high)}"
 
 
-# ------------------------------------------------------------------------------------------
 # Durations, sizes, rates, shares, money and counts: read as people type them, and printed.
 #
 # What is printed can be read again. A number without a unit means the same in every option, in

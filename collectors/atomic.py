@@ -309,7 +309,6 @@ def _abandoned(draft: Path) -> Iterator[bool]:
             os.close(handle)
 
 
-# ------------------------------------------------------------------------------------------
 # Folders that nobody but their owner can look into, whatever the umask.
 
 
@@ -332,7 +331,6 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------
 # The folders of a user's own files: the XDG base folders, on every system.
 #
 # Standard library only: the profiler's own process, which has no other packages, may import it.

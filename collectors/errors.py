@@ -21,7 +21,6 @@ class RecordingError(Exception):
         self.exit_code = exit_code
 
 
-# ------------------------------------------------------------------------------------------
 # Text that others wrote, made safe to print: one line, nothing that a terminal obeys.
 #
 # Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
@@ -90,7 +89,6 @@ def _shell_sign(sign: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape"))
 
 
-# ------------------------------------------------------------------------------------------
 # Refusals of the system (disk, rights, memory, damaged files) as an error and a hint.
 
 
@@ -172,7 +170,6 @@ def _is_working_folder_gone() -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------------------
 # Durations and sizes as a person reads them.
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from advisor.errors import ModelError, UsageError
-from advisor.estimate.case import MeasuredLayout, calibrated_problem, constants, own_layouts
+from advisor.estimate.case import MeasuredLayout, constants, own_layouts
 from advisor.estimate.knowledge.known import job_from_runs, measured_runs
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
@@ -23,6 +23,7 @@ from advisor.lab import score
 from advisor.lab.score import devices, scaling, transformers
 from advisor.lab.score.asked import predictor
 from advisor.lab.score.cells import cell_table
+from advisor.lab.score.layouts import calibrated_problem
 from advisor.lab.score.scaling import Pair, System
 from advisor.machines.cluster import one_group
 from advisor.machines.devices import accelerator_devices, device_parameters

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from advisor import data
 from advisor.cli.train import app
 from advisor.errors import ModelError, UsageError
+from advisor.lab.data.dataset import note_frame
 from advisor.lab.fit import check, verbs
 from advisor.records import reads
 from advisor.train import folder as model_folder
@@ -168,15 +169,15 @@ def test_what_is_read_is_noted_whatever_the_order_of_its_rows() -> None:
     shuffled = frame.sample(frac=1.0, random_state=1)
     with reads.tables_read() as outer:
         with reads.tables_read() as one:
-            reads.note_frame("t", frame)
+            note_frame("t", frame)
         with reads.tables_read() as other:
-            reads.note_frame("t", shuffled)
+            note_frame("t", shuffled)
         with reads.tables_read() as changed:
-            reads.note_frame("t", frame.assign(b=np.nextafter(frame["b"], 1)))
+            note_frame("t", frame.assign(b=np.nextafter(frame["b"], 1)))
     assert one == other
     assert one != changed
     assert set(outer) == {"t"}
-    reads.note_frame("t", frame)  # nobody collects: nothing happens
+    note_frame("t", frame)  # nobody collects: nothing happens
     assert set(one) == {"t"}
 
 

@@ -30,7 +30,7 @@ from advisor.estimate.unlike.peers import (
 from advisor.lab import score
 from advisor.lab.data import HIVEMIND, public_runs
 from advisor.lab.data.hivemind_sites import sites_of, slowest_link_gbit_per_s
-from advisor.lab.fit.peers import PeerRows, constants_of, left_out
+from advisor.lab.fit.peers import PeerRows, constants_of, left_out, text_of
 from advisor.planners.systems.internet_peers import (
     FirstMinutes,
     PeerParameters,
@@ -328,9 +328,9 @@ def test_a_recording_of_seconds_is_no_minute() -> None:
 
 def test_a_changed_model_is_one_error(tmp_path: Path) -> None:
     shipped = PeerModel.load()
-    (tmp_path / "parameters.json").write_text(shipped.to_text())
+    (tmp_path / "parameters.json").write_text(text_of(shipped))
     assert PeerModel.load(tmp_path) == shipped
-    (tmp_path / "parameters.json").write_text(shipped.to_text().replace("floor_s", "roof_s"))
+    (tmp_path / "parameters.json").write_text(text_of(shipped).replace("floor_s", "roof_s"))
     with pytest.raises(ModelError, match="cannot read"):
         PeerModel.load(tmp_path)
 

@@ -25,9 +25,10 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.lab.score.scores import _record, score
+from advisor.lab.verbs.validate import scored_charts
 from advisor.rank.ranking import recommend
 from advisor.show import draw
-from advisor.show.charts import TOGETHER, compared_charts, front_chart, plan_charts, scored_charts
+from advisor.show.charts import TOGETHER, compared_charts, front_chart, plan_charts
 
 FAILURES = ["failures", "--hours", "240", "--devices", "512"]
 WORDS = st.sampled_from(

@@ -245,7 +245,6 @@ def _halves(
     return trace[:, : tokens // 2], trace[:, tokens // 2 :]
 
 
-# ------------------------------------------------------------------------------------------
 # Where it would be served.
 
 
@@ -372,7 +371,6 @@ def _here(recording: Recording | None, asked: Serving) -> _Place:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # In words.
 
 

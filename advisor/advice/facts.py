@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# ------------------------------------------------------------------------------------------
 # ``Advice``: one change, what it saves of the whole job, and on what evidence.
 
 
@@ -176,14 +175,6 @@ class Ask(Protocol):
         ...
 
 
-def _none() -> None:
-    return None
-
-
-def _nowhere(_: Job) -> tuple[Candidate, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The facts that advice is given from."""
@@ -197,10 +188,10 @@ class Facts:
     constraints: Constraints = field(default_factory=Constraints)  # what was asked for
     # returns the job as it is, as the model answers where ``now`` is what was recorded there; None
     # where ``now`` is the model's
-    modelled: Callable[[], Candidate | None] = _none
+    modelled: Callable[[], Candidate | None] = lambda: None
     # a job on smaller machines of the same family, where it can run; nothing on a machine that is
     # not rented
-    smaller: Callable[[Job], Iterable[Candidate]] = _nowhere
+    smaller: Callable[[Job], Iterable[Candidate]] = lambda _: ()
     # what memory that is not the machine's own is reached over; None for swap on its own disk
     borrow_bytes_per_s: float | None = None
 
@@ -303,7 +294,6 @@ def _log_sd(one: Estimate) -> float:
     return math.log(one.high / one.low) / (2.0 * QUANTILES[one.coverage])
 
 
-# ------------------------------------------------------------------------------------------
 # Jobs in which a part of the step is done otherwise: its operators and its measured point.
 
 

@@ -162,7 +162,6 @@ def _loader_lines(facts: Facts, **given: str) -> str:
 advise_feeding: Final = source("feeding", _workers, _persistent, _in_memory)
 
 
-# ------------------------------------------------------------------------------------------
 # The chores of a job: ends of epochs, checkpoints, waiting for the device.
 
 
@@ -266,7 +265,6 @@ def _waiting(facts: Facts) -> Iterator[Advice | None]:
 advise_chores: Final = source("chores", _ends, _checkpoints, _waiting)
 
 
-# ------------------------------------------------------------------------------------------
 # Data that was loaded already: batches that are used again, samples that are kept.
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
     from advisor.planners.systems import Borrowed
 
-# ------------------------------------------------------------------------------------------
 # Limits for the job: ones to paste, or a smaller machine of the same family.
 
 

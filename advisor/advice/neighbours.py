@@ -364,7 +364,6 @@ def _sharer(job: Job, on: Candidate) -> Sharer | None:
     return systems.sharer(busy, busy * on.step_time_s.value / kernels)
 
 
-# ------------------------------------------------------------------------------------------
 # Memory that the job holds and does not touch: what a limit with swap would give to others.
 
 

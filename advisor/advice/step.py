@@ -15,7 +15,7 @@ from advisor.collectors.format import OperatorCount
 from advisor.errors import AdvisorError
 from advisor.jobs import Job, job_from_spec
 from advisor.machines import accelerator_devices, host_device
-from advisor.planners.core import Operator, PlanningError, Precision, TrainingSetup
+from advisor.planners.core import Operator, PlanningError, Precision
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_of_wide_groups, runs_as
 from advisor.planners.systems import NoiseScale
@@ -268,7 +268,6 @@ advise_software: Final = source(
 )
 
 
-# ------------------------------------------------------------------------------------------
 # The samples of a step: the batch, passes that could be one, gradients that are sent.
 
 
@@ -420,7 +419,6 @@ def _gradient_view(facts: Facts) -> Iterator[Advice | None]:
 advise_batches: Final = source("batches", _larger, _one_pass, _no_sync, _buckets, _gradient_view)
 
 
-# ------------------------------------------------------------------------------------------
 # Models that were described, not run: what of the training software could be chosen otherwise.
 
 
@@ -467,7 +465,9 @@ def _other_software(facts: Facts) -> Iterator[Advice | None]:
     tokens = job.total_steps * job.global_batch * work.transformer.sequence
     is_tuned = tokens < _TUNED_BELOW * work.parameters
     for name, chosen, change, condition, flag, is_kept in _CURES + (_TUNING if is_tuned else ()):
-        if _is_so(work.setup, chosen) or (is_tuned and work.setup.has_adapters):
+        if all(getattr(work.setup, of) == value for of, value in chosen.items()) or (
+            is_tuned and work.setup.has_adapters
+        ):
             continue
         try:
             changed = job_from_spec(JobSpec(), SetupRequest(**chosen), job=job)
@@ -479,14 +479,9 @@ def _other_software(facts: Facts) -> Iterator[Advice | None]:
         )  # fmt: skip
 
 
-def _is_so(setup: TrainingSetup, chosen: dict[str, Any]) -> bool:
-    return all(getattr(setup, name) == value for name, value in chosen.items())
-
-
 advise_described: Final = source("described", _other_software)
 
 
-# ------------------------------------------------------------------------------------------
 # The optimizer's update: fused kernels, fewer bytes of state, gradients that are dropped.
 
 

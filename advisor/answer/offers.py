@@ -158,7 +158,6 @@ def _as_records(converter: Converter) -> None:
 with_hooks(_as_records)
 
 
-# ------------------------------------------------------------------------------------------
 # Where a number is from.
 
 

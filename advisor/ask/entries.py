@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from advisor.catalogue import GpuFilter
 
 
-# ------------------------------------------------------------------------------------------
 # Kinds of values that a question has: how each is read from text or Python, and shown again.
 
 

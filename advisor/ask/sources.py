@@ -212,7 +212,6 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != "schema_version"}
 
 
-# ------------------------------------------------------------------------------------------
 # The layouts that the user leaves open, as the space that the layout search looks in.
 
 
@@ -247,7 +246,6 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
     return replace(default or SearchSpace(schedules=("1f1b", "interleaved")), **changes)
 
 
-# ------------------------------------------------------------------------------------------
 # Files of settings: the project's, in the working folder, and the user's own.
 #
 # ``advisor.toml``, or ``[tool.advisor]`` in ``pyproject.toml``, and ``advisor.toml`` in the user's
@@ -325,7 +323,6 @@ def _placed(runs: str | None, beside: Path) -> str | None:
     return str(beside / Path(runs).expanduser())
 
 
-# ------------------------------------------------------------------------------------------
 # Answers besides the command line: those of the environment, the project, the user's file.
 #
 # From weak to strong: the user's ``advisor.toml``, the project's (or ``pyproject.toml``),
@@ -478,7 +475,6 @@ def shown_path(path: Path) -> str:
     return f"~{text[len(home) :]}" if text.startswith(f"{home}/") else text
 
 
-# ------------------------------------------------------------------------------------------
 # A question in the two forms that people keep: a command line, and a project file.
 
 

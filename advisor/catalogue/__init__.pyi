@@ -1,5 +1,4 @@
 from .accounts import REQUEST_H as REQUEST_H
-from .accounts import AccountLimit as AccountLimit
 from .accounts import account_limits as account_limits
 from .accounts import rented_at_once as rented_at_once
 from .catalogue import OFFER_FIELDS as OFFER_FIELDS
@@ -21,7 +20,6 @@ from .offer_columns import Accelerator as Accelerator
 from .offer_columns import InstanceType as InstanceType
 from .offer_columns import OfferColumns as OfferColumns
 from .offer_columns import OtherPrice as OtherPrice
-from .offer_columns import PriceColumns as PriceColumns
 from .offer_columns import Pricing as Pricing
 from .offer_columns import TypeColumns as TypeColumns
 from .overrides import SHORTEST_BILL_H as SHORTEST_BILL_H

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-# ------------------------------------------------------------------------------------------
 # Read what is looked up, not ranked: measured links, and prices of storage and traffic.
 
 
@@ -322,7 +321,6 @@ def _age_days(as_of: str) -> float:
     return float((datetime.now(UTC).date() - date.fromisoformat(as_of)).days)
 
 
-# ------------------------------------------------------------------------------------------
 # Put offers into another order than cheapest first, and cut them.
 
 
@@ -381,7 +379,6 @@ SORTS: Final[Mapping[str, _Key]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------
 # The catalogue's answers as plain records: what JSON, CSV and tables are made of.
 #
 # Units stand in the names; None is unknown. Fields may be added, never renamed, within a schema

@@ -58,6 +58,8 @@ PRICES: Final = (
     Column(name="reserved_1y_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H, is_optional=True),
     Column(name="reserved_3y_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H, is_optional=True),
 )
+# Who says so, what the terms are, and since when it has been so.
+SOURCED: Final = tuple(text(name, is_required=True) for name in ("source", "licence", "as_of"))
 REGIONS: Final = (text("region", is_required=True),)
 PROVENANCE: Final = (
     text("as_of"),
@@ -126,17 +128,13 @@ NETWORKS: Final = (
     Column(name="network_gbps", high=1_000_000),
     text("rdma"),
     text("basis", is_required=True),
-    text("source", is_required=True),
-    text("licence", is_required=True),
-    text("as_of", is_required=True),
+    *SOURCED,
 )
 PROCESSORS: Final = (
     text("provider", is_required=True),
     text("instance_types", is_required=True),
     text("cpu_model", is_required=True),
-    text("source", is_required=True),
-    text("licence", is_required=True),
-    text("as_of", is_required=True),
+    *SOURCED,
 )
 BURSTABLE: Final = (
     text("provider", is_required=True),
@@ -145,9 +143,7 @@ BURSTABLE: Final = (
     Column(name="launch_credits", high=100_000),
     Column(name="surplus_usd_per_vcpu_h", low=1e-5, high=100),
     text("coremark_at"),
-    text("source", is_required=True),
-    text("licence", is_required=True),
-    text("as_of", is_required=True),
+    *SOURCED,
 )
 LINKS: Final = (
     text("provider", is_required=True),
@@ -189,11 +185,3 @@ PROCESSORS_FILE: Final = "processors.csv"
 BURSTABLE_FILE: Final = "burstable.csv"
 LINKS_FILE: Final = "links.cc-by-sa-4.0.csv"
 OTHER_PRICES_FILE: Final = "storage_and_egress.csv.gz"
-CHECKS: Final = (
-    text("accelerator", is_required=True),
-    text("quantity", is_required=True),
-    Column(name="value", low=1e-3, high=1_000_000, is_required=True),
-    text("source", is_required=True),
-    text("note"),
-)
-CHECKS_FILES: Final = ("accelerator_checks.csv", "accelerator_checks.cc-by-sa-4.0.csv")

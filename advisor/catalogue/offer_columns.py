@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-# ------------------------------------------------------------------------------------------
 # The nouns of the catalogue: what is shown of a type, an accelerator and a source.
 #
 # Money is USD per hour, memory and rates are bytes; None is "unknown".

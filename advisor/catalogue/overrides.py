@@ -29,7 +29,6 @@ from advisor.catalogue.tables import Column, read, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB, HOUR_S
 
-# ------------------------------------------------------------------------------------------
 # Shortest bill of a provider, and the step that a bill is a whole multiple of.
 #
 # ===========  ============  ========  =====  ================================================
@@ -77,7 +76,6 @@ def charged_h(hours: Floats, shortest_h: Floats | float, step_h: Floats | float)
     return np.asarray(np.where(np.asarray(step_h) > 0, whole, charged))
 
 
-# ------------------------------------------------------------------------------------------
 # The user's ``overrides.csv``: its rules, read and checked.
 #
 # ``instance_type`` and ``region`` are globs where they choose among what exists; empty is all.

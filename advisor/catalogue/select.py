@@ -25,7 +25,6 @@ from advisor.catalogue.offer_columns import (
 )
 from advisor.errors import UsageError
 
-# ------------------------------------------------------------------------------------------
 # Accelerators as ``--gpus`` names them: a name or family, memory and count ranges.
 #
 # ``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
@@ -401,7 +400,6 @@ def _matching_one(
     return chosen
 
 
-# ------------------------------------------------------------------------------------------
 # Configurations as users write them.
 
 

@@ -41,7 +41,6 @@ from advisor.errors import CatalogueError
 __all__ = ["cache_folder", "config_folder"]
 
 
-# ------------------------------------------------------------------------------------------
 # Folders of what the catalogue fetched.
 
 
@@ -50,7 +49,6 @@ def cache_folder() -> Path:
     return atomic.cache_folder() / "catalogue"
 
 
-# ------------------------------------------------------------------------------------------
 # A table of numbers that was parsed before is read as an array: ten times as fast.
 #
 # The copy is keyed by the table's bytes and its declaration, so it cannot be stale; it is never
@@ -273,7 +271,6 @@ def _check_references(values: Floats, limit: int, name: str, column: str) -> Non
         )
 
 
-# ------------------------------------------------------------------------------------------
 # The snapshot in use: the bundled one, or the newest that ``update`` made.
 #
 # Snapshots are folders that are never changed after they were made; a small file names the one in

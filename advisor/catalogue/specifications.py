@@ -29,7 +29,6 @@ from advisor.catalogue.tables import Column, Values, known, numbers, read, texts
 from advisor.errors import CatalogueError
 from advisor.planners.core import GB, GIB, TERA
 
-# ------------------------------------------------------------------------------------------
 # Speed of one vCPU: fill the holes between the measured instance types, and say how.
 #
 # CoreMark was run with all vCPUs busy and divided by their number, so hyperthreads and whole cores
@@ -240,7 +239,6 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
     return np.array([memory.get(name, np.nan) for name in listed])
 
 
-# ------------------------------------------------------------------------------------------
 # What pages of the providers state of processors, by the names of the types.
 #
 # ``processors.csv`` names the processor of types of which the collected specifications name none.
@@ -328,7 +326,6 @@ def _pages(table: Mapping[str, Values]) -> Texts:
     return np.array([*(f"{page} ({licence}; {day})" for page, licence, day in cells), ""])
 
 
-# ------------------------------------------------------------------------------------------
 # The memory of every accelerator: one table, read by the catalogue and the device sheet alike.
 #
 # ``memory_gib`` is what the driver lets one program allocate on a whole card, as CUDA's
@@ -398,7 +395,6 @@ def _less_driver(total_gib: float) -> float:
     return round(total_gib - max(DRIVER_GIB, DRIVER_FRACTION * total_gib), 2)
 
 
-# ------------------------------------------------------------------------------------------
 # Read the accelerators and their other names.
 
 

@@ -55,7 +55,6 @@ def advise(
             "--on",
             help="Machine type to judge the job on: g5.xlarge or aws:g5.xlarge; `here` is this "
             "machine (default: what advisor recommend would pick).",
-            show_default=False,
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Number of these machines.")] = 1,
@@ -64,7 +63,6 @@ def advise(
         typer.Option(
             metavar="RUN",
             help="Another run to share the device with; shows the speed and the bill of each.",
-            show_default=False,
         ),
     ] = None,
     pairs: Annotated[
@@ -182,7 +180,6 @@ def advise(
         raise typer.Exit(3)
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor plan``: the layout of a transformer, or of a recorded run, on a given cluster.
 
 
@@ -305,7 +302,6 @@ def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
     return replace(job, total_source=NO_LENGTH), recording.command
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor predict``: one job on one configuration, with its parts and its sources.
 
 
@@ -381,7 +377,6 @@ def predict(
     typer.echo(prediction_text(record, width=shutil.get_terminal_size().columns))
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor recommend``: rank cloud configurations for a job.
 
 

@@ -54,9 +54,7 @@ def gate(
     sbatch_arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- SBATCH-ARGS...]",
-            help="With --sbatch: the arguments of sbatch.",
-            show_default=False,
+            metavar="[-- SBATCH-ARGS...]", help="With --sbatch: the arguments of sbatch."
         ),
     ] = None,
     *,
@@ -196,7 +194,6 @@ def _json(text: str) -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor export``: a recommendation as a file that another tool runs.
 
 
@@ -209,7 +206,7 @@ def export(
     *,
     row: Annotated[
         int | None,
-        typer.Argument(metavar="N", show_default=False, help="Row (default: the best value)."),
+        typer.Argument(metavar="N", help="Row (default: the best value)."),
     ] = None,
     to: Annotated[
         str,
@@ -221,7 +218,7 @@ def export(
     ],
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="PATH", show_default=False,
+        typer.Option("-o", "--output", metavar="PATH",
                      help="File or FOLDER/ to write (default, and for -: print the file)."),
     ] = None,
     force: Annotated[
@@ -229,12 +226,12 @@ def export(
     ] = False,
     answer: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", show_default=False,
+        typer.Option("--from", metavar="FILE",
                      help="Answer of `recommend --json` to take the row from, instead of asking."),
     ] = None,
     values: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", show_default=False,
+        typer.Option("--set", metavar="NAME=VALUE",
                      help="A value that only you know, such as image=...; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
@@ -356,7 +353,6 @@ def _values(said: list[str]) -> dict[str, str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor report``: the answer, the run and the advice as one interactive HTML page.
 
 
@@ -434,7 +430,6 @@ def _check_overwrites(target: Path) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor ui``: the recommendation in the browser, with controls for the question.
 
 
@@ -474,7 +469,6 @@ def ui(
             min=1,
             max=256,
             help="With --serve: processes that answer questions (default: one a core).",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -230,7 +230,6 @@ def _value(option: Any, value: str) -> Any:
     return [part.strip() for part in value.strip("[]").replace("'", "").split(",") if part.strip()]
 
 
-# ------------------------------------------------------------------------------------------
 # Options that verbs share: one table makes them, one record holds what was answered.
 #
 # ``@asks(JOB, LAYOUT)`` gives a verb the options of these parts of a question, with the same flag,
@@ -317,7 +316,6 @@ Recorded = Annotated[
     str | None,
     typer.Argument(
         metavar="[RUN]",
-        show_default=False,
         help="Recorded run: its name, part of it, or its folder (default: the latest).",
     ),
 ]
@@ -382,11 +380,10 @@ def _option(name: str, kind: type[Any], flags: Names, **shown: Any) -> inspect.P
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, typer.Option(*flags, show_default=False, **shown)],
+        annotation=Annotated[kind | None, typer.Option(*flags, **shown)],
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Help in plain words: a value is N, TEXT or FILE, and a default is part of the sentence.
 
 
@@ -398,7 +395,7 @@ def in_plain_words(command: Any) -> Any:
     """Return a command, those below it included, whose help names values and not their types."""
     for param in command.params:
         if param.param_type_name == "argument":
-            param.display_type_rich = _nothing
+            param.display_type_rich = lambda ctx: None  # typer asks every argument for it
             param.metavar = param.metavar or param.name.upper()
             if hasattr(param, "_usage_display_name"):  # of a typer that sets brackets itself
                 param.metavar = param.metavar.removeprefix("[").removesuffix("]")
@@ -430,7 +427,7 @@ def value_word(param: Any) -> str:
 
 def _say_default(param: Any) -> None:
     """Put an option's default into its sentence; no "x>=1" after it, which the error says."""
-    param._get_number_range_help_str = _no_range
+    param._get_number_range_help_str = lambda: ""
     if default := _default_of(param):
         param.help = f"{(param.help or '').rstrip('.')} (default: {default})."
         param.show_default = False
@@ -449,15 +446,6 @@ def _default_of(param: Any) -> str | None:
     return str(default) if isinstance(default, str | int) and default != "" else None
 
 
-def _no_range() -> str:
-    return ""
-
-
-def _nothing(ctx: Any) -> None:  # typer asks every argument for the name of its type
-    return None
-
-
-# ------------------------------------------------------------------------------------------
 # ``--plot [FILE]``: draw an answer in the terminal, or into a picture.
 #
 # A verb with the option is registered with ``cls=PlotCommand``, which reads ``--plot`` without a
@@ -475,7 +463,6 @@ Plot = Annotated[
         _FLAG,
         metavar="[FILE]",
         help="Draw the answer too: in the terminal, or into a .png, .svg or .pdf file.",
-        show_default=False,
     ),
 ]
 
@@ -581,7 +568,6 @@ def _write(charts: Sequence[Chart], file: Path) -> None:
     typer.echo(f"drawn: {file}", err=True)
 
 
-# ------------------------------------------------------------------------------------------
 # Options whose value is a quantity: the command line's way into ``advisor.quantities``.
 #
 # ``restart: Annotated[float, quantity(SECONDS, "--restart", help=...)] = 300.0`` hands on a
@@ -638,7 +624,6 @@ def say_hours(flag: str, value: object) -> None:
             typer.echo(f"note: {flag} {value} is read as {value} h", err=True)
 
 
-# ------------------------------------------------------------------------------------------
 # A sign of life on the terminal while an answer takes more than a second; nothing in a pipe.
 
 

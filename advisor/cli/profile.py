@@ -54,7 +54,6 @@ def profile(
             metavar="SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
             help="A Python script, a module or a notebook with its arguments, or after -- any "
             "command: torchrun, accelerate launch, uv run, make.",
-            show_default=False,
         ),
     ] = None,
     limit: Annotated[
@@ -138,7 +137,6 @@ def profile(
             "--rehearse/--no-rehearse",
             help="Run the script as if on a GPU, with tensors that have shapes but no memory "
             "(default: if it wants a GPU that is not there).",
-            show_default=False,
         ),
     ] = None,
     rehearse_as: Annotated[

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from advisor.train import Comparison, Drift, StepComparison
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor runs compare``: what was predicted against what real runs took, over time.
 
 
@@ -144,7 +143,6 @@ def warning(summary: Drift) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor runs actual``: say what a real run took, so that later estimates are narrower.
 
 
@@ -318,7 +316,6 @@ def _text(found: Comparison) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor runs choose``: which configuration to try next, from runs of this and other jobs.
 
 
@@ -392,7 +389,6 @@ def _line(rank: int, one: NextTry, width: int) -> str:
     return f"{rank:2}  {name:{width}}  {price:>8}  {ratio:>14}  {note}".rstrip()
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor runs import``: labelled runs of other formats become records.
 
 
@@ -409,9 +405,7 @@ def import_runs(
     fmt: Annotated[
         str, typer.Argument(metavar="FORMAT", help="Format of the runs, one of those named above.")
     ],
-    path: Annotated[
-        Path | None, typer.Argument(help="File or folder to read.", show_default=False)
-    ] = None,
+    path: Annotated[Path | None, typer.Argument(help="File or folder to read.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help=f"File to write (default: {_RECORDS}).")
     ] = None,

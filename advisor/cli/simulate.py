@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from advisor.simulate import ClusterComparison
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate aggregation``: put the gradients of several jobs on shared cores.
 
 
@@ -101,7 +100,6 @@ def _recorded_steps_s(run: str) -> tuple[float, ...]:
     return ranks[0].step_s if ranks else ()
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate limits``: recorded jobs on shared nodes under every way of setting limits.
 
 
@@ -111,7 +109,6 @@ def limits(
         str | None,
         typer.Option(
             metavar="SIZE",
-            show_default=False,
             help="What the jobs share, cores x memory: 8x32GB (default: the sum of their peaks).",
         ),
     ] = None,
@@ -156,7 +153,6 @@ def limits(
     show(answer.to_record(), (), None, as_json, "limits")
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate availability``: choose nodes of a shared cluster for a job's workers.
 
 
@@ -170,8 +166,7 @@ def availability(
         typer.Option(
             help="Free share of each node over time: a CSV with the columns time, node, "
             "free_fraction, or counts of several pools (default: twelve virtual clusters of "
-            "Helios, May 2020).",
-            show_default=False,
+            "Helios, May 2020)."
         ),
     ] = None,
     slot: Annotated[
@@ -204,7 +199,6 @@ def availability(
     show(answer.to_record(), (), None, as_json, "availability")
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate peers``: predict how fast peers train that average now and then.
 
 
@@ -360,7 +354,6 @@ def _links(texts: list[str]) -> dict[frozenset[str], float]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate queue``: insert a job into a shared cluster's past.
 
 
@@ -466,7 +459,6 @@ app.command("aggregation")(aggregation)
 app.command("limits")(limits)
 
 
-# ------------------------------------------------------------------------------------------
 # The options of ``advisor recommend`` that name the user's own shared cluster.
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from advisor.simulate import JobFigures, WorkerContainer
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate elastic``: plan workers that join and leave.
 
 
@@ -48,7 +47,6 @@ def elastic(
             "--on",
             help="Machine type of a worker, for a job that is named (--run, --model, ...): "
             "g5.xlarge or aws:g5.xlarge.",
-            show_default=False,
         ),
     ] = None,
     container: Annotated[
@@ -57,7 +55,6 @@ def elastic(
             metavar="NAME[:VCPUSxGIB]",
             help="Run workers in containers billed by size and second, as fast as the machines of "
             "--on: aws-fargate, aws-fargate-arm or gcp-cloud-run (default size: that machine's).",
-            show_default=False,
         ),
     ] = None,
     coordinator: Annotated[
@@ -65,7 +62,6 @@ def elastic(
         typer.Option(
             metavar="VCPUSxGIB",
             help="Size of a container that coordinates the workers, with --container: 1x2.",
-            show_default=False,
         ),
     ] = None,
     samples: Annotated[
@@ -73,10 +69,7 @@ def elastic(
         quantity(COUNT, "--samples", help="Samples each phase needs at a very small batch size."),
     ] = None,
     phases: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Phases of the training run, such as epochs.", show_default=False
-        ),
+        int | None, typer.Option(min=1, help="Phases of the training run, such as epochs.")
     ] = None,
     sample_time: Annotated[
         float | None,
@@ -90,8 +83,7 @@ def elastic(
         typer.Option(
             help="Gradient noise scale in samples at points of the training, FIRST:...:LAST, or "
             "the runs that were recorded there, in order (default: that of the recorded "
-            "gradients, if known).",
-            show_default=False,
+            "gradients, if known)."
         ),
     ] = None,
     noise_growth: Annotated[
@@ -307,7 +299,6 @@ def _noise_at(part: str) -> float:
     return job.noise.samples
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate failures``: predict what failures, saves and restarts add.
 
 
@@ -439,7 +430,6 @@ def failures(
     show(answer.to_record(), answer.charts, plot, as_json, "failures")
 
 
-# ------------------------------------------------------------------------------------------
 # ``advisor simulate spot``: replay a job on spot nodes.
 
 

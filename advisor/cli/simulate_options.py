@@ -21,7 +21,6 @@ Runs = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN...",
-        show_default=False,
         help="Recorded runs, by name, part of it, or folder; name a run twice for two jobs.",
     ),
 ]

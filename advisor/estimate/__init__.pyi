@@ -42,6 +42,7 @@ from .knowledge.learned import Learned as Learned
 from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.step_facts import facts_of as facts_of
 from .launch.commands import commands as commands
+from .launch.frameworks import DATA_PARALLEL as DATA_PARALLEL
 from .launch.frameworks import NAMES as NAMES
 from .launch.launcher import torchrun as torchrun
 from .launch.launcher import variables_of as variables_of
@@ -49,10 +50,8 @@ from .launch.launcher import with_variables as with_variables
 from .launch.megatron import command_line as command_line
 from .launch.recorded_script import DEEPSPEED_LINES as DEEPSPEED_LINES
 from .launch.recorded_script import script_words as script_words
-from .launch.trainer import deepspeed_command as deepspeed_command
 from .launch.trainer import deepspeed_config as deepspeed_config
 from .launch.trainer import fsdp_config as fsdp_config
-from .launch.trainer import trainer_command as trainer_command
 from .plan import Choice as Choice
 from .plan import GivenMachines as GivenMachines
 from .plan import Objective as Objective
@@ -87,5 +86,4 @@ from .ways.beside import BesideWay as BesideWay
 from .ways.beside import layouts_alone as layouts_alone
 from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search
-from .ways.model_parallel import space_on as space_on
 from .ways.recorded_units import UnitModel as UnitModel

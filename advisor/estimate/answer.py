@@ -362,7 +362,6 @@ def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> t
     return ("other than training steps: " + ", ".join(said),) if said else ()
 
 
-# ------------------------------------------------------------------------------------------
 # What is answered beside candidates: explanations in rows.
 
 

@@ -255,7 +255,6 @@ def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Float
     return np.asarray(each), np.asarray((columns.launch_s[:, 0] + shared) * scale)
 
 
-# ------------------------------------------------------------------------------------------
 # The ways of training on groups of unlike machines, which ``plan`` and ``recommend`` ask.
 #
 # A new way is one file with a function ``OnGroups -> Choice`` that raises ``PlanningError`` where
@@ -345,7 +344,6 @@ def tried(ways: Mapping[str, Callable[[], Choice]]) -> tuple[list[Choice], dict[
     return found, left_out
 
 
-# ------------------------------------------------------------------------------------------
 # Why a job does not run on machines, for every verb: by how much it misses, and what would do.
 
 

@@ -79,7 +79,6 @@ from advisor.planners.step import (
 from advisor.planners.systems import RankSpread, per_doubling
 from advisor.quantities import REACH_90
 
-# ------------------------------------------------------------------------------------------
 # Fitted constants: from the files of ``trained_models`` to the planners' frozen records.
 
 
@@ -159,7 +158,6 @@ def _unusable(path: Path, why: str, command: str) -> ModelError:
     return ModelError(f"cannot use {path}: {why}", hint=f"fit it again with `{command}`")
 
 
-# ------------------------------------------------------------------------------------------
 # The fitted constants that an estimate needs, read once from ``trained_models/``.
 
 
@@ -497,7 +495,6 @@ def host_core_speed(job: Job) -> float | None:
     return None if benchmark is None else benchmark.scalar_score
 
 
-# ------------------------------------------------------------------------------------------
 # A job whose steps were measured on several numbers of devices: its own law of scaling there.
 #
 # Where nothing was measured, links as sold and published constants time the exchange of gradients
@@ -657,7 +654,6 @@ def fitted_rows(
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # What the user's own measured steps of transformers say of the layout model's constants.
 #
 # Every run is asked of the same layout problem as the candidates; how far each answer was off
@@ -795,12 +791,6 @@ def _around(
     }
 
 
-def calibrated_problem(problem: LayoutProblem, own: OwnLayouts, device: Device) -> LayoutProblem:
-    """Return the problem after the user's runs."""
-    factor = problem.device_factor * math.exp(own.log_device(device))
-    return replace(problem, parameters=own.parameters, device_factor=factor)
-
-
 def _between(
     rows: Sequence[Device], columns: Sequence[Device], calibration: CalibrationParameters
 ) -> Floats:
@@ -809,7 +799,6 @@ def _between(
     return np.where(same, 1.0, correlations(rows, columns, calibration))
 
 
-# ------------------------------------------------------------------------------------------
 # What a way of training needs to know: the job, the machines as columns, what was measured.
 
 

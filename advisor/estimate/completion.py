@@ -39,7 +39,6 @@ from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
 from advisor.quantities import QUANTILES
 from advisor.records import packaged_spot_history
 
-# ------------------------------------------------------------------------------------------
 # The fitted law of what a whole run adds to its steps.
 #
 # ``trained_models/campaign/parameters.json`` holds the law fitted on every published run (``law``)
@@ -471,7 +470,6 @@ def widened(quantiles: Floats, value: Floats, log_sd: Floats, coverage: float) -
     return np.stack([np.exp(middle - below), value, np.exp(middle + above)], axis=1)
 
 
-# ------------------------------------------------------------------------------------------
 # Data in, storage and results out: waits and costs beside the machines.
 #
 # ==================  =============================================================================

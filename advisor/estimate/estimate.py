@@ -318,10 +318,6 @@ def _check_status(
         raise error(f"{job.name} does not run on {where}: {why}", hint=why.hint)
 
 
-def _is_accelerated(device: Device | None) -> bool:
-    return device is not None and device.kind != "cpu"
-
-
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
     device: Device | None, coverage: float, *, is_recorded: bool = False,
@@ -353,7 +349,7 @@ def _estimate(
             input_words(job.feed.unseen, row["throughput_samples_per_s"].value,
                         machine[0].vcpus * machine[1]),
             *job.notes,
-            *script_notes(job, [(_is_accelerated(device), row["devices"])]),
+            *script_notes(job, [(device is not None and device.kind != "cpu", row["devices"])]),
         ))),
         units=transformer_units(
             job, row["step_time_s"].value, row["devices"], device,
@@ -362,7 +358,6 @@ def _estimate(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # A way of training on several groups of machines as an object that is shown.
 
 
@@ -419,7 +414,6 @@ def group_candidate(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The job on the machine at hand as a candidate beside those that could be rented.
 
 

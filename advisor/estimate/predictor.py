@@ -55,7 +55,6 @@ from advisor.planners.step import is_known_by_runs, step_time, steps_s, unmeasur
 __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 
 
-# ------------------------------------------------------------------------------------------
 # The analytic estimate: the planners' laws over a catalogue, anchored on what was measured.
 
 
@@ -269,7 +268,6 @@ def commonly_run(job: Job, space: SearchSpace | None) -> Job:
     return job if stack is None else replace(job, work=as_commonly_run(work, stack))
 
 
-# ------------------------------------------------------------------------------------------
 # One offer rented for the whole job, in any way to complete it.
 
 

@@ -61,7 +61,6 @@ from advisor.planners.spot import (
 from advisor.quantities import QUANTILES
 from advisor.records import packaged_spot_history
 
-# ------------------------------------------------------------------------------------------
 # A way to complete a job: on as many spot machines as there are, up to a number (elastic).
 #
 # Data-parallel workers only: the batch stays, so fewer machines take more micro-batches, and every
@@ -164,7 +163,6 @@ def _replayed(spells: Spells, begin: Column, workers: Workers, job: SpotJob) -> 
     return cut(rental, start, begins)
 
 
-# ------------------------------------------------------------------------------------------
 # A way to complete a job: on spot machines, and on demand while there are none.
 #
 # The same machines in the same region: the job moves to on-demand ones when spot machines are
@@ -301,7 +299,6 @@ def _spot_ways_completion(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # The whole job on spot machines by a deadline: on demand or waiting where its plan says so.
 #
 # The plan and its replay are ``planners.spot.deadline``'s, the same that ``advisor simulate spot``

@@ -103,7 +103,6 @@ def _against_plain(case: StepCase, row: int, count: int, layout: Layout, step_s:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # What is said of a row whose network nobody states.
 
 

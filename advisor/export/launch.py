@@ -194,20 +194,17 @@ def launch_of(
     elif job is None and pick.layout.devices > 1:
         notes = (*notes, "the layout's own arguments are left out: name the job to have them")
     if is_described and not is_trainer:
-        notes = (*notes, _described_note(pick))
+        notes = (
+            *notes,
+            f"your script has to train in this layout: {layout_words(pick.layout.to_record())}; "
+            f"--set framework={TRAINER} adds the arguments for a script of Hugging Face's Trainer",
+        )
     text = with_variables(text, words)
     return Launch(
         text=text, words=tuple(words), folder=folder, files=files, nodes=pick.nodes,
         per_node=per_node, is_placeholder=is_placeholder, is_trainer=is_trainer, notes=notes,
         framework=_framework(recording, text), work=None if job is None else job.work,
     )  # fmt: skip
-
-
-def _described_note(pick: Pick) -> str:
-    return (
-        f"your script has to train in this layout: {layout_words(pick.layout.to_record())}; "
-        f"--set framework={TRAINER} adds the arguments for a script of Hugging Face's Trainer"
-    )
 
 
 def _laid_out(

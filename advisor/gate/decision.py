@@ -40,7 +40,6 @@ from advisor.rank import broken
 from advisor.simulate import on_own_devices
 from advisor.words import offer_words
 
-# ------------------------------------------------------------------------------------------
 # What is submitted, and what the gate says of it.
 
 
@@ -194,7 +193,6 @@ class GateVerdict(Recorded):
         return any(one.passes for one in self.judged)
 
 
-# ------------------------------------------------------------------------------------------
 # What would pass in place of a refused submission.
 
 
@@ -491,7 +489,6 @@ def _of_prices(hourly: float | None, limits: Constraints) -> tuple[Reason, ...]:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # A submission judged from start to end: its job read, its own limits joined, then decided.
 
 

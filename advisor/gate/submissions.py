@@ -282,7 +282,6 @@ def time_limit_h(text: str) -> float | None:
     return limit_s / 3600 if limit_s else None  # 0 is no limit
 
 
-# ------------------------------------------------------------------------------------------
 # A SkyPilot task as a submission: its machines, and what its ``envs`` say of the job.
 
 

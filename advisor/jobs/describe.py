@@ -219,7 +219,6 @@ def unseen_input(model: DescribedModel) -> str:
     return "images" if isinstance(model, ConvolutionalNetwork) or not model.vocabulary else ""
 
 
-# ------------------------------------------------------------------------------------------
 # Defaults of a described job where its user does not say: batch and sequence.
 #
 # | model                          | samples of a step | source                                  |
@@ -321,7 +320,6 @@ def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Recorded models that are transformers: what their layouts then rest on, said and settable.
 
 
@@ -379,7 +377,6 @@ def recorded_heads(operators: Iterable[OperatorCount]) -> int | None:
     return seen.most_common(1)[0][0] if seen else None
 
 
-# ------------------------------------------------------------------------------------------
 # A job with other training software than it was recorded or described with.
 
 
@@ -495,7 +492,6 @@ def _flag(name: str) -> str:
     return _FLAGS.get(name, f"--{name}")
 
 
-# ------------------------------------------------------------------------------------------
 # The training software of a job in words, for reports.
 
 
@@ -555,7 +551,6 @@ def _has_attention(work: Work) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Answers in the units of people who train transformers: tokens, utilisation, GPU-hours.
 #
 # Every function takes a job, the time of its step, and the devices it runs on; all are pure.

@@ -67,7 +67,6 @@ from advisor.planners.systems import (
 )
 from advisor.quantities import REACH_90
 
-# ------------------------------------------------------------------------------------------
 # Programs without a traced step: rounds of frameworks other than torch, and what has no steps.
 #
 # Rounds are steps that nobody saw into: their time is scaled by the speed and number of cores, as
@@ -288,7 +287,6 @@ def length_log_sd(recording: Recording, is_given: bool) -> float:
     return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]
 
 
-# ------------------------------------------------------------------------------------------
 # From a traced step's memory to the moments that the planners replay.
 
 
@@ -343,7 +341,6 @@ def input_bytes(loading: Loading | None, micro_batch: int) -> float:
     return loading.sample_bytes * max(micro_batch, loading.batch or 0)
 
 
-# ------------------------------------------------------------------------------------------
 # The work of a recorded job: the traced step's operators, layers, software, for the planners.
 
 
@@ -916,7 +913,6 @@ def rank_spread(recording: Recording) -> RankSpread | None:
     return measured_spread(own_s)
 
 
-# ------------------------------------------------------------------------------------------
 # Notes on what a recorded script needs for the machines of an answer: once, not on every row.
 
 

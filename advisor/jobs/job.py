@@ -21,7 +21,6 @@ from advisor.planners.core import TrainingSetup, Work
 from advisor.planners.systems import NoiseScale, RankSpread
 from advisor.quantities import count_text, seconds_text
 
-# ------------------------------------------------------------------------------------------
 # Data that a job brings in, results that it takes out, and who said so.
 
 
@@ -86,7 +85,6 @@ def recorded_data(samples: int | None, sample_bytes: float | None) -> Transfers:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The time that a machine waits for its data before the first step.
 
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from advisor.planners.step import DescribedModel
 
 
-# ------------------------------------------------------------------------------------------
 # Jobs as files: what a step computes, how long the job is, what was measured of it.
 #
 # One JSON object, ``{"schema_version": 1, "kind": "advisor-job", "job": {...}}``, whose fields are
@@ -435,7 +434,6 @@ def _surrounded(job: Job, spec: JobSpec) -> Job:
     return replace(job, transfers=moved)
 
 
-# ------------------------------------------------------------------------------------------
 # Recordings of one script on several machines: those on GPUs are runs of the job elsewhere.
 #
 # They lie beside one another where runs are kept (``ADVISOR_RUNS``, a folder or URL that machines

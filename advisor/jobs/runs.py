@@ -174,7 +174,6 @@ def _whole(text: str, name: str) -> int:
     return int(number)
 
 
-# ------------------------------------------------------------------------------------------
 # Steps that were measured of transformers in known layouts: what calibrates the layout model.
 #
 # ``advisor runs actual --model ... --cluster ...`` adds them to the journal (``jobs.journal``).

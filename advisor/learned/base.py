@@ -22,7 +22,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from advisor.learned.intervals import Calibration, Scaling, calibrate, group_folds
 from advisor.learned.tasks import run
 
-# ------------------------------------------------------------------------------------------
 # Runs that were cut short: what their times are expected to be, given that they are longer.
 #
 # here     in the text   meaning

@@ -29,7 +29,6 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.errors import UsageError
 from advisor.records import RunRecord
 
-# ------------------------------------------------------------------------------------------
 # Regret of a choice: the cost of what looks best over the cost of what is best.
 #
 # For each job with runs on several configurations: price of the chosen run over the price of the
@@ -302,7 +301,6 @@ def _ridge(x: Floats, y: Floats, at: Floats, penalty: float) -> float:
     return float(y.mean() + slope @ (at - middle))
 
 
-# ------------------------------------------------------------------------------------------
 # Run records as jobs by configurations, and what to try next for one of them.
 
 

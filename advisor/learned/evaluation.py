@@ -237,7 +237,6 @@ def _rounded(value: float | None) -> float | None:
 _LEAST_ROWS: Final = 2  # that an estimator can be fitted on
 
 
-# ------------------------------------------------------------------------------------------
 # Selection of the estimator to keep: the one whose choices on left-out jobs cost least.
 #
 # A fitted stack holds every member's answers to rows whose job was left out. The stack's own

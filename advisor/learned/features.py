@@ -22,7 +22,6 @@ from advisor.machines import accelerator_devices
 from advisor.planners.core import Device
 from advisor.records import AnchorRun, Fact, Instances, ResourceSeries, Role, RunRecord
 
-# ------------------------------------------------------------------------------------------
 # The physical estimate before anything is learned: the anchor's time, carried over.
 #
 # here        in the text                      meaning, unit
@@ -130,7 +129,6 @@ def _layout(record: RunRecord, name: str, default: float) -> float:
     return value if isinstance(value, float) and value > 0 else default
 
 
-# ------------------------------------------------------------------------------------------
 # The course of the partial run, as a sequence network takes it: channels of equal length.
 #
 # | channels                                     | of                  | scaled                  |

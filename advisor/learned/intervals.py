@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.errors import ModelError
 from advisor.records import RunRecord
 
-# ------------------------------------------------------------------------------------------
 # Features on a common scale: what is unknown becomes the median, what is far is drawn in.
 
 
@@ -182,7 +181,6 @@ def _sorted(scores: Floats, weights: Floats, groups: int) -> Calibration:
     return Calibration(scores=scores[order], levels=levels, groups=groups)
 
 
-# ------------------------------------------------------------------------------------------
 # Splits that keep siblings together: the only ones on offer.
 #
 # A random split of runs puts repeats and sizes of one job on both sides and measures a look-up

@@ -130,7 +130,6 @@ class Poisson(RunRegressor):
         self.unit_ = float(state["unit"])
 
 
-# ------------------------------------------------------------------------------------------
 # A Gaussian process on what physics leaves over.
 #
 # here         in the text   meaning

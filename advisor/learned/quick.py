@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.learned.intervals import Calibration
 
-# ------------------------------------------------------------------------------------------
 # Trees, from XGBoost's UBJSON file or a forest's arrays, asked by numpy alone.
 #
 # Importing XGBoost (and scikit-learn with it) takes longer than everything else that one answer
@@ -200,7 +199,6 @@ class _Reader:
         return taken
 
 
-# ------------------------------------------------------------------------------------------
 # The range of each feature that a model has seen, and how far beyond it a row may lie.
 #
 # here        meaning

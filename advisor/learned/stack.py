@@ -135,7 +135,6 @@ def convex_weights(left_out: Floats, y: Floats) -> Floats:
     return np.asarray(weights)
 
 
-# ------------------------------------------------------------------------------------------
 # Physics where the data end: outside what was seen the learned correction is not trusted.
 #
 # A row is outside where it lies farther from what was seen than left-out groups do, or differs

@@ -96,7 +96,6 @@ class Boosting(RunRegressor):
         self.rounds_ = int(state["rounds"])
 
 
-# ------------------------------------------------------------------------------------------
 # Extremely randomised trees, and bagged trees: averages of many, saved as plain arrays.
 #
 # A saved tree is the arrays of its nodes; what is read back is checked before scikit-learn's

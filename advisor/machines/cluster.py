@@ -92,7 +92,6 @@ class NamedCluster:
         return Cluster(groups=tuple((g.node, g.count) for g in self.groups))
 
 
-# ------------------------------------------------------------------------------------------
 # Clusters as text and files.
 #
 # ``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;

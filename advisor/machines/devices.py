@@ -314,7 +314,6 @@ def scaled(text: Any, unit: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-# ------------------------------------------------------------------------------------------
 # Processors as devices of the planners: ``datasets/devices/cpus.csv``.
 #
 # The sheet holds what a core of a processor generation does per cycle and what bandwidth its
@@ -439,7 +438,6 @@ def _steps(vcpus: float, per: float) -> float:
     return float(math.ceil(vcpus / per))
 
 
-# ------------------------------------------------------------------------------------------
 # The machine at hand as a device of the planners: measured rates where there are any.
 #
 # A sheet measured there (``advisor doctor --device-sheet``) stands in place of the tables' priors;
@@ -557,7 +555,6 @@ def _between(one: float, all_: float, share: float) -> float:
     return one + (all_ - one) * min(max(share, 0.0), 1.0)
 
 
-# ------------------------------------------------------------------------------------------
 # Accelerators of the catalogue as the layout planner needs to know them.
 
 
@@ -714,7 +711,6 @@ def inferred_flop_per_s(row: Accelerator) -> float | None:
     return peak * _MEASURED_SHARE[generation] * min(max(power, 0.8), 1.2)
 
 
-# ------------------------------------------------------------------------------------------
 # The process of the device model's errors, as ``advisor train device-model`` keeps it.
 
 

@@ -317,7 +317,6 @@ def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:
     return link_between(row, link, host_bytes_per_s=None if np.isnan(host) else host)[0]
 
 
-# ------------------------------------------------------------------------------------------
 # Machines as a job sees them that is limited to so many threads or cores.
 #
 # A limit that the script or its environment sets stays where it runs: beyond it a larger machine
@@ -370,7 +369,6 @@ def limited_processor(device: Device, threads: float) -> Device:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The machines of the user's own cluster as columns that the estimate understands.
 
 
@@ -410,7 +408,6 @@ def _named_by_accelerator(group: ClusterGroup, per_node: int) -> Fleet:
     return machines if network is None else over_assumed_network(machines, network)
 
 
-# ------------------------------------------------------------------------------------------
 # Main memory that the processes of a machine's ranks take, beside what is offloaded to it.
 #
 # On accelerators a process holds what the recorded one held beside its tensors, else Python and
@@ -468,7 +465,6 @@ def host_room_bytes(job: Job, work: Work, fleet: Fleet, row: int) -> float:
     return max(float(fleet.host_memory_bytes[row] - needed[0]), 0.0)
 
 
-# ------------------------------------------------------------------------------------------
 # Machines whose processors burst: what lasts of them, and what more costs.
 #
 # ====  =============================================================================

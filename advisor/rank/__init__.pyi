@@ -4,7 +4,6 @@ from .given import plan as plan
 from .ranking import recommend as recommend
 from .renting import Renting as Renting
 from .within import SIZES as SIZES
-from .within import Trained as Trained
 from .within import Within as Within
 from .within import job_of_size as job_of_size
 from .within import sizes_within as sizes_within

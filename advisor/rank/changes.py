@@ -201,7 +201,6 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
     )
 
 
-# ------------------------------------------------------------------------------------------
 # How far estimates of such jobs were off on such hardware, as it was stored when last measured.
 #
 # ======================================  ================= =======================================
@@ -411,7 +410,6 @@ def _figures_by_name(record: Mapping[str, Any]) -> Iterator[tuple[str, float, in
             yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])
 
 
-# ------------------------------------------------------------------------------------------
 # Which short real runs would help most to choose among a job's candidates.
 
 

@@ -180,7 +180,6 @@ def _late(one: Candidate, deadline_h: float) -> float:
     return one.training_time_h.above(deadline_h) if planned is None else planned
 
 
-# ------------------------------------------------------------------------------------------
 # The rows of a front that are shown, and what could be rented in the place of each.
 
 
@@ -355,7 +354,6 @@ def shared_reasons(front: tuple[Candidate, ...]) -> tuple[str, ...]:
     return tuple(said for said in front[0].reasons if all(said in one for one in others))
 
 
-# ------------------------------------------------------------------------------------------
 # Whether a job keeps its deadline and its budget.
 
 

@@ -64,7 +64,6 @@ from advisor.words import input_words
 Beside = list[tuple[BesideWay, Choice]]
 
 
-# ------------------------------------------------------------------------------------------
 # What ``advisor plan`` is asked: a job, the machines that are given, and what may be chosen.
 
 
@@ -124,7 +123,6 @@ class PlanQuestion:
         return work.transformer is not None and not work.layers
 
 
-# ------------------------------------------------------------------------------------------
 # The whole job on machines that are given: its time, cost and goodput beside the step.
 
 
@@ -182,7 +180,6 @@ def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Plac
     return replace(choice, **found)
 
 
-# ------------------------------------------------------------------------------------------
 # One group of equal machines that are given: its answers as choices of a plan, or why none.
 
 

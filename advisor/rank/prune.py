@@ -328,7 +328,6 @@ class _MixedSearch:
         return tuple((int(self.offers.type_index[o]), n) for o, n in self._parts(row))
 
 
-# ------------------------------------------------------------------------------------------
 # Which (type, count) need a search for their best layout at all: bounds decide.
 #
 # Every row has a bound from below on its time (computing alone, shared evenly) and so, with the

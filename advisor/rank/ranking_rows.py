@@ -14,7 +14,6 @@ from advisor.catalogue import OfferColumns
 from advisor.estimate import Completion, SideCosts, TimeColumns, on_demand, on_spot
 from advisor.jobs import Job
 
-# ------------------------------------------------------------------------------------------
 # Pareto fronts of time and cost, as small pure functions on arrays.
 
 

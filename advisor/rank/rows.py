@@ -296,7 +296,6 @@ def _replayed(
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # Rows of offers and counts: which keep the constraints, make the front, and are shown.
 
 

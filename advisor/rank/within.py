@@ -20,7 +20,6 @@ from advisor.jobs import Job
 from advisor.planners.core import PlanningError
 from advisor.rank.given import PlanQuestion, plan
 
-# ------------------------------------------------------------------------------------------
 # Models of several sizes, and how many tokens suit a size.
 
 
@@ -72,7 +71,6 @@ def job_of_size(
     return replace(job_of(described, setup), name=size.name)
 
 
-# ------------------------------------------------------------------------------------------
 # The answer: one row a job.
 
 

@@ -177,7 +177,6 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
     raise RunError(f"{where}: {value!r} is not {getattr(hint, '__name__', hint)}")
 
 
-# ------------------------------------------------------------------------------------------
 # Our own records, a file or a folder of files.
 
 

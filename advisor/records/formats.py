@@ -100,5 +100,4 @@ def read_runs_as(name: str, path: Path, machines: Instances | None = None) -> li
     return records
 
 
-# ------------------------------------------------------------------------------------------
 # Read runs of other formats as records: one format a file.

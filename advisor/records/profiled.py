@@ -201,7 +201,6 @@ def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
     return facts
 
 
-# ------------------------------------------------------------------------------------------
 # Records of the real runs that ``advisor runs actual`` noted in a journal (``jobs.journal``).
 
 
@@ -287,7 +286,6 @@ def _labelled(entry: Entry, noted: Counter[str]) -> dict[str, Any] | None:
     return row
 
 
-# ------------------------------------------------------------------------------------------
 # Machines of the catalogue as records name them.
 
 

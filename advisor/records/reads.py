@@ -16,10 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _COLLECTING: ContextVar[tuple[dict[str, str], ...]] = ContextVar("collecting", default=())
 
@@ -68,12 +64,6 @@ def note_file(name: str, path: Path) -> None:
     """Note that a file was handed out to a reader of its own; its bytes are what counts."""
     if _COLLECTING.get():
         _note(name, path.read_bytes())
-
-
-def note_frame(name: str, frame: pd.DataFrame) -> None:
-    """Note that a table was read, as ``note`` does."""
-    if _COLLECTING.get():
-        note_table(name, frame.to_csv(index=False, lineterminator="\n").splitlines())
 
 
 def _note(name: str, content: bytes) -> None:

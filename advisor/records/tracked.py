@@ -30,7 +30,6 @@ from advisor.records.nouns import (
     Status,
 )
 
-# ------------------------------------------------------------------------------------------
 # Readings at any times as a resource series at a fixed interval.
 
 
@@ -240,7 +239,6 @@ def run_record(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Rows of a delimited file, every complaint with file, row and column.
 
 

@@ -149,7 +149,6 @@ def _policy(script: str, *, is_live: bool) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # A candidate's layout as it is drawn: which device holds what, which pass runs when.
 
 
@@ -235,7 +234,6 @@ def schedule_of(layout: Layout) -> dict[str, Any] | None:
     }
 
 
-# ------------------------------------------------------------------------------------------
 # The fitted models that answers rest on: which, of which day, fitted how.
 
 
@@ -281,7 +279,6 @@ def _card(place: Path, name: str, answers: str, *, is_own: bool) -> dict[str, An
     }
 
 
-# ------------------------------------------------------------------------------------------
 # What a run used over time and what was understood of it, as the page shows it.
 
 
@@ -323,7 +320,6 @@ def run_record(seen: Recording) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------
 # All that the page shows, as plain JSON: the records, and their numbers in words.
 #
 # Nothing is estimated here. ``data["answer"]`` is the record of ``advisor recommend --json``,

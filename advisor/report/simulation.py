@@ -22,7 +22,6 @@ from advisor.quantities import (
 from advisor.records import left_out_note
 from advisor.words import hours_words, interval_text, wrapped
 
-# ------------------------------------------------------------------------------------------
 # The user's own shared cluster under the list of what could be rented, as text.
 
 

@@ -158,12 +158,7 @@ def _axis(
     return Axis(label=label, low=low, high=high, is_logarithmic=is_logarithmic)
 
 
-# ------------------------------------------------------------------------------------------
 # What was predicted against what was measured, as a chart: on the line both are equal.
-
-
-# Of very many rows every so many is drawn: more marks than this are one stain.
-MOST_ROWS: Final = 1000
 
 
 def compared_charts(record: Mapping[str, Any]) -> list[Chart]:
@@ -187,7 +182,7 @@ def compared_charts(record: Mapping[str, Any]) -> list[Chart]:
         if rows
     ]
     return [
-        _chart("Predicted against real runs", "h", series, notes=[
+        agreement_chart("Predicted against real runs", "h", series, notes=[
             "   ".join(_named(labels[id(one)], one) for one in runs)
         ])
     ]  # fmt: skip
@@ -198,27 +193,10 @@ def _named(label: str, one: Mapping[str, Any]) -> str:
     return f"{label}: {part['count']} x {part['instance_type']}".replace(" ", TOGETHER)
 
 
-def scored_charts(
-    title: str, predicted: Sequence[float], measured: Sequence[float]
-) -> list[Chart]:
-    """Return the chart of scored rows; none where only their scores are known.
-
-    ``predicted``, ``measured``: in one unit, positive.
-    """
-    if not len(measured):
-        return []
-    every = -(-len(measured) // MOST_ROWS)
-    rows = Series(
-        name="rows",
-        x=list(map(float, measured[::every])),
-        y=list(map(float, predicted[::every])),
-        shape="points",
-    )
-    notes = [f"one of every {every} of {len(measured):,} rows is drawn"] if every > 1 else []
-    return [_chart(title, "the protocol's unit", [rows], notes=notes)]
-
-
-def _chart(title: str, unit: str, series: Sequence[Series], *, notes: Sequence[str]) -> Chart:
+def agreement_chart(
+    title: str, unit: str, series: Sequence[Series], *, notes: Sequence[str]
+) -> Chart:
+    """Return what was predicted over what was measured, with the line where both are equal."""
     ends = [
         value
         for one in series
@@ -239,7 +217,6 @@ def _chart(title: str, unit: str, series: Sequence[Series], *, notes: Sequence[s
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Candidates as a chart: training time against cost, numbered as in the table.
 
 
@@ -311,7 +288,6 @@ def _notes(
         yield f"this machine: {time}, free{f' ({picked})' if picked else ''}"
 
 
-# ------------------------------------------------------------------------------------------
 # Layouts of a job as a chart: time of a step against the memory of the fullest device.
 
 
@@ -357,7 +333,6 @@ def _plans_named(place: int, one: Mapping[str, Any]) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # What a run used over time, for people to look at: rates and steps, thinned to what can be seen.
 #
 # Readings are cumulative counters at uneven ticks. A point stands for an equal stretch of time:
@@ -435,7 +410,6 @@ def _largest(values: Any) -> float | None:
     return max((one for one in values if one is not None), default=None)
 
 
-# ------------------------------------------------------------------------------------------
 # What a run recorded, as charts: its resources over time, and the time of its steps.
 
 
@@ -470,16 +444,18 @@ def _resources(readings: Sequence[Reading]) -> Iterator[Chart]:
     begins = [alive(readings)[0].t_s, *ends[:-1]]
     for title, label, unit, is_rate, named in _RESOURCES:
         curves = [
-            _curve(name, begins, ends[-1], _in_units(table[column], unit), is_rate=is_rate)
+            _curve(
+                name,
+                begins,
+                ends[-1],
+                [None if one is None else one / unit for one in table[column]],
+                is_rate=is_rate,
+            )
             for name, column in named
         ]
         used = [curve for curve in curves if any(curve.y)]
         if used:
             yield Chart(title=title, x_label=_TIME, y_label=label, series=used)
-
-
-def _in_units(values: Sequence[float | None], unit: float) -> list[float | None]:
-    return [None if value is None else value / unit for value in values]
 
 
 def _curve(

@@ -252,7 +252,6 @@ def _shown(words: str) -> str:
     return TOGETHER.join(printable(piece) for piece in words.split(TOGETHER))
 
 
-# ------------------------------------------------------------------------------------------
 # Charts as pictures, by matplotlib: PNG, SVG and PDF files, and the axes of a notebook.
 #
 # matplotlib is imported when something is drawn, and pyplot only for axes that a notebook shows.

@@ -103,7 +103,6 @@ def _row(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     return f'<tr title="{title}">{texts}</tr>'
 
 
-# ------------------------------------------------------------------------------------------
 # Records of answers as pandas tables, and tables as HTML.
 
 

@@ -30,7 +30,6 @@ from advisor.records import ClusterTrace
 from advisor.show import Chart, Series
 from advisor.simulate.samples import LEVELS, ended, named, percentiles
 
-# ------------------------------------------------------------------------------------------
 # The user's shared cluster, and when a job would start there that is submitted now.
 
 
@@ -81,7 +80,6 @@ def start_now(own: OwnCluster, devices: int) -> StartNow | None:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # All policies side by side on one cluster's jobs: what another one would give its users.
 
 

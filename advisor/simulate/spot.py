@@ -39,7 +39,6 @@ from advisor.records import packaged_spot_history
 from advisor.show import Chart, Series
 from advisor.simulate.samples import ended, finite, named, sample_percentiles
 
-# ------------------------------------------------------------------------------------------
 # A question about a job on spot nodes.
 
 
@@ -77,7 +76,6 @@ class SpotQuestion:
         return job | record
 
 
-# ------------------------------------------------------------------------------------------
 # Ways of running a job on spot nodes beside one another: numbers and curves.
 
 
@@ -183,7 +181,6 @@ def _ended(ways: Sequence[SpotOutcome], question: SpotQuestion) -> Chart:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # A job on spot nodes by a deadline that moves between spot, on demand and waiting as is best.
 
 

@@ -192,7 +192,6 @@ def _enough(
     return said, was
 
 
-# ------------------------------------------------------------------------------------------
 # Several recorded jobs whose gradients are added up on shared cores, against all-reduce.
 #
 # The one function behind ``advisor simulate aggregation``.
@@ -341,7 +340,6 @@ def _core_bytes_per_s(job: Job) -> float:
     return benchmark.copy_one_core_bytes_per_s
 
 
-# ------------------------------------------------------------------------------------------
 # Failures, saves and restarts of a job, at its own scale and at others.
 
 

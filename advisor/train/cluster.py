@@ -225,7 +225,6 @@ def _trained(
     return model, {**found, "own": beside_shipped(asked, own, model, answers)}
 
 
-# ------------------------------------------------------------------------------------------
 # Backends of parallel work: this machine, or an existing Dask or Ray cluster.
 
 
@@ -316,7 +315,6 @@ def _gone(name: str, address: str | None, error: BaseException) -> ModelError:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Progress of a long fit: bars on a terminal, a line every few seconds where there is none.
 
 

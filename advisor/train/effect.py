@@ -78,7 +78,6 @@ def _line(row: Mapping[str, Any], width: int) -> str:
     return f"{row['folder']!s:{width}}{row['runs']:7}{cells[0]:>15}{cells[1]:>15}"
 
 
-# ------------------------------------------------------------------------------------------
 # The new model beside the one that ships, on the runs that the latter has not heard.
 
 EVERY: Final = "every program alike"

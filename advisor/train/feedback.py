@@ -42,7 +42,6 @@ from advisor.planners.layouts import SearchSpace
 from advisor.rank import recommend
 from advisor.records import LABEL, MOST_BESIDES, STEPS, machines_of, profile, record, to_row
 
-# ------------------------------------------------------------------------------------------
 # Predicted against actual over time: the comparisons that were noted, and whether errors drift.
 #
 # ``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.journal``).
@@ -381,7 +380,6 @@ def _record(
     return {name: value for name, value in row.items() if name not in LABEL}
 
 
-# ------------------------------------------------------------------------------------------
 # A measured step on machines that are named, beside its prediction.
 #
 # A transformer's in its layout calibrates the layout model for every transformer
@@ -509,7 +507,11 @@ def note_layout_run(
     place = local_folder(root)
     job = with_layout_runs(replace(job, layout_runs=()), place)
     if job.work is None or job.work.transformer is None or job.work.layers:
-        raise _not_by_shape(job)
+        raise UsageError(
+            f"{job.name} is not a transformer known by its dimensions",
+            hint="name a recorded run instead: "
+            "advisor runs actual RUN g5.xlarge --step-time 250ms",
+        )
     group = one_group(machines, predictor.catalogue)
     columns = _columns(predictor, job, group, space or SPACE)
     append_layout_run(
@@ -525,10 +527,3 @@ def note_layout_run(
         ),
     )
     return _compared(job.name, machines, columns, step_s, len(read_layout_runs(place)))
-
-
-def _not_by_shape(job: Job) -> UsageError:
-    return UsageError(
-        f"{job.name} is not a transformer known by its dimensions",
-        hint="name a recorded run instead: advisor runs actual RUN g5.xlarge --step-time 250ms",
-    )

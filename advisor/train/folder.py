@@ -94,7 +94,6 @@ def heading(name: str, metrics: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------
 # ``card.md`` of a learned predictor: what it was fitted on, how wrong it is, where it fails.
 
 

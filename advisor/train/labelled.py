@@ -123,7 +123,6 @@ def _format(path: Path, fmt: str) -> str:
     return _COLLECTED if is_collected else "records"
 
 
-# ------------------------------------------------------------------------------------------
 # The physics of ``advisor recommend`` for collected runs with several threads.
 #
 # With one thread such a run takes the anchor's time over the share of a core: any model of a

@@ -39,7 +39,9 @@ class Refusal(NamedTuple):
 def refused(request: Request, why: Refusal) -> Response:
     """Return the reply that says why there is no answer; a page to who asks for one."""
     if "text/html" in request.headers.get("accept", ""):
-        page = _PAGE.format(what=html.escape(_sentence(why.what)), hint=html.escape(why.hint))
+        page = _PAGE.format(
+            what=html.escape(why.what[:1].upper() + why.what[1:]), hint=html.escape(why.hint)
+        )
         # A browser asks again by itself.
         again = {"Retry-After": wait, "Refresh": wait} if (wait := _seconds(why)) else {}
         return HTMLResponse(page, why.status, again)
@@ -76,10 +78,6 @@ def _report_defect(error: Exception) -> None:
         return
     what = shown(f"{type(error).__name__}: {error}")
     sys.stderr.write(f"error: {what}\nhint: ADVISOR_DEBUG=1 shows the traceback\n")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 class RefusedError(Exception):

@@ -138,7 +138,6 @@ class AnswerProcesses:
         self._pool().shutdown(wait=False, kill_workers=True)
 
 
-# ------------------------------------------------------------------------------------------
 # In a worker.
 
 

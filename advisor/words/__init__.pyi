@@ -20,7 +20,6 @@ from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
 from .pieces import price_words as price_words
 from .pieces import prices_words as prices_words
-from .pieces import rented_words as rented_words
 from .pieces import seconds_words as seconds_words
 from .pieces import surplus_words as surplus_words
 from .pieces import sustained_words as sustained_words

@@ -17,7 +17,6 @@ from advisor.quantities import REACH_90, digits, hours_text, percent_text, usd_t
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
-# ------------------------------------------------------------------------------------------
 # One row of a recommendation in full: what it waits for, costs and assumes, and what it beats.
 
 

@@ -59,7 +59,6 @@ def _numbers(one: Mapping[str, Any]) -> str:
     return f": {', '.join(said)}" if said else ""
 
 
-# ------------------------------------------------------------------------------------------
 # Advice as text for a terminal: one screen, the strongest first, each with what to do.
 
 
@@ -212,7 +211,6 @@ def _bounded(saved: Record, *, is_time: bool) -> str:
     return f"{value} ({bounds}, {percent_text(saved['coverage'])}{may_lose})"
 
 
-# ------------------------------------------------------------------------------------------
 # Caches of experts as a table for a terminal: what each size serves under each policy.
 
 

@@ -62,7 +62,6 @@ def show(record: Record, *, width: int | None = None) -> str:
     return "\n".join(lines + [x for n in notes for x in indented(f"note: {n}", columns)])
 
 
-# ------------------------------------------------------------------------------------------
 # What machines train in a time.
 
 
@@ -204,7 +203,6 @@ def _details(one: Record, groups: Sequence[Record]) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------
 # One estimate as text: the step and its parts, the whole job, and where the numbers are from.
 
 

@@ -19,6 +19,8 @@ from advisor.collectors.format import Mean, Recording, Steps, StepTime, mean
 # Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
 # instance types differ by factors of two in price, twice that and a little more for the noise.
 MOST_RATIO: Final = 5.0
+# Half of the widest interval that is an answer, as a share of its middle.
+_WIDEST_FRACTION: Final = (MOST_RATIO - 1) / (MOST_RATIO + 1)
 # A 90 % interval spans so many standard deviations on either side.
 REACH: Final = 1.644854
 # By how the length of the job was found, the error of its logarithm. Loops that were counted miss
@@ -64,11 +66,6 @@ def ratio(*log_sds: float) -> float:
     return math.exp(min(2 * REACH * math.hypot(*log_sds), 700.0))
 
 
-def widest_fraction() -> float:
-    """Return half of the widest interval that is an answer, as a share of its middle."""
-    return (MOST_RATIO - 1) / (MOST_RATIO + 1)
-
-
 def shortfall_of(seen: Recording, *, is_length_given: bool = False) -> tuple[str, str] | None:
     """Return what is not known well enough and what to do about it; None where all is.
 
@@ -100,7 +97,6 @@ def _go_on(step: StepTime) -> str:
     return "close other programs and profile again: advisor profile --precise --for 10m SCRIPT"
 
 
-# ------------------------------------------------------------------------------------------
 # The rule that says when enough of a script has been seen.
 #
 # A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means
@@ -164,7 +160,7 @@ def _missing(
     if not _agree(steps, rule, now.warmup_steps):
         return "two stretches in agreement"
     # What settles must be an answer, too: no neighbours' noise without a bound.
-    if math.hypot(now.half_width_s, now.time.half_width_s) > widest_fraction() * now.corrected_s:
+    if math.hypot(now.half_width_s, now.time.half_width_s) > _WIDEST_FRACTION * now.corrected_s:
         return "fewer other processes"
     return ""
 

@@ -121,7 +121,6 @@ def _layer(facts: list[dict[str, Any]], index: int, scale: float) -> LayerCost:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Memory to rent for what was seen to be used, and what another batch would need.
 #
 # =============  ================================================================================

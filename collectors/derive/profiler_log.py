@@ -138,7 +138,6 @@ def _contradiction(run: Path, what: str) -> RecordingError:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Series from readings: each process of the tree, and when a quota took time away.
 
 

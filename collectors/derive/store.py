@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from advisor.collectors.format import Recording
 
 
-# ------------------------------------------------------------------------------------------
 # A team's runs at any fsspec URL: recorded here, copied there, mirrored back when looked at.
 #
 # Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under
@@ -322,7 +321,6 @@ def _own_files(run: Path) -> list[Path]:
     return [*(run / name for name in named), *run.glob(EVENT_FILES)]
 
 
-# ------------------------------------------------------------------------------------------
 # Runs that nobody ended: close those that hold something, take away those that never did.
 
 

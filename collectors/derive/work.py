@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 from advisor.collectors.format import Events, Reading, Recording, Rounds, StepTime, TotalWork
 from advisor.collectors.hooks import format as fmt
 
-# ------------------------------------------------------------------------------------------
 # Training without torch's optimizers: what its rounds are, how many, and how alike they are.
 #
 # =========  ====================================================================================
@@ -148,7 +147,6 @@ def _epochs(told: list[dict[str, Any]]) -> float | None:
     return float(sum(epochs)) if epochs and len(epochs) == len(told) else None
 
 
-# ------------------------------------------------------------------------------------------
 # Passes over the training loader: batches in a step, steps in a pass.
 
 
@@ -192,7 +190,6 @@ def steps_per_epoch(events: Events) -> float | None:
     return None if not batches else steps_in(batches, events)
 
 
-# ------------------------------------------------------------------------------------------
 # The length of a job from the loops around a step, as the hooks saw them at several steps.
 
 
@@ -481,14 +478,10 @@ def _with_ends(candidate: dict[str, Any]) -> dict[str, Any]:
     if "loops" not in candidate:
         return candidate
     loops = [
-        {**loop, "turns": None, "is_endless": True} if _is_no_end(loop) else loop
+        {**loop, "turns": None, "is_endless": True} if (loop["turns"] or 0) >= MOST_TURNS else loop
         for loop in candidate["loops"]
     ]
     return {**candidate, "loops": loops}
-
-
-def _is_no_end(loop: dict[str, Any]) -> bool:
-    return loop["turns"] is not None and loop["turns"] >= MOST_TURNS
 
 
 def endless_loop(events: Events) -> str:

@@ -93,7 +93,6 @@ def _threads(fact: Mapping[str, Any]) -> tuple[int | None, str]:
     return None, ""
 
 
-# ------------------------------------------------------------------------------------------
 # Squared gradient norms of one pass and of whole steps, from the sampled steps of all ranks.
 
 
@@ -145,7 +144,6 @@ def _is_norm(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
 
 
-# ------------------------------------------------------------------------------------------
 # Experts that the tokens of a mixture were sent to, as the hooks saw it (``hooks.chores``).
 
 
@@ -198,7 +196,6 @@ def routing_of(routers: Mapping[str, Any], routes: Sequence[Mapping[str, Any]]) 
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Checkpoints of a recorded process, from its calls of ``torch.save``.
 
 
@@ -243,7 +240,6 @@ def _time(fact: Mapping[str, Any], kept_share: float) -> Corrected:
     return correct(Stretch(wall_ns=wall_ns, delay_ns=delay_ns, kept_ns=kept_share * delay_ns))
 
 
-# ------------------------------------------------------------------------------------------
 # What a rehearsal was of, and what its traced step held and exchanged.
 
 
@@ -309,7 +305,6 @@ def rehearsed_of(events: Events) -> Rehearsed | None:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The reason why a script trains on the CPU, and the change that lets it use an accelerator.
 
 
@@ -516,7 +511,6 @@ def on_processors(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-# ------------------------------------------------------------------------------------------
 # The error that a process of the script ended with.
 
 

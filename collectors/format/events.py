@@ -248,7 +248,6 @@ class Events:
         return {}
 
 
-# ------------------------------------------------------------------------------------------
 # The records of an event file, step records by the thousand.
 #
 # Hours of fast steps are some hundred thousand records. Where they stand one behind the other they

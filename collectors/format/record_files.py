@@ -145,7 +145,6 @@ class Appender:
         os.close(self._fd)
 
 
-# ------------------------------------------------------------------------------------------
 # The files that a run's folder holds, by name.
 
 
@@ -154,7 +153,6 @@ EVENT_FILES: Final = "ev-*.bin"  # one a hooked process
 NOTEBOOK_SCRIPT: Final = "notebook.py"  # a notebook's code, in runs of earlier versions
 
 
-# ------------------------------------------------------------------------------------------
 # The mark that a run's profiler leaves, which tells whether it still lives.
 
 

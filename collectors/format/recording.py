@@ -23,7 +23,6 @@ from advisor.collectors.format.event_facts import (
 from advisor.collectors.format.record_files import fields
 from advisor.collectors.hooks import format as fmt
 
-# ------------------------------------------------------------------------------------------
 # Series of a recording beside its readings: of each rank, of each process, of a quota.
 #
 # Nouns of ``recording``, apart for their number; all derived from the raw files.
@@ -498,7 +497,6 @@ class Recording:
         return found
 
 
-# ------------------------------------------------------------------------------------------
 # Payloads of the sampler (``watch.sampler`` packs them) as readings.
 
 

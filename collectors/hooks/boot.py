@@ -124,7 +124,6 @@ class _Finder:
         loader.exec_module = exec_module
 
 
-# ------------------------------------------------------------------------------------------
 # Patches by module, and how each is taken out again.
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .state import ProcessState
 
 
-# ------------------------------------------------------------------------------------------
 # Limits on the use of the machine, as the script's own process sees them.
 
 
@@ -44,7 +43,6 @@ def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, An
     }
 
 
-# ------------------------------------------------------------------------------------------
 # The experts that tokens are sent to, seen at the routers of a mixture of experts.
 #
 # A layer routes if one of its children is named after experts and holds several alike, and another

@@ -130,7 +130,6 @@ def framed(kind: int, payload: bytes) -> bytes:
     return FRAME.pack(MAGIC, kind, len(payload), crc32(payload, kind)) + payload
 
 
-# ------------------------------------------------------------------------------------------
 # The profiler's orders to this process: go on, stop, or let go.
 
 
@@ -169,7 +168,6 @@ class Control:
         self.action, self.from_step = action, from_step or NEVER
 
 
-# ------------------------------------------------------------------------------------------
 # The writer of one process's records: steps several at a time, never an exception.
 
 

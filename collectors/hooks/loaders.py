@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .format import Writer
 
 
-# ------------------------------------------------------------------------------------------
 # The waiting of this process's threads for a core, from the kernel's scheduler statistics.
 #
 # On a busy machine the waiting is most of a step's wall time (5x with two burning neighbours,

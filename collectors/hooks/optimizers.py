@@ -248,7 +248,6 @@ class Optimizers:
         ]
 
 
-# ------------------------------------------------------------------------------------------
 # Step times on an accelerator that runs behind Python.
 #
 # A kernel's launch returns before the kernel runs, so the time between two steps in Python says
@@ -280,7 +279,6 @@ class DeviceClock:
                 self._writer.write(fmt.DEVICE_STEP, fmt.DEVICE_STEP_PAYLOAD.pack(second, took_ns))
 
 
-# ------------------------------------------------------------------------------------------
 # Times of optimizers' updates in ordinary steps, with the Python between operators.
 #
 # A traced step tells what its operators took, and an update of many small tensors is mostly what

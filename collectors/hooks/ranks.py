@@ -220,7 +220,6 @@ def is_compiled() -> bool:
     return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0
 
 
-# ------------------------------------------------------------------------------------------
 # The tensors that ranks exchange, in pieces and in an order that all of them agree on.
 
 
@@ -279,7 +278,6 @@ def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
-# ------------------------------------------------------------------------------------------
 # ``profile --workers N`` of a script without a process group: its ranks train together.
 #
 # Every rank runs the script unchanged. What ``DistributedDataParallel`` and ``DistributedSampler``

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# ------------------------------------------------------------------------------------------
 # The parsed arguments that are about devices: ``--no-cuda``, ``--device cpu``.
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .format import Writer
 
 
-# ------------------------------------------------------------------------------------------
 # TCP bytes of the process itself: what its own sockets say, in whatever network it lives.
 #
 # Offsets in ``struct tcp_info`` from ``linux/tcp.h``, which only ever grows at the end.
@@ -60,7 +59,6 @@ def tcp_bytes() -> tuple[int, int]:
     return sent, received
 
 
-# ------------------------------------------------------------------------------------------
 # The cost of training together in this process: time in collectives, bytes, DDP's own timing.
 #
 # The calls of ``torch.distributed`` are timed here. DistributedDataParallel exchanges gradients in

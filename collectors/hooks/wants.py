@@ -182,7 +182,7 @@ def said_by(words: list[str]) -> str:
     ``words``: the command. A script that asks whether there is a device decides for itself.
     """
     path = next((word for word in words[1:] if word.endswith(".py")), _file_of_module(words))
-    if not path or _has_device():
+    if not path or any(map(os.path.exists, ("/dev/nvidia0", "/dev/kfd"))):
         return ""
     import ast
 
@@ -231,10 +231,6 @@ def _moves(ast: Any, call: Any) -> bool:
     given += [one.value for one in call.keywords if one.arg == "device"]
     values = [getattr(one, "value", None) for one in given]
     return any(isinstance(one, str) and one.split(":")[0] == "cuda" for one in values)
-
-
-def _has_device() -> bool:
-    return os.path.exists("/dev/nvidia0") or os.path.exists("/dev/kfd")
 
 
 def as_wanted(why: str) -> str:

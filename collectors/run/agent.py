@@ -70,7 +70,6 @@ from advisor.collectors.watch import (
     is_python,
 )
 
-# ------------------------------------------------------------------------------------------
 # The profiler's word to the hooks: a small file, rewritten in place.
 
 

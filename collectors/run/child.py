@@ -187,7 +187,6 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# ------------------------------------------------------------------------------------------
 # The plan of a recording: travels from the caller to the profiler's own process as JSON.
 #
 # It goes through a file in memory that has no name: an argument could be read by every user of the
@@ -262,7 +261,6 @@ class RecordingPlan:
         return cls(**values)
 
 
-# ------------------------------------------------------------------------------------------
 # Several ranks of one command on this machine: a small cluster that is recorded as one run.
 #
 # Every rank is the command itself, with the environment that ``torchrun`` would give it. Without
@@ -452,7 +450,6 @@ def _meeting_place(nodes: Nodes | None) -> tuple[str, tuple[int, int], str]:
         return "127.0.0.1", (one.getsockname()[1], other.getsockname()[1]), "lo"
 
 
-# ------------------------------------------------------------------------------------------
 # A sleep until a signal comes: no signal interrupts anything else.
 #
 # Where the system has ``sigtimedwait`` signals are blocked and waited for. macOS has not: there

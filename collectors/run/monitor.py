@@ -146,7 +146,6 @@ class Monitor:
         return max(one.completed for one in ranks) + ahead
 
 
-# ------------------------------------------------------------------------------------------
 # The end of a recording: first by asking, then by SIGTERM, then for good.
 
 
@@ -252,7 +251,6 @@ class Escalation:
         return waited - self._patience_s - 3 * step_s
 
 
-# ------------------------------------------------------------------------------------------
 # The progress line of a recording, every few seconds.
 
 

@@ -37,7 +37,6 @@ from advisor.collectors.watch import (
     describe_host,
 )
 
-# ------------------------------------------------------------------------------------------
 # The Python that a script runs in: the user's, not the one that the advisor is installed in.
 #
 # In the order in which a user would expect it:

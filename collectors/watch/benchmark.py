@@ -26,7 +26,6 @@ from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import Groups, cpu_model, usable_cpus
 
-# ------------------------------------------------------------------------------------------
 # The micro-benchmarks themselves, run in a process of their own.
 #
 # Everything is timed by the CPU clock of the thread that works, and the best of many short
@@ -206,7 +205,6 @@ def run_apart(main: Callable[[], None], patience_s: float) -> Any:
     return json.loads(done.stdout)
 
 
-# ------------------------------------------------------------------------------------------
 # The measurements of a device sheet, run in a process of their own (about 30 seconds).
 #
 # The same code times a processor and a CUDA device: wall time of many repetitions between two
@@ -408,7 +406,6 @@ def print_devices() -> None:
     sys.stdout.write(json.dumps([asdict(sheet) for sheet in measured_devices()]))
 
 
-# ------------------------------------------------------------------------------------------
 # The user's device sheet: rates that this machine's devices sustain, measured once and kept.
 
 
@@ -469,7 +466,6 @@ def sheet_lines(sheet: DeviceSheet) -> list[str]:
     return [*lines, f"  measured {sheet.measured_at}, torch {sheet.torch_version}"]
 
 
-# ------------------------------------------------------------------------------------------
 # The abilities of this machine to record, tried rather than assumed.
 
 

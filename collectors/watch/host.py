@@ -10,7 +10,6 @@ from pathlib import Path
 
 from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
 
-# ------------------------------------------------------------------------------------------
 # A small file of the kernel's that is read again and again through one descriptor.
 
 
@@ -48,7 +47,6 @@ class KeptFile:
             self._fd = -1
 
 
-# ------------------------------------------------------------------------------------------
 # Control groups, versions 1 and 2: cores and memory they allow, and the time they took away.
 #
 # Inside a container the machine's own figures are not what a process may use; every group from the

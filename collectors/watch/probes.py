@@ -164,7 +164,6 @@ def _total(values: list[float]) -> float:
     return sum(known) if known else -1.0
 
 
-# ------------------------------------------------------------------------------------------
 # TCP bytes of single processes, without privileges: the kernel's socket diagnosis.
 #
 # Interface counters belong to a whole network namespace. ``NETLINK_SOCK_DIAG`` tells for every

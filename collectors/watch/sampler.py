@@ -21,7 +21,6 @@ from advisor.collectors.watch.host import Groups, KeptFile
 from advisor.collectors.watch.probes import GpuReading, Gpus, TcpCounters
 from advisor.collectors.watch.processes import OneProcess, Processes
 
-# ------------------------------------------------------------------------------------------
 # The memory of several processes, pages that they share counted once.
 #
 # =============  ================================================================================
@@ -284,7 +283,6 @@ def busy_ns(content: bytes) -> int:
     return ticks * (_SECOND_NS // os.sysconf("SC_CLK_TCK"))
 
 
-# ------------------------------------------------------------------------------------------
 # Memory that the recorded processes touch, beside what they hold: opt-in, from outside.
 #
 # The processor marks a page's entry when the page is used. Writing 1 to ``/proc/PID/clear_refs``

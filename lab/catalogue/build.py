@@ -23,7 +23,7 @@ from advisor.catalogue.offer_columns import Bools, Floats, Provenance
 from advisor.catalogue.providers.aws import region_code
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow, read_rows, write_rows
 from advisor.catalogue.specifications import family, memory_gib, read_aliases
-from advisor.catalogue.tables import Column, numbers, read, texts, write
+from advisor.catalogue.tables import Column, numbers, read, text, texts, write
 from advisor.errors import UsageError
 from advisor.lab.catalogue import networks
 
@@ -148,14 +148,24 @@ class Check:
     note: str
 
 
+_CHECKS: Final = (
+    text("accelerator", is_required=True),
+    text("quantity", is_required=True),
+    Column(name="value", low=1e-3, high=1_000_000, is_required=True),
+    text("source", is_required=True),
+    text("note"),
+)
+_CHECKS_FILES: Final = ("accelerator_checks.csv", "accelerator_checks.cc-by-sa-4.0.csv")
+
+
 def read_checks(folder: Path) -> dict[str, list[Check]]:
     """Read the other tables' numbers by accelerator.
 
     Raises CatalogueError if a file cannot be read or a cell breaks its rule.
     """
     checks: dict[str, list[Check]] = defaultdict(list)
-    for name in files.CHECKS_FILES:
-        table = read(folder / name, files.CHECKS)
+    for name in _CHECKS_FILES:
+        table = read(folder / name, _CHECKS)
         columns = (texts(table, "quantity"), texts(table, "source"), texts(table, "note"))
         values = numbers(table, "value").tolist()
         rows = zip(texts(table, "accelerator"), *columns, values, strict=True)

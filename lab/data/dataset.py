@@ -260,7 +260,7 @@ class Dataset:
                 found = self.tables[table].read_under(root)
         if found is None:
             raise self.absent(folder)
-        reads.note_frame(f"{self.name}/{table}", found)
+        note_frame(f"{self.name}/{table}", found)
         return found
 
     def read_runs(self, runs: str, folder: Path) -> list[RunRecord]:
@@ -327,3 +327,12 @@ def roots(folder: Path) -> tuple[Path, ...]:
         return (folder,)
     mirror = data.shared()
     return (folder, data.user_data(), *([mirror / "data"] if mirror else []))
+
+
+def note_frame(name: str, frame: pd.DataFrame) -> None:
+    """Note that a table was read; it is written out only where somebody collects."""
+    reads.note_table(name, _lines(frame))
+
+
+def _lines(frame: pd.DataFrame) -> Iterator[str]:
+    yield from frame.to_csv(index=False, lineterminator="\n").splitlines()

@@ -7,8 +7,9 @@ nothing later is read. Target batch and model are settings of the job, known bef
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,7 +19,15 @@ from numpy.typing import NDArray
 from advisor import data as packaged
 from advisor.errors import ModelError
 from advisor.estimate.case import DIGITS
-from advisor.estimate.unlike.peers import FittedRate, PeerModel, PeerSeries, minute_of, together
+from advisor.estimate.unlike.peers import (
+    KINDS,
+    SCHEMA_VERSION,
+    FittedRate,
+    PeerModel,
+    PeerSeries,
+    minute_of,
+    together,
+)
 from advisor.lab.data import HIVEMIND, public_runs
 from advisor.lab.data.public_runs import NodeRecording
 from advisor.lab.fit.verbs import FittedFolder
@@ -197,9 +206,26 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
         minute=_fitted(minutes, rate_after_a_minute, of_minutes),
     )
     return FittedFolder(
-        files={"parameters.json": model.to_text()},
+        files={"parameters.json": text_of(model)},
         metrics={"parts": _metrics(of_parts, parts), "minute": _metrics(of_minutes, minutes)},
     )
+
+
+def text_of(model: PeerModel) -> str:
+    """Return ``parameters.json``."""
+
+    def record(one: FittedRate) -> dict[str, Any]:
+        return {
+            "constants": asdict(one.constants),
+            "half_widths": {
+                KINDS[is_far]: {str(c): w for c, w in widths.items()}
+                for is_far, widths in one.half_widths.items()
+            },
+        }
+
+    content = {"schema_version": SCHEMA_VERSION, "parts": record(model.parts),
+               "minute": record(model.minute)}  # fmt: skip
+    return json.dumps(content, indent=2) + "\n"
 
 
 def fitted_rate(

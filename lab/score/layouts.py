@@ -12,6 +12,7 @@ pipelines and reductions are the same).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import MeasuredLayout, OwnLayouts, calibrated_problem, own_layouts
+from advisor.estimate.case import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
@@ -44,6 +45,7 @@ from advisor.planners.core.arrays import FUSIONS, Floats
 from advisor.planners.core.layout_case import LayerTable, LayoutCase
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
+from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.layouts.time import step_times
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.device import step_time
@@ -86,6 +88,12 @@ def after_runs(rows: LayoutRows, model: LayoutModel, *, seeds: int = SEEDS) -> l
 def calibrated(runs: Sequence[MeasuredLayout], model: LayoutModel) -> OwnLayouts:
     """Calibrate as the product does for a user's runs."""
     return own_layouts(runs, model.log_spread(), predictor().constants.calibration)
+
+
+def calibrated_problem(problem: LayoutProblem, own: OwnLayouts, device: Device) -> LayoutProblem:
+    """Return the problem after the user's runs."""
+    factor = problem.device_factor * math.exp(own.log_device(device))
+    return replace(problem, parameters=own.parameters, device_factor=factor)
 
 
 def asked_after(run: MeasuredLayout, own: OwnLayouts, log_sd: float = 0.0) -> tuple[float, float]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,6 +19,11 @@ from advisor.lab.score import stored
 from advisor.lab.score.scores import Scores, Validation
 from advisor.records import reads
 
+if TYPE_CHECKING:
+    from advisor.show.charts import Chart
+
+# Of very many rows every so many is drawn: more marks than this are one stain.
+_MOST_ROWS: Final = 1000
 command_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
 
@@ -113,14 +119,34 @@ def _is_path(name: str) -> bool:
 def _print(result: Validation, plot: str | None, as_json: bool) -> None:
     typer.echo(json.dumps(result.to_record(), indent=2) if as_json else _text(result))
     if plot is not None:
-        from advisor.show.charts import scored_charts
-
         charts = scored_charts(f"Predicted against measured: {result.protocol}",
                                *(result.overall.pairs or ((), ())))  # fmt: skip
         check_drawable(
             charts, plot, hint="of this protocol only its scores are known, not its rows"
         )
         show_plot(charts, plot)
+
+
+def scored_charts(
+    title: str, predicted: Sequence[float], measured: Sequence[float]
+) -> list[Chart]:
+    """Return the chart of scored rows; none where only their scores are known.
+
+    ``predicted``, ``measured``: in one unit, positive.
+    """
+    from advisor.show.charts import Series, agreement_chart
+
+    if not len(measured):
+        return []
+    every = -(-len(measured) // _MOST_ROWS)
+    rows = Series(
+        name="rows",
+        x=list(map(float, measured[::every])),
+        y=list(map(float, predicted[::every])),
+        shape="points",
+    )
+    notes = [f"one of every {every} of {len(measured):,} rows is drawn"] if every > 1 else []
+    return [agreement_chart(title, "the protocol's unit", [rows], notes=notes)]
 
 
 def _text(result: Validation) -> str:

@@ -29,7 +29,6 @@ from advisor.catalogue.providers.base import (
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
 from advisor.collectors import bounded
 
-# ------------------------------------------------------------------------------------------
 # AWS writes regions by name in its price pages and by code everywhere else.
 #
 # Names as published in AWS's list of locations; ``EU (...)`` and ``Europe (...)`` are both in use.

@@ -15,7 +15,6 @@ from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
 from advisor.errors import AdvisorError
 from advisor.quantities import percent_text
 
-# ------------------------------------------------------------------------------------------
 # Findings of the rules, and the context that rules are given.
 
 
@@ -82,7 +81,6 @@ Checked = tuple[CatalogueRows, list[Finding]]
 Rule = Callable[[CatalogueRows, Context], Checked]
 
 
-# ------------------------------------------------------------------------------------------
 # Helpers that rules about prices share.
 
 
@@ -153,7 +151,9 @@ def drop_missing(rows: CatalogueRows, context: Context) -> Checked:
         message = ", ".join(f"{column} is {usd:g}" for column, usd in wrong.items())
         nothing: dict[str, Any] = dict.fromkeys(wrong)
         left = replace(row, **nothing)
-        return (left if _is_priced(left) else None), message
+        return (
+            left if any(getattr(left, column) is not None for column in COLUMNS) else None
+        ), message
 
     return each_price(rows, "no-price", "dropped", keep)
 
@@ -280,10 +280,6 @@ def collapse_regions(rows: CatalogueRows, context: Context) -> Checked:
     return replace(rows, prices=tuple(kept.values())), findings
 
 
-def _is_priced(row: PriceRow) -> bool:
-    return any(getattr(row, column) is not None for column in COLUMNS)
-
-
 def _without_spot(row: PriceRow) -> PriceRow:
     return replace(
         row,
@@ -303,7 +299,6 @@ PRICES_RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-# ------------------------------------------------------------------------------------------
 # Rules about change: a new list that differs too much from the last one is refused.
 
 
@@ -361,7 +356,6 @@ def _count(prices: Iterable[PriceRow], way: str) -> Counter[str]:
 RULES: Final[tuple[Rule, ...]] = (refuse_sudden_changes, refuse_fewer_prices)
 
 
-# ------------------------------------------------------------------------------------------
 # Rules about prices that compare sizes: one price for all, too little or too much for one.
 
 
@@ -471,7 +465,6 @@ def flag_uneven(rows: CatalogueRows, context: Context) -> Checked:
 SIZES_RULES: Final[tuple[Rule, ...]] = (drop_sentinels, drop_host_only, flag_uneven)
 
 
-# ------------------------------------------------------------------------------------------
 # Rules about types: accelerators and sizes.
 
 
@@ -557,7 +550,6 @@ def _with_types(rows: CatalogueRows, kept: list[TypeRow]) -> CatalogueRows:
 TYPES_RULES: Final[tuple[Rule, ...]] = (resolve_accelerators, check_sizes)
 
 
-# ------------------------------------------------------------------------------------------
 # Check what an adapter read before it is believed; each rule comes from a real case.
 #
 # ===================  ==========================================================================

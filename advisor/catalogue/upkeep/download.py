@@ -27,7 +27,6 @@ from advisor.catalogue.providers.base import RawFile
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
-# ------------------------------------------------------------------------------------------
 # Files as they were downloaded, each with its address, day and checksum.
 #
 # ``raw/<source>/<name>`` beside an ``index.json``. A copy is only used again if its checksum still

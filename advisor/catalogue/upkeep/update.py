@@ -38,7 +38,6 @@ from advisor.errors import AdvisorError, CatalogueError, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-# ------------------------------------------------------------------------------------------
 # Unpack a zip or tar file that a user gave, into a folder of its own and nowhere else.
 
 
@@ -126,7 +125,6 @@ def _refused(archive: Path, what: str) -> CatalogueError:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Files that a user downloaded: a folder or an archive takes the place of the network.
 
 
@@ -188,7 +186,6 @@ def _dated(file: RawFile, entry: Any) -> RawFile:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Outcome of one source of an update: updated, refused or failed.
 
 
@@ -234,7 +231,6 @@ class Outcome:
         }
 
 
-# ------------------------------------------------------------------------------------------
 # Put a source's new rows into the rows of before.
 
 
@@ -450,7 +446,6 @@ def _switched(base: Path, rows: CatalogueRows, outcomes: tuple[Outcome, ...]) ->
     return Report(outcomes=outcomes, folder=folder, message=f"in use now: {folder}")
 
 
-# ------------------------------------------------------------------------------------------
 # Changes between two snapshots: types, prices, and by how much.
 
 

@@ -227,7 +227,6 @@ def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> 
     return there.devices[at], int(count * there.per_node[row])
 
 
-# ------------------------------------------------------------------------------------------
 # The user's own runs of a job in the form that planners take, each made once.
 #
 # - Steps of transformers in known layouts calibrate the layout model (``estimate.case``).

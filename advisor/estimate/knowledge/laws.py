@@ -245,7 +245,6 @@ class ModelOn:
         return math.hypot(of_times, of_weights, added)
 
 
-# ------------------------------------------------------------------------------------------
 # Units of a transformer by the layout model: layers, head, rings, sends (``layout_model``).
 
 
@@ -449,7 +448,6 @@ def _update_s(on: OnMachine) -> float:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Units timed by the device model, operator by operator: recorded runs, fp32, any device.
 
 
@@ -559,7 +557,6 @@ def _bypasses_kernel(groups: Sequence[ClusterGroup]) -> bool | None:
     return None if None in known else all(known)
 
 
-# ------------------------------------------------------------------------------------------
 # From a job to its model as units on the devices of several groups of machines.
 
 

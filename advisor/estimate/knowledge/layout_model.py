@@ -212,7 +212,6 @@ def _table_errors(records: Iterable[Mapping[str, Any]]) -> tuple[TableErrors, ..
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Which of two laws times a transformer's layers on a device, always the same one for the same.
 #
 # - The law of the shapes (``planners.step.transformer``): products, attention and elementwise

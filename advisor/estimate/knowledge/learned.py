@@ -205,7 +205,6 @@ def candidate_records(
     ]
 
 
-# ------------------------------------------------------------------------------------------
 # The cost of a job as it was learned from runs, with no time in between: the Nazari thesis's way.
 #
 # What a job is billed follows from its time (``completion``). This is a second opinion beside it:

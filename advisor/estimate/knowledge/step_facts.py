@@ -70,15 +70,13 @@ class StepFacts:
         """Return what one save takes: its size, the machines' standstill, and at which rate."""
         said = self.job.facts()["checkpoint"]
         source, _, note = said["rate_source"].partition(": ")
+        save_s = float(save_of_rows_s(self.job, self.columns)[0])
         return Fact(
             what="checkpoint", source="given" if source == "given" else "assumed",
-            value=f"{size_text(said['bytes'])}, {seconds_text(self._save_s())} at "
+            value=f"{size_text(said['bytes'])}, {seconds_text(save_s)} at "
             f"{said['bytes_per_s'] / 1e9:.3g} GB/s a machine",
             note=f"{note}; --checkpoint-rate sets it" if source == "assumed" else note,
         )  # fmt: skip
-
-    def _save_s(self) -> float:
-        return float(save_of_rows_s(self.job, self.columns)[0])
 
     def _measured(self) -> Iterator[Fact]:
         measured = self.job.measured
@@ -198,7 +196,6 @@ class StepFacts:
             )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # Provenance of the numbers of a candidate: those of its step, and its price.
 
 

@@ -6,6 +6,7 @@ that framework accepts; ``runnable`` says why a layout has no command.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from advisor.answer import Command
@@ -29,6 +30,14 @@ NAMES: Final[dict[Framework, str]] = {
     "megatron": "Megatron-LM",
     "torchtitan": "torchtitan",
     "torch": "PyTorch",
+}
+DATA_PARALLEL: Final[dict[Framework, Callable[..., Command]]] = {
+    "trainer": trainer_command,
+    "deepspeed": deepspeed_command,
+}
+_LINES: Final[dict[Framework, Callable[..., str]]] = {
+    "megatron": command_line,
+    "torchtitan": torchtitan_line,
 }
 
 
@@ -93,21 +102,12 @@ def command(
     beforehand.
     """
     framework = framework_of(layout, transformer, setup=setup, precision=precision)
-    if framework == "trainer":
-        return trainer_command(
+    if framework in DATA_PARALLEL:
+        return DATA_PARALLEL[framework](
             layout, group=group, nodes=nodes, per_node=per_node, setup=setup, precision=precision
         )
-    if framework == "deepspeed":
-        return deepspeed_command(
-            layout, group=group, nodes=nodes, per_node=per_node, setup=setup, precision=precision
-        )
-    if framework == "megatron":
-        text = command_line(
-            layout, transformer, nodes=nodes, per_node=per_node, setup=setup, precision=precision
-        )
-        return Command(group=group, text=text)
-    if framework == "torchtitan":
-        text = torchtitan_line(
+    if framework in _LINES:
+        text = _LINES[framework](
             layout, transformer, nodes=nodes, per_node=per_node, setup=setup, precision=precision
         )
         return Command(group=group, text=text)

@@ -6,9 +6,8 @@ The one function behind ``advisor simulate peers``, Python and the protocols ``c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,22 +74,6 @@ class PeerModel:
         spread = np.exp(fitted.half_width(peers, coverage))
         return np.column_stack([rate / spread, rate, rate * spread])
 
-    def to_text(self) -> str:
-        """Return ``parameters.json``."""
-
-        def record(fitted: FittedRate) -> dict[str, Any]:
-            return {
-                "constants": asdict(fitted.constants),
-                "half_widths": {
-                    _KINDS[is_far]: {str(c): w for c, w in widths.items()}
-                    for is_far, widths in fitted.half_widths.items()
-                },
-            }
-
-        content = {"schema_version": SCHEMA_VERSION, "parts": record(self.parts),
-                   "minute": record(self.minute)}  # fmt: skip
-        return json.dumps(content, indent=2) + "\n"
-
     @classmethod
     def load(cls, folder: Path | None = None) -> PeerModel:
         """Read the constants; ``folder`` takes the place of the packaged one.
@@ -110,7 +93,7 @@ class PeerModel:
             ) from error
 
 
-_KINDS: Final = {True: "several sites", False: "one site"}
+KINDS: Final = {True: "several sites", False: "one site"}
 
 
 def _fitted(record: Mapping[str, Any]) -> FittedRate:
@@ -119,7 +102,7 @@ def _fitted(record: Mapping[str, Any]) -> FittedRate:
         constants=PeerParameters(**{k: float(v) for k, v in record["constants"].items()}),
         half_widths={
             is_far: {coverage: float(widths[kind][str(coverage)]) for coverage in QUANTILES}
-            for is_far, kind in _KINDS.items()
+            for is_far, kind in KINDS.items()
         },
     )
 
@@ -247,7 +230,6 @@ def peers_of(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The first minute of peers that train together: facts of each one, and of all.
 #
 # A peer is a recording of ``advisor profile`` made while the others train too, or a node of

@@ -52,7 +52,6 @@ def places_of(case: StepCase, groups: Sequence[ClusterGroup]) -> tuple[Place, ..
     return tuple(found)
 
 
-# ------------------------------------------------------------------------------------------
 # A way of training on several groups of machines, as one row of the columns of times.
 
 

@@ -30,7 +30,6 @@ from advisor.planners.links import DataParallelColumns, data_parallel_step
 from advisor.planners.memory import largest_micro_batch, training_memory_bytes
 from advisor.planners.step import StepColumns, step_time
 
-# ------------------------------------------------------------------------------------------
 # Which micro-batch and ZeRO stage fit into the devices' memory, for each (type, workers).
 
 
@@ -335,7 +334,6 @@ def _parts(
     }
 
 
-# ------------------------------------------------------------------------------------------
 # The machine that a job was recorded on: its step there is the one that was measured.
 #
 # No model says it better: the recorded layout, the recorded time and the recorded interval. What

@@ -41,7 +41,6 @@ from advisor.planners.step import (
     work_units,
 )
 
-# ------------------------------------------------------------------------------------------
 # What a model that is cut into stages or divided blocks takes at least: which rows to search.
 
 
@@ -431,7 +430,6 @@ def _put(columns: TimeColumns, row: int, found: RecordedLayout) -> None:
     columns.host_bytes[row] = found.host_bytes
 
 
-# ------------------------------------------------------------------------------------------
 # Layouts that make no sense for a model cut at its recorded units.
 
 

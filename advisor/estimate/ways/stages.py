@@ -26,7 +26,6 @@ from advisor.planners.layouts import MachineGroup, MixedPlan, frameworks_of, sea
 from advisor.planners.links import split_partitions
 from advisor.planners.systems import GroupedPipeline, StageGroup, StageMemory, grouped_pipeline
 
-# ------------------------------------------------------------------------------------------
 # Pipelines over unlike groups whose stages are equally wide, as Megatron-LM runs them.
 
 

@@ -284,7 +284,6 @@ def _numbers(values: Floats) -> tuple[float, ...]:
     return tuple(float(x) for x in values)
 
 
-# ------------------------------------------------------------------------------------------
 # Layer swapping (ATOM): every GPU trains the whole model, its layers loaded from host memory.
 #
 # The peers average their weights every K steps, so that a slow network is met once in K steps and
@@ -423,7 +422,6 @@ def _synchronous(plan: SwapPlan) -> tuple[str, ...]:
     return (f"{plan.synchronous_step_s:.3g} s a step with --average-every 1",)
 
 
-# ------------------------------------------------------------------------------------------
 # Layer swapping as columns: every row of machines that is faster with it, or fits only so (ATOM).
 #
 # Asked for only (``SearchSpace.swaps``): no released framework swaps layers, and peers that

@@ -251,7 +251,6 @@ def _by_rank(case: OnGroups, values: Ints) -> str:
     return ",".join(map(str, each.tolist()))
 
 
-# ------------------------------------------------------------------------------------------
 # Fully sharded data parallelism with uneven batches and uneven shards (Cephalo).
 
 

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
-from advisor.answer import Command
 from advisor.collectors.errors import shell_line
-from advisor.estimate import (
-    DEEPSPEED_LINES,
-    NAMES,
-    deepspeed_command,
-    deepspeed_config,
-    torchrun,
-    trainer_command,
-)
+from advisor.estimate import DATA_PARALLEL, DEEPSPEED_LINES, NAMES, deepspeed_config, torchrun
 from advisor.export.launch import DEEPSPEED_FILE, LINES_FILE, PLACEHOLDER, Launch, NotRunnableError
 from advisor.export.pick import Pick
 from advisor.planners.core import Work, shapes_of
 from advisor.planners.layouts import Framework, broken_rule
-
-_COMMANDS: Final[Mapping[Framework, Callable[..., Command]]] = {
-    "trainer": trainer_command,
-    "deepspeed": deepspeed_command,
-}
 
 
 def on_framework(pick: Pick, launch: Launch, *wanted: Framework) -> Launch:
@@ -52,7 +37,7 @@ def on_framework(pick: Pick, launch: Launch, *wanted: Framework) -> Launch:
             text = f"{torchrun(launch.nodes, launch.per_node)} {shell_line(launch.words)}"
             return replace(launch, text=text, files=_own_files(pick, work, framework))
         if rule is None:
-            made = _COMMANDS[framework](
+            made = DATA_PARALLEL[framework](
                 pick.layout, group=pick.rented.instance_type, nodes=launch.nodes,
                 per_node=launch.per_node, setup=work.setup, precision=work.precision,
             )  # fmt: skip

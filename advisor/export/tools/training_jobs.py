@@ -144,7 +144,6 @@ SAGEMAKER_TARGET: Final = Target(
 )
 
 
-# ------------------------------------------------------------------------------------------
 # Azure Machine Learning: a command job on serverless compute of the pick's type.
 #
 # Read against azure-ai-ml 1.35 (``load_job``). The job starts one process a machine, which starts
@@ -204,7 +203,6 @@ TARGET: Final = Target(
 )
 
 
-# ------------------------------------------------------------------------------------------
 # Kubeflow Trainer: a TrainJob on the runtime ``torch-distributed``, pinned to the pick's nodes.
 #
 # Read against Kubeflow Trainer 2.3: the runtime says the first machine's address in
@@ -264,7 +262,6 @@ KUBEFLOW_TARGET: Final = Target(
 )
 
 
-# ------------------------------------------------------------------------------------------
 # Vertex AI: the specification of a custom job, a pool for the first machine and one for the rest.
 #
 # Read against google-cloud-aiplatform 2.7 (``CustomJobSpec``). Vertex tells the containers of one

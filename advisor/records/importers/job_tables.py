@@ -30,7 +30,6 @@ from advisor.collectors import bounded
 from advisor.planners.queueing import Column, JobTable, OpenJobs
 from advisor.records.traces import TraceError, in_range
 
-# ------------------------------------------------------------------------------------------
 # Rows of what a shared cluster ran, whichever program wrote them.
 
 
@@ -105,7 +104,6 @@ def date_s(where: str, value: str) -> float:
         ) from None
 
 
-# ------------------------------------------------------------------------------------------
 # Jobs of a Kubernetes cluster from what ``kubectl`` says of its jobs or pods.
 
 
@@ -181,7 +179,6 @@ def _container_devices(spec: Mapping[str, Any]) -> int:
     return total
 
 
-# ------------------------------------------------------------------------------------------
 # Jobs of a Slurm cluster from an export of ``sacct``.
 
 

@@ -187,7 +187,6 @@ def _history(client: Any, run_id: str, name: str, began_s: float) -> tuple[Float
     return table[:, 0] / 1e3 - began_s, table[:, 1]
 
 
-# ------------------------------------------------------------------------------------------
 # Runs of a Hugging Face ``Trainer``: ``trainer_state.json``, with its metrics if they lie beside.
 #
 # A folder with ``trainer_state.json`` (also in a ``checkpoint-*`` folder), or folders of such
@@ -261,7 +260,6 @@ def _closing(state: dict[str, Any]) -> dict[str, Any]:
     return next(ends, {})
 
 
-# ------------------------------------------------------------------------------------------
 # A table of one's own: a CSV file with a run a row.
 #
 # ``time_s`` is needed. Understood besides: ``run`` (a name), ``program`` (runs of one program are
@@ -343,7 +341,6 @@ def _catalogue() -> Catalogue:
     return Catalogue.load()
 
 
-# ------------------------------------------------------------------------------------------
 # TensorBoard's event files, read with TensorBoard's own reader: a folder of them is a run.
 #
 # A run began with its first event and took until its last: nothing says whether it was done then.
@@ -452,7 +449,6 @@ def _series(
     return resource_series(channels, interval_s)
 
 
-# ------------------------------------------------------------------------------------------
 # Weights & Biases runs: offline runs as they are on disk, or the files that its API exports.
 #
 # An offline run is a folder with ``run-<id>.wandb`` (``wandb_log`` reads it). An exported one is a

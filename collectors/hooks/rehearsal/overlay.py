@@ -81,7 +81,6 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-# ------------------------------------------------------------------------------------------
 # Overlays in a mount namespace of this process's own.
 
 
@@ -168,7 +167,6 @@ def _libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
-# ------------------------------------------------------------------------------------------
 # Without namespaces: Python's own ways to files, redirected; all others refused.
 
 

@@ -176,7 +176,6 @@ _EVALUATED: dict[type, Any] = {
 }
 
 
-# ------------------------------------------------------------------------------------------
 # Conditions under which a loop breaks off: ``if counter >= bound: break`` inside it.
 
 

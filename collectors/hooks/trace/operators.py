@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .storages import Modules
 
 
-# ------------------------------------------------------------------------------------------
 # Floating-point operations of one operator call, from the shapes it got and gave.
 #
 # A multiplication and an addition count as two. Products, convolutions, recurrent layers and

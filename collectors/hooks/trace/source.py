@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# ------------------------------------------------------------------------------------------
 # The job's length by the training frameworks' own loops.
 
 
@@ -77,7 +76,6 @@ _LOOPS: tuple[tuple[Any, str, Any], ...] = (
 )
 
 
-# ------------------------------------------------------------------------------------------
 # The turns of a loop, by its source and the variables around it.
 
 
@@ -378,7 +376,6 @@ def _schedules(frame: FrameType) -> list[dict[str, Any]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # The line of the user's script that calls into a framework, and the loops around it.
 
 
@@ -419,7 +416,6 @@ def _library_loops(frame: FrameType | None) -> list[dict[str, Any]]:
     return []
 
 
-# ------------------------------------------------------------------------------------------
 # Devices that the script is told of: by arguments, by the environment, by its own source.
 
 

@@ -178,7 +178,6 @@ def _is_inside(a: tuple[int, int, int], b: tuple[int, int, int], c: tuple[int, i
     return (b[1] - a[1]) * (a[0] - c[0]) <= (c[1] - a[1]) * (a[0] - b[0])
 
 
-# ------------------------------------------------------------------------------------------
 # The module that an operator belongs to, forward and backward.
 #
 # Forward, an operator belongs to the module entered last: a leaf's own operators and whatever
