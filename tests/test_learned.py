@@ -149,15 +149,15 @@ class TestCorrection:
         job = replace(small(make_job), actuals=(seen,))
         assert not learned.predict(job, "t3.medium", provider="aws").is_learned
 
-    def test_recommend_uses_it_and_says_so(self, make_job: MakeJob, learned: Predictor) -> None:
+    def test_recommend_uses_it_and_says_so(self, example: Job) -> None:
         request = Constraints(
             least_gain_fraction=0.0,
             providers=("aws",),
-            max_price_usd_per_h=0.1,
+            max_price_usd_per_h=0.2,
             max_nodes=1,
             top=50,
         )
-        answer = recommend(small(make_job), request, predictor=learned)
+        answer = recommend(example, request, predictor=Predictor())
         assert any(c.is_learned for c in answer.front)
         assert any(note.startswith("the learned model") for note in answer.notes)
         shown = [c["learned"] for c in answer.to_record()["front"]]
@@ -310,7 +310,9 @@ class TestShipped:
     def test_the_rows_of_a_recommendation_have_it_as_a_prediction_there(
         self, example: Job
     ) -> None:
-        cheap = Constraints(top=50, least_gain_fraction=0.0, max_price_usd_per_h=0.1)
+        cheap = Constraints(
+            top=50, least_gain_fraction=0.0, providers=("aws",), max_price_usd_per_h=0.2
+        )  # fmt: skip
         front = recommend(example, cheap, predictor=Predictor()).front
         told = [(one, one.cost_direct_usd) for one in front if one.cost_direct_usd is not None]
         assert told
