@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.estimate.knowledge.layout_model import passed_share, software_of, trained_share
+from advisor.machines.devices import ELEMENTWISE_SHARE
+from advisor.machines.devices import device_parameters as stated
 from advisor.planners.core.arrays import Layouts, Machines, device_parameters, shapes_of
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.nouns import Work
@@ -102,6 +104,10 @@ def test_quantised_weights_are_written_out_in_every_pass() -> None:
             assert float(qlora.backward_s - lora.backward_s) == pytest.approx(once)
             again = once if layouts.recompute else 0.0
             assert float(qlora.recompute_s - lora.recompute_s) == pytest.approx(again)
+
+
+def test_elementwise_arithmetic_has_the_share_that_the_device_model_states() -> None:
+    assert stated().efficiencies["gpu"]["elementwise"].compute == ELEMENTWISE_SHARE
 
 
 @pytest.mark.parametrize("bits", [4, 8])

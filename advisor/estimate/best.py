@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,8 +31,8 @@ from advisor.estimate.ways.model_parallel import (
     within_links,
 )
 from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
-from advisor.machines import NamedCluster, assumed_network_log_sd
-from advisor.planners.core import PlanningError, put
+from advisor.machines import NamedCluster, assumed_network_log_sd, host_needed_bytes
+from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import check, nothing_fits
 from advisor.planners.step import step_time
 
@@ -392,6 +393,8 @@ def refusal(case: StepCase | None, columns: TimeColumns, row: int) -> PlanningEr
     found = None
     if case is not None and status in _OF_LAYOUTS:
         kind, count = int(columns.type_index[row]), int(columns.count[row])
+        if (crowded := _of_processes(case, kind)) is not None:
+            return crowded
         is_by_shape = bool(is_laid_out_by_shape(case, np.array([kind])).all())
         by_units = unit_model(case).refusal
         found = _of_shapes(case, kind, count) if is_by_shape else by_units(kind, count)
@@ -399,6 +402,21 @@ def refusal(case: StepCase | None, columns: TimeColumns, row: int) -> PlanningEr
         return found
     why, hint = _OTHERS.get(status, (status.replace("_", " "), "choose another type or count"))
     return PlanningError(why, hint=hint, exit_code=3)
+
+
+def _of_processes(case: StepCase, kind: int) -> PlanningError | None:
+    """Return by how much a machine's main memory misses the processes of its ranks, if it does."""
+    needed = float(host_needed_bytes(case.job, case.work, case.fleet, np.array([kind]))[0]) / GIB
+    there = float(case.fleet.host_memory_bytes[kind]) / GIB
+    if not needed > there:
+        return None
+    ranks = int(case.fleet.per_node[kind])
+    return PlanningError(
+        f"{f'{ranks} processes need' if ranks > 1 else 'its process needs'} {needed:.3g} GiB of "
+        f"main memory, {needed - there:.2g} GiB more than the {there:.3g} GiB of a machine",
+        hint=f"choose a type with {math.ceil(needed)} GiB of main memory",
+        exit_code=3,
+    )
 
 
 def _of_shapes(case: StepCase, kind: int, count: int) -> PlanningError:

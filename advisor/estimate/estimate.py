@@ -41,7 +41,6 @@ from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
 from advisor.machines import (
     accelerator_devices,
     host_device,
-    host_needed_bytes,
     is_same_machine,
     lone_fleet,
     lone_machines,
@@ -103,7 +102,6 @@ def estimate_on_type(
         job, np.array([row.index]), np.array([count]), space=space, known_network=known_network
     )
     where = f"{count} x {row.name} ({row.provider})"
-    _check_host(predictor, job, row, where)
     _check_status(predictor, job, columns, where, space=space, known_network=known_network)
     device = predictor.device_of(row.index, job)
     pricing: Pricing = "on-demand" if completion in (None, "on-demand") else "spot"
@@ -286,23 +284,6 @@ def _accelerator(name: str) -> Device:
             hint=f"did you mean {meant}?" if meant else f"one of: {', '.join(known)}",
         )
     return device
-
-
-def _check_host(predictor: Predictor, job: Job, row: InstanceType, where: str) -> None:
-    """Refuse machines whose main memory does not hold the processes of their ranks."""
-    if job.work is None or row.memory_bytes is None:
-        return
-    fleet = predictor.fleet_of(job)
-    needed = float(host_needed_bytes(job, job.work, fleet, np.array([row.index]))[0]) / GIB
-    there = row.memory_bytes / GIB
-    if needed > there:
-        ranks = int(fleet.per_node[row.index])
-        processes = f"{ranks} processes need" if ranks > 1 else "process needs"
-        raise DoesNotRunError(
-            f"{job.name} does not fit on {where}: its {processes} {needed:.3g} GiB of main "
-            f"memory, {needed - there:.2g} GiB more than the {there:.3g} GiB of a machine",
-            hint=f"choose a type with {math.ceil(needed)} GiB of main memory",
-        )
 
 
 def _check_status(
