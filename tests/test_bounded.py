@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
-from advisor.jobs.describe import model_work, read_longest, read_model
+from advisor.jobs.describe import model_work, read_content, read_model
 from advisor.jobs.load import read_job, write_job
 from advisor.lab.speed import fuzz
 from advisor.machines.cluster import parse_cluster, read_cluster
+from advisor.planners import step
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.describe import convolutional_work, parse_network
 from advisor.records.formats import FORMATS, read_runs_as
@@ -90,7 +91,7 @@ def test_any_configuration_of_a_model(tmp_path: Path, config: dict[str, Any]) ->
     path.write_text(json.dumps(config))
 
     def described() -> Work:
-        read_longest(path)
+        step.longest_sequence(read_content(path))
         return model_work(read_model(path), micro_batch=2, precision="bf16")
 
     work = answer_or_error(described)

@@ -92,14 +92,6 @@ def read_model(
         raise PlanningError(f"{known.name}: {error}", hint=_PROFILE, exit_code=2) from error
 
 
-def read_longest(path: Path) -> int | None:
-    """Read the longest sequence that a model allows, where its ``config.json`` says so.
-
-    Raises UsageError if the file cannot be read.
-    """
-    return step.longest_sequence(read_content(path))
-
-
 # A model's name on a hub, of an organisation or without: no path of somebody's disk.
 _HUB_NAME: Final = re.compile(r"(?:[\w.-]*\w/)?(\w[\w.-]*)")
 
@@ -118,14 +110,6 @@ def model_name(path: Path) -> str:
         return file.stem
     said = _HUB_NAME.fullmatch(str(read_content(file).get("_name_or_path") or ""))
     return said[1] if said else file.parent.name or "model"
-
-
-def read_notes(path: Path, model: DescribedModel) -> tuple[str, ...]:
-    """Return what of a ``config.json`` is not in the model that was read of it, or was guessed.
-
-    Raises UsageError if the file cannot be read.
-    """
-    return step.config_notes(read_content(path), model)
 
 
 def _known(path: Path) -> NamedModel | None:

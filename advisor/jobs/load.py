@@ -21,9 +21,8 @@ from advisor.jobs.describe import (
     described_job,
     model_name,
     model_work,
-    read_longest,
+    read_content,
     read_model,
-    read_notes,
     recognised,
     restacked,
     sequence_notes,
@@ -300,8 +299,9 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
         model = _transformer(spec)
     training = restacked(DEFAULT_SETUP, setup.given)
     batch, assumptions = described_defaults(model, training, batch=spec.batch)
+    config = None if spec.model is None else read_content(Path(spec.model))
     if spec.sequence is None and spec.cnn is None:
-        longest = None if spec.model is None else read_longest(Path(spec.model))
+        longest = None if config is None else step.longest_sequence(config)
         assumptions += sequence_notes(model, longest)
     work = model_work(
         model,
@@ -313,9 +313,7 @@ def _described(spec: JobSpec, setup: SetupRequest) -> Job:
     if spec.model is not None:
         name = model_name(Path(spec.model))
     job = described_job(work, name=name, assumptions=assumptions, unseen=unseen_input(model))
-    if spec.model is None:
-        return job
-    return replace(job, left_out=read_notes(Path(spec.model), model))
+    return job if config is None else replace(job, left_out=step.config_notes(config, model))
 
 
 def _transformer(spec: JobSpec) -> Transformer:

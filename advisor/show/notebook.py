@@ -59,7 +59,7 @@ def _besides(record: Mapping[str, Any]) -> Iterator[str]:
 
 def headline_of(record: Mapping[str, Any]) -> str:
     """Return what was asked about, and how much was looked at, in one line."""
-    prices = prices_words(record["front"] or record["nearest"])
+    prices = prices_words(listed(record))
     return (
         f"{record['run']}: {counted(record['job']['total_steps'], 'step')}; "
         f"{len(record['front'])} of {record['considered']:,} candidates"
