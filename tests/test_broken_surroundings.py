@@ -1,7 +1,8 @@
 """Full disks, forbidden folders, no memory, damaged files: an error and a hint, no traceback.
 
-Run as root where it can be: a file system of 16 KiB and one that is read-only are mounted.
-Elsewhere a device that is always full and a folder without rights take their place.
+A file system of 16 KiB and one that is read-only are mounted where the command alone sees them:
+its end, of whatever kind, is theirs. Where that is not allowed, a device that is always full is
+what is left.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import errno
 import gzip
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,13 +31,22 @@ ROOT = Path(__file__).parents[1]
 DESCRIBED = ["--layers", "2", "--hidden", "64", "--heads", "2"]
 
 
+# Mounts that end with the process that made them.
+OWN_MOUNTS = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
 def advisor(
-    *arguments: str, cwd: Path, before: str = "", **environment: str
+    *arguments: str,
+    cwd: Path,
+    before: str = "",
+    after: str = "",
+    within: Sequence[str] = (),
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line from ``cwd`` behind some shell ``before``."""
-    command = f'{before}\nexec "{sys.executable}" -m advisor.cli "$@"'
+    """Run the command line from ``cwd`` between some shell ``before`` and ``after``."""
+    command = f'{before}\n"{sys.executable}" -m advisor.cli "$@"\ncode=$?\n{after}\nexit $code'
     return subprocess.run(
-        ["bash", "-c", command, "advisor", *arguments],
+        [*within, "bash", "-c", command, "advisor", *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
@@ -41,6 +54,32 @@ def advisor(
         check=False,
         timeout=120,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """A file system that is there while a command runs, for that command."""
+
+    folder: Path
+    options: str
+    filling: str = ":"
+
+    def advisor(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line in it; what it holds afterwards is listed beside it."""
+        folder = shlex.quote(str(self.folder))
+        return advisor(
+            *arguments,
+            cwd=self.folder,
+            before=f"mount -t tmpfs -o {self.options} tmpfs {folder} && cd {folder} || exit 99\n"
+            f"{self.filling}",
+            after=f"ls -A > {folder}.left",
+            within=OWN_MOUNTS,
+            **environment,
+        )
+
+    def left(self) -> list[str]:
+        """Return what the last command left in it."""
+        return Path(f"{self.folder}.left").read_text().split()
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], says: str = "") -> None:
@@ -52,34 +91,25 @@ def assert_refused(done: subprocess.CompletedProcess[str], says: str = "") -> No
     assert done.returncode in (1, 2)
 
 
-def mounted(folder: Path, options: str) -> Iterator[Path]:
+def file_system(folder: Path, **fields: str) -> FileSystem:
     folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
+    mount = [*OWN_MOUNTS, "mount", "-t", "tmpfs", "tmpfs", str(folder)]
+    if shutil.which("unshare") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("needs the right to mount a file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=False)
+    return FileSystem(folder=folder, **fields)
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[Path]:
+def full(tmp_path: Path) -> FileSystem:
     """A file system of 16 KiB without a free block."""
-    for folder in mounted(tmp_path / "full", "size=16k"):
-        with pytest.raises(OSError, match="No space"):
-            (folder / "fill").write_bytes(bytes(1 << 16))
-        yield folder
+    filling = "! head -c 65536 /dev/zero > fill 2> /dev/null || exit 98"
+    return file_system(tmp_path / "full", options="size=16k", filling=filling)
 
 
 @pytest.fixture
-def readonly(tmp_path: Path) -> Iterator[Path]:
+def readonly(tmp_path: Path) -> FileSystem:
     """A file system that nobody may write to, root included."""
-    yield from mounted(tmp_path / "readonly", "ro,size=16k")
+    return file_system(tmp_path / "readonly", options="ro,size=16k")
 
 
 @pytest.fixture
@@ -90,21 +120,18 @@ def records(tmp_path: Path) -> Path:
 
 
 class TestFullDisk:
-    def test_an_import_leaves_nothing(self, full: Path, records: Path) -> None:
-        done = advisor(
-            "runs", "import", "records", str(records), "--out", str(full / "x"), cwd=full
-        )
+    def test_an_import_leaves_nothing(self, full: FileSystem, records: Path) -> None:
+        done = full.advisor("runs", "import", "records", str(records), "--out", "x")
         assert_refused(done, "No space left on device")
-        assert os.listdir(full) == ["fill"]
+        assert full.left() == ["fill"]
 
-    def test_a_job_is_not_saved(self, full: Path) -> None:
-        job = str(full / "job.json")
-        done = advisor("predict", *DESCRIBED, "--gpu", "L4", "--save-job", job, cwd=full)
+    def test_a_job_is_not_saved(self, full: FileSystem) -> None:
+        done = full.advisor("predict", *DESCRIBED, "--gpu", "L4", "--save-job", "job.json")
         assert_refused(done, "No space left on device")
-        assert os.listdir(full) == ["fill"]
+        assert full.left() == ["fill"]
 
-    def test_nothing_is_collected(self, full: Path) -> None:
-        assert_refused(advisor("collect", "--out", str(full / "c"), cwd=full), "No space")
+    def test_nothing_is_collected(self, full: FileSystem) -> None:
+        assert_refused(full.advisor("collect", "--out", "c"), "No space")
 
     def test_answers_go_nowhere(self, tmp_path: Path) -> None:
         """``/dev/full`` as the output: every write of an answer fails."""
@@ -117,33 +144,31 @@ class TestFullDisk:
 
 
 class TestForbidden:
-    def test_an_import(self, readonly: Path, records: Path) -> None:
-        target = str(readonly / "x.jsonl")
-        done = advisor("runs", "import", "records", str(records), "--out", target, cwd=readonly)
+    def test_an_import(self, readonly: FileSystem, records: Path) -> None:
+        done = readonly.advisor("runs", "import", "records", str(records), "--out", "x.jsonl")
         assert_refused(done, "Read-only file system")
         assert "x.jsonl" in done.stderr
         assert ".partial" not in done.stderr
 
-    def test_a_recording_and_a_collection(self, readonly: Path) -> None:
-        done = advisor("profile", "-q", "--runs", str(readonly / "r"), "/bin/true", cwd=readonly)
+    def test_a_recording_and_a_collection(self, readonly: FileSystem) -> None:
+        done = readonly.advisor("profile", "-q", "--runs", "r", "/bin/true")
         assert_refused(done, "Read-only file system")
-        assert_refused(advisor("collect", "--out", str(readonly / "c"), cwd=readonly), "Read-only")
+        assert_refused(readonly.advisor("collect", "--out", "c"), "Read-only")
 
-    def test_answers_need_no_cache(self, readonly: Path) -> None:
+    def test_answers_need_no_cache(self, readonly: FileSystem) -> None:
         """A home and a cache that cannot be written to keep nobody from an answer."""
-        home = {"HOME": str(readonly), "XDG_CACHE_HOME": str(readonly)}
-        done = advisor("predict", *DESCRIBED, "--gpu", "L4", cwd=readonly, **home)
+        home = {"HOME": str(readonly.folder), "XDG_CACHE_HOME": str(readonly.folder)}
+        done = readonly.advisor("predict", *DESCRIBED, "--gpu", "L4", **home)
         assert done.returncode == 0, done.stderr
 
-    def test_an_update(self, readonly: Path, tmp_path: Path) -> None:
+    def test_an_update(self, readonly: FileSystem, tmp_path: Path) -> None:
         given = tmp_path / "files" / "lambda"
         given.mkdir(parents=True)
         (given / "vms.csv").write_text("InstanceType,AcceleratorName\n")
-        done = advisor(
-            "catalogue", "update", "--from", str(given.parent), cwd=tmp_path,
-            XDG_CACHE_HOME=str(readonly),
-        )  # fmt: skip
-        assert_refused(done)
+        cache = {"XDG_CACHE_HOME": str(readonly.folder)}
+        assert_refused(
+            readonly.advisor("catalogue", "update", "--from", str(given.parent), **cache)
+        )
 
 
 def test_the_working_folder_is_gone(tmp_path: Path) -> None:
