@@ -14,7 +14,6 @@ HOMES = {
     "advisor.planners": "planners",
 }
 DATA = {"advisor.datasets": "datasets", "advisor.trained_models": "trained_models"}
-STRANGERS = "advisor.lab.scripts"  # programs that are recorded, run where they lie
 
 
 def packages() -> list[str]:
@@ -28,7 +27,7 @@ def packages() -> list[str]:
         found |= {
             ".".join((home, *parts)) for parts in inside if all(map(str.isidentifier, parts))
         }
-    return sorted(name for name in found if not f"{name}.".startswith(f"{STRANGERS}."))
+    return sorted(found)
 
 
 class CleanBuild(build_py):

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 GROUND = ("collectors", "planners")
 LINKS = (*GROUND, "lab", "datasets", "trained_models")
 
-# Programs that are run by hand, and scripts that stand for a user's own: a world each.
-PROGRAMS = tuple(f"advisor.lab.{room}." for room in ("experiments", "scripts", "speed"))
+# Programs that are run by hand: a world each.
+PROGRAMS = tuple(f"advisor.lab.{room}." for room in ("experiments", "speed"))
 
 Graph = dict[str, set[str]]
 

@@ -297,8 +297,8 @@ class TestManners:
 
 
 # Module -> why it may open files for writing itself.
-# Programs that are run by hand, and scripts that stand for a user's own.
-PROGRAMS = ("lab/experiments/", "lab/speed/", "lab/scripts/")
+# Programs that are run by hand.
+PROGRAMS = ("lab/experiments/", "lab/speed/")
 OWN_WRITERS = {
     "collectors/atomic.py": "the writer",
     "lab/data/fetch.py": "a part that a later call adds to",

@@ -26,8 +26,8 @@ RELEASE = tool("release", ".ci")
 QUICKSTART = tool("quickstart")
 LINKED = ("collectors", "datasets", "lab", "planners", "trained_models")
 # Left out of the package: what is read, or run by the laboratory's programs, in a checkout.
-LEFT_OUT = ("advisor/lab/scripts/", "advisor/lab/notes/", "advisor/lab/README.md",
-            "advisor/planners/README.md", "advisor/lab/speed/equivalent_mutants.txt",
+LEFT_OUT = ("advisor/lab/notes/", "advisor/lab/README.md", "advisor/planners/README.md",
+            "advisor/lab/speed/equivalent_mutants.txt",
             "advisor/lab/speed/mutants_judged.jsonl")  # fmt: skip
 TRANSFORMER = ("--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "2B")
 SCRIPT = """

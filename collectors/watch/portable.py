@@ -1,7 +1,7 @@
 """The recorded processes as psutil shows them: where there is no ``/proc`` (macOS, Windows).
 
 Portable and dear: on Linux ``processes`` reads the same figures with a fraction of the time (see
-``lab/speed/collector_readers.py``), so this is not used there. What other systems do not tell
+``lab/notes/collectors.md``), so this is not used there. What other systems do not tell
 stays zero or unknown: the wait for a core, throttling, pressure, proportional memory; disk bytes
 and page faults where psutil has them; descendants that have left the tree are lost.
 """

@@ -1,6 +1,6 @@
 """Public steps of image networks on GPUs, and the recordings on a processor that stand for them.
 
-The scripts that made the tables are re-made by ``lab/scripts/published_images.py``, profiled for
+The scripts that made the tables are re-made by ``tests/zoo/published_images.py``, profiled for
 four steps each on a processor (``advisor profile``), and kept as job files
 (``advisor predict --save-job``) beside the tables, so that nobody has to record them again:
 
@@ -33,6 +33,7 @@ from advisor.jobs import Job, job_from_spec, write_job
 from advisor.jobs.from_recording import call_s, job_from_recording
 from advisor.jobs.load import read_job
 from advisor.lab.data.steps import RECORDED
+from advisor.lab.frame import ROOT
 from advisor.machines import suite_device
 from advisor.planners.core import Device
 
@@ -44,7 +45,7 @@ _RENAMED: Final = {
     "jx_nest_tiny": "nest_tiny_jx", "ssl_resnext101_32x4d": "resnext101_32x4d",
 }  # fmt: skip
 _IMAGE: Final = 224  # side of torchvision's images [pixels]
-_SCRIPT: Final = Path(__file__).parents[1] / "scripts" / "published_images.py"
+_SCRIPT: Final = ROOT / "tests" / "zoo" / "published_images.py"  # of the checkout
 # What the words of the tables are as flags.
 _PRECISIONS: Final = {"fp32": "fp32", "fp16": "fp16", "amp-fp16": "fp16"}
 _DOUBLE: Final = {"fp64": "fp64"}  # kept from every fit: what it is asked by is arithmetic alone

@@ -1,6 +1,6 @@
 """What a recorded script allocates, as the advisor has it, beside what PyTorch allocated.
 
-Every script of ``lab/scripts`` that trains with PyTorch in one process is profiled for a
+Every script of ``tests/zoo`` that trains with PyTorch in one process is profiled for a
 few seconds (``advisor profile``), and its recording is asked for the memory of a step
 (``planners.memory.recorded_steps``, without context and slack). The same script then runs under
 PyTorch's own profiler (``allocated.py``). The baseline is what the advisor said before it

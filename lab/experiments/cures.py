@@ -4,7 +4,7 @@
     python -m advisor.lab.experiments.cures --json cures.json --again   # more rounds, asked anew
     python -m advisor.lab.experiments.cures --rounds 0    # only whether what is said applies
 
-Every script of ``lab/scripts`` that trains with PyTorch in one process is copied, profiled
+Every script of ``tests/zoo`` that trains with PyTorch in one process is copied, profiled
 with one thread (``OMP_NUM_THREADS=1``, so that threads are something to advise) and asked about
 (``advisor advise --on here --json``). Advice that says what to paste as a diff is applied with
 ``patch``, advice that names an environment variable is set, and what a person would write for some

@@ -3,7 +3,7 @@
     python -m advisor.lab.experiments.picks [--runs FOLDER] [--record] [--json FILE]
     python -m advisor.lab.experiments.picks --recipes [--split seen|scored] [--json FILE]
 
-``--record`` profiles the scripts of ``lab/scripts`` for eight seconds each into FOLDER
+``--record`` profiles the scripts of ``tests/zoo`` for eight seconds each into FOLDER
 first, those that are there already left out. Every second script is asked for a million steps in
 place of its own minute. A pick is sensible where
 

@@ -1,4 +1,4 @@
-"""How many GPU scripts are rehearsed unchanged, and what that costs: ``lab/scripts/gpu``.
+"""How many GPU scripts are rehearsed unchanged, and what that costs: ``tests/zoo/gpu``.
 
     python -m advisor.lab.experiments.rehearsal [--python PYTHON] [NAME ...]
     python -m advisor.lab.experiments.rehearsal --sizes
@@ -34,12 +34,13 @@ from advisor.collectors.run import profile, rehearsed
 from advisor.jobs import Job
 from advisor.jobs.from_recording import call_s
 from advisor.lab.data.recorded import TORCH, RecordedStep, image_sizes, record, recorded_steps
+from advisor.lab.experiments import zoo
 from advisor.lab.score.asked import step_on
 from advisor.lab.score.harness import Answers
 from advisor.lab.score.recorded import read_recorded, without_group
 from advisor.planners.step.device_rates import unmeasured
 
-SCRIPTS = Path(__file__).parents[1] / "scripts" / "gpu"
+SCRIPTS = zoo.SCRIPTS / "gpu"
 # What others import, not scripts themselves.
 _PARTS = {"resnet", "gpt"}
 _RANKS = {

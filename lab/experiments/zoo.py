@@ -1,6 +1,6 @@
 """What the advisor says of scripts as users write them, beside what they do.
 
-Every script of ``lab/scripts`` runs to its end without the advisor, is profiled for a few
+Every script of ``tests/zoo`` runs to its end without the advisor, is profiled for a few
 seconds, asked for on this machine (``advisor predict --on here``), and runs to its end again: on a
 shared host, what is true of one minute is off by a third in the next. Its header says how:
 
@@ -15,7 +15,7 @@ files that nobody has read yet would make the first script of all take seconds l
 python -m advisor.lab.experiments.zoo --json quiet.json
 python -m advisor.lab.experiments.zoo --burners 2 --truth quiet.json --json busy.json
 
-``--foreign`` tries scripts as strangers bring them instead, ``lab/scripts/foreign``: modules, a
+``--foreign`` tries scripts as strangers bring them instead, ``tests/zoo/foreign``: modules, a
 notebook, a Makefile's target, endless loops, steps far too large for a laptop, and scripts that
 cannot run for a cause that the hint must name. Each is profiled beside what burns and asked for
 one GPU, and its header says what is right:
@@ -52,7 +52,7 @@ from advisor.collectors.watch.host import cpu_model, usable_cpus
 from advisor.lab import frame
 
 ROOT = frame.ROOT
-SCRIPTS = ROOT / "lab" / "scripts"
+SCRIPTS = ROOT / "tests" / "zoo"
 FOREIGN = SCRIPTS / "foreign"
 # What is called right of a whole job.
 TOLERANCE = 0.10

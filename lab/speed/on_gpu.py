@@ -49,7 +49,7 @@ SCRIPTS: Final = (
 )  # fmt: skip
 # Words that make a script use the GPU, where it does not by itself.
 _USES_GPU: Final = {"vae.py": ("--accel",)}
-# Of ``lab/scripts/gpu``: those of one device, in torch and packages that are often there.
+# Of ``tests/zoo/gpu``: those of one device, in torch and packages that are often there.
 REHEARSED: Final = (
     "mnist", "vit_ema", "dcgan", "char_model", "word_model", "vae", "llama", "lora",
     "checkpointed", "whisper", "bert_classifier", "recommender", "moe", "diffusion_unet",
