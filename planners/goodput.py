@@ -329,10 +329,6 @@ def _column(name: str, value: ArrayLike, *, is_positive: bool = False) -> Column
 
 
 # ------------------------------------------------------------------------------------------
-# Checkpoints, failures and restarts, and what they add to a job's time (THORN-ML).
-
-
-# ------------------------------------------------------------------------------------------
 # Whole training runs beside their steps: stalls, evaluation, stops, software of its year.
 #
 # Published hours of whole runs exceed the steps, checkpoints and failures that the models count,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import functools
 import gzip
 import http.cookiejar
 import itertools
@@ -106,22 +108,38 @@ def distributions(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {"sdist": sdist, "wheel": wheel, "tree": source}
 
 
+@pytest.fixture(scope="session")
+def install(
+    distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Installed]:
+    """What installs one of the three once, and gives it a new folder and home at every call."""
+
+    @functools.cache
+    def place(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp("installed") / "env"
+        RELEASE.borrowing(folder, distributions[kind])
+        return folder
+
+    def installed(kind: str) -> Installed:
+        folder = tmp_path_factory.mktemp("user")
+        ours = Installed(place=place(kind), here=folder / "here", home=folder / "home")
+        ours.here.mkdir()
+        ours.home.mkdir()
+        return ours
+
+    return installed
+
+
 @pytest.fixture(scope="session", params=["sdist", "wheel", "tree"])
-def each(
-    request: pytest.FixtureRequest,
-    distributions: dict[str, Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Installed:
+def each(request: pytest.FixtureRequest, install: Callable[[str], Installed]) -> Installed:
     """One of the three, installed."""
-    return _installed(distributions[request.param], tmp_path_factory)
+    return install(request.param)
 
 
 @pytest.fixture(scope="session")
-def installed(
-    distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Installed:
+def installed(install: Callable[[str], Installed]) -> Installed:
     """The wheel, installed; in the folder are a script that was profiled and the golden runs."""
-    ours = _installed(distributions["wheel"], tmp_path_factory)
+    ours = install("wheel")
     for name in ("run-schema-1", "run-rehearsed"):
         shutil.copytree(ROOT / "tests" / "golden" / name, ours.here / "tests" / "golden" / name)
     (ours.here / "small.py").write_text(SCRIPT)
@@ -129,22 +147,19 @@ def installed(
     return ours
 
 
-def _installed(built: Path, factory: pytest.TempPathFactory) -> Installed:
-    folder = factory.mktemp("installed")
-    ours = Installed(place=folder / "env", here=folder / "here", home=folder / "home")
-    ours.here.mkdir()
-    ours.home.mkdir()
-    RELEASE.borrowing(ours.place, built)
-    return ours
+def test_what_is_installed_is_every_tracked_file_of_the_product(
+    each: Installed, source: Path
+) -> None:
+    """Byte for byte, so that what one of the three answers the others answer.
 
-
-def test_what_is_installed_is_every_tracked_file_of_the_product(each: Installed) -> None:
-    """Whatever the kind of file, and whether its folder has an ``__init__.py``: none is listed."""
+    Whatever the kind of file, and whether its folder has an ``__init__.py``: none is listed.
+    """
     names = [
         n for n in tracked() if n == "predictor.py" or n.split("/")[0] in (*LINKED, "advisor")
     ]
-    ours = {n if n.startswith(("advisor/", "predictor")) else f"advisor/{n}" for n in names}
-    ours -= {f"advisor/{link}" for link in LINKED}  # links in the checkout, folders here
+    ours = {n if n.startswith(("advisor/", "predictor")) else f"advisor/{n}": n for n in names}
+    for link in LINKED:  # links in the checkout, folders here
+        ours.pop(f"advisor/{link}", None)
     assert all(any(name.startswith(one) for name in ours) for one in LEFT_OUT)
     there = {
         str(path.relative_to(each.site))
@@ -152,6 +167,8 @@ def test_what_is_installed_is_every_tracked_file_of_the_product(each: Installed)
         if path.is_file() and path.suffix != ".pyc"
     }
     assert sorted(there) == sorted(name for name in ours if not name.startswith(LEFT_OUT))
+    other = [n for n in there if not filecmp.cmp(each.site / n, source / ours[n], shallow=False)]
+    assert other == []
 
 
 def test_the_wheel_has_its_metadata_and_no_file_twice(distributions: dict[str, Path]) -> None:
@@ -179,8 +196,8 @@ def test_the_wheel_has_its_metadata_and_no_file_twice(distributions: dict[str, P
         "python -c 'from advisor import Predictor; Predictor()'",
     ],
 )
-def test_each_distribution_answers(each: Installed, line: str) -> None:
-    each.run(line)
+def test_a_described_job_is_answered(installed: Installed, line: str) -> None:
+    installed.run(line)
 
 
 def test_each_distribution_is_itself_and_of_the_version_that_is_stated(each: Installed) -> None:
@@ -192,10 +209,10 @@ def test_each_distribution_is_itself_and_of_the_version_that_is_stated(each: Ins
     assert "Usage: python -m advisor " in each.run("python -m advisor --help")
 
 
-def test_each_distribution_serves_its_page_and_a_question(each: Installed) -> None:
-    words = [str(each.place / "bin" / "advisor"), "ui", "--no-open", *TRANSFORMER]
+def test_its_page_and_a_question_are_served(installed: Installed) -> None:
+    words = [str(installed.place / "bin" / "advisor"), "ui", "--no-open", *TRANSFORMER]
     with subprocess.Popen(
-        words, cwd=each.here, env=each.environment(), text=True, stdout=subprocess.PIPE,
+        words, cwd=installed.here, env=installed.environment(), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as running:  # fmt: skip
         assert running.stdout is not None

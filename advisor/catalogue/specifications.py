@@ -36,7 +36,7 @@ from advisor.planners.core import GB, GIB, TERA
 # held out (``lab/speed/catalogue_core_speed.py``, 2026-11-21):
 #
 # 1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile 8 %)
-# 2. other benchmarks of the type (6-9 %, 19-25 %, ``speed_scores``), or of its family
+# 2. other benchmarks of the type (6-9 %, 19-25 %), or of its family
 # 3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
 
 
@@ -80,7 +80,7 @@ def fill(
 
     ``provider``, ``name``, ``cpu_model``: shape (types,); ``measured``: (types,); CoreMark per
     vCPU, NaN for a hole; ``converted``: (types,); the same from other benchmarks of the type
-    (``speed_scores``), NaN where none was run.
+    (``advisor.lab.catalogue.build``), NaN where none was run.
 
     Returns
     -------

@@ -297,7 +297,7 @@ def unlike_choices(
     Parameters
     ----------
     model : ModelOn
-        ``unit_models.model_on(job, cluster.groups, ...)``.
+        ``laws.model_on(job, cluster.groups, ...)``.
     global_batch : int
         Samples of a step over all devices.
     coverage : float

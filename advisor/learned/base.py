@@ -3,7 +3,7 @@
 here            meaning
 y               the target, on the scale that the estimator is given (mostly ln T)
 offset          what physics already says of y; what is learned is the rest, r = y - offset
-is_censored     y is only a lower bound: the run was cut short (module ``censoring``)
+is_censored     y is only a lower bound: the run was cut short (``_learn_censored``)
 interval        prediction +- quantile of the errors on jobs that were left out of the fit
 """
 

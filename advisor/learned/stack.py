@@ -138,7 +138,7 @@ def convex_weights(left_out: Floats, y: Floats) -> Floats:
 # Physics where the data end: outside what was seen the learned correction is not trusted.
 #
 # A row is outside where it lies farther from what was seen than left-out groups do, or differs
-# where all training rows agreed (module ``hull``). There the answer is physics alone (the offset
+# where all training rows agreed (``quick.Hull``). There the answer is physics alone (the offset
 # plus the usual correction), and the interval is that of physics alone on left-out jobs.
 
 

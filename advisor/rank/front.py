@@ -204,7 +204,7 @@ class Beliefs:
 
     @cached_property
     def worst(self) -> Floats:
-        """Factor by which rows are judged worse than expected, as ``picks.picks`` judges them."""
+        """Factor by which rows are judged worse than expected, as ``picks`` judges them."""
         factor = np.ones(self.log_sd.shape)
         far = np.flatnonzero(self.is_extrapolating)
         factor[far] = np.exp(REACH_90 * self.log_sd[far])
@@ -297,7 +297,7 @@ def alternatives(
 
     ``feasible``: rows that keep the constraints, those that are not ``near_any`` left out if one
     likes; those of mixed clusters are passed over;
-    ``gain``: as of ``picks.apart``; 0 admits only what is as good.
+    ``gain``: as of ``apart``; 0 admits only what is as good.
     """
     near = feasible[feasible < len(rows.offer)]
     near = near[(near != row) & (rows.is_spot[near] == rows.is_spot[row])]

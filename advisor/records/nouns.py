@@ -124,7 +124,7 @@ class AnchorRun:
     # of the same kind as the record's, full job extrapolated from the partial run where the kind
     # is ``job`` [s]
     time_s: float
-    # statistics of the run: ``step_time_s``, ``cpu_s_per_step``, ``operator_share_matmul``
+    # statistics of the run: ``step_time_s``, ``cpu_s_per_step``, shares of operators
     facts: Mapping[str, Fact] = field(default_factory=dict)
     series: tuple[ResourceSeries, ...] = ()
 

@@ -350,7 +350,7 @@ def page_data(
     -------
     dict
         ``page_version``, ``made``, ``asked``; ``answer`` and ``advice`` (null where it was not
-        asked for): their records; ``run``: see ``run_series.run_record``, null for a job that was
+        asked for): their records; ``run``: see ``run_record``, null for a job that was
         not recorded; ``words``: ``job``, ``prices``, ``picks``, ``rejected``, ``changes``,
         ``advice``, ``own_cluster``, and ``candidates`` by key: the rank, ``"here"`` for this
         machine; ``models``: see ``model_cards.cards``. Numbers that are not finite are null.

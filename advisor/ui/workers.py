@@ -97,7 +97,7 @@ class AnswerProcesses:
         return await self._ask(_export, question.to_record(), reply, body)
 
     async def judge(self, question: Question, body: dict[str, Any]) -> bytes:
-        """Return what ``judged.verdict`` gives, as JSON.
+        """Return what ``judged.judged`` gives, as JSON.
 
         Raises RefusedError as ``reply``.
         """

@@ -112,7 +112,7 @@ class HostBenchmark:
     copy_bytes_per_s: float
     copy_one_core_bytes_per_s: float
     # interpreter-free integer work of one core while all are busy, in CoreMark-like iterations;
-    # see ``benchmark_kernels`` for how it was tied to CoreMark [1/s]
+    # see ``benchmark.integer_mix`` for how it was tied to CoreMark [1/s]
     scalar_score: float
     disk_read_bytes_per_s: float | None
     measured_at: str
@@ -296,7 +296,7 @@ class DeepStep:
     # buffers of the modules that learn: data parallelism sends them to all ranks in every step
     buffer_bytes: int = 0
     # fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
-    # that are its peak for some batch; see ``memory.step_memory_bytes`` [bytes]
+    # that are its peak for some batch; see ``deep_step.step_memory_bytes`` [bytes]
     memory_frontier: tuple[tuple[int, int, int], ...] = ()
     # the same while optimizers update, where these are apart: of rehearsals
     update_frontier: tuple[tuple[int, int, int], ...] = ()
@@ -484,7 +484,7 @@ class Recording:
 
     @property
     def wait_by_step(self) -> dict[int, tuple[float, ...]]:
-        """Rank -> time of each step blocked in communication [s]; see ``series.RankSeries``."""
+        """Rank -> time of each step blocked in communication [s]; see ``RankSeries``."""
         return {one.rank: one.wait_s for one in self.ranks}
 
     @property

@@ -217,7 +217,7 @@ def plan_recording(
     summary : {"none", "text", "json"}
         What the agent prints at the end: text on stderr, or JSON on stdout.
     workers : int
-        Run the command as so many ranks on this machine; see ``local_ranks``.
+        Run the command as so many ranks on this machine; see ``Child``.
     bandwidth_bit_per_s : float, optional
         Limit each rank's link, each way; needs root. [bit/s]
     reader : {"proc", "psutil"}, optional

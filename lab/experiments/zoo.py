@@ -145,7 +145,7 @@ def scripts(folder: Path = SCRIPTS) -> list[Script]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One script: what it did (``true_``), and what was said of it."""
+    """One script: what it did (``true_s`` and the like), and what was said of it."""
 
     name: str
     # true_steps, true_s: of the whole job, without the advisor: the mean of before and after; None

@@ -2,7 +2,7 @@
 
 The step-time equation is fitted on described jobs (``described_rows``: transformer layers,
 NeuSight's and Lambda's suites); its intervals come from what was left out
-(``described_residuals``). ``parameters.json`` keeps the constants, ``residuals.csv`` the errors by
+(``residuals_of``). ``parameters.json`` keeps the constants, ``residuals.csv`` the errors by
 group. How far a job's factor carries from GPU to GPU is read off the same residuals, the width on
 processors off MLPerf's Xeon systems (``processor_rows``). What no public measurement tells (TPUs,
 compiled steps) stays as it is.

@@ -1,10 +1,10 @@
 """Fit the constants of data-parallel scaling: what a cluster of unknown behaviour gets.
 
-- Links inside a node, and between nodes with RDMA: ``scaling_links``.
+- Links inside a node, and between nodes with RDMA: ``fit_links``.
 - Without RDMA: the stream limit, overlap and stragglers from the scaling law fitted to all rows
   of the clusters with a known network (``measurements/pollux_sia``).
 - Uncertainty: the two variance components that make the planner's uncalibrated errors most likely,
-  those of each cluster by constants fitted without it (``scaling_errors.variance_components``);
+  those of each cluster by constants fitted without it (``variance_components``);
   how they grow with the devices, by numbers of nodes left out of the ring's fit.
 """
 

@@ -31,8 +31,7 @@ from advisor.planners.core import (
 #
 # A rule is a fact about a combination that the framework refuses, or for which it has no switch.
 # Rules read columns, so that a search applies the same table to a block of layouts as a command
-# does to one (``planners.layouts.frameworks``). The rules stand in ``megatron_rules`` and
-# ``pytorch_rules``.
+# does to one (``planners.layouts.frameworks``). Each framework's stand in ``RULES``.
 #
 # | framework   | what starts it                                                              |
 # |-------------|-----------------------------------------------------------------------------|

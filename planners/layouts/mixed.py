@@ -9,8 +9,8 @@
 Every choice of D, tp per group, micro-batch, recomputation, ZeRO 0 or 1 and order of the groups is
 a column; layers are apportioned in ``planners.layouts.mixed``. step = sum of the stages
 and sends +
-(m-1) x the slowest + the slowest group's reduction and optimizer, as ``stage_partition``. One kind
-of machine is ``planners.layouts.search``'s case.
+(m-1) x the slowest + the slowest group's reduction and optimizer, as ``partition`` has it.
+One kind of machine is ``planners.layouts.search``'s case.
 
 Each group holds its own stages, or stages span groups: ranks are counted through the groups in
 order, as Megatron-LM counts them, and a stage is the next D tp of them. Micro-batches are shared
@@ -107,7 +107,7 @@ class GroupStages:
     """One group's stages: a layer's time, a send, and memory as fixed + layers x each.
 
     All arrays of shape (n,); ``update_s`` is exposed reduction and optimizer of a stage as
-    ``update_fixed_s`` + layers x ``update_layer_s``, before what hides it is taken off.
+    a fixed part and one for each layer, before what hides it is taken off.
     """
 
     layer_s: Floats

@@ -421,7 +421,7 @@ def _attention(model: Transformer, width: int, element: float) -> Layer:
 # with the stages cut by ``planners.layouts.pipeline`` over the units' times under the
 # memory of the device (1F1B's micro-batches in flight); one stage is plain data parallel, its
 # reductions hidden as ``planners.links.gradients`` says. Sources: PipeDream and Alpa for the
-# form, as in ``stage_partition``.
+# form, as in ``pipeline.partition``.
 
 
 def without_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:

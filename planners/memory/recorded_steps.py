@@ -2,8 +2,8 @@
 
 Device memory = context + slack x (parameters + gradients + optimizer state, by ZeRO stage
 + activations + logits + communication buckets + gathered layers), as ``equations`` has it; a
-recorded step is replayed (``step_moments``). A model that is split over devices is
-``layout_memory``'s where it is a transformer, ``unit_memory``'s where it is recorded.
+recorded step is replayed (``Moment``). A transformer that is split over devices is the subject of
+``planners.memory.transformers``; recorded units are at the end.
 """
 
 from __future__ import annotations

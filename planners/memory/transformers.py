@@ -7,8 +7,8 @@
 | ``tokens``     | s b     | tokens of one micro-batch on one device                              |
 | ``h, f, a``    | h, -, a | width of the residual stream, of the feed-forward block, heads       |
 
-``layout_memory`` asks them of transformers in a framework, ``training_memory`` and ``unit_memory``
-of recorded or described work. They hand in different constants, each where it says why.
+They are asked of transformers in a framework here, of recorded or described work in
+``planners.memory.recorded_steps``. They hand in different constants, each where it says why.
 
 References
 ----------

@@ -43,7 +43,7 @@ from advisor.planners.spot.availability import Column, Spells, SpotJob
 # ``hazard``          h      chance per time that a spell ends now, given its age. [1/s]
 # exposure            x_b    time that recorded spells spent at ages of bin b. [s]
 # events              e_b    spells that ended at such an age.
-# ``own_events``      kappa  events of this zone that weigh as much as all that other zones say.
+# events of its own  kappa  events of this zone that weigh as much as all that other zones say.
 # =========================  =====================================================================
 #
 # Spells are heavy-tailed: one that has lasted, lasts on. A hazard that is constant within each of

@@ -15,8 +15,8 @@ itself on other devices, and not at all to a job unlike any that was measured. P
 
 | here                 | paper | meaning                                                          |
 |----------------------|-------|------------------------------------------------------------------|
-| ``job_kernel``       | w     | exp(-d^2 / 2 l^2) of ``job_features``                            |
-| ``device_kernel``    | f     | the same of the logarithms of a device's rates and memory        |
+| kernel of jobs       | w     | exp(-d^2 / 2 l^2) of ``job_features``                            |
+| kernel of devices    | f     | the same of the logarithms of a device's rates and memory        |
 | ``precision``        | p     | 1, and ``other_precision`` between two precisions                |
 | ``amplitudes``       | a     | deviations of ln(seconds), fitted by evidence                    |
 | ``recorded_share``   | q     | 1, and for a recorded script, whose operators are known, less    |

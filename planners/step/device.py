@@ -22,8 +22,8 @@ On a processor C and M are those of all its cores. A call of few elements leaves
 |-------------------------|-------|------------------------------------------------------------|
 | ``flop``                | F     | operations of all calls of an operator [flop]              |
 | ``bytes``               | B     | traffic of all calls; the activations grow with the batch  |
-| ``compute_rate``        | R     | sustained products x efficiency of the class [flop/s]      |
-| ``memory_rate``         | W     | memory bandwidth x efficiency of the class [bytes/s]       |
+| rate of products        | R     | sustained products x efficiency of the class [flop/s]      |
+| rate of memory          | W     | memory bandwidth x efficiency of the class [bytes/s]       |
 | ``count``               | n     | calls                                                      |
 | ``latency_s``           | l     | what a call takes on the device however small [s]          |
 | ``dispatch_s``          | h     | what a call takes on the host [s]                          |
@@ -121,7 +121,8 @@ def step_time(
 
     Notes
     -----
-    The devices are what is looped over nowhere: 100,000 estimates take well under a second.
+    Devices are looped over for their rates, operators and micro-batches nowhere: 100,000 estimates
+    take well under a second.
     """
     batches = np.atleast_1d(np.asarray(micro_batches, float))
     _check(work, batches)

@@ -513,10 +513,6 @@ def _finish(
 
 
 # ------------------------------------------------------------------------------------------
-# Data parallelism on unlike devices: uneven batches and uneven state (Cephalo).
-
-
-# ------------------------------------------------------------------------------------------
 # Plain data parallelism on unlike devices: every kind computes for equally long.
 #
 # | here        | Cephalo | meaning                                                 |
@@ -529,7 +525,7 @@ def _finish(
 # Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
 # with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
 # rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
-# found by halving. Exact, as ``uneven_split`` is, but without its coupling through shared memory:
+# found by halving. Exact, as the split above is, but without its coupling through shared memory:
 # each device holds the whole state. The gradient is weighted by b_i / B
 # (``examples/uneven_ddp.py``).
 

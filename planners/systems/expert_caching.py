@@ -277,10 +277,6 @@ def _counted(order: Sequence[int], hits: int, warm: int) -> Served:
 
 
 # ------------------------------------------------------------------------------------------
-# Experts kept on the device while a mixture of experts serves: hit rates and token latency.
-
-
-# ------------------------------------------------------------------------------------------
 # A forecast of how much each expert of a layer is used soon, learned from earlier tokens.
 #
 # A ridge regression in closed form, one for each layer:

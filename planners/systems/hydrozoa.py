@@ -21,8 +21,8 @@ only the workers of each phase remain to be chosen: a label-setting dynamic prog
 workers keeps every (time, bill) that no other one beats, and so gives the whole trade-off.
 
 Sources: Hydrozoa (Guo et al., MLSys'22; abstract only, its formulas are not public here);
-McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); module ``noise``
-measures the noise scale.
+McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); the noise
+scale is measured below.
 """
 
 from __future__ import annotations
@@ -423,10 +423,6 @@ def _why_not(front: Sequence[Schedule], deadline_s: float | None, budget_usd: fl
         f"{fastest.time_s / HOUR_S:.2f} h for {fastest.cost_usd:.2f} USD, the cheapest "
         f"{cheapest.time_s / HOUR_S:.2f} h for {cheapest.cost_usd:.2f} USD"
     )
-
-
-# ------------------------------------------------------------------------------------------
-# Data-parallel workers that join and leave while a job runs (Hydrozoa).
 
 
 # ------------------------------------------------------------------------------------------

@@ -130,10 +130,6 @@ def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_
 
 
 # ------------------------------------------------------------------------------------------
-# PerFect and data echoing: what an input-bound job gains from loading less.
-
-
-# ------------------------------------------------------------------------------------------
 # Training on what was loaded already: data echoing, and PerFect's repeat first, fresh later.
 #
 # ================ ==============================================================================

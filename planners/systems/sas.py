@@ -3,7 +3,7 @@
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
-``futures``    A    possible free shares of nodes (``forecast.futures``). [fraction]
+``futures``    A    possible free shares of nodes (function ``futures``). [fraction]
 ``work``       W    slots the job would take on whole nodes. [slots]
 ``slots``           that it takes on those chosen. [slots]
 ==================  ============================================================================
@@ -271,10 +271,6 @@ def placement(
         straggler_loss=loss_to_slowest(times),
         enough_probability=enough(possible, nodes, work, need),
     )
-
-
-# ------------------------------------------------------------------------------------------
-# SAS: which nodes of a shared cluster a job's workers go to, by what will be free on them.
 
 
 # ------------------------------------------------------------------------------------------

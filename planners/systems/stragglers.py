@@ -333,10 +333,6 @@ def _whole(wanted: Array, total: int) -> Array:
 
 
 # ------------------------------------------------------------------------------------------
-# Ranks that compute for longer than the others: how unlike they are, and what mends it.
-
-
-# ------------------------------------------------------------------------------------------
 # The spread of the ranks of one job, and how much of it stays from step to step.
 #
 # ======================  =========================================================================

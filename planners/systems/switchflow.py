@@ -163,10 +163,6 @@ def pair_bill(alone_s: Sequence[float], rates: Sequence[float]) -> Shared:
 
 
 # ------------------------------------------------------------------------------------------
-# SwitchFlow and Gavel's pairs: which jobs share a device, and how fast each of them then is.
-
-
-# ------------------------------------------------------------------------------------------
 # The slowdown of jobs beside others whose kernels take turns on the same device.
 #
 # ================  ============================================================================

@@ -347,10 +347,6 @@ def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[i
 
 
 # ------------------------------------------------------------------------------------------
-# Pipelines whose stages are unequal groups of devices (Zorse).
-
-
-# ------------------------------------------------------------------------------------------
 # A pipeline of unlike data-parallel groups over a recorded model's units.
 #
 # | here    | Zorse, Alpa | meaning                                                         |
@@ -365,9 +361,9 @@ def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[i
 #
 #     core_g = max_i n_i t_i,   step = max_g core_g + sum over the other groups of t + exposed
 #
-# The cut is that of ``stage_partition`` on core_g / M, the steady state. With one worker a group
+# The cut is that of ``partition`` on core_g / M, the steady state. With one worker a group
 # this is its objective: sum of the stages and (M-1) times the slowest. Zorse's planner
-# (``asymmetric_pipeline``) does the same for equal layers with several stages a group; unlike
+# (above) does the same for equal layers with several stages a group; unlike
 # layers (a CNN) are cut here.
 # Sources: Zorse (MLSys'26) for the grouping, Alpa (OSDI'22) for the cut.
 

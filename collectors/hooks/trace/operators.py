@@ -341,7 +341,7 @@ def summarise(
 
     ``fixed``: storages of parameters, buffers, gradients and optimizer state; completed here by
     what is computed from these alone or accumulated into them; ``saved``: what was alive when each
-    backward pass began; ``parts``: storage -> ranks that hold the others (``whole.shares``);
+    backward pass began; ``parts``: storage -> ranks that hold the others (``whole``);
     ``sizes``: a parameter's identity -> its elements on all ranks.
     """
     _complete_fixed(calls, fixed)
