@@ -13,7 +13,7 @@ RUN := $(CURDIR)/$(VENV)/bin
 # the environment says of bytecode.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n + 1 : 5)))
 PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q -rR \
-	-n $(TEST_WORKERS) --dist loadfile
+	-n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 # For `make test-lowest` and `make test-pythons`: what stands on other people's libraries, without
 # the minutes of recording and of learning.
 QUICK := tests/test_documented_examples.py tests/test_catalogue_tables.py tests/test_charts.py \

@@ -43,11 +43,17 @@ def pytest_unconfigure() -> None:
 _OUTSIDE = {"browser", "collecting", "multiprocessing", "socket", "subprocess", "threading"}
 
 
+# Files of the most seconds, first: a process that comes to one last leaves the others idle.
+_LONG = ("installed", "fifteen_systems", "rehearsal", "blind_fits", "measured_cluster")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of files that run other programs: two more tries."""
+    """Mark the tests of files that run other programs: two more tries. Long files come first."""
     for item in items:
         if isinstance(item, pytest.Function) and _looks_outside(item.module):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+    first = {f"test_{name}": at for at, name in enumerate(_LONG)}
+    items.sort(key=lambda item: first.get(item.path.stem, len(first)))
 
 
 def pytest_collection_finish() -> None:
