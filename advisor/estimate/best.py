@@ -16,7 +16,7 @@ from advisor.estimate.knowledge.laws import ModelOn
 from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.unlike.groups import OnGroups
-from advisor.estimate.ways import stages, uneven, zorse
+from advisor.estimate.ways import even, stages, uneven, zorse
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import WAY as BY_SHAPE
@@ -276,6 +276,7 @@ class UnlikeWay:
 
 
 WAYS: Final = (
+    UnlikeWay(even.NAME, even.equal_shares, even.words),
     UnlikeWay(stages.NAME, stages.pipeline_over_groups, stages.words),
     UnlikeWay(uneven.NAME, uneven.uneven_batches, uneven.words),
     UnlikeWay(uneven.UNEVEN_STATE_NAME, uneven.uneven_state),
@@ -428,5 +429,5 @@ def _of_shapes(case: StepCase, kind: int, count: int) -> PlanningError:
         return error
     # Where the search ended: in all that the stack can.
     space = within_links(stack_spaces(case.space, case.work.setup)[-1], on.problem)
-    found = search(case, on, count)
+    found = search(case, on.problem, devices)
     return nothing_fits(on.problem, found, devices, batch, space, case.space)

@@ -218,7 +218,8 @@ class OnGroup:
         """Return how many layouts were looked at on so many machines, and how many fit."""
         if not self.is_by_shape:
             return 0, 0
-        found = search(self.case, on_machine(self.case, self.row), count)
+        problem = on_machine(self.case, self.row).problem
+        found = search(self.case, problem, count * self.group.node.devices)
         return found.considered, found.fitting
 
     def choice(self, columns: TimeColumns, row: int, space: SearchSpace) -> Choice:
@@ -304,6 +305,7 @@ def plan(question: PlanQuestion) -> Plan:
     choices = [_with_units(question, model, choice) for choice in choices]
     choices.sort(key=lambda c: (not c.commands, burden(c, question.objective)))
     seen = [on.considered(on.group.count) for on in groups]
+    seen += [(c.details["considered"], c.details["fitting"]) for c in choices if "fitting" in c.details]
     return Plan(
         objective=question.objective,
         subject=_subject(question),

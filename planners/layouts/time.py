@@ -13,7 +13,9 @@ Rajbhandari et al. (ZeRO, 2020), Chen et al. (InternEvo, 2024) for hierarchical 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -232,6 +234,15 @@ def step_times(case: LayoutCase) -> StepTimes:
         optimizer_s=optimizer * slow,
         offload_s=offload * slow,
     )
+
+
+def slowest_times(kinds: Sequence[StepTimes]) -> StepTimes:
+    """Return a step on several kinds of machine that wait for one another in each of its parts."""
+    if len(kinds) == 1:
+        return kinds[0]
+    names = [f.name for f in fields(StepTimes) if f.name != "step_s"]
+    parts = {name: reduce(np.maximum, [getattr(one, name) for one in kinds]) for name in names}
+    return StepTimes(step_s=np.asarray(sum(parts.values())), **parts)
 
 
 def _sends_s(case: LayoutCase) -> Floats:
