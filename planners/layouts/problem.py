@@ -38,7 +38,7 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
-from advisor.planners.layouts.time import StepTimes, calibrated, slowest_times, step_times
+from advisor.planners.layouts.time import StepTimes, calibrated, step_times
 from advisor.planners.memory import (
     MemoryConstants,
     StageAsked,
@@ -416,7 +416,7 @@ class LayoutProblem(LayoutConditions):
 
     def times(self, layouts: Layouts) -> StepTimes:
         """Return the step of every layout and its parts, fitting or not [s]."""
-        return slowest_times([step_times(kind.case(layouts)) for kind in self.kinds])
+        return step_times(*(kind.case(layouts) for kind in self.kinds))
 
     def used_bytes(self, layouts: Layouts, stage: StageAsked = "fullest") -> Floats:
         """Return the memory of the fullest device in every layout, or of the first stage's."""
