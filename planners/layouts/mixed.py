@@ -147,7 +147,7 @@ class _Held:
         high = np.full_like(low, self.kinds[0].transformer.layers)
         while (low < high).any():
             middle = (low + high + 1) // 2
-            fits = self.needed_bytes(middle) <= self.capacity_bytes
+            fits = self.needed_bytes(np.maximum(middle, 1)) <= self.capacity_bytes
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
         return low
 
