@@ -230,11 +230,12 @@ class ModelOn:
             [float(t) for t in backward.sum(axis=1) / layers],
         )
 
-    def loading_s(self, samples: Sequence[int], step_s: float) -> float:
-        """Return what loading adds to a step, ``samples`` on each device by place [s]."""
+    def loading_s(self, samples: Mapping[str, float], step_s: float) -> float:
+        """Return what loading adds to a step, ``samples`` on a device by its group's label [s]."""
         return max(
-            float(p.case.waiting_s(np.array([step_s]), np.array([float(b)]), np.array([p.row]))[0])
-            for p, b in zip(self.places, samples, strict=True)
+            float(p.case.waiting_s(np.array([step_s]), np.array([b]), np.array([p.row]))[0])
+            for p in self.places
+            if (b := float(samples.get(p.group.label, 0.0)))
         )
 
     def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from advisor.answer import Command
 from advisor.estimate.knowledge.laws import LayoutLaw
 from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import shares_of
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways.model_parallel import (
-    input_s,
     layout_log_sd,
     search,
     space_on,
@@ -55,15 +56,18 @@ def equal_shares(case: OnGroups) -> Choice:
     apart = (replace(kind, beside=()) for kind in problem.kinds)
     slowest = max(apart, key=lambda kind: float(kind.times(columns).step_s))
     parts = waits_of(slowest, best)
-    parts["input"] = max(input_s(p.case, p.row, best) for p in places)
-    (step_s,), shares = shares_of(parts)
+    samples = case.even_samples()
+    _, shares = shares_of(
+        parts | {"input": np.array([case.model.loading_s(samples, best.step_s)])}
+    )
     return case.choice(
         NAME,
-        float(step_s),
+        best.step_s,
         max(
             layout_log_sd(p.case, on, p.row, best.layout, shares)
             for p, on in zip(places, machines, strict=True)
         ),
+        samples=samples,
         memory_bytes={p.group.label: best.memory_bytes for p in places},
         layouts={p.group.label: best.layout for p in places},
         parts_s={name: float(part[0]) for name, part in parts.items() if name != "compute"},

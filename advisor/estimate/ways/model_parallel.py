@@ -394,8 +394,9 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
         columns.status[row] = CODE[_why(case, on, found)]
         return
     kind, layout = int(columns.type_index[row]), best.layout
+    samples = np.array([layout.global_batch / layout.devices])
     parts = waits_of(on.problem, best)
-    parts["input"] = input_s(case, kind, best)
+    parts["input"] = case.waiting_s(np.array([best.step_s]), samples, np.array([kind]))
     step_s, shares = shares_of(parts)
     columns.step_s[row] = step_s[0]
     columns.log_sd[row] = layout_log_sd(case, on, kind, layout, shares)
@@ -405,13 +406,6 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     columns.memory_bytes[row] = best.memory_bytes
     columns.host_bytes[row] = best.host_bytes
     columns.is_extrapolating[row] = on.is_extrapolating
-
-
-def input_s(case: StepCase, kind: int, best: PlannedLayout) -> Floats:
-    """Return what a layout's ranks on machines of a type wait for their samples, (1,) [s]."""
-    layout = best.layout
-    samples = layout.global_batch / layout.devices
-    return case.waiting_s(np.array([best.step_s]), np.array([samples]), np.array([kind]))
 
 
 def _why(case: StepCase, on: OnMachine, found: Found) -> str:

@@ -62,6 +62,7 @@ def stages_of_one_width(case: OnGroups) -> Choice:
         "pipeline over groups",
         found.step_s,
         case.model.log_sd(case.groups),
+        samples=case.even_samples(),
         memory_bytes={g.label: b for g, b in zip(ordered, found.memory_bytes, strict=True)},
         layouts={g.label: layout for g, layout in zip(ordered, found.layouts, strict=True)},
         parts_s=_waits(found),
@@ -306,6 +307,7 @@ def _described(
         NAME,
         whole.step_s,
         case.model.log_sd(case.groups, whole.log_sd),
+        samples={m.label: max(cut.counts[0]) * cut.micro_batch for m in ordered[0]},
         memory_bytes=fullest(labels, used),
         parts_s={"network": whole.exposed_s + whole.straggler_s, "pipeline": cut.fill_s},
         details={

@@ -62,24 +62,24 @@ def uneven_batches(case: OnGroups) -> Choice:
     case.refuse(**ALONE, recomputes=tuple(_RECOMPUTES.values()))
     groups, model = case.groups, case.model
     found = _best(case)
-    loaded = model.loading_s([int(b) for b in found.samples], found.whole.step_s)
     samples, steps = found.samples, found.steps
+    by_device = {g.label: int(b) for g, b in zip(groups, samples, strict=True)}
     return case.choice(
         NAME,
-        found.whole.step_s + loaded,
+        found.whole.step_s,
         model.log_sd(groups, found.whole.log_sd),
+        samples=by_device,
         memory_bytes=dict(
             zip((g.label for g in groups), _needed(case, found).tolist(), strict=True)
         ),
-        parts_s={"network": found.whole.exposed_s + found.whole.straggler_s, "input": loaded},
+        parts_s={"network": found.whole.exposed_s + found.whole.straggler_s},
         details={
-            "samples_by_device": {g.label: int(b) for g, b in zip(groups, samples, strict=True)},
+            "samples_by_device": by_device,
             "accumulation_steps": {g.label: int(a) for g, a in zip(groups, steps, strict=True)},
             "zero_stage": found.zero_stage,
             "recompute": _RECOMPUTES[found.kept],
             "compute_s": {g.label: float(t) for g, t in zip(groups, found.compute_s, strict=True)},
             "reduction_s": found.whole.exposed_s,
-            "input_s": loaded,
             "even_step_s": found.even_step_s,
         },
         commands=_commands(case, samples, steps),
@@ -317,6 +317,7 @@ def uneven_state(case: OnGroups) -> Choice:
         UNEVEN_STATE_NAME,
         whole.step_s,
         model.log_sd(groups, whole.log_sd),
+        samples=fullest(case.worker_labels(), found.batches),
         memory_bytes=fullest(case.worker_labels(), found.memory_bytes),
         parts_s={"network": whole.straggler_s},
         details={
