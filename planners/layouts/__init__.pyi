@@ -34,6 +34,7 @@ from .search import nothing_fits as nothing_fits
 from .time import calibrated as calibrated
 from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
+from .time import optimizer_s as optimizer_s
 from .time import step_times as step_times
 from .unit_search import search_recorded as search_recorded
 from .unit_stages import RecordedLayout as RecordedLayout

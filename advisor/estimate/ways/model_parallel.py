@@ -126,20 +126,20 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
         on = on_machine(case, int(type_index[row]))
         key = (*machine_key(case, int(type_index[row])), int(count[row]))
         if key not in case.seen:
-            case.seen[key] = search(case, on, int(count[row]))
+            case.seen[key] = search(case, on.problem, int(count[row]) * on.per_node)
         _put(case, columns, int(row), on, case.seen[key])
     return columns
 
 
-def search(case: StepCase, on: OnMachine, count: int) -> Found:
-    """Return the fastest layout on so many machines of a kind."""
-    devices, batch = count * on.per_node, case.job.global_batch
+def search(case: StepCase, problem: LayoutProblem, devices: int) -> Found:
+    """Return the fastest layout on so many devices of a kind, or of the problem's kinds."""
+    batch = case.job.global_batch
     first, *others = stack_spaces(case.space, case.work.setup)
-    found = on.problem.search(devices, batch, within_links(first, on.problem))
+    found = problem.search(devices, batch, within_links(first, problem))
     for space in others:
         if found.best is not None:
             break
-        found = on.problem.search(devices, batch, within_links(space, on.problem))
+        found = problem.search(devices, batch, within_links(space, problem))
     return found
 
 
@@ -393,15 +393,13 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     if best is None:
         columns.status[row] = CODE[_why(case, on, found)]
         return
+    kind, layout = int(columns.type_index[row]), best.layout
+    samples = np.array([layout.global_batch / layout.devices])
     parts = waits_of(on.problem, best)
-    layout = best.layout
-    samples = layout.micro_batch * layout.accumulation_steps * layout.dp / layout.devices
-    at = np.array([columns.type_index[row]])
-    waiting = case.waiting_s(np.array([best.step_s]), np.array([samples]), at)
-    parts["input"] = waiting
+    parts["input"] = case.waiting_s(np.array([best.step_s]), samples, np.array([kind]))
     step_s, shares = shares_of(parts)
     columns.step_s[row] = step_s[0]
-    columns.log_sd[row] = _log_sd(case, on, int(columns.type_index[row]), layout, shares)
+    columns.log_sd[row] = layout_log_sd(case, on, kind, layout, shares)
     for name, share in shares.items():
         columns.shares[name][row] = share[0]
     _put_layout(columns.layouts, row, layout)
@@ -422,7 +420,7 @@ def _put_layout(columns: Layouts, row: int, layout: Layout) -> None:
         getattr(columns, name)[row] = getattr(one, name)
 
 
-def _log_sd(
+def layout_log_sd(
     case: StepCase, on: OnMachine, type_index: int, layout: Layout,
     shares: dict[Bottleneck, Floats],
 ) -> float:  # fmt: skip
