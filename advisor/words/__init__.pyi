@@ -16,6 +16,7 @@ from .pieces import machine as machine
 from .pieces import machines_words as machines_words
 from .pieces import memory_words as memory_words
 from .pieces import offer_words as offer_words
+from .pieces import part_words as part_words
 from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
 from .pieces import price_words as price_words
@@ -31,7 +32,6 @@ from .recommendation import REJECTED as REJECTED
 from .recommendation import SCREEN_LINES as SCREEN_LINES
 from .recommendation import explained_text as explained_text
 from .recommendation import job_line as job_line
-from .recommendation import part_words as part_words
 from .recommendation import show_probes as show_probes
 from .recommendation import show_recommendation as show_recommendation
 from .recommendation import waits_words as waits_words

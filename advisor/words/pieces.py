@@ -32,6 +32,23 @@ PICKS: Final[Mapping[str, str]] = {
 }
 
 
+_PARTS: Final = {
+    "start_up": "booting and starting",
+    "data_in": "downloading data and weights",
+    "steps": "training steps",
+    "epoch_ends": "validation at the end of epochs",
+    "whole_run": "evaluation, stalls and manual stops",
+    "checkpoints": "writing checkpoints",
+    "interruptions": "failures and interruptions",
+    "shortest_bill": "minimum billing",
+    "cpu_surplus": "processor time beyond the baseline",
+    "storage": "storage",
+    "results_out": "downloading the results",
+}
+# Where less than this of a job's time is no steps, nothing is said of its parts.
+_WORTH_SAYING: Final = 0.05
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """A record's value with its bounds, all in one unit."""
@@ -44,6 +61,24 @@ class Bounds:
     def of(cls, record: Mapping[str, float]) -> Bounds:
         """Return what an ``Estimate`` wrote."""
         return cls(value=record["value"], low=record["low"], high=record["high"])
+
+
+def part_words(name: str) -> str:
+    """Return what a part of the job's time and cost is."""
+    return _PARTS.get(name, name)
+
+
+def ledger_words(answer: Record) -> str:
+    """Say what a whole job's time goes to, largest first; nothing where it is steps alone."""
+    hours = {name: part["time_h"] for name, part in answer["breakdown"].items()}
+    whole = sum(hours.values())
+    if not whole or hours["steps"] >= (1 - _WORTH_SAYING) * whole:
+        return ""
+    return ", ".join(
+        f"{part_words(name)} {percent_text(time_h / whole)}"
+        for name, time_h in sorted(hours.items(), key=lambda item: -item[1])
+        if time_h >= _WORTH_SAYING * whole
+    )
 
 
 def hours_words(record: Record) -> tuple[str, str]:
