@@ -10,7 +10,7 @@ A new machine in place of another starts the program and brings in the data agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part
+from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part, fitted
 from advisor.catalogue import (
     SHORTEST_BILL_H,
     Catalogue,
@@ -28,8 +28,6 @@ from advisor.catalogue import (
     TypeColumns,
     charged_h,
 )
-from advisor.collectors import bounded
-from advisor.errors import ModelError
 from advisor.estimate.ledger import Ledger
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
@@ -48,7 +46,6 @@ from advisor.records import packaged_spot_history
 
 
 SCHEMA_VERSION: Final = 2
-_HINT: Final = "run `advisor train campaigns`, or install the package again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,48 +57,11 @@ class CampaignModel:
     folds: Mapping[str, CampaignLaw]  # fitted without the named family
 
 
-def path() -> Path:
-    """Return where the packaged constants lie."""
-    return data.root("trained_models") / "campaign" / "parameters.json"
-
-
 @cache
 def load(file: Path | None = None) -> CampaignModel:
-    """Read the packaged constants, or others of the same form.
-
-    Raises ModelError if the file is missing, not JSON, of another schema or lacks a constant.
-    """
-    file = file or path()
-    try:
-        record = bounded.read_json(file)
-        found = record["schema_version"]
-        bounded.check_numbers({"law": record["law"], "folds": record["folds"]})
-        model = CampaignModel(
-            version=record["version"],
-            law=CampaignLaw(**record["law"]),
-            folds={name: CampaignLaw(**law) for name, law in record["folds"].items()},
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"cannot read the constants of whole runs {file}: {error}", hint=_HINT
-        ) from error
-    if found != SCHEMA_VERSION:
-        raise ModelError(f"{file} has schema version {found}, not {SCHEMA_VERSION}", hint=_HINT)
-    return model
-
-
-def record(model: CampaignModel) -> dict[str, Any]:
-    """Return the JSON form that ``load`` reads."""
-
-    def rounded(law: CampaignLaw) -> dict[str, float]:
-        return {name: float(f"{value:.5g}") for name, value in asdict(law).items()}
-
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": model.version,
-        "law": rounded(model.law),
-        "folds": {name: rounded(law) for name, law in sorted(model.folds.items())},
-    }
+    """Read the packaged constants, or others of the same form."""
+    file = file or data.root("trained_models") / "campaign" / "parameters.json"
+    return fitted(CampaignModel, file, train="campaigns", version=SCHEMA_VERSION)
 
 
 Floats = NDArray[np.float64]
