@@ -334,8 +334,8 @@ def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str,
     """Set what the same machines take on demand beside a spot candidate."""
     if time_h is None or cost_usd is None:
         return ()
-    cost, cost_bounds = usd_interval(cost_usd)
-    time, time_bounds = hours_interval(time_h)
+    cost, cost_bounds = usd_interval(cost_usd.to_record())
+    time, time_bounds = hours_interval(time_h.to_record())
     return (f"on demand: {cost} ({cost_bounds}) in {time} ({time_bounds})",)
 
 

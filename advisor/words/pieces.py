@@ -6,7 +6,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.quantities import (
@@ -49,20 +48,6 @@ _PARTS: Final = {
 _WORTH_SAYING: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """A record's value with its bounds, all in one unit."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, record: Mapping[str, float]) -> Bounds:
-        """Return what an ``Estimate`` wrote."""
-        return cls(value=record["value"], low=record["low"], high=record["high"])
-
-
 def part_words(name: str) -> str:
     """Return what a part of the job's time and cost is."""
     return _PARTS.get(name, name)
@@ -83,17 +68,17 @@ def ledger_words(answer: Record) -> str:
 
 def hours_words(record: Record) -> tuple[str, str]:
     """Return a time in hours and its bounds: ``("42.0 min", "28.0-63.0")``."""
-    return hours_interval(Bounds.of(record))
+    return hours_interval(record)
 
 
 def seconds_words(record: Record) -> tuple[str, str]:
     """Return a time in seconds and its bounds."""
-    return seconds_interval(Bounds.of(record))
+    return seconds_interval(record)
 
 
 def usd_words(record: Record) -> tuple[str, str]:
     """Return money and its bounds: ``("$0.10", "0.067-0.15")``."""
-    return usd_interval(Bounds.of(record))
+    return usd_interval(record)
 
 
 def count_words(record: Record) -> tuple[str, str]:
