@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Final
 
 from advisor.errors import UsageError
 
@@ -294,15 +294,8 @@ _TIMES: Final = (
 )  # fmt: skip
 
 
-class Interval(Protocol):
-    """A value with its bounds, e.g. ``advisor.answer.Estimate``."""
-
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
+# A value with its bounds: what an ``Estimate`` writes.
+Interval = Mapping[str, float]
 
 
 def digits(value: float) -> str:
@@ -441,16 +434,15 @@ def _scaled(value: float, prefixes: tuple[str, ...]) -> tuple[str, str]:
     return digits(value), prefixes[scale]
 
 
-def hours_interval(estimate: Interval) -> tuple[str, str]:
+def hours_interval(record: Interval) -> tuple[str, str]:
     """Return a time given in hours and its bounds, in the unit that fits the time.
 
     Examples
     --------
-    >>> from advisor.answer import Estimate
-    >>> hours_interval(Estimate(value=0.5, low=0.4, high=0.6))
+    >>> hours_interval({"value": 0.5, "low": 0.4, "high": 0.6})
     ('30.0 min', '24.0-36.0')
     """
-    return _time_interval(estimate, 3600.0)
+    return _time_interval(record, 3600.0)
 
 
 def hours_spread(middle: float | None, low: float | None, high: float | None) -> str:
@@ -468,34 +460,32 @@ def hours_spread(middle: float | None, low: float | None, high: float | None) ->
     return f"{said[0]}{'' if middle is None else f' {unit}'} ({said[1]}-{said[2]})"
 
 
-def seconds_interval(estimate: Interval) -> tuple[str, str]:
+def seconds_interval(record: Interval) -> tuple[str, str]:
     """Return a time given in seconds and its bounds, in the unit that fits the time.
 
     Examples
     --------
-    >>> from advisor.answer import Estimate
-    >>> seconds_interval(Estimate(value=0.0068, low=0.00435, high=0.0107))
+    >>> seconds_interval({"value": 0.0068, "low": 0.00435, "high": 0.0107})
     ('6.80 ms', '4.35-10.7')
     """
-    return _time_interval(estimate, 1.0)
+    return _time_interval(record, 1.0)
 
 
-def _time_interval(estimate: Interval, unit_s: float) -> tuple[str, str]:
-    unit, size = _time_unit(estimate.value * unit_s)
-    low, high = (digits(bound * unit_s / size) for bound in (estimate.low, estimate.high))
-    return f"{digits(estimate.value * unit_s / size)} {unit}", f"{low}-{high}"
+def _time_interval(record: Interval, unit_s: float) -> tuple[str, str]:
+    unit, size = _time_unit(record["value"] * unit_s)
+    value, low, high = (digits(record[b] * unit_s / size) for b in ("value", "low", "high"))
+    return f"{value} {unit}", f"{low}-{high}"
 
 
-def usd_interval(estimate: Interval) -> tuple[str, str]:
+def usd_interval(record: Interval) -> tuple[str, str]:
     """Return money and its bounds.
 
     Examples
     --------
-    >>> from advisor.answer import Estimate
-    >>> usd_interval(Estimate(value=12.345, low=10.0, high=15.0))
+    >>> usd_interval({"value": 12.345, "low": 10.0, "high": 15.0})
     ('$12.35', '10.00-15.00')
     """
-    return usd_text(estimate.value), f"{_money(estimate.low)}-{_money(estimate.high)}"
+    return usd_text(record["value"]), f"{_money(record['low'])}-{_money(record['high'])}"
 
 
 # Durations, sizes, rates, shares, money and counts: read as people type them, and printed.

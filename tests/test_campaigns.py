@@ -17,7 +17,14 @@ from advisor import data
 from advisor.catalogue import Catalogue
 from advisor.errors import ModelError, UsageError
 from advisor.estimate import completion as shipped
-from advisor.estimate.completion import checkpoint_s, on_demand, on_spot, save_of_rows_s
+from advisor.estimate.completion import (
+    Rent,
+    checkpoint_s,
+    on_demand,
+    on_spot,
+    save_of_rows_s,
+    whole_run,
+)
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.lab.data.campaigns import (
@@ -86,9 +93,10 @@ def test_what_is_paid_once_or_waited_for_once_is_added_once(
     row = predictor.catalogue.instance_type("p5.48xlarge").index
     columns = predictor.step_columns(job, np.array([row]), np.array([1]))
     found = on_demand(job, columns, 0.9, law=STEPS_ALONE)
-    hours, bare = found.estimates(0, 30.0, 0.9)
-    same, more = found.estimates(0, 30.0, 0.9, once_usd=7.0)
-    assert same == hours
+    hours = found.time_h(0, 0.9)
+    bare, more = (
+        found.cost_usd(0, Rent(price_usd_per_h=30.0, egress_usd=once), 0.9) for once in (0.0, 7.0)
+    )
     assert bare.value == pytest.approx(30.0 * hours.value)
     for had, has in ((bare.low, more.low), (bare.value, more.value), (bare.high, more.high)):
         assert has == pytest.approx(had + 7.0)
@@ -110,16 +118,18 @@ def test_the_term_is_told_apart_from_steps_checkpoints_and_failures(
     without = on_demand(job, columns, 0.9, law=STEPS_ALONE)
     whole = on_demand(job, columns, 0.9, law=LAW)
     start_h = (columns.startup_s + columns.data_in_s) / 3600
+    factor, _ = whole_run(job, columns, LAW)
+    assert (factor > 1.01).all()
     np.testing.assert_allclose(
-        whole.finish_h[:, 1] - start_h, (without.finish_h[:, 1] - start_h) * whole.whole_run_factor
+        whole.finish_h[:, 1] - start_h, (without.finish_h[:, 1] - start_h) * factor
     )
-    np.testing.assert_allclose(sum(whole.parts_h.values()), whole.finish_h[:, 1])
+    np.testing.assert_allclose(whole.ledger.total_s / 3600, whole.finish_h[:, 1])
     added = whole.finish_h[:, 1] - without.finish_h[:, 1]
-    np.testing.assert_allclose(whole.parts_h["whole_run"], added)
-    for name in ("steps", "checkpoints", "interruptions"):
-        np.testing.assert_allclose(whole.parts_h[name], without.parts_h[name], atol=1e-9)
-    assert (without.whole_run_factor == 1).all()
-    assert (whole.whole_run_factor > 1.01).all()
+    np.testing.assert_allclose(whole.ledger.whole_run_s / 3600, added)
+    for name in ("steps_s", "checkpoints_s", "interruptions_s"):
+        parts = (getattr(one.ledger, name) for one in (whole, without))
+        np.testing.assert_allclose(*parts, atol=1e-5)
+    assert not without.ledger.whole_run_s.any()
 
     def width(found: Any) -> Any:
         return np.log(found.finish_h[:, 2] - start_h) - np.log(found.finish_h[:, 0] - start_h)
@@ -140,7 +150,7 @@ def test_spot_machines_do_not_make_a_whole_run_shorter(
         on_spot(job, columns, np.array([0]), np.array([1.0]), 0.9, law=law)
         for law in (LAW, STEPS_ALONE)
     )
-    factor = on_demand(job, columns, 0.9, law=LAW).whole_run_factor
+    factor, _ = whole_run(job, columns, LAW)
     np.testing.assert_allclose(with_term.finish_h[:, 1], without.finish_h[:, 1] * factor)
     np.testing.assert_allclose(with_term.billed_h[:, 1], without.billed_h[:, 1] * factor)
     np.testing.assert_allclose(with_term.overhead_fraction, without.overhead_fraction)

@@ -151,7 +151,7 @@ def test_the_whole_job_is_no_surer_than_any_of_its_parts(
     make_job: MakeJob, predictor: Predictor, step_sd: float, length: float, start: float,
     ends: float, startup_s: float,
 ) -> None:  # fmt: skip
-    from advisor.estimate.completion import as_recorded_h
+    from advisor.estimate.completion import on_recorded_machine
     from advisor.estimate.ways.data_parallel import as_recorded
 
     sure = replace(
@@ -161,7 +161,7 @@ def test_the_whole_job_is_no_surer_than_any_of_its_parts(
     columns = as_recorded(sure, COLUMNS.setdefault("one", _columns(predictor, sure)))
 
     def width(job: Job) -> float:
-        found = as_recorded_h(job, columns, 0.9)
+        found = on_recorded_machine(job, columns, 0.9).time_h(0, 0.9)
         assert found.value * 3600 == pytest.approx(startup_s + 120.0)
         return (found.high - found.low) * 3600
 

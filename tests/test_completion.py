@@ -14,9 +14,10 @@ from advisor.catalogue import Catalogue
 from advisor.estimate.completion import (
     CHECKPOINTS_KEPT,
     Completion,
-    as_recorded_h,
+    Rent,
     checkpoint_s,
     on_demand,
+    on_recorded_machine,
     on_spot,
     restart_s,
     save_of_rows_s,
@@ -66,6 +67,12 @@ def job(make_job: MakeJob) -> Job:
     )
 
 
+def hours(done: Completion) -> dict[str, np.ndarray]:
+    """Return the parts of the time by name, one row a cluster [h]."""
+    by_row = [done.ledger.hours(row) for row in range(3)]
+    return {name: np.array([one[name] for one in by_row]) for name in by_row[0]}
+
+
 def done_by(way: str, job: Job) -> Completion:
     if way == "on-demand":
         return on_demand(job, rows(), 0.9, law=LAW)
@@ -87,7 +94,6 @@ def test_on_demand_is_start_data_and_the_expected_time_times_the_whole_runs_fact
     whole_s = expected.expected_s * factor
     value = whole_s + columns.startup_s + columns.data_in_s
     assert done.finish_h[:, 1] == pytest.approx(value / 3600)
-    assert done.whole_run_factor == pytest.approx(factor)
     # Either side: work and start, each log-normal, in quadrature; the length's error is work's.
     share = 0.2 if job.measured is None else LAW.sd_measured
     of_run = np.hypot(share * np.sqrt(np.minimum(np.log1p(size), 1)), job.paid_steps_log_sd)
@@ -97,7 +103,7 @@ def test_on_demand_is_start_data_and_the_expected_time_times_the_whole_runs_fact
     below = np.hypot(whole_s * (1 - 1 / work), columns.startup_s * (1 - 1 / start))
     assert done.finish_h[:, 2] == pytest.approx((value + above) / 3600)
     assert done.finish_h[:, 0] == pytest.approx((value - below) / 3600)
-    parts = done.parts_h
+    parts = hours(done)
     assert parts["steps"] == pytest.approx(STEP_S * 50_000 / 3600)
     assert parts["epoch_ends"] == pytest.approx(STEP_S * job.epochs * 40 / 3600)
     assert parts["whole_run"] == pytest.approx(expected.expected_s * (factor - 1) / 3600)
@@ -115,22 +121,27 @@ def test_parts_add_up_to_the_time_and_the_bill(way: str, job: Job) -> None:
         done = replace(done, way=np.full(3, COMPLETIONS.index(way)), billed_h=done.billed_h * 0.7)
     for row in range(3):
         for billing in ((0.0, 0.0), (0.0, 1.0), (500.0, 0.0)):
-            parts = done.breakdown(row, 30.0, 0.4, 12.0, billing)
-            time_h, cost = done.estimates(row, 30.4, 0.9, once_usd=12.0, billing=billing)
+            rent = Rent(
+                price_usd_per_h=30.0, storage_usd_per_h=0.4, egress_usd=12.0, billing=billing
+            )
+            parts = done.breakdown(row, rent)
+            time_h, cost = done.time_h(row, 0.9), done.cost_usd(row, rent, 0.9)
             assert sum(one.time_h for one in parts.values()) == pytest.approx(time_h.value)
             assert sum(one.cost_usd or 0.0 for one in parts.values()) == pytest.approx(cost.value)
             assert time_h.low <= time_h.value <= time_h.high
             assert cost.low <= cost.value <= cost.high
-        ends = done.estimates(row, 2.0, 0.9, once_usd=5.0)[1]
+        ends = done.cost_usd(row, Rent(price_usd_per_h=2.0, egress_usd=5.0), 0.9)
         low, _, high = (done.billed_h[row] * 2 + 5).tolist()
         assert (ends.low, ends.high) == pytest.approx((low, high))
-        hours, paid = done.parts_h["steps"][row], done.breakdown(row, 30.0, 0.0, 0.0)
+        steps_h, paid = hours(done)["steps"][row], done.breakdown(row, Rent(price_usd_per_h=30.0))
         # Where machines or their price change on the way, every hour costs the mean.
         mean = done.billed_h[row, 1] / done.finish_h[row, 1] if "-with-" in way or (
             way.startswith("elastic")
         ) else 1.0  # fmt: skip
-        assert paid["steps"].cost_usd == pytest.approx(30.0 * hours * mean)
-    unknown = done.breakdown(0, 30.0, float("nan"), float("nan"))
+        assert paid["steps"].cost_usd == pytest.approx(30.0 * steps_h * mean)
+    nan = float("nan")
+    unpriced = Rent(price_usd_per_h=30.0, storage_usd_per_h=nan, egress_usd=nan)
+    unknown = done.breakdown(0, unpriced)
     assert unknown["storage"].cost_usd is None
     assert unknown["results_out"].cost_usd is None
 
@@ -140,7 +151,8 @@ def test_an_interval_holds_its_value_where_the_mean_lies_beyond_a_percentile(job
     for ends in ([1.0, 9.0, 5.0], [4.0, 3.0, 5.0]):
         skewed = np.array([ends] * 3)
         done = replace(done, finish_h=skewed, billed_h=skewed)
-        for found, price in zip(done.estimates(1, 2.0, 0.9), (1.0, 2.0), strict=True):
+        both = done.time_h(1, 0.9), done.cost_usd(1, Rent(price_usd_per_h=2.0), 0.9)
+        for found, price in zip(both, (1.0, 2.0), strict=True):
             assert found.value == price * ends[1]
             assert (found.low, found.high) == (price * min(ends), price * max(ends))
 
@@ -149,7 +161,7 @@ def test_on_its_own_machine_a_job_takes_its_start_and_its_steps_and_no_two_runs_
     job: Job,
 ) -> None:
     known = rows(log_sd=np.array([0.001, 0.2, 0.2]))
-    found = as_recorded_h(job, known, 0.9)
+    found = on_recorded_machine(job, known, 0.9).time_h(0, 0.9)
     steps_s = STEP_S[0] * job.paid_steps
     assert found.value == pytest.approx((steps_s + 60 + 600) / 3600)
     reach = QUANTILES[0.9]
@@ -186,9 +198,9 @@ def test_spot_is_the_replays_times_the_whole_runs_factor_and_no_less_than_the_wo
     assert done.billed_h * 3600 == pytest.approx(widened(billed_s, mean_s, both, 0.9))
     assert done.overhead_fraction == pytest.approx(finish_s[:, 1] / (work_s * factor) - 1)
     saves_h = work_s / done.checkpoint_interval_s * save_s / 3600
-    assert np.all(done.parts_h["checkpoints"] <= saves_h * (1 + 1e-9))
-    assert np.all(done.parts_h["checkpoints"] >= 0)
-    assert done.parts_h["whole_run"] == pytest.approx(finish_s[:, 1] * (1 - 1 / factor) / 3600)
+    assert np.all(hours(done)["checkpoints"] <= saves_h * (1 + 1e-9))
+    assert np.all(hours(done)["checkpoints"] >= 0)
+    assert hours(done)["whole_run"] == pytest.approx(finish_s[:, 1] * (1 - 1 / factor) / 3600)
     assert done.spot_h == pytest.approx(mean_s / 3600)
     assert not done.on_demand_h.any()
 
@@ -266,6 +278,7 @@ def test_a_machine_stores_its_data_and_two_checkpoints_by_the_month(job: Job) ->
     out = 3 * prices.egress_usd_per_gib[place]
     assert np.nanmax(np.abs(costs.egress_usd - out)) == pytest.approx(0.0, abs=1e-12)
     rented = replace(costs, shortest_bill_h=np.array([0.1, 1.0]), bill_step_h=np.array([0.5, 0.0]))
-    assert rented.billing(0, 1) == (1.0, 0.5)  # together they cost what the stricter one asks
+    together = rented.rent(1.0, (0, 1), (1, 1)).billing
+    assert together == (1.0, 0.5)  # together they cost what the stricter one asks
     nothing = replace(job, transfers=Transfers(result_bytes=0.0))
     assert not prices.costs(nothing, offers).egress_usd.any()  # even where no price is known

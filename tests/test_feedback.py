@@ -93,7 +93,8 @@ def test_steps_and_physics_are_one_quantity(
     by_step = feedback.note_run(RUN, "g5.xlarge", step_s=step_s, predictor=predictor)
     (first,) = read_records(runs / FILE_NAME)
     (runs / FILE_NAME).unlink()
-    feedback.note_run(RUN, "g5.xlarge", time_h=by_step.time_h, predictor=predictor)
+    by_time = feedback.note_run(RUN, "g5.xlarge", time_h=by_step.time_h, predictor=predictor)
+    assert by_time.actual.step_s == pytest.approx(step_s, rel=1e-9)
     (second,) = read_records(runs / FILE_NAME)
     for one in (first, second):
         physics_s = one.facts["analytic_time_s"]

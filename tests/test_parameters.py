@@ -8,13 +8,14 @@ import pytest
 
 from advisor.errors import ModelError
 from advisor.estimate import case
+from advisor.lab.fit.verbs import constants_text
 
 
 def test_packaged_constants_survive_a_round_trip(tmp_path: Path) -> None:
     scaling, memory = case.scaling(), case.memory()
     for name, record in (("scaling", scaling), ("memory", memory)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "parameters.json").write_text(case.text(record))
+        (tmp_path / name / "parameters.json").write_text(constants_text(record))
     assert case.scaling(tmp_path / "scaling") == scaling
     assert case.memory(tmp_path / "memory") == memory
 

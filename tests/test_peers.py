@@ -331,7 +331,7 @@ def test_a_changed_model_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "parameters.json").write_text(text_of(shipped))
     assert PeerModel.load(tmp_path) == shipped
     (tmp_path / "parameters.json").write_text(text_of(shipped).replace("floor_s", "roof_s"))
-    with pytest.raises(ModelError, match="cannot read"):
+    with pytest.raises(ModelError, match="cannot use"):
         PeerModel.load(tmp_path)
 
 

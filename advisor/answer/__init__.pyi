@@ -7,6 +7,7 @@ from .candidate import Utilisation as Utilisation
 from .estimate import Estimate as Estimate
 from .json_records import SCHEMA_VERSION as SCHEMA_VERSION
 from .json_records import Recorded as Recorded
+from .json_records import fitted as fitted
 from .json_records import from_record as from_record
 from .json_records import to_record as to_record
 from .offers import COMPLETIONS as COMPLETIONS

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -20,6 +21,9 @@ from typing import (
     get_args,
     get_origin,
 )
+
+from advisor.collectors import bounded
+from advisor.errors import ModelError
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -90,6 +94,30 @@ def from_record(
         words, _, place = first.rpartition(" @ ")
         is_of_field = words.startswith(("must be ", "is ", "has "))
         raise ValueError(f"{place}{'' if is_of_field else ':'} {words}") from errors
+
+
+def fitted(
+    kind: type[T], file: Path, *, train: str, version: int = 1, part: str | None = None
+) -> T:
+    """Return fitted constants as the dataclass whose fields ``file``, or a part of it, holds.
+
+    ``train``: what ``advisor train`` is told to fit them again.
+
+    Raises ModelError if the file is missing, not JSON, of another version, or if a constant is
+    missing, unknown or no number.
+    """
+    try:
+        record = bounded.read_json(file)
+        if (found := record["schema_version"]) != version:
+            raise ValueError(f"schema version {found!r}, not {version}")  # noqa: TRY301
+        held = record[part] if part else {name: record[name] for name in kind.__slots__}
+        return from_record(kind, held, where=part or "record", is_strict=True)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ModelError(
+            f"cannot use {file}: {why}",
+            hint=f"fit it again with `advisor train {train}`, or install the package again",
+        ) from error
 
 
 @cache

@@ -92,7 +92,7 @@ def _table(found: Sequence[Comparison]) -> list[str]:
 
     rows = [("day", "run", "machines", "predicted", "took", "error", "")]
     for one in found:
-        value, bounds = hours_interval(one.predicted_h)
+        value, bounds = hours_interval(one.predicted_h.to_record())
         rows.append(
             (
                 one.noted_at[:10],
@@ -288,7 +288,7 @@ def _layout_text(found: StepComparison) -> str:
 def _text(found: Comparison) -> str:
     from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
 
-    time, time_range = hours_interval(found.predicted_h)
+    time, time_range = hours_interval(found.predicted_h.to_record())
     actual, error = found.actual, found.error_fraction
     lines = [
         f"{actual.count} x {actual.instance_type} ({actual.provider})",
@@ -297,7 +297,7 @@ def _text(found: Comparison) -> str:
         f"{'inside' if found.is_inside else 'outside'} the interval",
     ]
     if actual.cost_usd is not None and found.predicted_usd is not None:
-        cost, cost_range = usd_interval(found.predicted_usd)
+        cost, cost_range = usd_interval(found.predicted_usd.to_record())
         off = found.predicted_usd.value / actual.cost_usd - 1.0
         lines.append(
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "

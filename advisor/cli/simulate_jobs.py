@@ -184,7 +184,7 @@ def elastic(
             raise UsageError("--on needs a job", hint="name one: --run latest --on g5.xlarge")
     asked = question_of(
         samples=samples,
-        phases=int(_first(phases, None if known is None else known.phases)),
+        phases=None if phases is None else int(phases),
         noise=_noise(noise),
         noise_growth=noise_growth,
         container=_container(container, coordinator, known),

@@ -18,6 +18,7 @@ from .case import StepCase as StepCase
 from .case import constants as constants
 from .case import is_laid_out_by_shape as is_laid_out_by_shape
 from .completion import Completion as Completion
+from .completion import Rent as Rent
 from .completion import SideCosts as SideCosts
 from .completion import checkpoint_s as checkpoint_s
 from .completion import hazards as hazards

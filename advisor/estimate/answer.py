@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from advisor.answer import (
@@ -62,27 +63,18 @@ def candidate(
     count = int(columns.count[column])
     row = row_answer(job, columns, column, coverage, device)
     step, shares = row["step_time_s"], row["shares"]
-    price = offer.price_usd_per_h * count
-    storage = float(side.storage_usd_per_h[offer_row]) * count
-    egress = float(side.egress_usd[offer_row])
-    hourly, once = float(side.usd_per_h[offer_row]) * count, 0.0 if math.isnan(egress) else egress
-    steady_price = on_demand_price(catalogue, offers, offer_row)
-    bills = _bills(completion, completion_row, price, (steady_price or math.nan) * count)
-    if completion.way_of(completion_row) in PAID_ON_DEMAND and steady_price is not None:
-        price = steady_price * count  # what its billed hours are counted in
-    billing = side.billing(offer_row)
-    time_h, cost = completion.estimates(
-        completion_row, price + hourly, coverage, once_usd=once, billing=billing
-    )
+    rent = side.rent(offer.price_usd_per_h * count, (offer_row, count))
+    each = on_demand_price(catalogue, offers, offer_row)
+    steady_rent = replace(rent, price_usd_per_h=(each or math.nan) * count)
+    bills = _bills(completion, completion_row, rent.price_usd_per_h, steady_rent.price_usd_per_h)
+    if completion.way_of(completion_row) in PAID_ON_DEMAND and each is not None:
+        rent = steady_rent  # what its billed hours are counted in
+    time_h = completion.time_h(completion_row, coverage)
+    cost = completion.cost_usd(completion_row, rent, coverage)
     alike: tuple[Estimate | None, Estimate | None] = (None, None)
-    if steady is not None and offer.pricing == "spot" and steady_price is not None:
-        alike = steady.estimates(
-            column, steady_price * count + hourly, coverage, once_usd=once, billing=billing
-        )
-    surplus = float(side.surplus_usd_per_h[offer_row]) * count
-    breakdown = completion.breakdown(
-        completion_row, price, storage, egress, billing, surplus_usd_per_h=surplus
-    )
+    if steady is not None and offer.pricing == "spot" and each is not None:
+        alike = steady.time_h(column, coverage), steady.cost_usd(column, steady_rent, coverage)
+    breakdown = completion.breakdown(completion_row, rent)
     speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
     units = transformer_units(
         job, step.value, row["devices"], device,
@@ -107,7 +99,7 @@ def candidate(
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
         breakdown=breakdown,
-        surplus_usd_per_h=surplus,
+        surplus_usd_per_h=rent.surplus_usd_per_h,
         is_learned=_is_learned(columns, column),
         is_network_assumed=columns.assumed_network(column) is not None,
         on_demand_time_h=alike[0],
@@ -321,7 +313,9 @@ def _late(completion: Completion, row: int) -> float | None:
 
 def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     """Say what a whole run of this size adds, where it is worth a word."""
-    added = float(completion.whole_run_factor[row]) - 1.0
+    ledger = completion.ledger
+    stalls_s = float(ledger.whole_run_s[row])
+    added = stalls_s / (float(ledger.total_s[row] - ledger.before_s[row]) - stalls_s)
     if not added >= NEGLIGIBLE_FRACTION:
         return ()
     return (
@@ -340,8 +334,8 @@ def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str,
     """Set what the same machines take on demand beside a spot candidate."""
     if time_h is None or cost_usd is None:
         return ()
-    cost, cost_bounds = usd_interval(cost_usd)
-    time, time_bounds = hours_interval(time_h)
+    cost, cost_bounds = usd_interval(cost_usd.to_record())
+    time, time_bounds = hours_interval(time_h.to_record())
     return (f"on demand: {cost} ({cost_bounds}) in {time} ({time_bounds})",)
 
 

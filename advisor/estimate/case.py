@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
+from advisor.answer import fitted
 from advisor.catalogue import Accelerator
-from advisor.collectors import bounded
 from advisor.collectors.derive import MOST_RATIO, ratio
-from advisor.errors import ModelError
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE
 from advisor.jobs import Job, data_in_s
@@ -44,7 +42,6 @@ from advisor.planners.layouts import (
 from advisor.planners.links import (
     NOISE,
     Array,
-    CollectiveParameters,
     MeasuredPlacements,
     Placements,
     ScalingFit,
@@ -82,80 +79,19 @@ from advisor.quantities import REACH_90
 # Fitted constants: from the files of ``trained_models`` to the planners' frozen records.
 
 
-SCHEMA_VERSION = 1
 DIGITS = 5  # significant: fits converge further, readings are less certain
-Record = TypeVar("Record", ScalingParameters, MemoryParameters, CollectiveParameters)
 
 
 def scaling(folder: Path | None = None) -> ScalingParameters:
-    """Read the constants of data-parallel scaling; ``folder`` replaces the packaged one.
-
-    Raises ModelError if the file is missing, not JSON, of another version, or lacks a constant.
-    """
-    path = (folder or data.model("scaling")) / "parameters.json"
-    values = _read(path, "advisor train scaling")
-    collectives = values.pop("collectives", None)
-    if not isinstance(collectives, dict):
-        raise _unusable(path, "it has no 'collectives'", "advisor train scaling")
-    values["collectives"] = _record(CollectiveParameters, collectives, path)
-    return _record(ScalingParameters, values, path)
+    """Read the constants of data-parallel scaling; ``folder`` replaces the packaged one."""
+    file = (folder or data.model("scaling")) / "parameters.json"
+    return fitted(ScalingParameters, file, part="parameters", train="scaling")
 
 
 def memory(folder: Path | None = None) -> MemoryParameters:
-    """Read the constants of the memory model; ``folder`` replaces the packaged one.
-
-    Raises ModelError if the file is missing, not JSON, of another version, or lacks a constant.
-    """
-    path = (folder or data.root("trained_models") / "memory") / "parameters.json"
-    return _record(MemoryParameters, _read(path, "advisor train memory"), path)
-
-
-def text(parameters: ScalingParameters | MemoryParameters) -> str:
-    """Return ``parameters.json``: every constant to ``DIGITS`` significant digits."""
-    fitted = asdict(parameters)
-    fitted.pop("is_replayed", None)  # is of a job
-    record = {"schema_version": SCHEMA_VERSION, "parameters": _rounded(fitted)}
-    return json.dumps(record, indent=2) + "\n"
-
-
-def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _rounded(value) if isinstance(value, dict) else float(f"{value:.{DIGITS}g}")
-        for name, value in values.items()
-    }
-
-
-def _read(path: Path, command: str) -> dict[str, Any]:
-    try:
-        record = bounded.read_json(path)
-    except (OSError, ValueError) as error:
-        raise _unusable(path, str(error), command) from error
-    if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
-        raise _unusable(path, f"not of schema version {SCHEMA_VERSION}", command)
-    values = record.get("parameters")
-    try:
-        bounded.check_numbers(values)
-    except ValueError as error:
-        raise _unusable(path, str(error), command) from error
-    if not isinstance(values, dict):
-        raise _unusable(path, "its parameters are not an object", command)
-    return dict(values)
-
-
-def _record(kind: type[Record], values: dict[str, Any], path: Path) -> Record:
-    names = {field.name for field in fields(kind)}
-    fitted = {field.name for field in fields(kind) if field.default is MISSING}
-    odd = ", ".join(sorted((fitted - set(values)) | (set(values) - names)))
-    if odd:
-        raise _unusable(path, f"missing or unknown: {odd}", f"advisor train {path.parent.name}")
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise _unusable(path, str(error), f"advisor train {path.parent.name}") from error
-
-
-def _unusable(path: Path, why: str, command: str) -> ModelError:
-    return ModelError(f"cannot use {path}: {why}", hint=f"fit it again with `{command}`")
+    """Read the constants of the memory model; ``folder`` replaces the packaged one."""
+    file = (folder or data.root("trained_models") / "memory") / "parameters.json"
+    return fitted(MemoryParameters, file, part="parameters", train="memory")
 
 
 # The fitted constants that an estimate needs, read once from ``trained_models/``.

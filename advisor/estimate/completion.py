@@ -10,7 +10,7 @@ A new machine in place of another starts the program and brings in the data agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part
+from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part, fitted
 from advisor.catalogue import (
     SHORTEST_BILL_H,
     Catalogue,
@@ -28,12 +28,11 @@ from advisor.catalogue import (
     TypeColumns,
     charged_h,
 )
-from advisor.collectors import bounded
-from advisor.errors import ModelError
+from advisor.estimate.ledger import Ledger
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.machines import surplus_usd_per_h
-from advisor.planners.core import GIB, HOUR_S
+from advisor.planners.core import GIB, HOUR_S, select
 from advisor.planners.goodput import CampaignLaw, expected_completion
 from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
 from advisor.quantities import QUANTILES
@@ -47,7 +46,6 @@ from advisor.records import packaged_spot_history
 
 
 SCHEMA_VERSION: Final = 2
-_HINT: Final = "run `advisor train campaigns`, or install the package again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,60 +57,41 @@ class CampaignModel:
     folds: Mapping[str, CampaignLaw]  # fitted without the named family
 
 
-def path() -> Path:
-    """Return where the packaged constants lie."""
-    return data.root("trained_models") / "campaign" / "parameters.json"
-
-
 @cache
 def load(file: Path | None = None) -> CampaignModel:
-    """Read the packaged constants, or others of the same form.
-
-    Raises ModelError if the file is missing, not JSON, of another schema or lacks a constant.
-    """
-    file = file or path()
-    try:
-        record = bounded.read_json(file)
-        found = record["schema_version"]
-        bounded.check_numbers({"law": record["law"], "folds": record["folds"]})
-        model = CampaignModel(
-            version=record["version"],
-            law=CampaignLaw(**record["law"]),
-            folds={name: CampaignLaw(**law) for name, law in record["folds"].items()},
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"cannot read the constants of whole runs {file}: {error}", hint=_HINT
-        ) from error
-    if found != SCHEMA_VERSION:
-        raise ModelError(f"{file} has schema version {found}, not {SCHEMA_VERSION}", hint=_HINT)
-    return model
-
-
-def record(model: CampaignModel) -> dict[str, Any]:
-    """Return the JSON form that ``load`` reads."""
-
-    def rounded(law: CampaignLaw) -> dict[str, float]:
-        return {name: float(f"{value:.5g}") for name, value in asdict(law).items()}
-
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": model.version,
-        "law": rounded(model.law),
-        "folds": {name: rounded(law) for name, law in sorted(model.folds.items())},
-    }
+    """Read the packaged constants, or others of the same form."""
+    file = file or data.root("trained_models") / "campaign" / "parameters.json"
+    return fitted(CampaignModel, file, train="campaigns", version=SCHEMA_VERSION)
 
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_BY_THE_SECOND: Final = (SHORTEST_BILL_H, 0.0)
 # Ways with other machines, or another price of theirs, from one time to the next.
 BLENDED: Final = ("spot-with-fallback", "elastic-spot", "spot-by-deadline")
 # Ways whose billed hours are counted in the price of on-demand machines.
 PAID_ON_DEMAND: Final = ("spot-with-fallback", "spot-by-deadline")
 # Between 10th and 90th percentile, in standard deviations.
 _SHOWN_SDS: Final = QUANTILES[0.8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rent:
+    """What is paid for the machines of one answer, all together; nan where there is no price."""
+
+    # price_usd_per_h, storage_usd_per_h, surplus_usd_per_h: the machines, their volumes, and
+    # processor time beyond their baselines [USD/h]
+    price_usd_per_h: float
+    storage_usd_per_h: float = 0.0
+    surplus_usd_per_h: float = 0.0
+    egress_usd: float = 0.0  # for the results, once [USD]
+    # what is charged at least, and what a bill is a whole multiple of (0: by the second) [h]
+    billing: tuple[float, float] = (SHORTEST_BILL_H, 0.0)
+
+    def priced(self) -> Rent:
+        """Return it with nothing to pay for storage and results that have no price."""
+        storage, egress = np.nan_to_num([self.storage_usd_per_h, self.egress_usd]).tolist()
+        return replace(self, storage_usd_per_h=storage, egress_usd=egress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +108,6 @@ class Completion:
     checkpoint_interval_s: Floats
     # (n,); checkpoints and failures add less than ``planners.goodput.NEGLIGIBLE_FRACTION``
     is_negligible: NDArray[np.bool_]
-    # (n,); by which a whole run of this size takes longer than its steps, checkpoints, failures
-    # and removals: evaluation, stalls, stops by hand
-    whole_run_factor: Floats
     way: Integers  # (n,); how the job is completed, an index into ``COMPLETIONS``
     # spot_h, on_demand_h: (n,); expected rented time of each kind, as if of all machines [h]
     spot_h: Floats
@@ -139,86 +115,53 @@ class Completion:
     rented_h: Floats  # (n,); expected time with at least one machine [h]
     # (n,); probability that a plan by a deadline misses it; nan where the finish alone says that
     late_fraction: Floats
-    # (n,); the expected time by what it goes to; they sum to ``finish_h[:, 1]`` [h]
-    parts_h: Mapping[str, Floats]
+    ledger: Ledger  # what the expected time goes to; its sum is ``finish_h[:, 1]``
 
     def way_of(self, row: int) -> CompletionWay:
         """Return how the job of one row is completed."""
         return COMPLETIONS[int(self.way[row])]
 
-    def taken(self, rows: Integers) -> Completion:
-        """Return some rows."""
-        columns = {
-            f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "parts_h"
-        }
-        return Completion(
-            **columns, parts_h={name: part[rows] for name, part in self.parts_h.items()}
-        )
+    def time_h(self, row: int, coverage: float) -> Estimate:
+        """Return when the job of one row is done [h]."""
+        return _around(self.finish_h[row], coverage)
 
-    def with_rows(self, rows: Integers, others: Completion) -> Completion:
-        """Return the completions with those of ``rows`` replaced, in their order."""
+    def cost_usd(self, row: int, rent: Rent, coverage: float) -> Estimate:
+        """Return what the job of one row costs [USD]."""
+        paid = rent.priced()
+        hourly = paid.price_usd_per_h + (paid.storage_usd_per_h + paid.surplus_usd_per_h)
+        hours = charged_h(self.billed_h[row], *rent.billing)
+        return _around(hours * hourly + paid.egress_usd, coverage)
 
-        def put(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-            out = np.array(old)
-            out[rows] = new
-            return out
-
-        columns = {
-            f.name: put(getattr(self, f.name), getattr(others, f.name))
-            for f in fields(self)
-            if f.name != "parts_h"
-        }
-        parts = {name: put(part, others.parts_h[name]) for name, part in self.parts_h.items()}
-        return Completion(**columns, parts_h=parts)
-
-    def estimates(
-        self, row: int, price_usd_per_h: float, coverage: float, *, once_usd: float = 0.0,
-        billing: tuple[float, float] = _BY_THE_SECOND,
-    ) -> tuple[Estimate, Estimate]:  # fmt: skip
-        """Return time [h] and cost [USD] of one row.
-
-        ``price_usd_per_h`` is of all machines together with their storage; ``once_usd`` is paid
-        whatever the time; ``billing`` is the shortest bill and the step of bills [h].
-        """
-        low, value, high = self.finish_h[row].tolist()
-        time_h = Estimate(value=value, low=min(low, value), high=max(high, value),
-                          coverage=coverage)  # fmt: skip
-        billed_h = charged_h(self.billed_h[row], *billing)
-        low, value, high = (billed_h * price_usd_per_h + once_usd).tolist()
-        cost = Estimate(value=value, low=min(low, value), high=max(high, value),
-                        coverage=coverage)  # fmt: skip
-        return time_h, cost
-
-    def breakdown(
-        self, row: int, price_usd_per_h: float, storage_usd_per_h: float, egress_usd: float,
-        billing: tuple[float, float] = _BY_THE_SECOND, *, surplus_usd_per_h: float = 0.0,
-    ) -> dict[str, Part]:  # fmt: skip
+    def breakdown(self, row: int, rent: Rent) -> dict[str, Part]:
         """Return the parts of one row's expected time and cost.
 
-        Prices are of all machines together; nan where there is none, which makes the cost None.
-        What is not waited for costs no time, what is not billed no money. Where the machines or
-        their price change on the way, every hour costs the mean.
+        What has no price has the cost None; what is not waited for costs no time, what is not
+        billed no money. Where the machines or their price change on the way, every hour costs the
+        mean.
         """
-        hours = {name: float(part[row]) for name, part in self.parts_h.items()}
-        billed = float(self.billed_h[row, 1])
+        hours = self.ledger.hours(row)
+        billed, whole = float(self.billed_h[row, 1]), sum(hours.values())
         if self.way_of(row) in BLENDED:
-            whole = sum(hours.values())
             paid = {name: billed * part / whole for name, part in hours.items()}
         else:
-            paid = dict(hours, interruptions=billed - sum(hours.values()) + hours["interruptions"])
-        parts = {
-            name: Part(time_h=hours[name], cost_usd=paid[name] * price_usd_per_h) for name in hours
+            paid = dict(hours, interruptions=billed - whole + hours["interruptions"])
+        charged = float(charged_h(np.array(billed), *rent.billing))
+        parts = {name: _part(hours[name], paid[name] * rent.price_usd_per_h) for name in hours}
+        return parts | {
+            "shortest_bill": _part(0.0, (charged - billed) * rent.price_usd_per_h),
+            "cpu_surplus": _part(0.0, charged * rent.surplus_usd_per_h),
+            "storage": _part(0.0, charged * rent.storage_usd_per_h),
+            "results_out": _part(0.0, rent.egress_usd),
         }
-        shortest = float(charged_h(np.array(billed), *billing)) - billed
-        parts["shortest_bill"] = Part(time_h=0.0, cost_usd=shortest * price_usd_per_h)
-        surplus = (billed + shortest) * surplus_usd_per_h
-        parts["cpu_surplus"] = Part(time_h=0.0, cost_usd=surplus)
-        storage = (billed + shortest) * storage_usd_per_h
-        parts["storage"] = Part(time_h=0.0, cost_usd=None if np.isnan(storage) else storage)
-        parts["results_out"] = Part(
-            time_h=0.0, cost_usd=None if np.isnan(egress_usd) else egress_usd
-        )
-        return parts
+
+
+def _around(bounds: Floats, coverage: float) -> Estimate:
+    low, value, high = bounds.tolist()
+    return Estimate(value=value, low=min(low, value), high=max(high, value), coverage=coverage)
+
+
+def _part(time_h: float, usd: float) -> Part:
+    return Part(time_h=time_h, cost_usd=None if np.isnan(usd) else usd)
 
 
 def on_demand(
@@ -239,35 +182,49 @@ def on_demand(
         restart_s=restart_s(columns),
     )
     factor, log_sd = whole_run(job, columns, law)
-    value = np.where(columns.status == 0, expected.expected_s * factor, np.nan)
-    finish = _finish_h(job, columns, value, np.hypot(columns.log_sd, log_sd), coverage)
     saves_s = expected.checkpoints * save_s
-    return Completion(
-        finish_h=finish,
-        billed_h=finish,
+    ledger = Ledger.of(
+        job, columns, whole_run_s=expected.expected_s * (factor - 1.0), checkpoints_s=saves_s,
+        interruptions_s=np.maximum(expected.expected_s - work_s - saves_s, 0.0),
+    )  # fmt: skip
+    return replace(
+        _undisturbed(job, ledger, np.hypot(columns.log_sd, log_sd), coverage),
         overhead_fraction=expected.overhead_fraction,
         checkpoint_interval_s=expected.checkpoint_interval_s,
         is_negligible=expected.is_negligible,
-        whole_run_factor=factor,
-        **steady_kind("on-demand", finish[:, 1]),
-        parts_h=parts_h(job, columns, finish[:, 1], saves_s, value * (1.0 - 1.0 / factor)),
     )
 
 
-def _finish_h(
-    job: Job, columns: TimeColumns, work_s: Floats, log_sd: Floats, coverage: float
-) -> Floats:
-    """Return low, expected and high finish, shape (n, 3) [h]: work, after start-up and data.
+def on_recorded_machine(job: Job, columns: TimeColumns, coverage: float) -> Completion:
+    """Return what the job takes on the machine that it was recorded on.
+
+    Its start, its steps and the ends of its epochs as they were measured there: a checkpoint that
+    the script writes is among them, and nothing is rented that could be taken away. However well
+    its step is known, another run takes another time (``RUN_LOG_SD``).
+    """
+    log_sd = np.hypot(np.maximum(columns.log_sd, RUN_LOG_SD), job.paid_steps_log_sd)
+    return _undisturbed(job, Ledger.of(job, columns), log_sd, coverage)
+
+
+def _undisturbed(job: Job, ledger: Ledger, log_sd: Floats, coverage: float) -> Completion:
+    """Return the completion of a ledger on machines that stay; ``log_sd``: of what runs on them.
 
     The errors of work and start-up are independent: on either side they add in quadrature.
     """
     reach = QUANTILES[coverage]
     spread = np.exp(reach * np.nan_to_num(log_sd))
-    start_s, start_spread = columns.startup_s, np.exp(reach * job.startup_log_sd)
-    value = work_s + start_s + columns.data_in_s
+    start_s, start_spread = ledger.start_up_s, np.exp(reach * job.startup_log_sd)
+    value = ledger.total_s
+    work_s = value - ledger.before_s
     below = np.hypot(work_s * (1 - 1 / spread), start_s * (1 - 1 / start_spread))
     above = np.hypot(work_s * (spread - 1), start_s * (start_spread - 1))
-    return np.stack([value - below, value, value + above], axis=1) / HOUR_S
+    finish_h = np.stack([value - below, value, value + above], axis=1) / HOUR_S
+    none = np.zeros(value.shape)
+    return Completion(
+        finish_h=finish_h, billed_h=finish_h, overhead_fraction=none,
+        checkpoint_interval_s=np.full(value.shape, np.inf), is_negligible=none == 0,
+        ledger=ledger, **steady_kind("on-demand", finish_h[:, 1]),
+    )  # fmt: skip
 
 
 # Halvings of the bracket in which a number of steps is looked for: to one part in 10^12.
@@ -297,22 +254,7 @@ def steps_within(job: Job, columns: TimeColumns, hours: float, coverage: float) 
             few, many = (middle, many) if finish_h(middle, bound) <= hours else (few, middle)
         return few if few > 1e-9 * many else 0.0
 
-    low, value, high = most(2), most(1), most(0)
-    return Estimate(value=value, low=min(low, value), high=max(high, value), coverage=coverage)
-
-
-def as_recorded_h(job: Job, columns: TimeColumns, coverage: float) -> Estimate:
-    """Return the whole job on the machine that it was recorded on [h].
-
-    Its start, its steps and the ends of its epochs as they were measured there: a checkpoint that
-    the script writes is among them, and nothing is rented that could be taken away. However well
-    its step is known, another run takes another time (``RUN_LOG_SD``).
-    """
-    log_sd = np.hypot(np.maximum(columns.log_sd, RUN_LOG_SD), job.paid_steps_log_sd)
-    low, value, high = _finish_h(job, columns, columns.step_s * job.paid_steps, log_sd, coverage)[
-        0
-    ]
-    return Estimate(value=float(value), low=float(low), high=float(high), coverage=coverage)
+    return _around(np.array([most(2), most(1), most(0)]), coverage)
 
 
 def on_spot(
@@ -367,14 +309,14 @@ def replayed(
     finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
     whole_run_s = finish_s[:, 1] * (1.0 - 1.0 / factor)
+    steady = Ledger.of(job, select(columns, rows), whole_run_s=whole_run_s)
     return Completion(
         finish_h=finish_h,
         billed_h=widened(billed_s, paid_s, error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / (work_s * factor) - 1.0,
         checkpoint_interval_s=interval_s,
         is_negligible=np.zeros(rows.shape, dtype=bool),
-        whole_run_factor=factor,
-        parts_h=parts_h(job, columns, finish_h[:, 1], saves_s, whole_run_s, rows=rows),
+        ledger=steady.lasting(finish_s[:, 1], saves_s),
         **kind,
     )
 
@@ -402,24 +344,6 @@ def whole_run(job: Job, columns: TimeColumns, law: CampaignLaw | None) -> tuple[
     device_h = steps_h * columns.workers
     log_sd = law.log_sd(device_h, is_measured=job.measured is not None)
     return np.exp(law.log_factor(device_h)), np.hypot(log_sd, job.paid_steps_log_sd)
-
-
-def parts_h(
-    job: Job, columns: TimeColumns, finish_h: Floats, saves_s: Floats, whole_run_s: Floats,
-    rows: Integers | None = None,
-) -> dict[str, Floats]:  # fmt: skip
-    """Divide the expected time: what is in no other part are interruptions."""
-    at = slice(None) if rows is None else rows
-    parts = {
-        "start_up": columns.startup_s[at] / HOUR_S,
-        "data_in": columns.data_in_s[at] / HOUR_S,
-        "steps": columns.step_s[at] * job.total_steps / HOUR_S,
-        "epoch_ends": columns.step_s[at] * job.epochs * job.epoch_end_steps / HOUR_S,
-        "whole_run": np.where(np.isfinite(finish_h), whole_run_s, 0.0) / HOUR_S,
-    }
-    rest = finish_h - sum(parts.values())
-    parts["checkpoints"] = np.clip(saves_s / HOUR_S, 0.0, np.maximum(rest, 0.0))
-    return parts | {"interruptions": rest - parts["checkpoints"]}
 
 
 def checkpoint_s(job: Job) -> float:
@@ -510,6 +434,24 @@ class SideCosts:
     shortest_bill_h: Floats
     bill_step_h: Floats
 
+    def rent(self, price_usd_per_h: float, *parts: tuple[int, int]) -> Rent:
+        """Return what machines cost that are rented together; ``parts``: (offer, machines).
+
+        Storage as it is priced, of the machines for which the catalogue has a price. Results leave
+        from one place only.
+        """
+        offer, count = np.array(parts).T
+        storage, egress = self.storage_usd_per_h[offer] * count, self.egress_usd[offer]
+        return Rent(
+            price_usd_per_h=price_usd_per_h,
+            storage_usd_per_h=np.nan if np.isnan(storage).all() else float(np.nansum(storage)),
+            surplus_usd_per_h=float(self.surplus_usd_per_h[offer] @ count),
+            egress_usd=float(np.fmax.reduce(egress)),
+            billing=(
+                float(self.shortest_bill_h[offer].max()), float(self.bill_step_h[offer].max())
+            ),
+        )  # fmt: skip
+
     @property
     def usd_per_h(self) -> Floats:
         """What is paid by the hour besides a machine, (n,); no price costs nothing [USD/h]."""
@@ -518,11 +460,6 @@ class SideCosts:
     def charged_h(self, offer: Integers, hours: Floats) -> Floats:
         """Return the hours that are charged for machines of some offers rented so long [h]."""
         return charged_h(hours, self.shortest_bill_h[offer], self.bill_step_h[offer])
-
-    def billing(self, *offers: int) -> tuple[float, float]:
-        """Return shortest bill and step of machines that are rented together [h]."""
-        rows = list(offers)
-        return float(self.shortest_bill_h[rows].max()), float(self.bill_step_h[rows].max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +29,7 @@ from advisor.estimate.answer import (
     whole_run,
 )
 from advisor.estimate.best import refusal, words_of
-from advisor.estimate.completion import Completion, SideCosts
+from advisor.estimate.completion import Completion, Rent, SideCosts, on_demand, on_recorded_machine
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts, price_facts
 from advisor.estimate.plan import Choice
@@ -309,12 +309,11 @@ def _estimate(
         row["kept_free_gib"] = 0.0  # what ran there had room
     time_h = None
     if job.total_source != NO_LENGTH:
-        from advisor.estimate.completion import as_recorded_h, on_demand
-
-        if is_recorded:
-            time_h = as_recorded_h(job, columns, coverage)
-        else:
-            time_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
+        done = (on_recorded_machine if is_recorded else on_demand)(job, columns, coverage)
+        time_h = done.time_h(0, coverage)
+        price = machine[0].price_usd_per_h * machine[1]
+        rent = Rent(price_usd_per_h=price, billing=(0.0, 0.0))  # nobody rents it out
+        row["breakdown"] = done.breakdown(0, rent)
     work = job.work
     configuration = Configuration(parts=(machine,))
     facts = StepFacts(predictor, job, columns, device, of_type)
@@ -353,18 +352,9 @@ def group_candidate(
     """
     rented = [(offer_of(catalogue, offers, offer), count) for offer, count in parts]
     configuration = Configuration(parts=tuple(rented))
-    stored = [(float(side.storage_usd_per_h[offer]), count) for offer, count in parts]
-    egress = [e for offer, _ in parts if not math.isnan(e := float(side.egress_usd[offer]))]
-    once = max(egress, default=math.nan)
-    price = configuration.price_usd_per_h
-    # Storage as it is priced: of the machines for which the catalogue has a price.
-    hourly = price + sum(float(side.usd_per_h[offer]) * count for offer, count in parts)
-    billing = side.billing(*(offer for offer, _ in parts))
-    time_h, cost = completion.estimates(
-        0, hourly, coverage, once_usd=0.0 if math.isnan(once) else once, billing=billing
-    )
-    storage = sum(each * count for each, count in stored)
-    breakdown = completion.breakdown(0, price, storage, once, billing)
+    rent = side.rent(configuration.price_usd_per_h, *parts)
+    time_h, cost = completion.time_h(0, coverage), completion.cost_usd(0, rent, coverage)
+    breakdown = completion.breakdown(0, rent)
     row = row_answer(job, columns, 0, coverage, None) | {
         "devices": choice.devices, "layout": layout_of_groups(choice), "way": choice.name,
     }  # fmt: skip
@@ -420,22 +410,6 @@ def machine_at_hand(
         return None
     if found.training_time_h is None or found.bottleneck is None:
         return None
-    return Candidate(
-        rank=0,
-        configuration=found.configuration,
-        devices=found.devices,
-        layout=found.layout,
-        step_time_s=found.step_time_s,
-        throughput_samples_per_s=found.throughput_samples_per_s,
-        training_time_h=found.training_time_h,
-        cost_usd=found.training_time_h.scaled(price_usd_per_h),
-        memory_gib=found.memory_gib,
-        device_memory_gib=found.device_memory_gib,
-        kept_free_gib=found.kept_free_gib,
-        bottleneck=found.bottleneck,
-        shares=found.shares,
-        is_extrapolating=found.is_extrapolating,
-        way=found.way,
-        units=found.units,
-        sources=found.sources,
-    )
+    told = {field.name: getattr(found, field.name) for field in fields(found)}
+    cost = found.training_time_h.scaled(price_usd_per_h)
+    return Candidate(**told | {"rank": 0, "cost_usd": cost, "notes": ()})

@@ -21,6 +21,7 @@ from advisor.estimate.case import StepCase
 from advisor.estimate.completion import Completion, SideCosts, on_demand, on_spot
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import Job
+from advisor.planners.core import select
 
 Integers = NDArray[np.int64]
 _NOWHERE: Final = -1
@@ -171,7 +172,7 @@ def _rented(
     for row in fitting.tolist():
         try:
             one = predictor.rented(
-                job, columns.select(np.array([row])), offers, int(offered[row]),
+                job, select(columns, np.array([row])), offers, int(offered[row]),
                 pricing=rental.pricing, completion=rental.completion, coverage=rental.coverage,
             )  # fmt: skip
         except AdvisorError as error:

@@ -21,17 +21,17 @@ from advisor.estimate.completion import (
     Floats,
     Integers,
     hazards,
-    parts_h,
     replayed,
     restart_s,
     save_of_rows_s,
     whole_run,
     widened,
 )
+from advisor.estimate.ledger import Ledger
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import is_beside
 from advisor.jobs import Job
-from advisor.planners.core import HOUR_S
+from advisor.planners.core import HOUR_S, select
 from advisor.planners.goodput import expected_completion
 from advisor.planners.spot import (
     GANG_EXPONENT,
@@ -375,7 +375,8 @@ def _completion(
     surely_h = (restart_s(columns)[rows] + whole_s * np.exp(QUANTILES[coverage] * error)) / HOUR_S
     finish_h[:, 2] = np.minimum(finish_h[:, 2], np.maximum(surely_h, deadline_h))
     finish_h[:, 0] = np.minimum(finish_h[:, 0], finish_h[:, 1])
-    saves_s = whole_s - work_s
+    stalls_s = work_s * (1.0 - 1.0 / factor)
+    ledger = Ledger.of(job, select(columns, rows), whole_run_s=stalls_s)
     spot_h, on_demand_h = (one.mean(axis=1) / HOUR_S for one in (spot_s, on_demand_s))
     quantiles_s = np.quantile(billed_s, _SHOWN, axis=1).T
     return Completion(
@@ -384,13 +385,10 @@ def _completion(
         overhead_fraction=finish_s[:, 1] / work_s - 1.0,
         checkpoint_interval_s=_intervals_s(jobs),
         is_negligible=np.zeros(rows.shape, dtype=bool),
-        whole_run_factor=factor,
         way=np.full(rows.shape, COMPLETIONS.index("spot-by-deadline")),
         spot_h=spot_h,
         on_demand_h=on_demand_h,
         rented_h=spot_h + on_demand_h,
         late_fraction=_late(jobs, deadline_h, error),
-        parts_h=parts_h(
-            job, columns, finish_h[:, 1], saves_s, work_s * (1.0 - 1.0 / factor), rows=rows
-        ),
+        ledger=ledger.lasting(finish_s[:, 1], whole_s - work_s),
     )

@@ -5,7 +5,7 @@ Rows that cannot run keep their reason in ``status``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -87,17 +87,6 @@ class TimeColumns:
     # ``best`` has looked
     assumed_network_bytes_per_s: Floats | None = None
     network_slope: Floats | None = None
-
-    def select(self, rows: Integers) -> TimeColumns:
-        """Return some rows, in their order."""
-
-        def at(value: Any) -> Any:
-            return value[rows] if isinstance(value, np.ndarray) and value.ndim else value
-
-        columns: dict[str, Any] = {f.name: at(getattr(self, f.name)) for f in fields(self)}
-        columns["shares"] = {name: part[rows] for name, part in self.shares.items()}
-        parts = {f.name: at(getattr(self.layouts, f.name)) for f in fields(self.layouts)}
-        return TimeColumns(**columns | {"layouts": Layouts(**parts)})
 
     def assumed_network(self, row: int) -> tuple[float, float] | None:
         """Return a row's assumed network [bytes/s] and its slope; None where it is stated."""

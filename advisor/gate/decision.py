@@ -424,11 +424,11 @@ def against(
         if limit == "deadline":
             is_own = deadline_h != limits.deadline_h
             name = "time limit of the submission" if is_own else "deadline"
-            value, bounds = hours_interval(time_h)
+            value, bounds = hours_interval(time_h.to_record())
             text = f"takes {value} ({bounds}), the {name} is {hours_text(deadline_h or 0.0)}"
         else:
             assert cost_usd is not None
-            value, bounds = usd_interval(cost_usd)
+            value, bounds = usd_interval(cost_usd.to_record())
             text = f"costs {value} ({bounds}), the budget is {usd_text(limits.budget_usd or 0.0)}"
         reasons.append(Reason(limit=limit, text=text + _certainty(limits)))
     return tuple(reasons)

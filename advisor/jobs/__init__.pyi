@@ -24,6 +24,7 @@ from .load import with_layout_runs as with_layout_runs
 from .load import write_job as write_job
 from .named import names_from as names_from
 from .runs import PART as PART
+from .runs import STEPS as STEPS
 from .runs import Actual as Actual
 from .runs import LayoutRun as LayoutRun
 from .runs import append_actual as append_actual

@@ -63,6 +63,10 @@ class Actual:
             )
 
 
+# Of an entry, what its steps alone took and cost: its ``time_s`` is None where that is not known.
+STEPS: Final = "steps"
+
+
 def from_entry(entry: Entry) -> Actual:
     """Return the measured step in an entry of the journal."""
     return from_row(entry[PART])
@@ -83,11 +87,17 @@ def append_actual(root: Path, actual: Actual, **parts: object) -> Path:
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
-    """Return the measurements of ``run``, in the order in which they were added.
+    """Return the measured steps of ``run``, in the order in which they were added.
 
-    Lines that cannot be read cost no others: ``unread_lines`` names them.
+    A note of a whole job that is mostly no steps measured none. Lines that cannot be read cost no
+    others: ``unread_lines`` names them.
     """
-    return tuple(one for one in journal.journal_entries(root, PART, from_entry) if one.run == run)
+    noted = journal.journal_entries(root, PART, lambda entry: (from_entry(entry), entry))
+    return tuple(
+        one
+        for one, entry in noted
+        if one.run == run and (entry.get(STEPS) or {"time_s": 0.0})["time_s"] is not None
+    )
 
 
 def unread_lines(root: Path) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from advisor.estimate import (
     Place,
     Plan,
     Predictor,
+    Rent,
     StepCase,
     TimeColumns,
     UnitModel,
@@ -143,34 +144,35 @@ def whole_job(
     if job.total_source == NO_LENGTH:
         return within
     done = on_demand(job, found, coverage)
-    beside, once_usd = (0.0, 0.0) if price_usd_per_h is None else _beside(question, machines)
-    hourly = (price_usd_per_h or 0.0) + beside
-    time_h, cost = done.estimates(0, hourly, question.coverage, once_usd=once_usd)
+    rent = _rent(question, math.nan if price_usd_per_h is None else price_usd_per_h, machines)
     return within | {
-        "training_time_h": time_h,
-        "cost_usd": None if price_usd_per_h is None else cost,
+        "training_time_h": done.time_h(0, coverage),
+        "cost_usd": None if price_usd_per_h is None else done.cost_usd(0, rent, coverage),
+        "breakdown": done.breakdown(0, rent),
         "goodput_fraction": 1.0 / (1.0 + float(done.overhead_fraction[0])),
     }
 
 
-def _beside(question: PlanQuestion, machines: Mapping[str, int]) -> tuple[float, float]:
-    """Return what is billed besides, as by ``recommend``: by the hour [USD/h], results out [USD].
+def _rent(question: PlanQuestion, price_usd_per_h: float, machines: Mapping[str, int]) -> Rent:
+    """Return what is paid for given machines and besides, as by ``recommend``.
 
     Results leave from one place only; what has no price in the catalogue costs nothing here.
     """
-    hourly, results = 0.0, 0.0
+    rent = Rent(price_usd_per_h=price_usd_per_h, billing=(0.0, 0.0))
     for group in question.cluster.groups:
-        if group.type_index is None or group.label not in machines:
+        if math.isnan(price_usd_per_h) or group.type_index is None or group.label not in machines:
             continue
         row = question.predictor.catalogue.instance_type(group.label)
         offers, place = question.predictor.cheapest(row, region=question.cluster.region)
-        if place is None:
-            continue
-        side = question.predictor.side_costs(question.job, offers)
-        once = float(side.egress_usd[place])
-        hourly += float(side.usd_per_h[place]) * machines[group.label]
-        results = max(results, 0.0 if math.isnan(once) else once)
-    return hourly, results
+        if place is not None:
+            side = question.predictor.side_costs(question.job, offers)
+            own = side.rent(price_usd_per_h, (place, machines[group.label])).priced()
+            rent = replace(
+                rent, storage_usd_per_h=rent.storage_usd_per_h + own.storage_usd_per_h,
+                surplus_usd_per_h=rent.surplus_usd_per_h + own.surplus_usd_per_h,
+                egress_usd=max(rent.egress_usd, own.egress_usd),
+            )  # fmt: skip
+    return rent
 
 
 def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Place]) -> Choice:

@@ -35,7 +35,7 @@ from advisor.estimate import (
 )
 from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners import spot as planner_spot
-from advisor.planners.core import HOUR_S
+from advisor.planners.core import HOUR_S, select
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
@@ -290,7 +290,7 @@ def _replayed(
         cost = billed_h * price[at] + case.once[at]
         kept = np.flatnonzero(case.pays(at, completion.finish_h[:, 1], cost))
         if kept.size:
-            done = completion.taken(kept)
+            done = select(completion, kept)
             found.append(Further(completion=done, like=case.row[at[kept]], cost_usd=cost[kept]))
             front.add(done.finish_h[:, 1], cost[kept])
     return found
@@ -471,7 +471,7 @@ class Ranked:
         found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
             cost = direct_cost(
-                self.predictor.catalogue, self.job, self.columns.select(rows.column[[row]]),
+                self.predictor.catalogue, self.job, select(self.columns, rows.column[[row]]),
                 self.offers, int(rows.offer[row]), request.coverage,
             )  # fmt: skip
             found = replace(found, cost_direct_usd=cost)

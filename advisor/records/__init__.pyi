@@ -25,7 +25,6 @@ from .nouns import Role as Role
 from .nouns import RunRecord as RunRecord
 from .profiled import LABEL as LABEL
 from .profiled import MOST_BESIDES as MOST_BESIDES
-from .profiled import STEPS as STEPS
 from .profiled import Profile as Profile
 from .profiled import left_aside as left_aside
 from .profiled import machines_of as machines_of

@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 from advisor.catalogue import Catalogue, named
 from advisor.collectors.derive import Resources
 from advisor.errors import RunError
-from advisor.jobs import FILE_NAME, Entry, Job, Measured, file_in, from_entry, journal_entries
+from advisor.jobs import (
+    FILE_NAME,
+    STEPS,
+    Entry,
+    Job,
+    Measured,
+    file_in,
+    from_entry,
+    journal_entries,
+)
 from advisor.planners.core import Work
 from advisor.quantities import percent_text
 from advisor.records.files import from_row
@@ -206,8 +215,6 @@ def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
 
 # Of a record, what the measured step of its entry says.
 LABEL: Final = ("record_id", "time_s", "cost_usd", "status", "replicate")
-# Of an entry, what its steps alone took and cost: its ``time_s`` is None where that is not known.
-STEPS: Final = "steps"
 # Nine of ten start-ups are known to within a third. Where a fifth of a job is no steps, the steps
 # are then known to within a twelfth, which is what the shipped model errs by in the median.
 MOST_BESIDES: Final = 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import ContainerOffer
 from advisor.errors import UsageError
-from advisor.estimate import Predictor, TimeColumns, constants
+from advisor.estimate import Predictor, TimeColumns, constants, on_demand
 from advisor.jobs import Job
 from advisor.planners.core import GIB, HOUR_S, PlanningError
 from advisor.planners.links import straggling
@@ -96,7 +97,7 @@ class ElasticAnswer:
 def question_of(
     *,
     samples: float | None,
-    phases: int,
+    phases: int | None,
     noise: Sequence[float] | None,
     batch: float,
     batches: Sequence[float],
@@ -117,22 +118,27 @@ def question_of(
 ) -> ElasticQuestion:
     """Return equal phases whose noise scale grows geometrically between the points known of it.
 
-    ``samples``: of a phase at a very small batch; a recording's by default, which are those of its
-    own batch [samples]; ``sample_s``: the recording's steps on each number of workers by default;
-    otherwise communication grows by ``sync_per_doubling_s`` with each doubling of them [s];
-    ``noise``: at as many points of the training, from its first phase to its last; that of the
-    recorded gradients by default, growing to ``noise_growth`` times it; ``container``: what
-    workers run in, in place of whole machines; ``spread_fraction``: of
-    the workers' compute, over its mean; by default that of the recorded ranks, or of the clusters
-    that the constants were fitted to.
+    ``samples``: of a phase at a very small batch; by default the whole job's at its own batch,
+    divided among the phases [samples]; ``phases``: those of the job by default; where it has one
+    and its noise grows, as many as there are doublings of it, and one; ``sample_s``: the
+    recording's steps on each number of workers by default; otherwise communication grows by
+    ``sync_per_doubling_s`` with each doubling of them [s]; ``noise``: at as many points of the
+    training, from its first phase to its last; that of the recorded gradients by default, growing
+    to ``noise_growth`` times it; ``container``: what workers run in, in place of whole machines;
+    ``spread_fraction``: of the workers' compute, over its mean; by default that of the recorded
+    ranks, or of the clusters that the constants were fitted to.
     """
     measured = None if known is None or noise is not None else known.noise
     points = noise if measured is None else (measured.samples, measured.samples * noise_growth)
+    if phases is None:
+        assert known is not None
+        phases = max(known.phases, _doublings(points) + 1 if known.phases == 1 else 1)
     scales = [None] * phases if points is None else over_phases(points, phases)
     counts = sorted(set(workers))
     if samples is None:
         assert known is not None
-        needed = [known.samples / (1.0 + known.batch / one if one else 1.0) for one in scales]
+        each = known.samples / phases
+        needed = [each / (1.0 + known.batch / one if one else 1.0) for one in scales]
     else:
         needed = [samples] * phases
     if known is not None and sample_s is None:
@@ -168,6 +174,11 @@ def question_of(
         noise_from="given" if noise is not None else "" if measured is None else "recorded",
         recorded_noise=measured,
     )
+
+
+def _doublings(points: Sequence[float] | None) -> int:
+    """Return how often what is known at some points doubles from the least to the most."""
+    return 0 if points is None else math.ceil(math.log2(max(points) / min(points)))
 
 
 def over_phases(points: Sequence[float], phases: int) -> list[float]:
@@ -221,7 +232,7 @@ class WorkerContainer:
 class JobFigures:
     """Figures of a job for a plan of elastic workers: as the one estimate says them."""
 
-    samples: float  # of a phase [samples]
+    samples: float  # of the whole job at its own batch [samples]
     phases: int  # epochs, where the dataset is known; one otherwise
     batch: float  # global batch [samples]
     scaling: WorkerScaling
@@ -281,11 +292,13 @@ def figures_of(
     if not job.epochs and dataset:
         phases = max(round(job.total_steps * batch / dataset), 1)
     columns = predictor.step_columns(job, np.full(counts.shape, row.index), counts)
+    ledger = on_demand(job, columns, 0.9).ledger
+    besides = (ledger.total_s - ledger.before_s) / ledger.steps_s - 1.0
     layouts = tuple(_layout_name(columns, at) for at in np.flatnonzero(runs).tolist())
     # The state goes out as one layout keeps it, and in as the other needs it.
     link = predictor.fleet.network_bytes_per_s[row.index]
     return JobFigures(
-        samples=job.total_steps * batch / phases,
+        samples=job.total_steps * batch,
         phases=phases,
         batch=batch,
         scaling=WorkerScaling(
@@ -294,9 +307,10 @@ def figures_of(
             spread_fraction=spread.straggler_sd_fraction,
             layouts=layouts if len(set(layouts)) > 1 else (),
             relayout_s=float(2.0 * job.state_bytes / link) if link > 0 else 0.0,
+            besides=tuple(np.maximum(besides[runs], 0.0).tolist()),
         ),
         price_usd_per_h=float(offers.price_usd_per_h[place]),
-        startup_s=float(columns.startup_s[0] + columns.data_in_s[0]),
+        startup_s=float(ledger.before_s[0]),
         source=f"{job.name} on {row.name} ({row.provider})",
         noise=job.noise,
         vcpus=float(row.vcpus or 0.0),

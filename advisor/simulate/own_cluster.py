@@ -245,5 +245,5 @@ def on_own_devices(
             exit_code=3,
         )
     step = Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), coverage)
-    duration_h, _ = on_demand(job, columns, coverage).estimates(0, 0.0, coverage)
+    duration_h = on_demand(job, columns, coverage).time_h(0, coverage)
     return step, duration_h

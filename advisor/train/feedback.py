@@ -24,6 +24,7 @@ from advisor.errors import UsageError
 from advisor.estimate import SPACE, STATUSES, Predictor, TimeColumns, places_of
 from advisor.jobs import (
     PART,
+    STEPS,
     Actual,
     Entry,
     Job,
@@ -40,7 +41,7 @@ from advisor.machines import ClusterGroup, one_group
 from advisor.planners.core import HOUR_S, Layout
 from advisor.planners.layouts import SearchSpace
 from advisor.rank import recommend
-from advisor.records import LABEL, MOST_BESIDES, STEPS, machines_of, profile, record, to_row
+from advisor.records import LABEL, MOST_BESIDES, machines_of, profile, record, to_row
 
 # Predicted against actual over time: the comparisons that were noted, and whether errors drift.
 #
@@ -271,8 +272,10 @@ def note_run(
         is_learned_from=None if learned is None else of_steps_h is not None,
     )  # fmt: skip
     parts: dict[str, object] = {"predicted": found.predicted}
+    if job.work is not None:
+        parts[STEPS] = _steps(of_steps_h, cost_usd, before)
     if learned is not None:
-        parts |= {"record": learned, STEPS: _steps(of_steps_h, cost_usd, before)}
+        parts["record"] = learned
     append_actual(path.parent, actual, **parts)
     return found
 
@@ -285,14 +288,21 @@ _BILLED_WHATEVER_THE_STEP: Final = (*_WHATEVER_THE_STEP, "shortest_bill", "resul
 def _taken(
     time_h: float | None, step_s: float | None, before: Candidate, total_steps: float
 ) -> tuple[float, float, float | None]:
-    """Return a job's time [h], step [s] and time in steps [h], None where it is not known."""
+    """Return a job's time [h], step [s] and time in steps [h], None where it is not known.
+
+    Of a whole job whose steps are not known the step is taken to err as its time does; no
+    estimate starts from it (``jobs.read_actuals``).
+    """
     predicted_h, predicted_s = before.training_time_h.value, before.step_time_s.value
     still_h, share = _divided(before, "time_h", _WHATEVER_THE_STEP)
     if step_s is not None:
         took_h = still_h + (predicted_h - still_h) * step_s / predicted_s
         return took_h, step_s, step_s * total_steps / HOUR_S
     assert time_h is not None  # _check
-    return time_h, predicted_s * time_h / predicted_h, _known((time_h - still_h) * share, time_h)
+    steps_h = _known((time_h - still_h) * share, time_h)
+    if steps_h is None:
+        return time_h, predicted_s * time_h / predicted_h, None
+    return time_h, predicted_s * (time_h - still_h) / (predicted_h - still_h), steps_h
 
 
 def _divided(before: Candidate, unit: str, standing: Sequence[str]) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 from .catalogue_tables import VIEWS as VIEWS
 from .catalogue_tables import other_prices as other_prices
 from .pieces import PICKS as PICKS
-from .pieces import Bounds as Bounds
 from .pieces import answer_line as answer_line
 from .pieces import card_name as card_name
 from .pieces import contents_words as contents_words
@@ -16,6 +15,7 @@ from .pieces import machine as machine
 from .pieces import machines_words as machines_words
 from .pieces import memory_words as memory_words
 from .pieces import offer_words as offer_words
+from .pieces import part_words as part_words
 from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
 from .pieces import price_words as price_words
@@ -31,7 +31,6 @@ from .recommendation import REJECTED as REJECTED
 from .recommendation import SCREEN_LINES as SCREEN_LINES
 from .recommendation import explained_text as explained_text
 from .recommendation import job_line as job_line
-from .recommendation import part_words as part_words
 from .recommendation import show_probes as show_probes
 from .recommendation import show_recommendation as show_recommendation
 from .recommendation import waits_words as waits_words

@@ -6,7 +6,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.quantities import (
@@ -32,33 +31,54 @@ PICKS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """A record's value with its bounds, all in one unit."""
+_PARTS: Final = {
+    "start_up": "booting and starting",
+    "data_in": "downloading data and weights",
+    "steps": "training steps",
+    "epoch_ends": "validation at the end of epochs",
+    "whole_run": "evaluation, stalls and manual stops",
+    "checkpoints": "writing checkpoints",
+    "interruptions": "failures and interruptions",
+    "shortest_bill": "minimum billing",
+    "cpu_surplus": "processor time beyond the baseline",
+    "storage": "storage",
+    "results_out": "downloading the results",
+}
+# Where less than this of a job's time is no steps, nothing is said of its parts.
+_WORTH_SAYING: Final = 0.05
 
-    value: float
-    low: float
-    high: float
 
-    @classmethod
-    def of(cls, record: Mapping[str, float]) -> Bounds:
-        """Return what an ``Estimate`` wrote."""
-        return cls(value=record["value"], low=record["low"], high=record["high"])
+def part_words(name: str) -> str:
+    """Return what a part of the job's time and cost is."""
+    return _PARTS.get(name, name)
+
+
+def ledger_words(answer: Record) -> str:
+    """Say what a whole job's time goes to, largest first; nothing where it is steps alone."""
+    hours = {name: part["time_h"] for name, part in answer["breakdown"].items()}
+    whole = sum(hours.values())
+    if not whole or hours["steps"] >= (1 - _WORTH_SAYING) * whole:
+        return ""
+    return ", ".join(
+        f"{part_words(name)} {percent_text(time_h / whole)}"
+        for name, time_h in sorted(hours.items(), key=lambda item: -item[1])
+        if time_h >= _WORTH_SAYING * whole
+    )
 
 
 def hours_words(record: Record) -> tuple[str, str]:
     """Return a time in hours and its bounds: ``("42.0 min", "28.0-63.0")``."""
-    return hours_interval(Bounds.of(record))
+    return hours_interval(record)
 
 
 def seconds_words(record: Record) -> tuple[str, str]:
     """Return a time in seconds and its bounds."""
-    return seconds_interval(Bounds.of(record))
+    return seconds_interval(record)
 
 
 def usd_words(record: Record) -> tuple[str, str]:
     """Return money and its bounds: ``("$0.10", "0.067-0.15")``."""
-    return usd_interval(Bounds.of(record))
+    return usd_interval(record)
 
 
 def count_words(record: Record) -> tuple[str, str]:

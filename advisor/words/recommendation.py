@@ -57,19 +57,6 @@ _WAITS: Final[dict[str, str]] = {
     "pipeline": "waiting for other pipeline stages (bubble)",
     "offload": "moving state to host memory and back (offload)",
 }
-_PARTS: Final = {
-    "start_up": "booting and starting",
-    "data_in": "downloading data and weights",
-    "steps": "training steps",
-    "epoch_ends": "validation at the end of epochs",
-    "whole_run": "evaluation, stalls and manual stops",
-    "checkpoints": "writing checkpoints",
-    "interruptions": "failures and interruptions",
-    "shortest_bill": "minimum billing",
-    "cpu_surplus": "processor time beyond the baseline",
-    "storage": "storage",
-    "results_out": "downloading the results",
-}
 _WORTH_SAYING: Final = 0.001
 _NAME: Final = 36
 # Times and costs that differ by less are the same. [share]
@@ -84,11 +71,6 @@ _TOLD_BY_DEGREES: Final = frozenset(
 def waits_words(bottleneck: str) -> str:
     """Return what a step waits for in lay words, the term of the trade in brackets."""
     return _WAITS[bottleneck]
-
-
-def part_words(name: str) -> str:
-    """Return what a part of the job's time and cost is."""
-    return _PARTS.get(name, name)
 
 
 def alternatives_words(one: Record, most: int = 2) -> str:
@@ -189,7 +171,7 @@ def _breakdown(one: Record) -> Iterator[str]:
         if part["time_h"] > least_h or (part["cost_usd"] or 0.0) > least_usd:
             time = hours_text(part["time_h"]) if part["time_h"] > 0 else ""
             cost = usd_text(part["cost_usd"]) if part["cost_usd"] else ""
-            yield f"  {part_words(name):{_NAME - 2}}{time:>10}{cost:>12}"
+            yield f"  {pieces.part_words(name):{_NAME - 2}}{time:>10}{cost:>12}"
     for bill in one["bills"]:
         rented = f"rented {bill['pricing']}"
         time, price = hours_text(bill["time_h"]), usd_text(bill["price_usd_per_h"])

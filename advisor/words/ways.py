@@ -197,6 +197,8 @@ def _details(one: Record, groups: Sequence[Record]) -> list[str]:
         if share >= _WORTH_SAYING
     )
     lines += [f"  step: {said}"] if ordered else []
+    if said := pieces.ledger_words(one):
+        lines.append(f"  whole job: {said}")
     if even := details.get("even_step_s"):
         gain = even / step_s
         lines.append(f"  even batches would take {seconds_text(even)} ({slower_words(gain)})")
@@ -236,6 +238,8 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
         if record[key] is not None:
             value, bounds = interval(record[key])
             lines.append(_row(name, f"{value}  ({bounds})"))
+        parts = pieces.ledger_words(record) if key == "training_time_h" else ""
+        lines += wrapped(_row("", parts), width, indent=" " * _INDENT) if parts else []
         surplus = pieces.surplus_words(record) if key == "cost_usd" else ""
         lines += wrapped(_row("", surplus), width, indent=" " * _INDENT) if surplus else []
         told = pieces.direct_cost_text(record) if key == "cost_usd" else ""

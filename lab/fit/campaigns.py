@@ -26,15 +26,16 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.answer import to_record
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.errors import AdvisorError, ModelError
-from advisor.estimate.completion import CampaignModel, on_demand, record
+from advisor.estimate.completion import SCHEMA_VERSION, CampaignModel, on_demand
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
 from advisor.jobs.describe import described_job, model_work, restacked
 from advisor.jobs.job import Job
 from advisor.lab.data.campaigns import Campaign, packaged_path, read_campaigns, without_repetitions
-from advisor.lab.fit.verbs import FittedFolder, widening
+from advisor.lab.fit.verbs import FittedFolder, rounded, widening
 from advisor.machines.cluster import ClusterGroup, parse_cluster
 from advisor.machines.fleet import LATENCY_S, own_fleet
 from advisor.planners.core.errors import HOUR_S
@@ -547,8 +548,12 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     reads.note_file("campaigns/runs", source)
     found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
-    model = CampaignModel(version=day, law=fit(rows), folds=folds(rows))
-    written = record(model) | {"fitted_on": {"runs": len(rows), "left_out": left_out}}
+    model = CampaignModel(version=day, law=fit(rows), folds=dict(sorted(folds(rows).items())))
+    written = {
+        "schema_version": SCHEMA_VERSION,
+        **rounded(to_record(model)),
+        "fitted_on": {"runs": len(rows), "left_out": left_out},
+    }
     return FittedFolder(
         files={"parameters.json": json.dumps(written, indent=1) + "\n"},
         metrics=metrics(rows),

@@ -17,7 +17,6 @@ out of the fit and not out of the priors: the figures are not blind.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -26,6 +25,7 @@ import numpy as np
 import typer
 
 from advisor import data
+from advisor.answer import to_record
 from advisor.estimate.knowledge.layout_model import (
     SCHEMA_VERSION,
     Asked,
@@ -275,7 +275,9 @@ def _errors(table: str, generation: int, log_errors: Floats) -> TableErrors:
     # At most 50 quantiles: what an interval needs of a table with a thousand rows.
     kept = np.quantile(log_errors, (np.arange(n := min(log_errors.size, 50)) + 0.5) / n)
     return TableErrors(
-        table=str(table), generation=generation, log_errors=tuple(round(float(e), 5) for e in kept)
+        table=str(table),
+        generation=GENERATIONS[generation],
+        log_errors=tuple(round(float(e), 5) for e in kept),
     )
 
 
@@ -287,21 +289,10 @@ def text(model: LayoutModel) -> str:
         "fitted_on": sorted(model.folds),
         "parameters": _rounded(model.parameters),
         "folds": {t: _rounded(p) for t, p in model.folds.items()},
-        "errors": _records(model.errors),
-        "asked": {how: _records(errors) for how, errors in model.asked.items()},
+        "errors": to_record(model.errors),
+        "asked": to_record(model.asked),
     }
     return json.dumps(record, indent=1) + "\n"
-
-
-def _records(errors: Iterable[TableErrors]) -> list[dict[str, Any]]:
-    return [
-        {
-            "table": e.table,
-            "generation": GENERATIONS[e.generation],
-            "log_errors": list(e.log_errors),
-        }
-        for e in errors
-    ]
 
 
 def metrics(model: LayoutModel) -> dict[str, Any]:
@@ -309,7 +300,7 @@ def metrics(model: LayoutModel) -> dict[str, Any]:
         "left_out": [
             {
                 "table": e.table,
-                "generation": GENERATIONS[e.generation],
+                "generation": e.generation,
                 "mean_log_error": round(float(np.mean(e.log_errors)), 4),
                 "median_log_error": round(float(np.median(e.log_errors)), 4),
                 "p90_log_error": round(float(np.quantile(e.log_errors, 0.9)), 4),

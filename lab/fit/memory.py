@@ -19,7 +19,7 @@ from advisor.errors import ModelError
 from advisor.estimate import case
 from advisor.lab.data import LAYOUTS
 from advisor.lab.fit.layout_rows import STATED, LayoutRows, from_frame
-from advisor.lab.fit.verbs import FittedFolder, log_errors
+from advisor.lab.fit.verbs import FittedFolder, constants_text, log_errors
 from advisor.planners.core.errors import GIB
 from advisor.planners.memory.recorded_steps import MemoryParameters
 from advisor.planners.memory.transformers import MemoryConstants, memory_bytes
@@ -58,7 +58,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     constants = fit_constants(known, known.is_reading)
     parameters = _parameters(known, constants, known.is_reading)
     return FittedFolder(
-        files={"parameters.json": case.text(parameters)},
+        files={"parameters.json": constants_text(parameters)},
         metrics={"in_sample": _errors(known, constants)},
     )
 

@@ -213,18 +213,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
 
 def text_of(model: PeerModel) -> str:
     """Return ``parameters.json``."""
-
-    def record(one: FittedRate) -> dict[str, Any]:
-        return {
-            "constants": asdict(one.constants),
-            "half_widths": {
-                KINDS[is_far]: {str(c): w for c, w in widths.items()}
-                for is_far, widths in one.half_widths.items()
-            },
-        }
-
-    content = {"schema_version": SCHEMA_VERSION, "parts": record(model.parts),
-               "minute": record(model.minute)}  # fmt: skip
+    content = {"schema_version": SCHEMA_VERSION, **asdict(model)}
     return json.dumps(content, indent=2) + "\n"
 
 
@@ -241,13 +230,15 @@ def _fitted(
     """Return the constants; ``rates`` are those of each row's model left out."""
     errors = np.log(rates / rows.samples_per_s)
     is_far = np.isfinite(rows.peers.link_bytes_per_s)
-    widths: dict[bool, dict[float, float]] = {}
+    widths: dict[str, dict[str, float]] = {}
     for far in (True, False):
         some = is_far == far
         if some.sum() < _LEAST_FAR_ROWS:
             some = np.ones(len(errors), bool)
         found = calibrate(np.zeros((some.sum(), 1)), errors[some], rows.models[some])
-        widths[far] = {c: _rounded(found.half_width(np.zeros((1, 1)), c)[0]) for c in QUANTILES}
+        widths[KINDS[far]] = {
+            str(c): _rounded(found.half_width(np.zeros((1, 1)), c)[0]) for c in QUANTILES
+        }
     return FittedRate(constants=constants_of(rows, form), half_widths=widths)
 
 

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from advisor import data as packaged
 from advisor.errors import ModelError
-from advisor.estimate import case
 from advisor.lab.data import COLLECTIVES, POLLUX, SIA
-from advisor.lab.fit.verbs import FittedFolder, log_errors, widening
+from advisor.lab.fit.verbs import FittedFolder, constants_text, log_errors, widening
 from advisor.planners.core.errors import MIB, bytes_per_s
 from advisor.planners.links.collectives import (
     RDMA_FROM_BYTES_PER_S,
@@ -420,7 +419,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     record = {name: as_record(law) for name, law in sorted(laws.items())}
     return FittedFolder(
         files={
-            "parameters.json": case.text(constants),
+            "parameters.json": constants_text(constants),
             "clusters.json": json.dumps(record, indent=2) + "\n",
         },
         metrics={"left_out": left_out, "in_sample": in_sample},

@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,6 +149,13 @@ def rounded(value: Any, digits: int = DIGITS) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return float(f"{value:.{digits}g}")
     return value
+
+
+def constants_text(parameters: Any) -> str:
+    """Return ``parameters.json`` with constants as ``advisor.answer.fitted`` reads them."""
+    fitted = asdict(parameters)
+    fitted.pop("is_replayed", None)  # is of a job
+    return json.dumps({"schema_version": 1, "parameters": rounded(fitted)}, indent=2) + "\n"
 
 
 # ------------------------------------------------------------------------------------------

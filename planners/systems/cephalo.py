@@ -320,6 +320,7 @@ class UnevenPlan:
     memory_bytes: tuple[float, ...]
     layer_s: tuple[float, ...]  # time of one layer, forward and backward [s]
     step_s: float  # ``layers * max(layer_s) + optimizer_s`` [s]
+    exposed_s: float  # of it, what collectives of no time would save [s]
 
 
 def layer_s(
@@ -497,6 +498,16 @@ def _finish(
         float(o.time_s[(o.b == share) & (o.u == micro)][0])
         for o, (share, micro) in zip(options, chosen, strict=True)
     ]
+    free = np.zeros(1)
+    computed = [
+        float(
+            layer_s(
+                worker.latency, np.array([micro]), np.array([share // micro]), all_gather_s=free,
+                reduce_scatter_s=free, accumulation_overhead_s=fixed.accumulation_overhead_s,
+            )[0]
+        )
+        for worker, (share, micro) in zip(workers, chosen, strict=True)
+    ]  # fmt: skip
     capacity = fixed.usable_fraction * np.array([w.memory_bytes for w in workers])
     in_use = compute[u] + fixed.reserve_bytes
     level = level_utilisation if balance_memory else level_shards
@@ -509,6 +520,7 @@ def _finish(
         memory_bytes=tuple(map(float, in_use + shards)),
         layer_s=tuple(times),
         step_s=job.layers * max(times) + job.optimizer_s,
+        exposed_s=job.layers * (max(times) - max(computed)),
     )
 
 

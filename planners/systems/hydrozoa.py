@@ -157,10 +157,14 @@ class WorkerScaling:
     # state is written and read again as the other layout needs it. Empty where it never changes
     layouts: tuple[str, ...] = ()
     relayout_s: float = 0.0  # standstill beside ``resize_s`` where the layout changes [s]
+    # what the whole job takes besides its steps, over them, by count of workers: validation,
+    # saves, failures, stalls. Empty for steps alone
+    besides: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.layouts and len(self.layouts) != len(self.workers):
-            raise ValueError(f"{len(self.workers)} counts for {len(self.layouts)} layouts")
+        for name, told in (("layouts", self.layouts), ("besides", self.besides)):
+            if told and len(told) != len(self.workers):
+                raise ValueError(f"{len(self.workers)} counts for {len(told)} {name}")
         if not self.workers or len(self.workers) != len(self.sync_s):
             raise ValueError(f"{len(self.workers)} counts for {len(self.sync_s)} sync times")
         if not (np.all(np.diff((0, *self.workers)) > 0) and self.sample_s > 0):
@@ -169,7 +173,7 @@ class WorkerScaling:
                 "give counts such as 1, 2, 4, 8 and a positive time a sample",
             )
 
-        check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s)
+        check_not_negative("workers", step_s=self.step_s, sync_s=self.sync_s, besides=self.besides)
         check_not_negative(
             "workers", sample_s=self.sample_s, spread_fraction=self.spread_fraction,
             relayout_s=self.relayout_s,
@@ -188,6 +192,11 @@ class WorkerScaling:
         computing = self.step_s + self.sample_s * batch[:, None] / counts
         steps: Column = computing * waiting + np.asarray(self.sync_s)
         return steps
+
+    def whole_s(self, batch: Column) -> Column:
+        """Return the same with what the whole job takes besides [s]."""
+        whole: Column = self.steps_s(batch) * (1.0 + np.asarray(self.besides or 0.0))
+        return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +225,8 @@ class Billing:
 class Schedule:
     """Workers and batch of each phase, and what they come to.
 
-    ``cost_usd`` is the bill with quanta, minima and start-ups; ``time_s`` includes the resizes.
+    ``cost_usd`` is the bill with quanta, minima and start-ups; ``time_s`` includes
+    the start-up of the first and the resizes.
     """
 
     workers: tuple[int, ...]
@@ -233,7 +243,8 @@ class Schedule:
         """Return workers and batches with their time and bill."""
         return cls(
             workers=tuple(workers), batches=tuple(batches), phase_s=tuple(phase_s),
-            time_s=float(sum(phase_s)), cost_usd=billed_cost_usd(workers, phase_s, billing),
+            time_s=billing.startup_s + float(sum(phase_s)),
+            cost_usd=billed_cost_usd(workers, phase_s, billing),
         )  # fmt: skip
 
     @property
@@ -349,7 +360,7 @@ def _phase_table(
     """Return the time and the best batch of a phase on each count of workers, shape (w,)."""
     allowed = options if phase.noise_batch is not None else np.array([batch])
     steps = phase.needed_samples(allowed) / allowed
-    time = steps[:, None] * scaling.steps_s(allowed)
+    time = steps[:, None] * scaling.whole_s(allowed)
     best = time.argmin(axis=0)
     return np.take_along_axis(time, best[None], axis=0)[0], allowed[best]
 
@@ -363,7 +374,7 @@ def _constant(
         steps, options = steps[:, :1], options[:1]
     schedules = []
     for at, size in enumerate(options):
-        times = steps[:, at, None] * scaling.steps_s(options[[at]])
+        times = steps[:, at, None] * scaling.whole_s(options[[at]])
         for column, count in enumerate(scaling.workers):
             workers, sizes = (count,) * len(phases), (float(size),) * len(phases)
             schedules.append(Schedule.of(workers, sizes, times[:, column].tolist(), billing))

@@ -24,7 +24,7 @@ Source: Zorse (MLSys'26); repository benson-guo/zorse, MIT, ``zorse_planner.py``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Final
 
@@ -115,6 +115,16 @@ class AsymmetricPlan:
     # all but two ministages of the parameters, and the optimizer's state, lie in host memory
     is_offloaded: bool = False
     host_bytes: float = 0.0  # host memory that offloading takes, over all groups [bytes]
+
+    def without_network_s(self) -> tuple[float, float, float]:
+        """Return start-up, core and drain over links that take no time [s]."""
+        return schedule_s(
+            [replace(group, all_gather_s=0.0, reduce_scatter_s=0.0) for group in self.groups],
+            [np.array(count) for count in self.counts],
+            list(np.reshape(self.layers, (self.degree, -1)).T),
+            self.micro_batch,
+            0.0,
+        )
 
 
 def ring_s(payload_bytes: float, ring_bytes_per_s: Sequence[float], *, factor: float) -> float:

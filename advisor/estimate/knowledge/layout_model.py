@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from advisor import data
+from advisor.answer import fitted
 from advisor.catalogue import Accelerator
-from advisor.collectors import bounded
-from advisor.errors import CatalogueError, ModelError
+from advisor.errors import CatalogueError
 from advisor.machines import AcceleratorPart, part, power_limited
 from advisor.planners.core import (
     FUSIONS,
@@ -59,7 +59,7 @@ class TableErrors:
     """Absolute log errors of one left-out table on one generation of GPUs, sorted."""
 
     table: str
-    generation: int
+    generation: str  # one of ``planners.core.arrays.GENERATIONS``
     log_errors: tuple[float, ...]
 
 
@@ -128,7 +128,7 @@ class LayoutModel:
         errors = self.errors if asked is None else self.asked.get(asked, self.errors)
         others = [e for e in errors if e.table != without]
         of_all = _mean_squares(others)
-        own = _mean_squares(e for e in others if e.generation == generation)
+        own = _mean_squares(e for e in others if e.generation == GENERATIONS[generation])
         # What the software adds that nobody named is the same on every generation.
         is_of_software = asked is not None and asked.startswith("plain") and bool(self.asked)
         taken = own if len(own) >= _ENOUGH_TABLES and not is_of_software else of_all
@@ -174,42 +174,8 @@ def path() -> Path:
 
 @cache
 def load(file: Path | None = None) -> LayoutModel:
-    """Read the packaged model, or another of the same form.
-
-    Raises ModelError if the file is missing, not JSON, of another schema or lacks a constant.
-    """
-    file = file or path()
-    try:
-        record = bounded.read_json(file)
-        if record["schema_version"] != SCHEMA_VERSION:
-            raise ModelError(
-                f"{file} has schema version {record['schema_version']}, not {SCHEMA_VERSION}",
-                hint="run `advisor train layout-model`",
-            )
-        bounded.check_numbers({n: record[n] for n in ("parameters", "folds")})
-        return LayoutModel(
-            version=record["version"],
-            parameters=LayoutParameters(**record["parameters"]),
-            folds={t: LayoutParameters(**p) for t, p in record["folds"].items()},
-            errors=_table_errors(record["errors"]),
-            asked={how: _table_errors(errors) for how, errors in record["asked"].items()},
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"cannot read the layout model {file}: {error}",
-            hint="run `advisor train layout-model`, or install the package again",
-        ) from error
-
-
-def _table_errors(records: Iterable[Mapping[str, Any]]) -> tuple[TableErrors, ...]:
-    return tuple(
-        TableErrors(
-            table=e["table"],
-            generation=GENERATIONS.index(e["generation"]),
-            log_errors=tuple(e["log_errors"]),
-        )
-        for e in records
-    )
+    """Read the packaged model, or another of the same form."""
+    return fitted(LayoutModel, file or path(), train="layout-model", version=SCHEMA_VERSION)
 
 
 # Which of two laws times a transformer's layers on a device, always the same one for the same.

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import Estimate
-from advisor.collectors import bounded
+from advisor.answer import Estimate, fitted
 from advisor.collectors.format import Recording
-from advisor.errors import ModelError, RunError, UsageError
+from advisor.errors import RunError, UsageError
 from advisor.planners.systems import (
     FirstMinutes,
     PeerParameters,
@@ -39,12 +38,12 @@ class FittedRate:
     """Constants, and how wrong they are on models that were left out of their fit."""
 
     constants: PeerParameters
-    # whether links between sites are crossed -> coverage -> half the interval of ln(rate)
-    half_widths: Mapping[bool, Mapping[float, float]]
+    # one of ``KINDS`` -> coverage -> half the interval of ln(rate)
+    half_widths: Mapping[str, Mapping[str, float]]
 
     def half_width(self, peers: Peers, coverage: float) -> Array:
         """Return half the interval of ln(rate), shape (n,)."""
-        far, near = (self.half_widths[is_far][coverage] for is_far in (True, False))
+        far, near = (self.half_widths[KINDS[is_far]][str(coverage)] for is_far in (True, False))
         return np.where(np.isfinite(peers.link_bytes_per_s), far, near)
 
 
@@ -66,45 +65,22 @@ class PeerModel:
                 hint=f"one of: {', '.join(str(one) for one in QUANTILES)}",
             )
         if isinstance(asked, Peers):
-            fitted, peers = self.parts, asked
-            rate = rate_of_parts(asked, fitted.constants)
+            model, peers = self.parts, asked
+            rate = rate_of_parts(asked, model.constants)
         else:
-            fitted, peers = self.minute, asked.peers
-            rate = rate_after_a_minute(asked, fitted.constants)
-        spread = np.exp(fitted.half_width(peers, coverage))
+            model, peers = self.minute, asked.peers
+            rate = rate_after_a_minute(asked, model.constants)
+        spread = np.exp(model.half_width(peers, coverage))
         return np.column_stack([rate / spread, rate, rate * spread])
 
     @classmethod
     def load(cls, folder: Path | None = None) -> PeerModel:
-        """Read the constants; ``folder`` takes the place of the packaged one.
-
-        Raises ModelError if the file is missing, not JSON, of another version, or lacks a
-        constant.
-        """
-        path = (folder or data.root("trained_models") / NAME) / "parameters.json"
-        try:
-            record = bounded.read_json(path)
-            if record["schema_version"] != SCHEMA_VERSION:
-                raise ValueError(f"schema version {record['schema_version']!r}")  # noqa: TRY301
-            return cls(parts=_fitted(record["parts"]), minute=_fitted(record["minute"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(
-                f"cannot read {path}: {error}", hint="fit it again: advisor train peers"
-            ) from error
+        """Read the constants; ``folder`` takes the place of the packaged one."""
+        folder = folder or data.root("trained_models") / NAME
+        return fitted(cls, folder / "parameters.json", train=NAME)
 
 
 KINDS: Final = {True: "several sites", False: "one site"}
-
-
-def _fitted(record: Mapping[str, Any]) -> FittedRate:
-    widths = record["half_widths"]
-    return FittedRate(
-        constants=PeerParameters(**{k: float(v) for k, v in record["constants"].items()}),
-        half_widths={
-            is_far: {coverage: float(widths[kind][str(coverage)]) for coverage in QUANTILES}
-            for is_far, kind in KINDS.items()
-        },
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ device model, calibrated on measured steps -> data-parallel scaling -> input lim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.jobs import Job, Measured
-from advisor.planners.core import GIB, Device, Layouts, select
+from advisor.planners.core import GIB, Device, Layouts, concatenate, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.links import DataParallelColumns, data_parallel_step
 from advisor.planners.memory import largest_micro_batch, training_memory_bytes
@@ -218,29 +218,23 @@ def admits(case: StepCase) -> bool:
     return alone and "none" in space.recomputes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Single:
-    """One device's step, calibrated, one row a candidate. Times in seconds."""
-
-    micro_batch_s: Floats
-    backward_s: Floats
-    optimizer_s: Floats
-    optimizer_launch_s: Floats
-    compute: Floats
-    memory: Floats
-    launch: Floats
-    log_sd: Floats
-    is_extrapolating: NDArray[np.bool_]
+# Fields of ``StepColumns`` by device and micro-batch, and by device alone.
+_BY_BATCH: Final = ("micro_batch_s", "backward_s", "compute_s", "memory_s", "launch_s")
+_BY_DEVICE: Final = ("optimizer_s", "optimizer_launch_s")
 
 
-def _single(case: StepCase, device: Integers, fit: Fit) -> _Single:
-    """Evaluate the device model once for each distinct (device, micro-batch), then spread it."""
+def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
+    """Return one device's step, calibrated, one row a candidate.
+
+    The device model is asked once for each distinct (device, micro-batch).
+    """
     fleet, anchors, constants = case.fleet, case.anchors, case.constants
-    out = np.zeros((8, len(device)))
-    extrapolating = np.zeros(len(device), dtype=bool)
+    nothing: dict[str, Any] = {f.name: np.zeros(0) for f in fields(StepColumns)}
+    found = [StepColumns(**nothing | {"runs_as": ()})]
     # Two grids, since accelerators see many more distinct micro-batches than CPUs do.
     is_cpu = np.array([d.kind == "cpu" for d in fleet.devices], dtype=bool)[device]
-    for rows in (np.flatnonzero(is_cpu), np.flatnonzero(~is_cpu)):
+    order = np.argsort(~is_cpu, kind="stable")
+    for rows in np.split(order, [np.count_nonzero(is_cpu)]):
         if rows.size == 0:
             continue
         used, at_device = np.unique(device[rows], return_inverse=True)
@@ -248,26 +242,23 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> _Single:
         targets = [fleet.devices[i] for i in used]
         columns: StepColumns = step_time(case.work, targets, batches, constants.device)
         factor, log_sd = case.calibrated(used)
-        scale = np.exp(factor)[at_device]
-        cell = (at_device, at_batch)
-        parts = (columns.micro_batch_s, columns.backward_s, columns.compute_s, columns.memory_s,
-                 columns.launch_s)  # fmt: skip
-        for i, part in enumerate(parts):
-            out[i, rows] = part[cell] * scale
-        out[5, rows] = columns.optimizer_s[at_device] * scale
-        out[6, rows] = columns.optimizer_launch_s[at_device] * scale
+        scale, cell = np.exp(factor)[at_device], (at_device, at_batch)
         host = columns.host_log_sd * anchors.unheard(targets, constants)[:, None]
-        out[7, rows] = np.hypot(log_sd[at_device], host[cell])
-        extrapolating[rows] = columns.is_extrapolating[at_device]
-    return _Single(
-        micro_batch_s=out[0], backward_s=out[1], compute=out[2], memory=out[3], launch=out[4],
-        optimizer_s=out[5], optimizer_launch_s=out[6], log_sd=out[7],
-        is_extrapolating=extrapolating,
-    )  # fmt: skip
+        seconds = {name: getattr(columns, name)[cell] * scale for name in _BY_BATCH}
+        seconds |= {name: getattr(columns, name)[at_device] * scale for name in _BY_DEVICE}
+        found.append(replace(
+            columns,
+            **seconds,
+            log_sd=np.hypot(log_sd[at_device], host[cell]),
+            host_log_sd=host[cell],
+            is_extrapolating=columns.is_extrapolating[at_device],
+            runs_as=(),
+        ))  # fmt: skip
+    return select(concatenate(found), np.argsort(order))
 
 
 def _scaled(
-    case: StepCase, single: _Single, fit: Fit, type_index: Integers, count: Integers
+    case: StepCase, single: StepColumns, fit: Fit, type_index: Integers, count: Integers
 ) -> DataParallelColumns:
     work, fleet = case.work, case.fleet
     # Machines whose devices one switch fabric joins are a node to a ring.
@@ -313,22 +304,26 @@ def _put_measured(
 
 
 def _parts(
-    case: StepCase, single: _Single, fit: Fit, scaled: DataParallelColumns, type_index: Integers
+    case: StepCase,
+    single: StepColumns,
+    fit: Fit,
+    scaled: DataParallelColumns,
+    type_index: Integers,
 ) -> dict[Bottleneck, Floats]:
     """Return what the step waits for, loading included; the parts add up to it [s]."""
     step_s = np.asarray(scaled.step_s, dtype=float)
     waiting = case.waiting_s(step_s, fit.micro_batch * fit.accumulation_steps, type_index)
     network = np.asarray(scaled.exposed_s) + np.asarray(scaled.straggler_s)
     device_s = np.maximum(step_s - network, 0.0)
-    busy = np.maximum(single.compute + single.memory + single.launch, 1e-30)
+    busy = np.maximum(single.compute_s + single.memory_s + single.launch_s, 1e-30)
     # The optimizer streams its state through memory, a small one only starts kernels.
     optimizer = np.minimum(single.optimizer_s, device_s)
     starts = np.minimum(single.optimizer_launch_s, optimizer)
     working = (device_s - optimizer) / busy
     return {
-        "compute": single.compute * working,
-        "memory": single.memory * working + optimizer - starts,
-        "launch": single.launch * working + starts,
+        "compute": single.compute_s * working,
+        "memory": single.memory_s * working + optimizer - starts,
+        "launch": single.launch_s * working + starts,
         "network": step_s - device_s,
         "input": waiting,
     }

@@ -319,7 +319,7 @@ def uneven_state(case: OnGroups) -> Choice:
         model.log_sd(groups, whole.log_sd),
         samples=fullest(case.worker_labels(), found.batches),
         memory_bytes=fullest(case.worker_labels(), found.memory_bytes),
-        parts_s={"network": whole.straggler_s},
+        parts_s={"network": found.exposed_s + whole.straggler_s},
         details={
             "batches": list(found.batches),
             "accumulation_steps": list(found.accumulation_steps),

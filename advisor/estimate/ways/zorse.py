@@ -131,6 +131,8 @@ def _constants(model: ModelOn) -> ZorseConstants:
 
 
 def _described(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) -> Choice:
+    filling_s, computing_s, draining_s = found.without_network_s()
+    pipeline_s = filling_s + draining_s
     offloaded = ("its transfers to host memory are not counted",) if found.is_offloaded else ()
     return case.choice(
         NAME,
@@ -138,7 +140,7 @@ def _described(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) 
         case.model.log_sd(case.groups),
         samples={m.label: max(found.counts[0]) * found.micro_batch for m in held[0]},
         memory_bytes={f"group {i + 1}": m for i, m in enumerate(found.memory_bytes)},
-        parts_s={},
+        parts_s={"network": found.step_s - computing_s - pipeline_s, "pipeline": pipeline_s},
         details={
             "groups": [" + ".join(m.label for m in part) for part in held],
             "layers_by_stage": list(found.layers),
