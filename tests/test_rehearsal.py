@@ -108,7 +108,6 @@ def test_memory_on_the_device() -> None:
     assert any("rehearsing.py:" in note for note in found["notes"])
 
 
-# ------------------------------------------------------------------------------------------
 # The caching allocator, replayed.
 
 
@@ -156,7 +155,6 @@ def test_an_expandable_segment_grows_where_another_would_be_taken() -> None:
     assert replay(freed, is_expandable=True) == 40 << 20
 
 
-# ------------------------------------------------------------------------------------------
 # Whole scripts.
 
 

@@ -151,7 +151,6 @@ def rounded(value: Any, digits: int = DIGITS) -> Any:
     return value
 
 
-# ------------------------------------------------------------------------------------------
 # Intervals from few groups: by how much a deviation known from n of them is to be widened.
 
 

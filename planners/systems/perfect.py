@@ -1,5 +1,8 @@
 """The pace of a loader that feeds a step: workers, cores, and a cache in memory.
 
+Further parts: training on what was loaded already: data echoing, and PerFect's repeat first, fresh
+later.
+
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
@@ -109,7 +112,6 @@ def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_
     return Cache(share=share, step_s=min(kept.step_s(), feeding.step_s()))
 
 
-# ------------------------------------------------------------------------------------------
 # Training on what was loaded already: data echoing, and PerFect's repeat first, fresh later.
 #
 # ================ ==============================================================================
