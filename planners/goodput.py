@@ -1,5 +1,8 @@
 """Failures, checkpoints and restarts of a job: the exact expectation and its optimum.
 
+Further parts: whole training runs beside their steps: stalls, evaluation, stops, software of its
+year; the time of a save, and the standstill when nodes go or come.
+
 ====================  ===========  ==============================================================
 here                  in papers    meaning, unit
 ====================  ===========  ==============================================================
@@ -328,7 +331,6 @@ def _column(name: str, value: ArrayLike, *, is_positive: bool = False) -> Column
     return column
 
 
-# ------------------------------------------------------------------------------------------
 # Whole training runs beside their steps: stalls, evaluation, stops, software of its year.
 #
 # Published hours of whole runs exceed the steps, checkpoints and failures that the models count,
@@ -412,7 +414,6 @@ def efolds(device_h: ArrayLike) -> Column:
     return np.log1p(np.asarray(device_h, float) / MACHINE_DAY_H)
 
 
-# ------------------------------------------------------------------------------------------
 # The time of a save, and the standstill when nodes go or come.
 #
 # ====================  ==========================================================================

@@ -43,7 +43,6 @@ def begin() -> None:
 STARTED: list[Any] = []
 
 
-# ------------------------------------------------------------------------------------------
 # A traced step of small models.
 
 
@@ -178,7 +177,6 @@ def _trace(model: Any, data: Any, optimizer: Any) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------
 # Values that depend on no parameter are true.
 
 
@@ -245,7 +243,6 @@ def _doubled(x: Any) -> Any:
     return x
 
 
-# ------------------------------------------------------------------------------------------
 # Memory and made-up values on "cuda".
 
 

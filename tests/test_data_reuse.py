@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,6 @@ from advisor.planners.systems.perfect import (
     Feeding,
     best_echo,
     cached,
-    enough_workers,
     freshness,
     repeat_then_fresh_s,
     reuse,
@@ -29,7 +30,7 @@ feedings = st.builds(
     workers=st.integers(0, 12),
     cores=st.floats(0.5, 64.0),
 )
-prefetched = feedings.map(lambda one: one.with_workers(max(one.workers, 1)))
+prefetched = feedings.map(lambda one: replace(one, workers=max(one.workers, 1)))
 AT_R_6 = Feeding(cpu_s=0.0, idle_s=6.0, compute_s=1.0, workers=1, cores=1.0)
 BIT = 1 + 1e-9
 
@@ -56,34 +57,20 @@ def test_a_step_is_as_long_as_the_loop_played_out(feeding: Feeding, echo: int) -
 def test_more_workers_cores_and_echoes_never_slow_a_step(feeding: Feeding, echo: int) -> None:
     step = feeding.step_s(echo)
     assert feeding.compute_s <= step <= feeding.step_s(1)
-    assert feeding.with_workers(feeding.workers + 1).step_s(echo) <= step * BIT
+    assert replace(feeding, workers=feeding.workers + 1).step_s(echo) <= step * BIT
     assert feeding.step_s(echo + 1) <= step * BIT
-    assert step <= feeding.with_workers(0).step_s(echo) * BIT
+    assert step <= replace(feeding, workers=0).step_s(echo) * BIT
 
 
-@given(feedings)
-def test_no_number_of_workers_beats_enough_of_them(feeding: Feeding) -> None:
-    enough = enough_workers(feeding, most=10**9)
-    best = feeding.with_workers(enough).step_s()
-    assert best <= feeding.with_workers(10 * enough).step_s() * BIT
-    if enough > 1:
-        assert feeding.with_workers(enough - 1).step_s() > best
-    assert enough_workers(feeding, most=4) <= 4
-
-
-@given(feedings, st.floats(0.0, 2.0), seconds, st.floats(1, 1e4), st.floats(1, 1e5))
+@given(feedings, st.floats(0.0, 2.0), seconds)
 def test_a_cache_helps_as_far_as_the_data_fit_it(
-    feeding: Feeding, share: float, copy_s: float, epoch: float, steps: float
+    feeding: Feeding, share: float, copy_s: float
 ) -> None:
     kept = cached(feeding, dataset_bytes=100.0, memory_bytes=100.0 * share, copy_s=copy_s)
     more = cached(feeding, dataset_bytes=100.0, memory_bytes=101.0 * share, copy_s=copy_s)
     assert feeding.compute_s <= kept.step_s <= feeding.step_s()
     if copy_s <= feeding.cpu_s:
         assert more.step_s <= kept.step_s * BIT
-    whole = kept.job_s(feeding, epoch_steps=epoch, steps=steps)
-    assert steps * kept.step_s <= whole * BIT <= steps * feeding.step_s() * BIT**2
-    if steps <= epoch:  # one epoch reads everything once
-        assert whole == pytest.approx(steps * feeding.step_s())
 
 
 @given(st.integers(1, 30), st.floats(0.0, 1.0))

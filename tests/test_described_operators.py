@@ -283,7 +283,6 @@ def test_an_update_makes_its_passes_over_every_trained_parameter(
     assert found.count == kernels * (2 * 3 * 7 if optimizer == "adafactor" else 1)
 
 
-# ------------------------------------------------------------------------------------------
 # An encoder-decoder, with what its backward pass finds kept.
 
 

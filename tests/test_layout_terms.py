@@ -266,7 +266,6 @@ def test_kernels_are_started_once_forward_twice_backward_and_once_more_to_repeat
     np.testing.assert_allclose(launch_s(drawn()), [started(r) for r in rows()], rtol=1e-9)
 
 
-# ------------------------------------------------------------------------------------------
 # Memory
 
 
@@ -434,7 +433,6 @@ def test_a_lone_device_loses_nothing_of_what_lasts_and_a_replayed_job_neither() 
     assert device_bytes(states, passing, small, is_alone=True) == 5 + 100 + 15
 
 
-# ------------------------------------------------------------------------------------------
 # A step
 
 

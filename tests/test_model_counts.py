@@ -178,7 +178,6 @@ def test_a_mixture_meets_what_its_makers_say() -> None:
         assert flop / 6 == pytest.approx(said, rel=0.08), name
 
 
-# ------------------------------------------------------------------------------------------
 # Gates, and families that nobody knows.
 
 
@@ -217,7 +216,6 @@ def test_the_gate_is_the_familys_whatever_the_activation_is_called() -> None:
         assert of_name(name).is_gated is is_gated, name
 
 
-# ------------------------------------------------------------------------------------------
 # What stands beside a language model, and layers of other kinds.
 
 

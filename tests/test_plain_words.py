@@ -46,7 +46,6 @@ def record(line: str) -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # No slips: a count of one in the plural, powers of ten, signs before signs, Python's own words.
 
 
@@ -141,7 +140,6 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(one)
 
 
-# ------------------------------------------------------------------------------------------
 # Memory: what is needed, never more than what may be filled.
 
 
@@ -191,7 +189,6 @@ def test_every_door_says_the_same_of_memory() -> None:
     assert words[0] in said(explained)[1]
 
 
-# ------------------------------------------------------------------------------------------
 # Refusals: by how much it misses and what would fit, the same at every door.
 
 
@@ -252,7 +249,6 @@ def test_offload_on_one_device_keeps_two_bytes_a_parameter() -> None:
     assert tiny["memory_gib"] < found["memory_gib"]
 
 
-# ------------------------------------------------------------------------------------------
 # A job has its own name.
 
 

@@ -180,7 +180,6 @@ def test_no_recommendation_undercuts_what_the_machine_alone_would_be_predicted(
         assert alone.training_time_h.value == pytest.approx(one.training_time_h.value)
 
 
-# ------------------------------------------------------------------------------------------
 # Generations.
 
 
@@ -228,7 +227,6 @@ def test_of_several_processors_the_answer_is_the_slowest_ones(predictor: Predict
     assert alone("Rome, Milan") == pytest.approx(max(alone("Rome"), alone("Milan")))
 
 
-# ------------------------------------------------------------------------------------------
 # Main memory.
 
 

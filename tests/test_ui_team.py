@@ -268,7 +268,6 @@ def test_nothing_is_written(team: Opened, tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.rglob("*")) == []
 
 
-# ------------------------------------------------------------------------------------------
 # The queue.
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-# ------------------------------------------------------------------------------------------
 # Collect readings of accelerators' memory, for ``advisor.lab.catalogue.build``.
 
 
@@ -120,7 +119,6 @@ def _row(name: str, sold_gb: float, nvidia_smi_gib: float | None) -> list[object
     return [name, gib, basis, sold_gb, is_ecc, nvidia_smi_gib, cuda_gib, "; ".join(sources)]
 
 
-# ------------------------------------------------------------------------------------------
 # Second sources of each accelerator in words: ``source_2`` of accelerators.csv.
 #
 # ``accelerator_checks*.csv`` holds the numbers of other tables, typed by hand and each with its
@@ -203,7 +201,6 @@ def agrees(check: Check, row: Mapping[str, Any]) -> bool:
     return abs(check.value / float(row[check.quantity]) - 1.0) <= TOLERANCE
 
 
-# ------------------------------------------------------------------------------------------
 # CoreMark per vCPU of types that ran other benchmarks: a power law fitted on those with both.
 #
 #     ln(CoreMark per vCPU) = a + b ln(score) + c ln(sharing)    [or + c if the CPU is Arm]

@@ -266,7 +266,6 @@ def _samples_per_s(node: NodeRecording, ticks: Floats) -> Floats:
     return np.asarray(counts * node.step_samples / _INTERVAL_S, float)
 
 
-# ------------------------------------------------------------------------------------------
 # What every reader makes of a row.
 
 
@@ -286,7 +285,6 @@ def _run(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # AWS instance types of the public collections: size, accelerator, and price on demand.
 
 
@@ -350,7 +348,6 @@ def _gib(text: str) -> float | None:
     return float(number) if number.replace(".", "", 1).isdigit() else None
 
 
-# ------------------------------------------------------------------------------------------
 # Coastline's run database: LLM fine-tuning on A100, H100 and L40S (atlarge-research, MIT).
 
 
@@ -399,7 +396,6 @@ def _record(row: Row, repeats: Repeats) -> RunRecord:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # gpu_power_benchmark: training steps of small LLMs on six GPUs (dos-group, MIT).
 #
 # ``mfu_aggregated_per_config_<GPU>.csv``: means over the samples of a setting. Sequences of 11
@@ -450,7 +446,6 @@ def _gpu_power_record(row: Row, repeats: Repeats) -> RunRecord:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # IBM multi-cloud: Dask jobs on three anonymised clouds (Apache-2.0), failures and timeouts kept.
 #
 # ``multi-cloud-configuration.csv``. Provider, family and size are codes; the price of a machine is
@@ -514,7 +509,6 @@ def _ibm_record(row: Row, repeats: Repeats, prices: Mapping[str, float]) -> RunR
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # PROFET: step times of CNNs on AWS GPU instances, with an operator profile on an anchor.
 #
 # A folder with ``anchor_<id>.parquet`` files (ddps-lab/profet, MIT, re-encoded). A row is one
@@ -626,7 +620,6 @@ def _profet_record(
     return replace(found, replicate=int(repeat.removeprefix("exp")) - 1)
 
 
-# ------------------------------------------------------------------------------------------
 # scout: Spark and Hadoop jobs on 69 AWS clusters (oxhead/scout, MIT), failures kept.
 #
 # ``runs.csv``: one run a cell. A run that did not complete is ``failed``: its time is when it
@@ -672,7 +665,6 @@ def _scout_record(row: Row, prices: Mapping[str, Price]) -> RunRecord:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # cloud-hw-trainpred: epoch times of CNNs on GPU instances, with nvidia-smi statistics.
 #
 # ``nvidiasmi_devicequery_all.csv`` (ddps-lab, Apache-2.0/MIT): one row a run. The g5 run of a job
@@ -762,7 +754,6 @@ def _trainpred_machines(instance: str, prices: Mapping[str, Price]) -> Instances
     return Instances(provider="other", instance_type=instance, **_OTHERS.get(instance, {}))
 
 
-# ------------------------------------------------------------------------------------------
 # TrimTuner: TensorFlow parameter servers on AWS t2 clusters, trained on part of the data first.
 #
 # ``cnn.csv`` and ``rnn.csv`` (pedrogbmendes/TrimTuner, MIT). Runs were cut at about 600 s: those

@@ -198,7 +198,6 @@ def _folder() -> Path:
     return folders.root("datasets") / "measurements" / RECORDED.name / JOBS
 
 
-# ------------------------------------------------------------------------------------------
 # Recording them again.
 
 

@@ -203,7 +203,6 @@ def _regrets(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # Published recipes: the devices of the pick beside those that people used.
 
 

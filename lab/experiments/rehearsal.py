@@ -125,7 +125,6 @@ def _row(seen: Recording) -> tuple[str, ...]:
     return "yes", f"{deep.parameters:,}", f"{flop / 1e9:,.0f}", f"{peak:,.0f}", cpu_s
 
 
-# ------------------------------------------------------------------------------------------
 # Against published steps and peaks.
 
 _NETWORKS = (

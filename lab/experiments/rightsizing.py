@@ -45,7 +45,6 @@ from advisor.planners.rightsizing.replay import (
     replay_together,
 )
 
-# ------------------------------------------------------------------------------------------
 # Pairs of a short recorded run and whole runs of the same program: ``datasets/runs`` (a job's
 # partial run, and its runs to the end on one machine under limits; groups are workloads) and
 # ``datasets/usage`` (the zoo, see ``usage_series.py``; groups are scripts).
@@ -122,7 +121,6 @@ def _of_zoo() -> Iterator[Pair]:
         yield Pair(group=row["script"], recorded=short, others=(whole,))
 
 
-# ------------------------------------------------------------------------------------------
 # A bursty child of this process under a real CFS quota, and what it used every 100 ms.
 #
 # The child computes 0.6 s of CPU time and sleeps 0.6 s, eight times. Its group outranks others, so
@@ -244,7 +242,6 @@ def _cpu_s(pid: int) -> float:
         return int(file.read().split()[0]) / 1e9
 
 
-# ------------------------------------------------------------------------------------------
 # What is said and what is true.
 ASKED = ResourceLimits(cores=2.0, memory_bytes=16 * GIB)
 MOST_UNDER = 0.029  # of the goal

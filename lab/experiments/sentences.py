@@ -78,7 +78,6 @@ _CHEAPER: Final = r"(?:half the price|(?:over )?\d+ % cheaper|slightly cheaper)"
 _DEARER: Final = r"(?:costs (?:[\d,.]+ % more|the same|twice as much|[\d,.]+ times as much))"
 
 
-# ------------------------------------------------------------------------------------------
 # Numbers as they are printed, and whether they are those of the record.
 
 
@@ -137,7 +136,6 @@ def _late(one: Record, asked: Record) -> float:
     return 0.5 * math.erfc(sds / math.sqrt(2))
 
 
-# ------------------------------------------------------------------------------------------
 # The forms of sentences, each with what it claims.
 
 
@@ -415,7 +413,6 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # The screen: its rows, their labels, and what stands above and below them.
 
 
@@ -554,7 +551,6 @@ def contradictions(record: Record, asked: Record) -> list[str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------
 # Random questions.
 
 

@@ -317,7 +317,6 @@ def line(row: Row) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Scripts as strangers bring them: is there an answer for a GPU, and is a cause named.
 
 

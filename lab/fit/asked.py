@@ -144,7 +144,6 @@ def _stacked(kind: Any, records: Sequence[Any]) -> Any:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Megatron steps on one node of eight B200 (``lab.data.BLACKWELL``).
 #
 # Megatron Core with Transformer Engine: kernels fused by hand, fp32 gradients, the distributed
@@ -211,7 +210,6 @@ def _run(row: dict[Any, Any]) -> AskedRun:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Fine-tuning runs of Hugging Face's trainer (``lab.data.FINETUNE``) as questions.
 #
 # IBM's runs (fms-hf-tuning: SFTTrainer, FSDP over the GPUs, bf16). What the table does not state

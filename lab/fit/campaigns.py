@@ -53,7 +53,6 @@ from advisor.planners.goodput import STEPS_ALONE, CampaignLaw, efolds
 from advisor.quantities import QUANTILES
 from advisor.records import reads
 
-# ------------------------------------------------------------------------------------------
 # Published training runs as questions to the estimate.
 #
 # A run is described by its columns and put to the machines that it had. What a source leaves open
@@ -265,7 +264,6 @@ def _precision(c: Campaign) -> Precision:
     return next((name for name in known if text.startswith(name)), "bf16")
 
 
-# ------------------------------------------------------------------------------------------
 # Published training runs and what the estimate says of them, goodput included.
 
 

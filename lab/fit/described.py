@@ -213,7 +213,6 @@ def _added(larger: dict[str, float], smaller: dict[str, float]) -> float:
     return float(np.sqrt(np.mean(more))) if more else 0.0
 
 
-# ------------------------------------------------------------------------------------------
 # Measured steps of convolutional networks: Gavel's, PROFET's and NVIDIA's, as described jobs.
 #
 # They bring what the other suites lack: Kepler (K80), batches and image sizes, VGG with its 3 x 3
@@ -305,7 +304,6 @@ def _step(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # Measured transformer layers (Cephalo's and Zorse's profiles) as described jobs.
 
 
@@ -379,7 +377,6 @@ def _layer(row: Mapping[Hashable, object], name: str) -> Transformer:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # Measured steps of models that can be described: layers, NeuSight's suite, Lambda's suite.
 #
 # Every row is a described job (``planners.step.describe``) on a device, as columns of operators

@@ -13,7 +13,6 @@ from advisor.planners.core.nouns import Device, Operator, Work
 from advisor.planners.step.device import KINDS, PRODUCTS
 from advisor.planners.step.device_rates import generations_before_pascal, log_rates, vector_units
 
-# ------------------------------------------------------------------------------------------
 # A measured step of a described job: what the suites of ``described_rows`` consist of.
 
 

@@ -58,7 +58,6 @@ from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters, unmeasured
 from advisor.quantities import REACH_90
 
-# ------------------------------------------------------------------------------------------
 # MLPerf's Xeon submissions as described jobs: how wrong the step-time equation is on processors.
 #
 # Nothing is fitted on them (they are six numbers of three generations, ResNet-50 and BERT, by one
@@ -146,7 +145,6 @@ def _work(benchmark: str, batch: int, precision: Precision) -> Work:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # Fit the process of the device model's errors (``planners.step.calibrate``) on measured steps.
 #
 # Amplitudes maximise evidence times a wide prior, on one row of every sweep. The length over jobs

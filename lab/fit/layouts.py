@@ -45,7 +45,6 @@ from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
 from advisor.planners.layouts.time import step_times
 
-# ------------------------------------------------------------------------------------------
 # All tables that the layout model is fitted on, and what its folds are without.
 
 

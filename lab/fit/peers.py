@@ -178,7 +178,6 @@ def _link_bytes_per_s(record: RunRecord) -> float:
     return value * 1e9 / 8.0 if isinstance(value, float) else np.inf
 
 
-# ------------------------------------------------------------------------------------------
 # Fit the constants of peers that gather a batch together (``planners.systems.internet_peers``).
 #
 # On Hivemind's published recordings (``advisor data fetch hivemind``): constants by trust-region

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# ------------------------------------------------------------------------------------------
 # Read the measured step times by placement of Pollux and Sia: one record a cluster.
 #
 # Of Sia's tables where they are there, else of the part that ships (Pollux's, AWS). Scalability
@@ -137,7 +136,6 @@ def _columns(own: pd.DataFrame) -> ClusterRuns:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Errors of the planner of data parallelism on measured clusters, knowing one device and links.
 #
 # Every application of a cluster is predicted from its own step on one device, nominal links and
@@ -265,7 +263,6 @@ def one_device_s(known: MeasuredPlacements, wanted: Placements) -> Array | None:
     return np.asarray(np.where(same.any(axis=1), measured, fitted))
 
 
-# ------------------------------------------------------------------------------------------
 # Fit what rings of devices reach, whichever clusters are left out of the constants of scaling.
 #
 # - Inside a node: launch, step and efficiency from measured NCCL all-reduces on 8 GPUs

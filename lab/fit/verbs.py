@@ -158,7 +158,6 @@ def constants_text(parameters: Any) -> str:
     return json.dumps({"schema_version": 1, "parameters": rounded(fitted)}, indent=2) + "\n"
 
 
-# ------------------------------------------------------------------------------------------
 # Intervals from few groups: by how much a deviation known from n of them is to be widened.
 
 

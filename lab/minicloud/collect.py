@@ -46,7 +46,6 @@ from advisor.lab.minicloud.tape import Tape
 from advisor.records import collected
 from advisor.records.collected import Journal, Row
 
-# ------------------------------------------------------------------------------------------
 # One run: its nodes are forked, watched from outside, and what was seen is written down.
 
 

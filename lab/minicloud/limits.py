@@ -148,7 +148,6 @@ def quota_s(cpu_s: float, granted_cores: float) -> float:
     return whole * PERIOD_S + rest_s / max(1, math.ceil(granted_cores))
 
 
-# ------------------------------------------------------------------------------------------
 # The four series of a run, seen from outside: CPU, memory, network in, network out.
 #
 # CPU is the process's own clock (nanoseconds, all threads), memory its resident set, network the

@@ -39,7 +39,6 @@ from advisor.lab.minicloud.plan import MiniInstance, MiniRun
 from advisor.lab.minicloud.tape import Tape
 from advisor.lab.workloads import Workload, load
 
-# ------------------------------------------------------------------------------------------
 # Counts of one training step: operators, floating-point operations, bytes, kept activations.
 #
 # A dispatch mode of our own sees every operator of one real step, forward, backward and optimizer.
@@ -182,7 +181,6 @@ _OWN_FORMULAS: Final[dict[str, Callable[[Any], float]]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------
 # The training loops: one process; a master and workers; workers that all-reduce.
 #
 # All end after the steps that the job declares. A loop's time is from the first batch asked for to

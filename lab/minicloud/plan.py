@@ -22,7 +22,6 @@ from typing import Any, Final, Literal
 from advisor.lab.workloads import WORKLOADS, load
 from advisor.records.collected import Row, read_prices, shape_name
 
-# ------------------------------------------------------------------------------------------
 # Machines with limits that stand for instance types, at a nominal price.
 #
 # Price of one machine, SYNTHETIC: price_usd_per_h = BASE + PER_CORE x cores + PER_GBIT x Gbit/s.
@@ -355,7 +354,6 @@ def _median_jobs() -> frozenset[MiniJob]:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The duration of a plan: what each run declares, at the pace of the runs that were made.
 #
 #     t(run) = T / (c W)              a full run: T the whole job's time on the anchor, c the cores

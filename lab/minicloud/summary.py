@@ -184,7 +184,6 @@ def node_row(run: MiniRun, node: Seen) -> dict[str, Any]:
     return row
 
 
-# ------------------------------------------------------------------------------------------
 # The card of a dataset of runs: its tables in numbers, from its rows alone.
 #
 # here         meaning

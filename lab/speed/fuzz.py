@@ -224,7 +224,6 @@ def amounts(quantities: Any, text: str) -> None:
             getattr(quantities, f"parse_{name}")(text)
 
 
-# ------------------------------------------------------------------------------------------
 # Inputs, and what may come of one.
 
 

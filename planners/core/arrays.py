@@ -1,5 +1,8 @@
 """Columns of the layout model: transformers, machines, software and layouts as arrays.
 
+Further parts: measured time of one layer by micro-batch: what the mixed-GPU planners start from;
+records of arrays as tables: some rows of one, one put into another, one behind another.
+
 Every field is a number or an array; the fields of all four records broadcast against one another.
 A table of measured runs is columns of one length; a search is a few axes, and what depends on two
 of them is computed on two of them only.
@@ -18,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.planners.core.errors import check_positive, refused
 from advisor.planners.core.setup import Transformer, head_width, model_matrices, scored_width
 
-# ------------------------------------------------------------------------------------------
 # Measured time of one layer by micro-batch: what the mixed-GPU planners start from.
 #
 # | here             | Cephalo      | meaning                                                 |
@@ -439,7 +441,6 @@ def pick(values: Sequence[Column], code: Column) -> Floats:
     return np.asarray(values, float)[np.asarray(code, np.int64)]
 
 
-# ------------------------------------------------------------------------------------------
 # Records of arrays as tables: some rows of one, one put into another, one behind another.
 #
 # A record is a frozen dataclass whose fields are arrays with one entry a row, tuples or mappings

@@ -1,4 +1,8 @@
-"""The one error the planners raise for what a user can cause."""
+"""The one error the planners raise for what a user can cause.
+
+Further parts: refusing amounts that make no sense, where they enter the planners; constants and
+conversions: the only place of the planners with 2**30 or 3600.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,6 @@ def impossible(message: str, hint: str = "") -> PlanningError:
     return PlanningError(message, hint=hint, exit_code=3)
 
 
-# ------------------------------------------------------------------------------------------
 # Refusing amounts that make no sense, where they enter the planners.
 #
 # A NaN compares as neither more nor less, so that a search takes it for the fastest and a
@@ -114,7 +117,6 @@ def _refuse(subject: str, name: str, amount: ArrayLike, is_good: ArrayLike, want
         raise refused(f"{subject}: {name} of {bad[0]:g} is out of range", f"give {wanted}")
 
 
-# ------------------------------------------------------------------------------------------
 # Constants and conversions: the only place of the planners with 2**30 or 3600.
 
 

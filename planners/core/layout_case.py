@@ -1,5 +1,8 @@
 """The global constants of the layout model, each named for the term that it stands in.
 
+Further parts: times of one layer on one device by micro-batch, by another law than that of its
+shape; one question to the layout model: which transformers, how laid out, on what, run by what.
+
 The defaults are the priors that ``advisor train layout-model`` starts from; where each comes from
 stands beside it. Fitted values are handed in by ``advisor``.
 """
@@ -124,7 +127,6 @@ class LayoutParameters:
     host_update_bytes_per_s: float = 20e9
 
 
-# ------------------------------------------------------------------------------------------
 # Times of one layer on one device by micro-batch, by another law than that of its shape.
 
 
@@ -158,7 +160,6 @@ class LayerTable:
         return np.asarray(np.where(b < known[0], below, inside))
 
 
-# ------------------------------------------------------------------------------------------
 # One question to the layout model: which transformers, how laid out, on what, run by what.
 
 

@@ -1,5 +1,7 @@
 """Nouns of the planners: a job's work, devices, links, clusters and layouts.
 
+Further parts: moments of a recorded step: what lived beside weights and optimizer state.
+
 Units stand in the names; sizes are bytes, rates bytes/s and flop/s, times seconds. Nothing here
 knows of prices, files or providers. Thousands of layouts are columns of arrays inside the
 planners; the objects here are for what comes in and what is shown.
@@ -41,7 +43,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------
 # Moments of a recorded step: what lived beside weights and optimizer state.
 #
 # The replay of a step's allocations at every size of the batch at once: whatever the micro-batch,

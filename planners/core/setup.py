@@ -1,5 +1,8 @@
 """Training setup of a job: kernels, optimizer, stored weights, adapters, frozen layers.
 
+Further parts: a transformer in a few numbers, and how many parameters it has; training stacks by
+name: what each does where its user changes nothing.
+
 Bytes of a parameter that is trained, by what is stored and computed in:
 
 | weights | precision   | weight | gradient | AdamW          | together             |
@@ -22,7 +25,6 @@ from typing import Any, Final, Literal
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
 
-# ------------------------------------------------------------------------------------------
 # A transformer in a few numbers, and how many parameters it has.
 
 
@@ -468,7 +470,6 @@ class ParameterBytes:
 
 DEFAULT_SETUP: Final = TrainingSetup()
 
-# ------------------------------------------------------------------------------------------
 # Training stacks by name: what each does where its user changes nothing.
 #
 # | stack                | is                                                                 |

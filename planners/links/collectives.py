@@ -1,5 +1,8 @@
 r"""Time of the collectives that synchronise workers: alpha-beta with measured efficiency.
 
+Further parts: grouping machines so that slow links fall between groups (Zorse, step 1);
+communication inside a layer: tensor (and sequence), context and expert parallel, as columns.
+
 =========================  ==========  =========================================================
 here                       paper       meaning
 =========================  ==========  =========================================================
@@ -290,7 +293,6 @@ def _checked(
     return m, p, rate
 
 
-# ------------------------------------------------------------------------------------------
 # Grouping machines so that slow links fall between groups (Zorse, step 1).
 #
 # | here            | Zorse        | meaning                                                     |
@@ -383,7 +385,6 @@ def split_partitions(weights: Floats) -> list[list[Part]]:
     return partitions
 
 
-# ------------------------------------------------------------------------------------------
 # Communication inside a layer: tensor (and sequence), context and expert parallel, as columns.
 #
 # | here          | papers | meaning                                                              |

@@ -1,5 +1,7 @@
 r"""Step time of data-parallel training: compute, hidden and exposed communication, stragglers.
 
+Further parts: the slowest of unequal workers: what a synchronous step waits for.
+
 =======================  ===============================================================
 here                     meaning
 =======================  ===============================================================
@@ -231,7 +233,6 @@ def _log_sd(workers: Array, communication_fraction: Array, parameters: ScalingPa
     return np.hypot(compute, communication_fraction * communication)
 
 
-# ------------------------------------------------------------------------------------------
 # The slowest of unequal workers: what a synchronous step waits for.
 #
 # ==================  ============================================================================

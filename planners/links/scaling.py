@@ -1,5 +1,7 @@
 r"""Fit the scaling law of one cluster: maximum a posteriori, with Laplace intervals and kriging.
 
+Further parts: step time of measured applications on one cluster, from few devices to many.
+
 =======  =============================================================
 here     meaning
 =======  =============================================================
@@ -24,7 +26,6 @@ from numpy.typing import NDArray
 
 from advisor.planners.core import select
 
-# ------------------------------------------------------------------------------------------
 # Step time of measured applications on one cluster, from few devices to many.
 #
 # Where an application has run on a few devices, this law says what its step takes on more of them:

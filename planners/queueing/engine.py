@@ -1,5 +1,7 @@
 """What every queue simulation has in common, whatever its policy.
 
+Further parts: jobs on a shared cluster: what a simulation is given, and what comes out.
+
 An engine holds what waits and what runs; its events are arrivals, ends, and what its policy adds.
 """
 
@@ -15,7 +17,6 @@ from numpy.typing import NDArray
 
 from advisor.planners.core import NEVER, EventLoop, impossible, refused
 
-# ------------------------------------------------------------------------------------------
 # Jobs on a shared cluster: what a simulation is given, and what comes out.
 #
 # =================  ==============================================================================

@@ -1,5 +1,8 @@
 """2D-LAS for large clusters: the same decisions as ``preemptive.Attained``, found faster.
 
+Further parts: 2D-LAS by Gittins index for large clusters: decides as ``preemptive.Gittins``,
+faster.
+
 At most events little changes, so nothing is sorted. Each queue keeps its running jobs in order and
 its waiting jobs in one line per size; a pass over a queue costs one comparison while its running
 jobs still fit, and as many looks as there are sizes for the waiting ones. Ends, changes of queue
@@ -222,7 +225,6 @@ class Lines(Engine):
             del record[job]
 
 
-# ------------------------------------------------------------------------------------------
 # 2D-LAS by Gittins index for large clusters: decides as ``preemptive.Gittins``, faster.
 #
 # A job's place is its queue, then the ordinal of its index, then when it came. Of a waiting job

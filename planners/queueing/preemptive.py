@@ -1,5 +1,7 @@
 """Policies that order all jobs at every event and let the first that fit run.
 
+Further parts: the two policies that never preempt: first in first out, and first that fits.
+
 ``Shortest`` is exact in ties as the published simulator is: its list is sorted stably and keeps
 its order. ``Attained`` and ``Gittins`` walk queues 0, 1, 2; in a queue the running jobs stand
 before the waiting ones, each in the order in which they came to stand there.
@@ -328,7 +330,6 @@ def gittins_index(samples: Column, quantum: float, *, as_published: bool = False
     return index
 
 
-# ------------------------------------------------------------------------------------------
 # The two policies that never preempt: first in first out, and first that fits.
 #
 # A pass over waiting jobs in order, skipping those that do not fit, takes at each step the

@@ -1,5 +1,9 @@
 """A shared cluster: when jobs start and end under a scheduling policy.
 
+Further parts: engines by the name of their scheduling policy; the start of a job that is submitted
+now, knowing who runs and who waits; one more job on a shared cluster: how long it waits, and
+whether renting beats waiting.
+
 Policies (``planners.queueing.simulator``): ``fifo`` waits behind the first job that does not fit;
 ``fit-first`` lets later jobs pass it; ``shortest`` and ``shortest-gpu`` run the least remaining
 time or service first, preempting; ``las`` and ``las-2d`` (Tiresias) demote jobs through queues as
@@ -33,7 +37,6 @@ from advisor.planners.queueing.engine import (
 )
 from advisor.planners.queueing.preemptive import Waiting
 
-# ------------------------------------------------------------------------------------------
 # Engines by the name of their scheduling policy.
 
 
@@ -123,7 +126,6 @@ def outcome(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The start of a job that is submitted now, knowing who runs and who waits.
 #
 # =====================  ==========================================================================
@@ -233,7 +235,6 @@ def drawn_s(ended_s: Column, running_s: Column, since_s: Column, draws: int, see
     return np.maximum(found, since_s + _LEAST_S)
 
 
-# ------------------------------------------------------------------------------------------
 # One more job on a shared cluster: how long it waits, and whether renting beats waiting.
 #
 # The job is inserted into the recorded trace at random times, each time with a duration drawn from

@@ -1,5 +1,7 @@
 """Ways of setting limits that are fixed, or learn slowly from what was used.
 
+Further parts: a histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
+
 ======================  =========================================================================
 policy                  limit
 ======================  =========================================================================
@@ -38,7 +40,6 @@ import numpy as np
 from advisor.planners.core import HOUR_S, MIB
 from advisor.planners.rightsizing.replay import Controller, Period, RecordedUsage, ResourceLimits
 
-# ------------------------------------------------------------------------------------------
 # A histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
 #
 # ======================  =========================================================================

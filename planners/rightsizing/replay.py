@@ -1,5 +1,7 @@
 r"""A recorded run under limits that a policy sets, one CFS period after another.
 
+Further parts: nouns of limited runs: what one used, may use, and what came of it under a policy.
+
 ======================  =========================================================================
 here                    meaning, unit
 ======================  =========================================================================
@@ -41,7 +43,6 @@ from advisor.planners.core import (
     check_positive,
 )
 
-# ------------------------------------------------------------------------------------------
 # Nouns of limited runs: what one used, may use, and what came of it under a policy.
 #
 # ===============================================================================================

@@ -1,5 +1,8 @@
 """Records of when nodes were really there, and the exact replay of a job over them.
 
+Further parts: bands of AWS Spot Advisor: how often spot instances are taken away, and the hazard
+meant.
+
 =========================  =====================================================================
 here                       meaning, unit
 =========================  =====================================================================
@@ -418,7 +421,6 @@ def _summed(values: Column) -> Column:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
-# ------------------------------------------------------------------------------------------
 # Bands of AWS Spot Advisor: how often spot instances are taken away, and the hazard meant.
 
 

@@ -1,5 +1,8 @@
 """A job that moves between spot, on demand and waiting, looked after at short intervals.
 
+Further parts: spot until the last safe moment, then on demand: the deadline is met and the bill is
+known; a job by a deadline, as its plan moves it over many records of what spot was like.
+
 =======================  ========================================================================
 here                     meaning, unit
 =======================  ========================================================================
@@ -36,7 +39,6 @@ from advisor.planners.spot.policy import (
     with_saves_s,
 )
 
-# ------------------------------------------------------------------------------------------
 # Spot until the last safe moment, then on demand: the deadline is met and the bill is known.
 #
 # =======================  ========================================================================
@@ -298,7 +300,6 @@ class _Walk:
         self.mode = np.where(gone, IDLE, self.mode)
 
 
-# ------------------------------------------------------------------------------------------
 # A job by a deadline, as its plan moves it over many records of what spot was like.
 #
 # =========================  =====================================================================

@@ -1,5 +1,8 @@
 """Spot instances in a ranking: time, bill and missed deadlines of thousands of candidates at once.
 
+Further parts: the tables behind ``planners.spot.replay``: replays of one kind of job, by work;
+many replays of one job as columns: what a candidate rents, over records of what spot was like.
+
 =========================  =====================================================================
 here                       meaning, unit
 =========================  =====================================================================
@@ -38,7 +41,6 @@ from advisor.planners.spot.availability import (
     replay_timeline,
 )
 
-# ------------------------------------------------------------------------------------------
 # The tables behind ``planners.spot.replay``: replays of one kind of job, by work.
 #
 # =========================  =====================================================================
@@ -335,7 +337,6 @@ def best_interval_s(history: SpotHistory, nodes: Column, hazard: Column, save: C
     return np.maximum(optimal_interval_s(save, rate), 60.0)
 
 
-# ------------------------------------------------------------------------------------------
 # Many replays of one job as columns: what a candidate rents, over records of what spot was like.
 #
 # Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``

@@ -1,5 +1,8 @@
 """The plan of spot, on demand and waiting that costs least on average, by a deadline.
 
+Further parts: chances that a spot node comes or goes in the next moments, by how long it has stood
+so.
+
 =========================  =====================================================================
 here                       meaning, unit
 =========================  =====================================================================
@@ -34,7 +37,6 @@ from numpy.typing import NDArray
 from advisor.planners.core import HOUR_S, check_not_negative, check_positive
 from advisor.planners.spot.availability import Column, Spells, SpotJob
 
-# ------------------------------------------------------------------------------------------
 # Chances that a spot node comes or goes in the next moments, by how long it has stood so.
 #
 # =========================  =====================================================================

@@ -1,5 +1,8 @@
 """Spot machines while there are any, on-demand ones while there are none: the job never waits.
 
+Further parts: workers that start with the machines there are and grow as more come (elastic, on
+spot).
+
 =========================  =====================================================================
 here                       meaning, unit
 =========================  =====================================================================
@@ -103,7 +106,6 @@ def _spot_at_submission(spells: Spells, start: Column) -> tuple[Column, NDArray[
     return np.where(is_there, end[at] - start, 0.0), is_there
 
 
-# ------------------------------------------------------------------------------------------
 # Workers that start with the machines there are and grow as more come (elastic, on spot).
 #
 # =========================  =====================================================================

@@ -1,5 +1,8 @@
 """Training a model larger than the GPU on every peer, layers swapped from host memory (ATOM).
 
+Further parts: cuts of layers into pieces: sums over every piece, and the fastest of all cuts;
+layers loaded from host memory one piece at a time, for slow networks (ATOM).
+
 | here                    | ATOM | meaning                                                        |
 |-------------------------|------|----------------------------------------------------------------|
 | ``forward_s``           | c_j  | forward of a layer (then: a piece) for one micro-batch [s]     |
@@ -49,7 +52,6 @@ from advisor.planners.core import (
     refused,
 )
 
-# ------------------------------------------------------------------------------------------
 # Cuts of layers into pieces: sums over every piece, and the fastest of all cuts.
 
 
@@ -331,5 +333,4 @@ def pipeline_rival_s(model: SwapModel, peer: Peer, *, peers: int, micro_batches:
     return (micro_batches + peers - 1) * max(stage, 2 * sent if peers > 1 else 0.0)
 
 
-# ------------------------------------------------------------------------------------------
 # Layers loaded from host memory one piece at a time, for slow networks (ATOM).

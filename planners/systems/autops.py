@@ -1,5 +1,7 @@
 """Gradients of several jobs added up on shared aggregators, tensor by tensor.
 
+Further parts: aggregation of gradients as a service that several jobs share.
+
 =====================  =========================================================================
 here                   meaning, unit
 =====================  =========================================================================
@@ -269,5 +271,4 @@ def exchange(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Aggregation of gradients as a service that several jobs share.

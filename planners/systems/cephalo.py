@@ -1,5 +1,9 @@
 """Uneven batches and uneven state on mixed GPUs (Cephalo).
 
+Further parts: splitting sharded training state over GPUs that have unequal room (Cephalo);
+splitting a batch over unlike workers: smallest maximum time, then balance, then least memory;
+plain data parallelism on unlike devices: every kind computes for equally long.
+
 Two decisions are kept apart: which GPU computes how many samples, and which GPU stores how much
 of the sharded training state.
 
@@ -44,7 +48,6 @@ from advisor.planners.core import (
     refused,
 )
 
-# ------------------------------------------------------------------------------------------
 # Splitting sharded training state over GPUs that have unequal room (Cephalo).
 #
 # | here        | Cephalo     | meaning                                                        |
@@ -109,7 +112,6 @@ def _require_room(state_bytes: float, room: Floats) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------
 # Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
 #
 # | here          | Cephalo | meaning                                                             |
@@ -524,7 +526,6 @@ def _finish(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Plain data parallelism on unlike devices: every kind computes for equally long.
 #
 # | here        | Cephalo | meaning                                                 |

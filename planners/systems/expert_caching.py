@@ -1,5 +1,9 @@
 """Caches of the experts of one layer: recency, frequency, periods, foresight.
 
+Further parts: a forecast of how much each expert of a layer is used soon, learned from earlier
+tokens; token latency and memory of a mixture of experts whose experts do not all stay on the
+device.
+
 ==============  ================================================================================
 here            meaning, unit
 ==============  ================================================================================
@@ -276,7 +280,6 @@ def _counted(order: Sequence[int], hits: int, warm: int) -> Served:
     return Served(accesses=accesses, hits=hits, loads=accesses - hits)
 
 
-# ------------------------------------------------------------------------------------------
 # A forecast of how much each expert of a layer is used soon, learned from earlier tokens.
 #
 # A ridge regression in closed form, one for each layer:
@@ -361,7 +364,6 @@ def _features(used: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.hstack(parts)
 
 
-# ------------------------------------------------------------------------------------------
 # Token latency and memory of a mixture of experts whose experts do not all stay on the device.
 #
 # ==================  ============================================================================

@@ -1,5 +1,8 @@
 """Workers that join and leave: a schedule of worker counts beside the best fixed one (Hydrozoa).
 
+Further parts: the dynamic program behind ``planners.systems.hydrozoa``: which workers in which
+phase; the gradient noise scale, from squared norms of gradients at two batch sizes.
+
 ===================  ============  =============================================================
 here                 in papers     meaning, unit
 ===================  ============  =============================================================
@@ -44,7 +47,6 @@ from advisor.planners.core import (
 )
 from advisor.planners.links import expected_maximum
 
-# ------------------------------------------------------------------------------------------
 # The dynamic program behind ``planners.systems.hydrozoa``: which workers in which phase.
 #
 # A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
@@ -436,7 +438,6 @@ def _why_not(front: Sequence[Schedule], deadline_s: float | None, budget_usd: fl
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The gradient noise scale, from squared norms of gradients at two batch sizes.
 #
 # ======================  =========================================================================

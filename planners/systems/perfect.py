@@ -1,5 +1,8 @@
 """The pace of a loader that feeds a step: workers, cores, and a cache in memory.
 
+Further parts: training on what was loaded already: data echoing, and PerFect's repeat first, fresh
+later.
+
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
@@ -30,8 +33,6 @@ from advisor.planners.core import check_not_negative, check_positive, refused
 
 # A wait below this share of the step is the scatter of a loader that keeps up.
 INPUT_BOUND_RATIO: Final = 1.05
-# Loader processes beyond this nobody starts: each is a copy of the program.
-MOST_WORKERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,19 +84,6 @@ class Feeding:
         upstream = self.batch_s / echo
         return upstream + self.compute_s if self.workers == 0 else max(upstream, self.compute_s)
 
-    def with_workers(self, workers: int) -> Feeding:
-        """Return the same job fed by so many loader processes."""
-        return replace(self, workers=workers)
-
-
-def enough_workers(feeding: Feeding, *, most: int = MOST_WORKERS) -> int:
-    """Return the fewest loader processes with which the step is as short as any number makes it.
-
-    ``most``: processes that there is memory for.
-    """
-    floor_s = max(feeding.compute_s, feeding.cpu_s / max(feeding.cores, 1.0))
-    return min(most, max(1, math.ceil((feeding.cpu_s + feeding.idle_s) / floor_s - 1e-9)))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
@@ -103,11 +91,6 @@ class Cache:
 
     share: float  # of the data set, that fits [fraction]
     step_s: float  # mean update once it is full [s]
-
-    def job_s(self, feeding: Feeding, *, epoch_steps: float, steps: float) -> float:
-        """Return the seconds of ``steps`` updates, the first ``epoch_steps`` of them uncached."""
-        first = min(epoch_steps, steps)
-        return first * feeding.step_s() + (steps - first) * self.step_s
 
 
 def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_s: float) -> Cache:
@@ -129,7 +112,6 @@ def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_
     return Cache(share=share, step_s=min(kept.step_s(), feeding.step_s()))
 
 
-# ------------------------------------------------------------------------------------------
 # Training on what was loaded already: data echoing, and PerFect's repeat first, fresh later.
 #
 # ================ ==============================================================================

@@ -1,5 +1,9 @@
 """Choosing nodes for the workers of one job, all of which wait for the slowest.
 
+Further parts: free shares of nodes: forecasts and possible futures from recorded shares; ways of
+choosing nodes, and what each would have brought on days that it had not seen; a policy that is
+learned (SAS-RL): a score of each node, whose weights the reward alone sets.
+
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
@@ -33,7 +37,6 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.planners.core import refused
 from advisor.planners.links import loss_to_slowest
 
-# ------------------------------------------------------------------------------------------
 # Free shares of nodes: forecasts and possible futures from recorded shares.
 #
 # ==================  ============================================================================
@@ -273,7 +276,6 @@ def placement(
     )
 
 
-# ------------------------------------------------------------------------------------------
 # Ways of choosing nodes, and what each would have brought on days that it had not seen.
 #
 # =========================  =====================================================================
@@ -484,7 +486,6 @@ def chosen_of(past: Mapping[str, NDArray[np.float64]]) -> str:
     return min(names, key=lambda name: float(past[name].mean()), default=CHOSEN)
 
 
-# ------------------------------------------------------------------------------------------
 # A policy that is learned (SAS-RL): a score of each node, whose weights the reward alone sets.
 #
 # Arrivals of the record are played; a policy places workers on the nodes of the largest scores,

@@ -1,5 +1,8 @@
 r"""Ways to mend a straggler, and what each costs.
 
+Further parts: similar samples of a batch: which stand for the others, and what choosing them
+takes; the spread of the ranks of one job, and how much of it stays from step to step.
+
 ======================  =========================================================================
 here                    meaning, unit
 ======================  =========================================================================
@@ -250,7 +253,6 @@ def sent_less(ranks: UnlikeRanks, every: ArrayLike) -> Mended:
     return ranks.mended(now / len(ranks.own_s), ranks.batches, kept=kept)
 
 
-# ------------------------------------------------------------------------------------------
 # Similar samples of a batch: which stand for the others, and what choosing them takes.
 
 # What a sample that is dropped costs beside the distances: calls of numpy, and rows that are
@@ -332,7 +334,6 @@ def _whole(wanted: Array, total: int) -> Array:
     return np.asarray(floors)
 
 
-# ------------------------------------------------------------------------------------------
 # The spread of the ranks of one job, and how much of it stays from step to step.
 #
 # ======================  =========================================================================

@@ -1,5 +1,8 @@
 """Jobs that take turns on a device: memory, rounds, preemption, and the shared bill.
 
+Further parts: the slowdown of jobs beside others whose kernels take turns on the same device;
+pairs that were measured: the law, corrected by what it misses of pairs that are alike.
+
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
@@ -162,7 +165,6 @@ def pair_bill(alone_s: Sequence[float], rates: Sequence[float]) -> Shared:
     )
 
 
-# ------------------------------------------------------------------------------------------
 # The slowdown of jobs beside others whose kernels take turns on the same device.
 #
 # ================  ============================================================================
@@ -300,7 +302,6 @@ def fit(pairs: Sequence[MeasuredPair]) -> Mapping[str, Sharer]:
     }
 
 
-# ------------------------------------------------------------------------------------------
 # Pairs that were measured: the law, corrected by what it misses of pairs that are alike.
 #
 # The law has two numbers a job. What it misses of a pair (i, j) is much the same for (k, j) where

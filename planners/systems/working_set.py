@@ -1,5 +1,8 @@
 """The memory that a program touches, against the memory that it holds.
 
+Further parts: memory that a program holds and does not touch: what may be taken, and what that
+costs.
+
 ====================  ==========================================================================
 here                  meaning, unit
 ====================  ==========================================================================
@@ -189,5 +192,4 @@ def borrow(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------
 # Memory that a program holds and does not touch: what may be taken, and what that costs.

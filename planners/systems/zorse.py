@@ -1,5 +1,7 @@
 """Pipelines whose stages are unequal groups of GPUs over unequal links (Zorse).
 
+Further parts: a pipeline of unlike data-parallel groups over a recorded model's units.
+
 | here                 | Zorse  | meaning                                                         |
 |----------------------|--------|-----------------------------------------------------------------|
 | ``forward_s``        | t_f    | forward of one layer for one micro-batch on a GPU [s]           |
@@ -356,7 +358,6 @@ def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[i
     return order
 
 
-# ------------------------------------------------------------------------------------------
 # A pipeline of unlike data-parallel groups over a recorded model's units.
 #
 # | here    | Zorse, Alpa | meaning                                                         |
