@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.planners.core.arrays import Machines, Software
 from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.core.layout_case import LayoutParameters
+from advisor.planners.core.layout_case import LayoutParameters, UnitTimes
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.mixed import (
     GroupStages,
@@ -200,11 +200,9 @@ def test_a_given_cut_is_kept_and_no_other_is_faster_than_the_chosen() -> None:
 
 def test_activations_in_single_precision_are_sent_twice_as_wide() -> None:
     """Told apart by the products' precision alone: the layers' times are given by a table."""
-    from advisor.planners.core.layout_case import LayerTable
-
-    table = LayerTable(
-        micro_batches=np.array([1.0, 2.0]), forward_s=np.array([1.0, 2.0]),
-        backward_s=np.array([2.0, 4.0]), launch_s=(0.0, 0.0),
+    table = UnitTimes(
+        micro_batches=np.array([1.0, 2.0]), forward_s=np.array([[1.0], [2.0]]),
+        backward_s=np.array([[2.0], [4.0]]), optimizer_s=0.0, log_sd=0.0,
     )  # fmt: skip
     quiet = LayoutParameters(tp_latency_s=0.0, pp_latency_s=0.0)
     steps = []
@@ -214,7 +212,7 @@ def test_activations_in_single_precision_are_sent_twice_as_wide() -> None:
         )
         problem = LayoutProblem(
             transformer=replace(MODEL, vocabulary=64), machines=machines, parameters=quiet,
-            layer_table=table,
+            block_table=table,
         )  # fmt: skip
         groups = [MachineGroup(problem=problem, nodes=1)] * 2
         space = told(4, 4, stage_layers=(6, 6, 6, 6))

@@ -12,6 +12,7 @@ from recorded_models import convolutions, transformer
 
 from advisor.estimate import case as parameters
 from advisor.planners.core.arrays import Offload
+from advisor.planners.core.layout_case import UnitTimes
 from advisor.planners.core.nouns import Device, Layout, Link, Node, Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import Found
@@ -33,7 +34,7 @@ from advisor.planners.memory.recorded_steps import (
     offloaded_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step.model_units import UnitTimes, transformer_blocks, work_units
+from advisor.planners.step.model_units import transformer_blocks, work_units
 
 WORK = transformer()
 TABLE = UnitTable.of(work_units(WORK), WORK)

@@ -15,6 +15,7 @@ from recorded_models import convolutions, transformer
 from advisor.estimate import case
 from advisor.machines import devices
 from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.layout_case import UnitTimes
 from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.problem import SearchSpace
@@ -29,7 +30,6 @@ from advisor.planners.memory.recorded_steps import (
 )
 from advisor.planners.step.model_units import (
     TransformerBlocks,
-    UnitTimes,
     transformer_blocks,
     unit_times,
     work_units,

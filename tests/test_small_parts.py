@@ -322,7 +322,7 @@ def test_only_described_layouts_over_rdma_have_the_links_errors_in_their_own(
     case = SimpleNamespace(
         constants=SimpleNamespace(scaling=SimpleNamespace(log_sd_communication=0.5))
     )
-    on = SimpleNamespace(is_rdma=is_rdma, problem=SimpleNamespace(layer_table=table))
+    on = SimpleNamespace(is_rdma=is_rdma, problem=SimpleNamespace(block_table=table))
     added = _link_log_sd(cast(Any, case), cast(Any, on), {"network": np.array([0.3])})
     assert added == pytest.approx(0.0 if is_rdma and table is None else 0.15)
 

@@ -120,7 +120,7 @@ def answer(asking: Predictor, step: MeasuredStep, *, is_left_out: bool) -> StepA
     return StepAnswer(
         step_s=planned.step_s - untimed_s,
         log_sd=on.log_sd,
-        law=SHAPES if on.problem.layer_table is None else OPERATORS,
+        law=SHAPES if on.problem.block_table is None else OPERATORS,
         operators_s=operators_s,
     )
 

@@ -31,10 +31,10 @@ from .search import check as check
 from .search import check_sizes as check_sizes
 from .search import node_counts as node_counts
 from .search import nothing_fits as nothing_fits
-from .time import calibrated as calibrated
 from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
 from .time import step_times as step_times
+from .time import update_s as update_s
 from .unit_search import search_recorded as search_recorded
 from .unit_stages import RecordedLayout as RecordedLayout
 from .unit_stages import RecordedMachine as RecordedMachine

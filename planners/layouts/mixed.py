@@ -44,10 +44,10 @@ from advisor.planners.core import (
 )
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors
 from advisor.planners.layouts.search import check_sizes
-from advisor.planners.layouts.time import calibrated, ring_bytes_per_s
+from advisor.planners.layouts.time import ring_bytes_per_s
 from advisor.planners.links import tensor_parallel_s
 from advisor.planners.memory import kept_bytes, layer_activation_bytes, sent_bytes
-from advisor.planners.step import head_s, launch_s, layer_times
+from advisor.planners.step import block_times
 
 # ------------------------------------------------------------------------------------------
 # Stages of a pipeline over unlike groups: what a layer takes in each, and how many each holds.
@@ -128,9 +128,7 @@ def group_stages(
     problem, tp = problems[group], columns.tp[group]
     here, parameters = problem.machines, problem.parameters
     case = problem.case(columns.layouts(group))
-    layer = calibrated(layer_times(case), problem.device_factor)
-    busy = layer.forward_s + layer.backward_s + layer.recompute_s
-    busy = busy + tensor_parallel_s(case)
+    inside = tensor_parallel_s(case)
     side_by_side = np.minimum(columns.width * tp, int(here.devices_per_node))
     network = float(here.network_bytes_per_s) / side_by_side
     width = problem.transformer.hidden / tp
@@ -140,7 +138,7 @@ def group_stages(
     fixed, each, weights, embedding = _memory(problem, columns, group, len(problems))
     room = np.maximum(problem.capacity_bytes - fixed, 0.0)
     return GroupStages(
-        layer_s=np.maximum(busy, launch_s(case) * problem.device_factor),
+        layer_s=block_times(case).busy_s(inside) + inside,
         send_s=np.where(columns.stages > 1, send, 0.0),
         fixed_bytes=fixed,
         layer_bytes=each,
@@ -545,8 +543,7 @@ def _evaluate(
         for i, kinds in enumerate(held)
     ]
     last_layouts = columns.layouts(len(held) - 1)
-    heads = [head_s(kind.case(last_layouts)) * kind.device_factor for kind in held[-1]]
-    head = reduce(np.maximum, heads)
+    head = reduce(np.maximum, [block_times(kind.case(last_layouts)).head_s for kind in held[-1]])
     head = np.broadcast_to(head, columns.width.shape)
     speeds = np.stack([s.layer_s for s in stages])
     if cut is not None:

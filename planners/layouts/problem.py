@@ -37,7 +37,7 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
-from advisor.planners.layouts.time import StepTimes, calibrated, step_times
+from advisor.planners.layouts.time import StepTimes, step_times
 from advisor.planners.memory import (
     MemoryConstants,
     StageAsked,
@@ -45,7 +45,7 @@ from advisor.planners.memory import (
     memory_bytes,
     needed_bytes,
 )
-from advisor.planners.step import layer_times
+from advisor.planners.step import block_times
 
 # ------------------------------------------------------------------------------------------
 # Every valid layout of a transformer on so many devices, as three axes that broadcast.
@@ -587,9 +587,8 @@ class LayoutProblem(LayoutConditions):
         )
         micro = np.array(_LARGE_MICRO_BATCHES, float)
         layouts = replace(_ONE_DEVICE, micro_batch=micro)
-        case = replace(self.case(layouts), parameters=ideal)
-        layer = calibrated(layer_times(case), self.device_factor)
-        each = (layer.forward_s + layer.backward_s) * self.transformer.layers / micro
+        block = block_times(replace(self.case(layouts), parameters=ideal))
+        each = (block.forward_s + block.backward_s) * self.transformer.layers / micro
         return float(np.min(each))
 
 

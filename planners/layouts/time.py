@@ -13,7 +13,7 @@ Rajbhandari et al. (ZeRO, 2020), Chen et al. (InternEvo, 2024) for hierarchical 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,9 +22,8 @@ from advisor.planners.core import (
     Column,
     Floats,
     LayoutCase,
-    LayoutParameters,
+    LayoutConditions,
     Layouts,
-    Software,
     activation_width,
     device_parameters,
     domain_devices,
@@ -34,7 +33,7 @@ from advisor.planners.core import (
 )
 from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
 from advisor.planners.memory import accumulates_whole, is_megatron_core, kept_bytes, shard_ranks
-from advisor.planners.step import LayerTimes, head_s, launch_s, layer_times
+from advisor.planners.step import block_times
 
 # Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
 # more (``DistributedDataParallelConfig.bucket_size``). [bytes]
@@ -55,11 +54,6 @@ class StepTimes:
     data_parallel_s: Floats
     optimizer_s: Floats
     offload_s: Floats
-
-
-def calibrated(times: LayerTimes, factor: Column) -> LayerTimes:
-    """Return a layer's times times what measured steps say of the device."""
-    return LayerTimes(**{f.name: getattr(times, f.name) * factor for f in fields(LayerTimes)})
 
 
 def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
@@ -198,25 +192,20 @@ def step_times(case: LayoutCase) -> StepTimes:
     """Return the step time of every row and its parts [s]."""
     shapes, layouts = case.shapes, case.layouts
     machines, parameters = case.machines, case.parameters
-    layer = calibrated(layer_times(case), case.device_factor)
-    on_device = layer.forward_s + layer.backward_s + layer.recompute_s
+    block = block_times(case)
     inside = tensor_parallel_s(case) + context_parallel_s(case) + expert_parallel_s(case)
-    # Launches run ahead of computing and communication alike: whichever is longer rules.
-    waiting = np.maximum(launch_s(case) * case.device_factor - on_device - inside, 0.0)
-    busy = on_device + waiting
     m, p = np.asarray(layouts.accumulation_steps), np.asarray(layouts.pp)
     v = np.asarray(layouts.virtual_stages)
     per_stage = np.ceil(np.asarray(shapes.layers) / p)
-    head = head_s(case) * case.device_factor
-    work = per_stage * busy + head
+    work = per_stage * block.busy_s(inside) + block.head_s
     stage = work + per_stage * inside
     sends = _sends_s(case)
     # The head is on the last stage only: filling and draining meet it once, in the first term.
-    bubble = (p - 1) / v * (stage - head)
+    bubble = (p - 1) / v * (stage - block.head_s)
     pipeline = bubble + np.where(p > 1, m * sends, 0.0)
     compute = m * work
-    reductions = data_parallel_s(case, per_stage * (layer.backward_s + layer.recompute_s), compute)
-    optimizer = _optimizer_s(case)
+    reductions = data_parallel_s(case, per_stage * (block.backward_s + block.recompute_s), compute)
+    optimizer = update_s(case) + fixed_s(case)
     offload = offload_s(case, compute)
     inside_step = m * per_stage * inside
     total = compute + inside_step + pipeline + reductions + optimizer + offload
@@ -257,8 +246,8 @@ def _sends_s(case: LayoutCase) -> Floats:
     return np.asarray(2 * (once + parameters.pp_latency_s + heavy) * v * hidden)
 
 
-def _optimizer_s(case: LayoutCase) -> Floats:
-    """Return the optimizer's update on the device and the step's fixed time [s]."""
+def update_s(case: LayoutCase) -> Floats:
+    """Return the optimizer's update on the device [s]."""
     software, parameters = case.software, case.parameters
     updated = _updated_parameters(case) * (1 - np.asarray(case.layouts.offloads_optimizer))
     memory = case.stream_bytes_per_s
@@ -266,18 +255,13 @@ def _optimizer_s(case: LayoutCase) -> Floats:
     kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
     share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory
-    return np.asarray(
-        moved * case.device_factor
-        + fixed_s(software, parameters, has_table=case.layer_table is not None)
-    )
+    return np.asarray(moved * case.device_factor)
 
 
-def fixed_s(
-    software: Software, parameters: LayoutParameters, *, has_table: bool = False
-) -> Floats:
+def fixed_s(case: LayoutConditions) -> Floats:
     """Return what every step takes besides computing and communicating [s].
 
-    A table of layer times (``has_table``) has what starting every operator takes in it.
+    A table of the blocks' times has what starting every operator takes in it.
     """
-    is_trainer = (np.asarray(software.is_trainer) > 0) & (not has_table)
-    return np.where(is_trainer, parameters.step_eager_s, parameters.step_s)
+    is_trainer = (np.asarray(case.software.is_trainer) > 0) & (case.block_table is None)
+    return np.where(is_trainer, case.parameters.step_eager_s, case.parameters.step_s)

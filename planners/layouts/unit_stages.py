@@ -29,6 +29,7 @@ from advisor.planners.core import (
     PlanningError,
     Precision,
     Transformer,
+    UnitTimes,
     Work,
     head_width,
     key_value_width,
@@ -53,7 +54,7 @@ from advisor.planners.memory import (
     recorded_activation_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step import TransformerBlocks, UnitTimes, activation_bytes
+from advisor.planners.step import TransformerBlocks, activation_bytes
 
 # ------------------------------------------------------------------------------------------
 # Model and machine that the planners of recorded models start from, and the layout they return.

@@ -60,7 +60,6 @@ from .ledger import over_lists as over_lists
 from .ledger import update as update
 from .model_units import TransformerBlocks as TransformerBlocks
 from .model_units import Unit as Unit
-from .model_units import UnitTimes as UnitTimes
 from .model_units import idle_s_per_sample as idle_s_per_sample
 from .model_units import is_normalisation as is_normalisation
 from .model_units import layer_kind as layer_kind
@@ -71,9 +70,7 @@ from .model_units import vcpus_needed as vcpus_needed
 from .model_units import work_units as work_units
 from .quantised import KERNELS as KERNELS
 from .quantised import WeightKernel as WeightKernel
-from .transformer import LayerTimes as LayerTimes
+from .transformer import BlockTimes as BlockTimes
 from .transformer import adapter_work as adapter_work
-from .transformer import head_s as head_s
-from .transformer import launch_s as launch_s
-from .transformer import layer_times as layer_times
+from .transformer import block_times as block_times
 from .transformer import model_flop_per_token as model_flop_per_token

@@ -35,6 +35,7 @@ from advisor.planners.core import (
     GIB,
     Floats,
     PlanningError,
+    UnitTimes,
     check_counts,
     check_not_negative,
     check_positive,
@@ -42,7 +43,6 @@ from advisor.planners.core import (
     refused,
 )
 from advisor.planners.layouts import partition
-from advisor.planners.step import UnitTimes
 from advisor.planners.systems.cephalo import Worker
 
 Ints = NDArray[np.int64]

@@ -36,15 +36,15 @@ from advisor.planners.core import (
     Layouts,
     Machines,
     Transformer,
+    UnitTimes,
     Work,
 )
 from advisor.planners.layouts import (
     LayoutProblem,
-    calibrated,
     data_parallel_s,
     fixed_s,
-    step_times,
     transformer_layers,
+    update_s,
 )
 from advisor.planners.links import data_parallel_step, hierarchical_reduce_scatter_s
 from advisor.planners.memory import (
@@ -55,15 +55,7 @@ from advisor.planners.memory import (
     memory_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step import (
-    KERNELS,
-    Unit,
-    UnitTimes,
-    head_s,
-    launch_s,
-    layer_times,
-    work_units,
-)
+from advisor.planners.step import KERNELS, Unit, block_times, work_units
 from advisor.planners.systems import ring_s
 
 # Micro-batches at which units are timed; lines in between and beyond.
@@ -252,6 +244,8 @@ class ModelOn:
 RING_FACTOR: Final = 1.15
 # The embedding's look-up and the last normalisation beside the layers and the head. [s]
 _NOTHING_S: Final = 1e-12
+# The whole model on one device, one sample at a time.
+_WHOLE: Final = Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +263,7 @@ class LayoutLaw:
     @property
     def name(self) -> str:
         """Which law times the layers."""
-        tables = [m.problem.layer_table is not None for m in self.machines.values()]
+        tables = [m.problem.block_table is not None for m in self.machines.values()]
         if all(tables):
             return "operators"
         return "transformer shapes and operators" if any(tables) else "transformer shapes"
@@ -287,29 +281,23 @@ class LayoutLaw:
     @property
     def fixed_s(self) -> float:
         """What every step takes besides computing, sending and reducing [s]."""
-        known = self._problem
-        has_table = known.layer_table is not None
-        return float(fixed_s(known.software, self.parameters, has_table=has_table))
+        return float(fixed_s(self._problem))
 
     def times(self, group: ClusterGroup) -> UnitTimes:
         """Return the times of the units on one of a group's devices, calibrated."""
         on = self.machines[group.label]
         micro = np.array(TABULATED)
-        case = on.problem.case(
-            Layouts(dp=1, tp=1, pp=1, micro_batch=micro, accumulation_steps=1, shard_group=1)
-        )
-        factor = on.problem.device_factor
-        layer = calibrated(layer_times(case), factor)
+        case = on.problem.case(replace(_WHOLE, micro_batch=micro))
+        block = block_times(case)
         blocks = self.table.is_block
         layers = self.transformer.layers / max(int(np.count_nonzero(blocks)), 1)
         # Launches run ahead of computing; what they take longer falls on every pass alike.
-        waiting = launch_s(case) * factor - layer.forward_s - layer.backward_s
-        waiting = np.maximum(waiting, 0.0) / 3
-        head = np.broadcast_to(head_s(case) * factor, micro.shape) / 3
+        waiting = (block.busy_s() - block.computed_s) / 3
+        head = np.broadcast_to(block.head_s, micro.shape) / 3
         forward = np.full((micro.size, blocks.size), _NOTHING_S)
         backward = forward.copy()
-        forward[:, blocks] = (layers * (layer.forward_s + waiting))[:, None]
-        backward[:, blocks] = (layers * (layer.backward_s + 2 * waiting))[:, None]
+        forward[:, blocks] = (layers * (block.forward_s + waiting))[:, None]
+        backward[:, blocks] = (layers * (block.backward_s + 2 * waiting))[:, None]
         if not blocks[-1]:
             forward[:, -1] += head
             backward[:, -1] += 2 * head
@@ -317,7 +305,7 @@ class LayoutLaw:
             micro_batches=micro,
             forward_s=forward,
             backward_s=backward,
-            optimizer_s=_update_s(on),
+            optimizer_s=float(update_s(on.problem.case(_WHOLE))),
             log_sd=on.log_sd,
         )
 
@@ -337,7 +325,7 @@ class LayoutLaw:
         step_s = whole + waiting
         # As for equal machines: past the kernel the layers' own errors hold the links'.
         of_links = [
-            0.0 if on.is_rdma and on.problem.layer_table is None else self.link_log_sd
+            0.0 if on.is_rdma and on.problem.block_table is None else self.link_log_sd
             for on in (self.machines[g.label] for g in groups)
         ]
         return ReducedStep(
@@ -432,20 +420,6 @@ class LayoutLaw:
         network = min(float(m.network_bytes_per_s) for m in self._on(groups))
         sent = np.asarray(sent_bytes) / (self.parameters.pp_efficiency * network)
         return np.asarray(sent + self.parameters.pp_latency_s)
-
-
-def _update_s(on: OnMachine) -> float:
-    """Return the optimizer's update of the whole model on one device [s]."""
-    alone = step_times(
-        on.problem.case(
-            Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1)
-        )
-    )
-    known = on.problem
-    has_table = known.layer_table is not None
-    return float(
-        alone.optimizer_s - fixed_s(known.software, known.parameters, has_table=has_table)
-    )
 
 
 # Units timed by the device model, operator by operator: recorded runs, fp32, any device.

@@ -41,12 +41,12 @@ from advisor.machines import AcceleratorPart, host_room_bytes
 from advisor.planners.core import (
     STACKS,
     Device,
-    LayerTable,
     Layout,
     Layouts,
     Machines,
     StackFacts,
     TrainingSetup,
+    UnitTimes,
     shapes_of,
 )
 from advisor.planners.layouts import (
@@ -54,12 +54,11 @@ from advisor.planners.layouts import (
     LayoutProblem,
     PlannedLayout,
     SearchSpace,
-    calibrated,
     frameworks_of,
     is_runnable,
     layout_columns,
 )
-from advisor.planners.step import KERNELS, head_s, layer_times, step_time
+from advisor.planners.step import KERNELS, block_times, step_time
 from advisor.quantities import REACH_90
 
 WAY: Final = way_code("model parallel")
@@ -85,10 +84,10 @@ class OnDevice:
     """The law that times a job's layers on a device, and how far to trust it."""
 
     # the accelerator and the code of its precision by the law of the shapes; None and 0 by that of
-    # the operators, whose times are ``layer_table``
+    # the operators, whose times are ``block_table``
     part: AcceleratorPart | None
     precision: int
-    layer_table: LayerTable | None
+    block_table: UnitTimes | None
     factor: float  # what measured steps say of the first law
     log_sd: float
     # unnamed_log_sd, open_log_sd: see ``OnMachine``
@@ -262,7 +261,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         software=software_of(work),
         parameters=constants.layout.parameters,
         memory=constants.memory,
-        layer_table=on.layer_table,
+        block_table=on.block_table,
         device_factor=on.factor,
         trained_share=trained_share(work),
         passed_share=passed_share(work),
@@ -320,7 +319,7 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     return OnDevice(
         part=known,
         precision=law[1] if law else _SENT_WIDE.get(work.precision, 0),
-        layer_table=table,
+        block_table=table,
         factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
         unnamed_log_sd=unnamed,
@@ -443,7 +442,7 @@ def _link_log_sd(case: StepCase, on: OnMachine, shares: dict[Bottleneck, Floats]
 
     The layout model was fitted on networks that bypass the kernel, and its errors hold theirs.
     """
-    if on.is_rdma and on.problem.layer_table is None:
+    if on.is_rdma and on.problem.block_table is None:
         return 0.0
     return float(shares["network"][0] * case.constants.scaling.log_sd_communication)
 
@@ -465,15 +464,13 @@ def network_slope(problem: LayoutProblem, layout: Layout) -> float:
 
 def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
     """Return what a layout's step waits for; the parts add up to it [s], each of shape (1,)."""
-    case = problem.case(layout_columns(best.layout))
-    layer = calibrated(layer_times(case), problem.device_factor)
-    streamed = layer.streamed_s
-    computed = layer.forward_s + layer.backward_s + layer.recompute_s - streamed
+    block = block_times(problem.case(layout_columns(best.layout)))
     per_stage = -(-problem.transformer.layers // best.layout.pp)
-    passes = best.layout.accumulation_steps * per_stage
-    head = best.layout.accumulation_steps * float(head_s(case)) * problem.device_factor
+    steps = best.layout.accumulation_steps
+    streamed = steps * per_stage * float(block.streamed_s)
+    computed = steps * float(per_stage * block.computed_s + block.head_s) - streamed
     whole = best.parts_s["compute_s"]
-    of_compute = {"compute": passes * float(computed) + head, "memory": passes * float(streamed)}
+    of_compute = {"compute": computed, "memory": streamed}
     of_compute["launch"] = max(whole - sum(of_compute.values()), 0.0)
     scale = whole / max(sum(of_compute.values()), 1e-30)
     parts: dict[Bottleneck, Floats] = {name: np.zeros(1) for name in WAITS}

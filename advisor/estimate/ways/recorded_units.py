@@ -21,7 +21,7 @@ from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns, shares_of
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
-from advisor.planners.core import Device, Link, Node, PlanningError
+from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
 from advisor.planners.layouts import (
     RecordedLayout,
     RecordedMachine,
@@ -34,7 +34,6 @@ from advisor.planners.memory import UnitTable
 from advisor.planners.step import (
     TransformerBlocks,
     Unit,
-    UnitTimes,
     step_time,
     transformer_blocks,
     unit_times,

@@ -19,8 +19,7 @@ from advisor.answer import Command
 from advisor.estimate.knowledge.laws import ModelOn, ReducedStep, Stage
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
-from advisor.planners.core import GIB, Floats, PlanningError
-from advisor.planners.step import UnitTimes
+from advisor.planners.core import GIB, Floats, PlanningError, UnitTimes
 from advisor.planners.systems import (
     CephaloConstants,
     MicroBatchCurve,
