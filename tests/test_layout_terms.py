@@ -555,7 +555,7 @@ def step(r: Any) -> list[float]:
     ]  # fmt: skip
     nodes = max(r.dp * r.tp * r.pp * r.cp / r.devices_per_node, 1)
     slow = 1 + P.straggler * math.log2(nodes)
-    return [slow * one for one in (sum(parts), *parts)]
+    return [slow * one for one in (sum(parts), *parts, 0.0)]  # loading is the job's
 
 
 def test_a_step_is_the_sum_of_its_parts_each_by_its_own_law() -> None:

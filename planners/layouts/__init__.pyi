@@ -35,8 +35,6 @@ from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
 from .time import step_times as step_times
 from .time import update_s as update_s
-from .unit_search import search_recorded as search_recorded
-from .unit_stages import RecordedLayout as RecordedLayout
-from .unit_stages import RecordedMachine as RecordedMachine
-from .unit_stages import RecordedModel as RecordedModel
+from .unit_search import search_units as search_units
+from .unit_stages import UnitProblem as UnitProblem
 from .unit_stages import transformer_layers as transformer_layers

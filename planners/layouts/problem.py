@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -310,16 +310,6 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
 # A layout with what the model says of it, and what a search saw.
 
 
-PARTS: Final = (
-    "compute_s",
-    "inside_layer_s",
-    "pipeline_s",
-    "data_parallel_s",
-    "optimizer_s",
-    "offload_s",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayout:
     """A layout with what the model says of it."""
@@ -329,8 +319,10 @@ class PlannedLayout:
     # memory_bytes, host_bytes: needed on the fullest device; on a node for offload [bytes]
     memory_bytes: float
     host_bytes: float
-    # what the step is made of (``PARTS`` of a transformer); they sum to it [s]
-    parts_s: dict[str, float]
+    parts_s: dict[str, float]  # as in ``StepTimes``; they sum to ``step_s`` [s]
+    # of a model that is cut at its units: how many each stage has, and the deviation of ln(step)
+    stages: tuple[int, ...] = ()
+    log_sd: float = 0.0
 
 
 @dataclass(slots=True)
@@ -403,7 +395,7 @@ class LayoutProblem(LayoutConditions):
         columns = layout_columns(layout)
         on_host = host_bytes(self.shapes, columns, self.machines, self.software)
         bytes_ = self.needed_bytes(columns), on_host
-        return _planned(layout, self.times(columns), bytes_, (), ())
+        return planned(layout, self.times(columns), bytes_, (), ())
 
     def times(self, layouts: Layouts) -> StepTimes:
         """Return the step of every layout and its parts, fitting or not [s]."""
@@ -505,7 +497,7 @@ class LayoutProblem(LayoutConditions):
             found.least_s = float(step_s[index])
             place = tuple(int(i) for i in index)
             layout = layout_at(layouts, place, shape)
-            found.best = _planned(layout, times, (used, on_host), place, shape)
+            found.best = planned(layout, times, (used, on_host), place, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
 
@@ -601,14 +593,15 @@ def _moving(shard: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints]]:
     )  # type: ignore[return-value]
 
 
-def _planned(
+def planned(
     layout: Layout,
     times: StepTimes,
     bytes_: tuple[Floats, Floats],
     place: tuple[int, ...],
     shape: tuple[int, ...],
+    **more: Any,
 ) -> PlannedLayout:
-    """Return a layout with its entry of a block of the shape."""
+    """Return a layout with its entry of a block of the shape; ``more``: of its units."""
 
     def at(values: np.ndarray) -> float:
         return float(np.broadcast_to(values, shape)[place])
@@ -618,5 +611,10 @@ def _planned(
         step_s=at(times.step_s),
         memory_bytes=at(bytes_[0]),
         host_bytes=at(bytes_[1]),
-        parts_s={part: at(getattr(times, part)) for part in PARTS},
+        parts_s={
+            part.name: at(getattr(times, part.name))
+            for part in fields(times)
+            if part.name != "step_s"
+        },
+        **more,
     )

@@ -13,7 +13,7 @@ Rajbhandari et al. (ZeRO, 2020), Chen et al. (InternEvo, 2024) for hierarchical 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from advisor.planners.core import (
     Floats,
     LayoutCase,
     LayoutConditions,
+    LayoutParameters,
     Layouts,
     activation_width,
     device_parameters,
@@ -54,6 +55,7 @@ class StepTimes:
     data_parallel_s: Floats
     optimizer_s: Floats
     offload_s: Floats
+    input_s: Floats = field(default_factory=lambda: np.zeros(()))
 
 
 def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
@@ -155,29 +157,41 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     shapes, layouts, machines = case.shapes, case.layouts, case.machines
     software, parameters = case.software, case.parameters
     held, updated = device_parameters(shapes, layouts), _updated_parameters(case)
-    link = np.asarray(machines.host_bytes_per_s)
     m = np.asarray(layouts.accumulation_steps)
     # Gradients go down, parameters come back; the CPUs of a node update the state and gradients of
     # every parameter of its devices (16 bytes in mixed precision with AdamW).
     weight = np.asarray(software.weight_bytes, float)
     moved = weight + software.gradient_bytes
     touched = moved + software.optimizer_state_bytes - weight
-    update = moved * updated / link + np.asarray(machines.devices_per_node) * touched * updated / (
-        parameters.host_update_bytes_per_s
-    )
     fetched = np.where(np.asarray(layouts.zero_stage) == 3, held / shard_ranks(layouts), held)
-    fetched = m * 2 * weight * fetched / link
     per_stage = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     passed = per_stage * passed_layers_share(shapes, layouts)
-    kept = m * 2 * passed * kept_bytes(shapes, layouts, software) / link
-    hidden = parameters.offload_overlap * compute_s
-    moved = np.asarray(layouts.offloads_parameters) * fetched
-    moved = (
-        moved + np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts) * kept
-    )
-    return np.asarray(
-        np.asarray(layouts.offloads_optimizer) * update + np.maximum(moved - hidden, 0.0)
-    )
+    kept = passed * kept_bytes(shapes, layouts, software) * partial_share(shapes, layouts)
+    passing = np.asarray(layouts.offloads_parameters) * weight * fetched
+    passing = passing + np.asarray(layouts.offloads_activations) * kept
+    updated = np.asarray(layouts.offloads_optimizer) * updated
+    return moved_s(
+        parameters, machines.host_bytes_per_s, machines.devices_per_node, compute_s,
+        updated_bytes=moved * updated, touched_bytes=touched * updated,
+        passing_bytes=m * 2 * passing,
+    )  # fmt: skip
+
+
+def moved_s(
+    parameters: LayoutParameters, link_bytes_per_s: Column, devices: Column, compute_s: Floats, *,
+    updated_bytes: Column, touched_bytes: Column, passing_bytes: Column,
+) -> Floats:  # fmt: skip
+    """Return what a step waits for host memory and for the optimizer there [s].
+
+    ``devices``: of a node, whose CPUs update for all of them; ``compute_s``: hides a part of what
+    passes; ``updated_bytes``: gradients that go down and parameters that come back;
+    ``touched_bytes``: what the update reads and writes; ``passing_bytes``: what goes down and
+    comes back in all passes of a step.
+    """
+    link, rate = np.asarray(link_bytes_per_s, float), parameters.host_update_bytes_per_s
+    update = updated_bytes / link + np.asarray(devices) * touched_bytes / rate
+    passing = passing_bytes / link - parameters.offload_overlap * compute_s
+    return np.asarray(update + np.maximum(passing, 0.0))
 
 
 def _updated_parameters(case: LayoutCase) -> Floats:
@@ -229,21 +243,28 @@ def _sends_s(case: LayoutCase) -> Floats:
     software, parameters = case.software, case.parameters
     tokens = case.tokens
     tp = np.asarray(layouts.tp, float)
-    # Stages are the outermost axis: a stage's ranks send to the next stage's side by side, as many
-    # of them over one node's network as the node holds.
     width = tp * layouts.cp * np.asarray(layouts.dp)
-    joined = domain_devices(machines)
-    nic = domain_network_bytes_per_s(machines) / np.minimum(width, joined)
-    inside = width * layouts.pp <= joined
-    link = np.where(
-        inside, machines.intra_bytes_per_s, np.minimum(nic, machines.intra_bytes_per_s)
-    )
+    network, joined = domain_network_bytes_per_s(machines), domain_devices(machines)
+    intra = machines.intra_bytes_per_s
+    link = between_stages_bytes_per_s(intra, network, joined, width, layouts.pp)
     sent = 2 * tokens * shapes.hidden / tp * activation_width(machines.precision)
     once = sent / (parameters.pp_efficiency * link)
     v = np.asarray(layouts.virtual_stages)
     hidden = np.where(np.asarray(software.overlaps_pp) & (v > 1), parameters.pp_exposed, 1.0)
     heavy = np.asarray(software.is_launch_heavy) * parameters.launch_send_s
     return np.asarray(2 * (once + parameters.pp_latency_s + heavy) * v * hidden)
+
+
+def between_stages_bytes_per_s(
+    intra: Column, network: Column, joined: Column, width: Column, stages: Column
+) -> Floats:
+    """Return the rate at which a rank hands over to the next stage [bytes/s].
+
+    Stages are the outermost axis: a stage's ranks (``width``) send to the next stage's side by
+    side, as many of them over one network as the devices that it serves (``joined``).
+    """
+    across = np.minimum(network / np.minimum(width, joined), intra)
+    return np.where(np.asarray(width) * stages <= joined, intra, across)
 
 
 def update_s(case: LayoutCase) -> Floats:

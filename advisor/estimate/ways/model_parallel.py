@@ -70,12 +70,15 @@ _TABULATED: Final = tuple(float(2**k) for k in range(8))
 # Host to device where nothing is known of the card's generation (PCIe 3, measured on clouds).
 _HOST_BYTES_PER_S: Final = 11.1e9
 _DEGREES: Final = ("tp", "pp", "cp", "ep")
-_PARTS: Final[dict[str, Bottleneck]] = {
+# What each part of a planned step waits for (``planners.layouts.time.StepTimes``).
+_WAITS: Final[dict[str, Bottleneck]] = {
+    "compute_s": "compute",
     "inside_layer_s": "network",
     "data_parallel_s": "network",
     "pipeline_s": "pipeline",
     "optimizer_s": "memory",
     "offload_s": "offload",
+    "input_s": "input",
 }
 
 
@@ -392,33 +395,37 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     if best is None:
         columns.status[row] = CODE[_why(case, on, found)]
         return
-    parts = waits_of(on.problem, best)
+    parts = transformer_waits(on.problem, best)
     layout = best.layout
     samples = layout.micro_batch * layout.accumulation_steps * layout.dp / layout.devices
     at = np.array([columns.type_index[row]])
-    waiting = case.waiting_s(np.array([best.step_s]), np.array([samples]), at)
-    parts["input"] = waiting
-    step_s, shares = shares_of(parts)
-    columns.step_s[row] = step_s[0]
+    parts["input"] = case.waiting_s(np.array([best.step_s]), np.array([samples]), at)
+    shares = put_layout(columns, row, best, WAY, parts)
     columns.log_sd[row] = _log_sd(case, on, int(columns.type_index[row]), layout, shares)
+    columns.is_extrapolating[row] = on.is_extrapolating
+
+
+def put_layout(
+    columns: TimeColumns, row: int, best: PlannedLayout, way: int, parts: dict[Bottleneck, Floats]
+) -> dict[Bottleneck, Floats]:
+    """Write a planned layout into one row; return what its step waits for, as shares."""
+    step_s, shares = shares_of(parts)
+    columns.status[row], columns.way[row] = CODE["ok"], way
+    columns.step_s[row] = step_s[0]
     for name, share in shares.items():
         columns.shares[name][row] = share[0]
-    _put_layout(columns.layouts, row, layout)
+    one = layout_columns(best.layout)
+    for field in Layouts.__slots__:
+        getattr(columns.layouts, field)[row] = getattr(one, field)
     columns.memory_bytes[row] = best.memory_bytes
     columns.host_bytes[row] = best.host_bytes
-    columns.is_extrapolating[row] = on.is_extrapolating
+    return shares
 
 
 def _why(case: StepCase, on: OnMachine, found: Found) -> str:
     if found.nearest is not None:
         return "does_not_fit_in_memory"
     return "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
-
-
-def _put_layout(columns: Layouts, row: int, layout: Layout) -> None:
-    one = layout_columns(layout)
-    for name in Layouts.__slots__:
-        getattr(columns, name)[row] = getattr(one, name)
 
 
 def _log_sd(
@@ -462,20 +469,24 @@ def network_slope(problem: LayoutProblem, layout: Layout) -> float:
     return math.log(slow_s / fast_s) / math.log(4.0)
 
 
-def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
+def waits_of(best: PlannedLayout) -> dict[Bottleneck, Floats]:
     """Return what a layout's step waits for; the parts add up to it [s], each of shape (1,)."""
+    parts: dict[Bottleneck, Floats] = {name: np.zeros(1) for name in WAITS}
+    for part, wait in _WAITS.items():
+        parts[wait] += best.parts_s[part]
+    return parts
+
+
+def transformer_waits(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
+    """Return the same, with what its units wait for memory and for launches told apart."""
+    parts = waits_of(best)
     block = block_times(problem.case(layout_columns(best.layout)))
     per_stage = -(-problem.transformer.layers // best.layout.pp)
-    steps = best.layout.accumulation_steps
+    steps, whole = best.layout.accumulation_steps, best.parts_s["compute_s"]
     streamed = steps * per_stage * float(block.streamed_s)
     computed = steps * float(per_stage * block.computed_s + block.head_s) - streamed
-    whole = best.parts_s["compute_s"]
-    of_compute = {"compute": computed, "memory": streamed}
-    of_compute["launch"] = max(whole - sum(of_compute.values()), 0.0)
-    scale = whole / max(sum(of_compute.values()), 1e-30)
-    parts: dict[Bottleneck, Floats] = {name: np.zeros(1) for name in WAITS}
-    for name, seconds in of_compute.items():
-        parts[name][0] += seconds * scale  # type: ignore[index]
-    for part, wait in _PARTS.items():
-        parts[wait][0] += best.parts_s[part]
+    scale = min(whole / max(computed + streamed, 1e-30), 1.0)
+    parts["compute"][0] = scale * computed
+    parts["memory"] += scale * streamed
+    parts["launch"] += whole - scale * (computed + streamed)
     return parts
