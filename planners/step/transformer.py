@@ -42,8 +42,7 @@ from advisor.planners.core import (
     scored_columns,
     scored_width,
 )
-from advisor.planners.step.ledger import ADAPTER_SUM
-from advisor.planners.step.quantised import KERNELS
+from advisor.planners.step.ledger import Tally
 
 # Output tile of large 16-bit products, and processors (SMs) of the generation's large part.
 _TILE: Final = (128, 256)
@@ -386,12 +385,8 @@ def _head_s(case: LayoutCase) -> Floats:
 # | ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
 #
 # Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
-# for each of two gradients (of input and of weight). The scaled sum streams over y. Source: E. Hu
-# et al., "LoRA", 2021, section 4.1. ``planners.step.quantised`` says what quantised weights add.
-
-
-# Of a 16-bit number. [bytes]
-_ELEMENT_BYTES: Final = 2.0
+# for each of two gradients (of input and of weight). The scaled sum streams over y: as the ledger
+# of operators counts them. Source: E. Hu et al., "LoRA", 2021, section 4.1.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,20 +413,21 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
     """
     if setup.adapter_rank is None:
         return AdapterWork()
-    flop = moved = summed = requantised = 0.0
-    (forward, _), _ = ADAPTER_SUM
-    for matrix in model_matrices(model):
-        count = matrix.count * matrix.met / model.layers
-        sides = matrix.inner + matrix.columns
-        if setup.is_quantised(matrix.name):
-            requantised += count * sides * KERNELS[setup.base_bits].element_bytes
-        if not setup.adapts(matrix.name):
-            continue
-        flop += count * 2.0 * setup.adapter_rank * sides
-        moved += count * _ELEMENT_BYTES * (sides + 2.0 * setup.adapter_rank)
-        summed += count * _ELEMENT_BYTES * forward * matrix.columns
+    tally = Tally.of("bf16", setup)
+    made = [
+        operator
+        for m in model_matrices(model)
+        for operator in tally.product(
+            m.name, m.met / model.layers, m.inner, m.columns, count=m.count
+        )
+        if operator.phase == "forward"
+    ]
+    products = [o for o in made if o.name == "adapter" and o.kind == "matmul"]
     return AdapterWork(
-        flop=flop, product_bytes=moved, sum_bytes=summed, requantised_bytes=requantised
+        flop=sum(o.flop for o in products),
+        product_bytes=sum(o.bytes - o.fixed_bytes for o in products),
+        sum_bytes=sum(o.bytes for o in made if o.name == "adapter" and o.kind != "matmul"),
+        requantised_bytes=sum(o.bytes - o.fixed_bytes for o in made if o.name == "quantised"),
     )
 
 
