@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.planners.core import (
     Floats,
@@ -52,6 +53,8 @@ _FLASH_3: Final = 3  # index into ``ATTENTIONS``
 _FP4: Final = 2  # index into ``PRECISIONS``
 # 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).
 _ULTRA_FP4: Final = 1.5
+# The embedding's look-up and the last normalisation beside the blocks and the head. [s]
+_NOTHING_S: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,28 @@ class BlockTimes:
         """
         computed_s = self.computed_s
         return computed_s + np.maximum(self.launch_s - computed_s - inside_s, 0.0)
+
+    def by_unit(
+        self, is_block: NDArray[np.bool_], layers: float, inside_s: Floats | float = 0.0
+    ) -> tuple[Floats, Floats]:
+        """Return forward and backward of every unit, shape (..., n_units) [s].
+
+        The blocks share the time of so many layers alike, and the last unit, where it is none, has
+        the head's; what else there is takes next to nothing. A third of what is waited for, and of
+        the head, is forward.
+        """
+        waiting = (self.busy_s(inside_s) - self.computed_s) / 3
+        blocks = layers / max(int(np.count_nonzero(is_block)), 1) * is_block
+        heads = np.where(np.arange(is_block.size) == is_block.size - 1, ~is_block, False)
+
+        def units(block_s: Floats, head_s: Floats) -> Floats:
+            found = np.asarray(block_s)[..., None] * blocks + np.asarray(head_s)[..., None] * heads
+            return np.asarray(found + _NOTHING_S * ~is_block)
+
+        return (
+            units(self.forward_s + waiting, self.head_s / 3),
+            units(self.backward_s + self.recompute_s + 2 * waiting, 2 * self.head_s / 3),
+        )
 
 
 def product_rate(case: LayoutCase) -> Floats:

@@ -242,8 +242,6 @@ class ModelOn:
 
 # Cephalo's and Zorse's measured rings against the plain formula (planners.md 4.7).
 RING_FACTOR: Final = 1.15
-# The embedding's look-up and the last normalisation beside the layers and the head. [s]
-_NOTHING_S: Final = 1e-12
 # The whole model on one device, one sample at a time.
 _WHOLE: Final = Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1)
 
@@ -287,20 +285,8 @@ class LayoutLaw:
         """Return the times of the units on one of a group's devices, calibrated."""
         on = self.machines[group.label]
         micro = np.array(TABULATED)
-        case = on.problem.case(replace(_WHOLE, micro_batch=micro))
-        block = block_times(case)
-        blocks = self.table.is_block
-        layers = self.transformer.layers / max(int(np.count_nonzero(blocks)), 1)
-        # Launches run ahead of computing; what they take longer falls on every pass alike.
-        waiting = (block.busy_s() - block.computed_s) / 3
-        head = np.broadcast_to(block.head_s, micro.shape) / 3
-        forward = np.full((micro.size, blocks.size), _NOTHING_S)
-        backward = forward.copy()
-        forward[:, blocks] = (layers * (block.forward_s + waiting))[:, None]
-        backward[:, blocks] = (layers * (block.backward_s + 2 * waiting))[:, None]
-        if not blocks[-1]:
-            forward[:, -1] += head
-            backward[:, -1] += 2 * head
+        block = block_times(on.problem.case(replace(_WHOLE, micro_batch=micro)))
+        forward, backward = block.by_unit(self.table.is_block, self.transformer.layers)
         return UnitTimes(
             micro_batches=micro,
             forward_s=forward,
