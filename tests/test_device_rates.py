@@ -251,7 +251,7 @@ def test_a_card_of_unmeasured_rate_is_timed_by_its_operators_where_its_family_wa
         on[name] = on_machine(case, 0)
     assert on["RTX-A4000"].problem.block_table is not None
     assert on["A100-SXM4-80GB"].problem.block_table is None
-    assert on["A100-SXM4-80GB"].log_sd < on["RTX-A4000"].log_sd
+    assert on["A100-SXM4-80GB"].law.log_sd < on["RTX-A4000"].law.log_sd
     # Of Blackwell the operators know no more than the shapes do.
     assert on["B200-SXM-180GB"].problem.block_table is None
 

@@ -255,8 +255,10 @@ def started(r: Any) -> float:
 def test_the_units_times_are_the_sums_of_their_terms() -> None:
     """Kernels are started once forward, twice backward and once more to repeat."""
     found = block_times(drawn())
-    columns = (found.forward_s, found.backward_s, found.recompute_s, found.streamed_s)
-    columns = (*columns, found.head_s, found.launch_s)
+    columns = (
+        found.forward_s, found.backward_s, found.recompute_s, found.streamed_s, found.head_s,
+        found.launch_s,
+    )  # fmt: skip
     terms = [FACTOR * np.array([*layer(r), head(r), started(r)]) for r in rows()]
     np.testing.assert_allclose(np.stack(columns, axis=1), terms, rtol=1e-9)
 

@@ -15,12 +15,12 @@ from advisor.planners.core.arrays import Offload
 from advisor.planners.core.layout_case import LayoutParameters, UnitTimes
 from advisor.planners.core.nouns import Device, Layout, Link, Node, Work
 from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.described_units import transformer_layers
 from advisor.planners.layouts.problem import Found
 from advisor.planners.layouts.unit_stages import (
     UnitProblem,
     UnitSplit,
     least_s,
-    transformer_layers,
     with_pipeline,
     without_pipeline,
 )

@@ -49,8 +49,8 @@ def runs() -> list[tuple[np.ndarray, int, int, int, int, float]]:
     shapes, layouts, found = case.shapes, case.layouts, step_times(case)
     inside = tensor_parallel_s(case) + context_parallel_s(case) + expert_parallel_s(case)
     line = found.compute_s + found.inside_layer_s + found.pipeline_s
-    units = block_times(case).by_unit(np.array([False, True, False]), 1.0, inside)
-    one = np.stack([np.broadcast_to(u, (np.size(line), 3)) for u in units]).sum(axis=0)
+    passes = block_times(case).by_unit(np.array([False, True, False]), 1.0, inside)
+    one = np.stack([np.broadcast_to(u, (np.size(line), 3)) for u in passes]).sum(axis=0)
     asked = columns(
         shapes.layers, layouts.pp, layouts.accumulation_steps, layouts.virtual_stages, inside, line
     )
@@ -60,7 +60,7 @@ def runs() -> list[tuple[np.ndarray, int, int, int, int, float]]:
         embedding, block, head = embedded
         per_stage = int(np.ceil(layers / pp))
         units = np.array([embedding, *[block + exchanged] * (per_stage * int(pp)), head])
-        made.append((units, per_stage, int(pp), int(m), int(v), took))
+        made.append((units, per_stage, int(pp), int(m), int(v), float(took)))
     return made
 
 

@@ -1,3 +1,4 @@
+from .described_units import transformer_layers as transformer_layers
 from .frameworks import DESCRIBED as DESCRIBED
 from .frameworks import RECORDED as RECORDED
 from .frameworks import Framework as Framework
@@ -37,4 +38,3 @@ from .time import step_times as step_times
 from .time import update_s as update_s
 from .unit_search import search_units as search_units
 from .unit_stages import UnitProblem as UnitProblem
-from .unit_stages import transformer_layers as transformer_layers

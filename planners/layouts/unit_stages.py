@@ -1,14 +1,21 @@
-"""The time and memory of one split of equal machines for a recorded model.
+"""The time and memory of one split of equal machines for a model that is cut at its units.
 
 | here               | papers | meaning                                                           |
 |--------------------|--------|-------------------------------------------------------------------|
 | ``u``, ``a``       | b, m   | micro-batch, and micro-batches of a step on one device            |
 | ``dp, tp, pp``     | d, t, p| degrees; dp tp pp is the number of devices                        |
 | ``local``          | B / d  | samples of a step on one data-parallel rank                       |
+| ``T_i``            | T      | a micro-batch's passes, exchanges and sends on stage i [s]        |
 
-What a split takes is put together in ``planners.layouts.unit_stages``. Sources:
-``links.gradients``, ``memory``; ZeRO-Offload (Ren et al., 2021) for the optimizer on the host;
-Shoeybi et al. (2019) for two all-reduces a block and direction.
+    step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
+
+with the stages cut by ``planners.layouts.pipeline`` over the units' times under the memory of the
+device (1F1B's micro-batches in flight); one stage is plain data parallel, its reductions hidden as
+``planners.links.gradients`` says. A transformer that is laid out by its shapes takes the same of
+its units, in even stages (``planners.layouts.time``); what it sends and reduces, and how much it
+waits for the slowest rank, differ. Sources: PipeDream and Alpa for the form, as in ``pipeline``;
+ZeRO-Offload (Ren et al., 2021) for the optimizer on the host; Shoeybi et al. (2019) for two
+all-reduces a block and direction.
 """
 
 from __future__ import annotations
@@ -23,20 +30,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import (
     Floats,
-    Layer,
     Layout,
     LayoutParameters,
     Node,
     PlanningError,
-    Precision,
-    Transformer,
     UnitTimes,
     Work,
-    head_width,
-    key_value_width,
-    model_matrices,
-    scored_width,
-    transformer_parameters,
 )
 from advisor.planners.layouts.pipeline import Partition, in_flight, partition
 from advisor.planners.layouts.problem import Found, PlannedLayout, planned
@@ -53,10 +52,9 @@ from advisor.planners.memory import (
     UnitTable,
     base_bytes,
     offloaded_bytes,
-    recorded_activation_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step import TransformerBlocks, activation_bytes
+from advisor.planners.step import TransformerBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,158 +260,6 @@ class UnitSplit:
         """Return the layout with a micro-batch and how many of it make a step."""
         steps = -(-self.local // micro_batch)
         return replace(self.layout, micro_batch=micro_batch, accumulation_steps=steps)
-
-
-# ------------------------------------------------------------------------------------------
-# The layers of a transformer described in a few numbers, as a recording of it would list them.
-#
-# | here           | paper | meaning                                                         |
-# |----------------|-------|-----------------------------------------------------------------|
-# | ``s``, ``h``   | s, h  | tokens of a sample, width of the residual stream                |
-# | ``saved``      | -     | activations that a block keeps for its backward pass [bytes]    |
-#
-# Planners of unlike devices cut a model between its units of layers; a recording has them, a
-# description gets them here: embedding, equal blocks, last normalisation and head. What a block
-# keeps is ``planners.memory.recorded_steps``'s formula, spread over its layers by what they
-# write; the logits are that module's too and are left out. Parameters add up to
-# ``transformer_parameters``.
-
-
-def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> tuple[Layer, ...]:
-    """Return the layers of a transformer in forward order; nothing of them is measured.
-
-    Raises PlanningError if the precision is unknown.
-
-    Examples
-    --------
-    >>> tiny = Transformer(layers=2, hidden=64, heads=4, sequence=32, vocabulary=100)
-    >>> [layer.name for layer in transformer_layers(tiny)][:3]
-    ['embedding', 'blocks.0.norm1', 'blocks.0.qkv']
-    """
-    element = float(max(activation_bytes(precision), 2))
-    h, s = model.hidden, float(model.sequence)
-    stream = element * s * h
-    block = _block(model, element)
-    last = _norm(model, "norm", stream)
-    head = _product("head", model.vocabulary * h, s, element * s * model.vocabulary)
-    if model.has_tied_embeddings:
-        # The embedding's table again: its work is done here, its parameters are counted there.
-        head = replace(head, parameters=0)
-    behind = (last, head) if model.has_head and model.vocabulary else (last,)
-    # Positions, and what stands nowhere in particular.
-    counted = model.layers * sum(one.parameters for one in block)
-    counted += sum(one.parameters for one in behind)
-    embedding = Layer(
-        name="embedding",
-        parameters=max(transformer_parameters(model) - counted, 0),
-        output_bytes_per_sample=stream,
-        kind="Embedding",
-    )
-    blocks = (
-        replace(layer, name=f"blocks.{i}.{layer.name}")
-        for i in range(model.layers)
-        for layer in block
-    )
-    return (embedding, *blocks, *behind)
-
-
-def _block(model: Transformer, element: float) -> list[Layer]:
-    """Return the layers of the mean block."""
-    h, s = model.hidden, float(model.sequence)
-    width, kv = head_width(model) * model.heads, key_value_width(model)
-    stream, columns = element * s * h, 0.0
-    weights: dict[str, float] = {}
-    met: dict[str, float] = {}
-    for m in model_matrices(model):
-        name = m.name if m.name in ("projection", "router", "up", "down") else "qkv"
-        weights[name] = weights.get(name, 0.0) + m.parameters / model.layers
-        met[name] = met.get(name, 0.0) + m.parameters / m.copies * m.met / model.layers
-        if name == "up":
-            columns += m.count * m.met * m.columns / model.layers
-    written = {
-        "qkv": element * s * (width + 2 * kv), "projection": stream, "down": stream,
-        "router": element * s * model.experts, "up": element * s * columns,
-    }  # fmt: skip
-    made = {
-        name: _product(name, int(weights[name]), s, written[name], met=met[name])
-        for name in weights
-    }
-    attention = [_attention(model, width, element)] if "projection" in made else []
-    layers = [_norm(model, "norm1", stream), made["qkv"], *attention]
-    layers += [made[name] for name in ("projection",) if name in made]
-    layers.append(_norm(model, "norm2", stream))
-    layers += [made[name] for name in ("router", "up", "down") if name in made]
-    saved = float(recorded_activation_bytes(model, s, element_bytes=element))
-    total = sum(layer.output_bytes_per_sample for layer in layers)
-    return [
-        replace(layer, saved_bytes_per_sample=layer.output_bytes_per_sample * saved / total)
-        for layer in layers
-    ]
-
-
-def _norm(model: Transformer, name: str, stream: float) -> Layer:
-    """Return a normalisation: one parameter a column (root mean square), or two."""
-    is_plain = model.surroundings.has_root_mean_square
-    columns = 1 if is_plain else 2
-    return Layer(
-        name=name,
-        # where all that is not a product was counted, it stands with the embedding
-        parameters=columns * model.hidden if model.other_parameters is None else 0,
-        output_bytes_per_sample=stream,
-        kind="RMSNorm" if is_plain else "LayerNorm",
-    )
-
-
-def _product(
-    name: str, weights: int, rows: float, output_bytes: float, *, met: float | None = None
-) -> Layer:
-    """Return a product: two operations a weight and row, four in the backward pass.
-
-    ``met``: of the weights, those that a row meets; all by default.
-    """
-    flop = 2.0 * (weights if met is None else met) * rows
-    return Layer(
-        name=name,
-        parameters=weights,
-        forward_flop_per_sample=flop,
-        backward_flop_per_sample=2.0 * flop,
-        output_bytes_per_sample=output_bytes,
-        kind="Linear",
-    )
-
-
-def _attention(model: Transformer, width: int, element: float) -> Layer:
-    """Return the products of queries, keys and values, halved where half of them is masked."""
-    s = float(model.sequence)
-    flop = 4.0 * s * s * scored_width(model)
-    backward = 2.0
-    if model.has_flash_attention:
-        flop *= 0.5 if model.is_causal else 1.0
-        backward = 2.5
-    return Layer(
-        name="attention",
-        parameters=0,
-        forward_flop_per_sample=flop,
-        backward_flop_per_sample=backward * flop,
-        output_bytes_per_sample=element * s * width,
-        kind="Attention",
-    )
-
-
-# ------------------------------------------------------------------------------------------
-# The step of a recorded model on one split of equal machines: one stage, or several.
-#
-# | here      | papers | meaning                                                                  |
-# |-----------|--------|--------------------------------------------------------------------------|
-# | ``u, a``  | b, m   | micro-batch, and micro-batches of a step on one device                   |
-# | ``T_i``   | T      | forward, backward, exchanges and sends of stage i for a micro-batch [s]  |
-#
-#     step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
-#
-# with the stages cut by ``planners.layouts.pipeline`` over the units' times under the
-# memory of the device (1F1B's micro-batches in flight); one stage is plain data parallel, its
-# reductions hidden as ``planners.links.gradients`` says. Sources: PipeDream and Alpa for the
-# form, as in ``stage_partition``.
 
 
 def without_pipeline(split: UnitSplit, seen: Found) -> PlannedLayout | None:

@@ -55,6 +55,7 @@ from .from_runs import shared_with as shared_with
 from .from_runs import steps_s as steps_s
 from .from_runs import work_from_runs as work_from_runs
 from .ledger import OVER_LISTS as OVER_LISTS
+from .ledger import Tally as Tally
 from .ledger import activation_bytes as activation_bytes
 from .ledger import over_lists as over_lists
 from .ledger import update as update

@@ -292,7 +292,7 @@ class LayoutLaw:
             forward_s=forward,
             backward_s=backward,
             optimizer_s=float(update_s(on.problem.case(_WHOLE))),
-            log_sd=on.log_sd,
+            log_sd=on.law.log_sd,
         )
 
     def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:

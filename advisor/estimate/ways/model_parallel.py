@@ -93,7 +93,8 @@ class OnDevice:
     block_table: UnitTimes | None
     factor: float  # what measured steps say of the first law
     log_sd: float
-    # unnamed_log_sd, open_log_sd: see ``OnMachine``
+    # the same of a layout over several devices where nobody named the stack, and where nobody
+    # said how the model is split: 0 where one is, and by the law of the operators
     unnamed_log_sd: float
     open_log_sd: float
     is_extrapolating: bool
@@ -104,12 +105,7 @@ class OnMachine:
     """A layout problem on one kind of machine, and how far its times are to be trusted."""
 
     problem: LayoutProblem
-    log_sd: float
-    # the same of a layout over several devices where nobody named the stack, and where nobody
-    # said how the model is split: 0 where one is, and by the law of the operators
-    unnamed_log_sd: float
-    open_log_sd: float
-    is_extrapolating: bool
+    law: OnDevice
     is_rdma: bool
 
     @property
@@ -277,14 +273,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
             frameworks=frameworks_of(work.setup),
         ),
     )
-    return OnMachine(
-        problem=problem,
-        log_sd=on.log_sd,
-        unnamed_log_sd=on.unnamed_log_sd,
-        open_log_sd=on.open_log_sd,
-        is_extrapolating=on.is_extrapolating,
-        is_rdma=bool(fleet.is_rdma[row]),
-    )
+    return OnMachine(problem=problem, law=on, is_rdma=bool(fleet.is_rdma[row]))
 
 
 def _on_device(case: StepCase, index: int) -> OnDevice:
@@ -402,7 +391,7 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     parts["input"] = case.waiting_s(np.array([best.step_s]), np.array([samples]), at)
     shares = put_layout(columns, row, best, WAY, parts)
     columns.log_sd[row] = _log_sd(case, on, int(columns.type_index[row]), layout, shares)
-    columns.is_extrapolating[row] = on.is_extrapolating
+    columns.is_extrapolating[row] = on.law.is_extrapolating
 
 
 def put_layout(
@@ -433,9 +422,9 @@ def _log_sd(
     shares: dict[Bottleneck, Floats],
 ) -> float:  # fmt: skip
     """Return the deviation of ln(step) of a layout, after the user's own runs where there are."""
-    of_layout = on.log_sd
+    of_layout = on.law.log_sd
     if layout.devices > 1:
-        of_layout = max(on.log_sd, on.unnamed_log_sd, on.open_log_sd)
+        of_layout = max(of_layout, on.law.unnamed_log_sd, on.law.open_log_sd)
     device = case.fleet.devices[case.fleet.device[type_index]]
     of_weights = KERNELS[case.work.setup.base_bits].log_sd_on(device.architecture)
     published = math.hypot(of_layout, _link_log_sd(case, on, shares), of_weights)

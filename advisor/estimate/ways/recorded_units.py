@@ -18,7 +18,7 @@ from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
 from advisor.estimate.time_columns import CODE, TimeColumns, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.estimate.ways.model_parallel import put_layout, waits_of
+from advisor.estimate.ways.model_parallel import machine_key, put_layout, waits_of
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
@@ -261,13 +261,9 @@ class UnitModel:
 
         ``worth_s``: slower steps are not looked for.
         """
-        fleet = self.case.fleet
-        key = (
-            int(fleet.device[row]), int(fleet.per_node[row]), float(fleet.vcpus[row]),
-            float(fleet.intra_bytes_per_s[row]), float(fleet.network_bytes_per_s[row]),
-            bool(fleet.is_rdma[row]), float(fleet.host_memory_bytes[row]), count, worth_s,
-            int(fleet.domain_machines[row]), self._load_s(row),
-        )  # fmt: skip
+        case = self.case
+        vcpus, load_s = float(case.fleet.vcpus[row]), self._load_s(row)
+        key = (*machine_key(case, row), vcpus, load_s, count, worth_s)
         if key not in self._found:
             try:
                 self._found[key] = self._search(row, count, worth_s)
