@@ -244,6 +244,7 @@ def test_unlike_machines_get_every_way_and_the_best_that_runs_first() -> None:
     found = planned("a2-highgpu-8g + 2x g2-standard-48")
     names = {c.name for c in found.choices} | set(found.left_out)
     assert names == {
+        "equal shares",
         "pipeline over groups",
         "uneven batches",
         "uneven batches and state",

@@ -5,6 +5,7 @@ from .best import UnlikeWay as UnlikeWay
 from .best import best_columns as best_columns
 from .best import best_released as best_released
 from .best import first_look as first_look
+from .best import handicap as handicap
 from .best import improvable as improvable
 from .best import is_no_faster as is_no_faster
 from .best import least_step_s as least_step_s

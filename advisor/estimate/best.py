@@ -16,7 +16,7 @@ from advisor.estimate.knowledge.laws import ModelOn
 from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.unlike.groups import OnGroups
-from advisor.estimate.ways import stages, uneven, zorse
+from advisor.estimate.ways import even, stages, uneven, zorse
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import WAY as BY_SHAPE
@@ -276,6 +276,7 @@ class UnlikeWay:
 
 
 WAYS: Final = (
+    UnlikeWay(even.NAME, even.equal_shares, even.words),
     UnlikeWay(stages.NAME, stages.pipeline_over_groups, stages.words),
     UnlikeWay(uneven.NAME, uneven.uneven_batches, uneven.words),
     UnlikeWay(uneven.UNEVEN_STATE_NAME, uneven.uneven_state),
@@ -324,7 +325,18 @@ def best_released(model: ModelOn, cluster: NamedCluster, *, global_batch: int) -
     """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
     case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
     found, _ = tried({way.name: partial(way.choose, case) for way in WAYS if way.words})
-    return min((c for c in found if c.commands), key=lambda c: c.step_time_s.value, default=None)
+    runs = (c for c in found if c.commands)
+    return min(runs, key=lambda c: c.step_time_s.value * handicap(c), default=None)
+
+
+# What an uneven split must gain over equal shares to be worth its trouble.
+_LEAST_GAIN: Final = 1.005
+
+
+def handicap(choice: Choice) -> float:
+    """Return by what a way's time or cost is multiplied where ways are compared."""
+    is_uneven = choice.name != even.NAME and any(way.name == choice.name for way in WAYS)
+    return _LEAST_GAIN if is_uneven else 1.0
 
 
 def words_of(choice: Choice, names: Mapping[str, str]) -> str:
@@ -428,5 +440,5 @@ def _of_shapes(case: StepCase, kind: int, count: int) -> PlanningError:
         return error
     # Where the search ended: in all that the stack can.
     space = within_links(stack_spaces(case.space, case.work.setup)[-1], on.problem)
-    found = search(case, on, count)
+    found = search(case, on.problem, devices)
     return nothing_fits(on.problem, found, devices, batch, space, case.space)

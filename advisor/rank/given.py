@@ -38,6 +38,7 @@ from advisor.estimate import (
     burden,
     commands,
     group_columns,
+    handicap,
     is_laid_out_by_shape,
     layouts_alone,
     model_on,
@@ -218,7 +219,8 @@ class OnGroup:
         """Return how many layouts were looked at on so many machines, and how many fit."""
         if not self.is_by_shape:
             return 0, 0
-        found = search(self.case, on_machine(self.case, self.row), count)
+        problem = on_machine(self.case, self.row).problem
+        found = search(self.case, problem, count * self.group.node.devices)
         return found.considered, found.fitting
 
     def choice(self, columns: TimeColumns, row: int, space: SearchSpace) -> Choice:
@@ -302,8 +304,11 @@ def plan(question: PlanQuestion) -> Plan:
     if isinstance(blocks, str) and not question.is_by_shape:
         left_out["tensor parallel"] = blocks
     choices = [_with_units(question, model, choice) for choice in choices]
-    choices.sort(key=lambda c: (not c.commands, burden(c, question.objective)))
+    choices.sort(key=lambda c: (not c.commands, burden(c, question.objective) * handicap(c)))
     seen = [on.considered(on.group.count) for on in groups]
+    seen += [
+        (c.details["considered"], c.details["fitting"]) for c in choices if "fitting" in c.details
+    ]
     return Plan(
         objective=question.objective,
         subject=_subject(question),

@@ -242,7 +242,7 @@ def own_run(asking: Predictor, typed: Typed, step_s: float) -> MeasuredLayout | 
     """
     case = asking.case(_job(typed), fleet=typed.fleet, space=typed.space)
     on = on_machine(case, 0)
-    best = search(case, on, typed.machines).best
+    best = search(case, on.problem, typed.machines * on.per_node).best
     if best is None:
         return None
     return MeasuredLayout(

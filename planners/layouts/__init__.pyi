@@ -34,6 +34,7 @@ from .search import node_counts as node_counts
 from .search import nothing_fits as nothing_fits
 from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
+from .time import optimizer_s as optimizer_s
 from .time import step_times as step_times
 from .time import update_s as update_s
 from .unit_search import search_units as search_units

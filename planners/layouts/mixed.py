@@ -1,16 +1,22 @@
 """All layouts of a transformer over groups of unlike machines.
 
-| here               | meaning                                                                  |
-|--------------------|--------------------------------------------------------------------------|
-| ``width``          | D: data-parallel ranks, the same in every stage                          |
-| ``tp_g``, ``pp_g`` | tensor-parallel degree and stages of group g: D tp_g pp_g = its devices  |
-| ``slowest_s``      | the longest stage and its sends [s]                                      |
+| here               | meaning                                                                |
+|--------------------|------------------------------------------------------------------------|
+| ``width``          | D: data-parallel ranks, the same in every stage                        |
+| ``tp_g``, ``pp_g`` | tensor-parallel degree and stages of group g: D tp_g pp_g = its devices |
+| ``layer_s``        | forward and backward of one layer and micro-batch in a group [s]       |
+| ``most``           | layers that fit into a stage of the group                              |
+| ``slowest_s``      | the longest stage, to be made as short as possible [s]                 |
 
-Every choice of D, tp per group, micro-batch, recomputation, ZeRO 0 or 1 and order of the groups is
-a column; layers are apportioned in ``planners.layouts.mixed``. step = sum of the stages
-and sends +
-(m-1) x the slowest + the slowest group's reduction and optimizer, as ``stage_partition``. One kind
-of machine is ``planners.layouts.search``'s case.
+Every choice of D, tp per group, micro-batch, recomputation, ZeRO stage and order of the groups is
+a column (n,); lists are by group. step = the stages, the fullest of each group + (m-1) x the
+slowest + m x the slowest send + the slowest group's reduction and optimizer: each of them, and
+memory, by the law of one kind of machine (``planners.layouts.time``, ``planners.memory``), asked
+of a model of which every stage has as many layers as the group's. So groups of one kind take what
+``LayoutProblem`` says of them as one.
+
+A stage time is a whole number of layers of its group, the last one's a whole number and the head.
+The least limit under which all layers find room is one of those: per group it is found by halving.
 
 Each group holds its own stages, or stages span groups: ranks are counted through the groups in
 order, as Megatron-LM counts them, and a stage is the next D tp of them. Micro-batches are shared
@@ -21,7 +27,7 @@ columns of such a choice have stages of a *set* of groups where others have stag
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby, permutations, product
 from typing import Final
@@ -36,33 +42,22 @@ from advisor.planners.core import (
     Layout,
     Layouts,
     PlanningError,
+    Shapes,
     Transformer,
-    activation_width,
     impossible,
-    layer_parameters,
     refused,
 )
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors
 from advisor.planners.layouts.search import check_sizes
-from advisor.planners.layouts.time import ring_bytes_per_s
-from advisor.planners.links import tensor_parallel_s
-from advisor.planners.memory import kept_bytes, layer_activation_bytes, sent_bytes
-from advisor.planners.step import block_times
-
-# ------------------------------------------------------------------------------------------
-# Stages of a pipeline over unlike groups: what a layer takes in each, and how many each holds.
-#
-# | here             | meaning                                                                    |
-# |------------------|----------------------------------------------------------------------------|
-# | ``layer_s``      | forward and backward of one layer and micro-batch in a group [s]           |
-# | ``most``         | layers that fit into a stage of the group                                  |
-# | ``head_s``       | what the last stage does besides [s]                                       |
-# | ``slowest_s``    | the longest stage, to be made as short as possible [s]                     |
-#
-# A stage time is a whole number of layers of its group, the last one's a whole number and the
-# head. The least limit under which all layers find room is one of those: per group it is found by
-# halving, for all columns at once. Columns are (n,), one row a candidate; lists are by group.
-
+from advisor.planners.layouts.time import (
+    StageTimes,
+    data_parallel_s,
+    optimizer_s,
+    slowest,
+    stage_times,
+    straggling,
+)
+from advisor.planners.memory import needed_bytes
 
 Ints = NDArray[np.int64]
 
@@ -103,77 +98,66 @@ class MixedColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStages:
-    """One group's stages: a layer's time, a send, and memory as fixed + layers x each.
+class _Held:
+    """The stages of one group, or of a set of groups, as candidates have them."""
 
-    All arrays of shape (n,); ``update_s`` is exposed reduction and optimizer of a stage as
-    ``update_fixed_s`` + layers x ``update_layer_s``, before what hides it is taken off.
-    """
+    kinds: Sequence[LayoutProblem]  # the machines that hold them
+    columns: MixedColumns
+    place: int  # in pipeline order
 
-    layer_s: Floats
-    send_s: Floats
-    fixed_bytes: Floats
-    layer_bytes: Floats
-    most: Ints
-    layer_parameters: Floats
-    embedding_parameters: Floats
-    ring_bytes_per_s: Floats
-    stream_bytes_per_s: Floats
+    @property
+    def layouts(self) -> Layouts:
+        """The layout model's columns."""
+        return self.columns.layouts(self.place)
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the last stage, with the head, is among them."""
+        return self.place == len(self.columns.pp) - 1
 
-def group_stages(
-    problems: Sequence[LayoutProblem], columns: MixedColumns, group: int
-) -> GroupStages:
-    """Return what one group's stages take, for every candidate."""
-    problem, tp = problems[group], columns.tp[group]
-    here, parameters = problem.machines, problem.parameters
-    case = problem.case(columns.layouts(group))
-    inside = tensor_parallel_s(case)
-    side_by_side = np.minimum(columns.width * tp, int(here.devices_per_node))
-    network = float(here.network_bytes_per_s) / side_by_side
-    width = problem.transformer.hidden / tp
-    boundary = 2 * columns.micro_batch * float(problem.transformer.sequence) * width
-    boundary = boundary * activation_width(here.precision)
-    send = boundary / (parameters.pp_efficiency * network) + parameters.pp_latency_s
-    fixed, each, weights, embedding = _memory(problem, columns, group, len(problems))
-    room = np.maximum(problem.capacity_bytes - fixed, 0.0)
-    return GroupStages(
-        layer_s=block_times(case).busy_s(inside) + inside,
-        send_s=np.where(columns.stages > 1, send, 0.0),
-        fixed_bytes=fixed,
-        layer_bytes=each,
-        most=np.floor(room / each).astype(np.int64),
-        layer_parameters=weights,
-        embedding_parameters=embedding,
-        ring_bytes_per_s=ring_bytes_per_s(case, columns.width),
-        stream_bytes_per_s=case.stream_bytes_per_s,
-    )
+    def times(self) -> StageTimes:
+        """Return what a layer takes and what is sent, on the slowest kind."""
+        return stage_times(*(kind.case(self.layouts) for kind in self.kinds))
 
+    def shapes(self, layers: Ints) -> Shapes:
+        """Return the model of which every stage has so many layers, and the tables as here."""
+        whole = self.kinds[0].shapes
+        tables = whole.vocabulary if self.is_last or self.place == 0 else 0
+        return replace(whole, layers=layers * self.columns.stages, vocabulary=tables)
 
-def _memory(
-    problem: LayoutProblem, columns: MixedColumns, group: int, groups: int
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return fixed bytes, bytes a layer, parameters a layer and embedding parameters."""
-    shapes, software, memory = problem.shapes, problem.software, problem.memory
-    layouts, tp = columns.layouts(group), columns.tp[group]
-    attention, ffn = layer_parameters(shapes)
-    weights = np.asarray((attention + ffn) / tp)
-    is_end = group in (0, groups - 1)
-    embedding = np.asarray(shapes.vocabulary, float) * shapes.hidden / tp * is_end
-    shards = np.where(columns.zero_stage >= 1, columns.width, 1)
-    trained = np.asarray(software.gradient_bytes) + software.optimizer_state_bytes / shards
-    states = software.weight_bytes + problem.trained_share * trained
-    whole = layer_activation_bytes(shapes, layouts, software)
-    live = np.where(columns.recompute == 2, whole, 0.0)
-    logits = memory.logit_bytes * columns.micro_batch * np.asarray(shapes.sequence, float)
-    logits = logits * shapes.vocabulary / tp * (group == groups - 1)
-    # A group's first stage holds most: as many micro-batches as stages follow it, itself included.
-    behind = columns.stages - np.sum(columns.pp[:group], axis=0)
-    held = np.minimum(behind, columns.steps)
-    sent = np.where(columns.stages > 1, held * sent_bytes(shapes, layouts, software), 0.0)
-    fixed = memory.context_bytes + memory.slack * (live + logits + sent + embedding * states)
-    each = memory.slack * (weights * states + held * kept_bytes(shapes, layouts, software))
-    return np.asarray(fixed), np.asarray(each), weights, np.asarray(embedding)
+    def needed_bytes(self, layers: Ints) -> Floats:
+        """Return what the fullest device needs for so many layers a stage."""
+        one, columns = self.kinds[0], self.columns
+        # A group's first stage holds most: as many micro-batches as stages follow it, and itself.
+        behind = columns.stages - np.sum(columns.pp[: self.place], axis=0)
+        return needed_bytes(
+            self.shapes(layers), self.layouts, one.software, one.memory,
+            stage="fullest" if self.is_last else "first",
+            held=np.minimum(behind, columns.steps),
+        )  # fmt: skip
+
+    @property
+    def capacity_bytes(self) -> float:
+        """What may be filled of the smallest device."""
+        return min(kind.capacity_bytes for kind in self.kinds)
+
+    def most(self) -> Ints:
+        """Return the layers that fit into a stage; 0 where not even one does."""
+        low = np.zeros_like(self.columns.width)
+        high = np.full_like(low, self.kinds[0].transformer.layers)
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            fits = self.needed_bytes(np.maximum(middle, 1)) <= self.capacity_bytes
+            low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+        return low
+
+    def ending_s(self, layers: Ints, one: StageTimes) -> Floats:
+        """Return the exposed reductions of so many layers a stage, and their update [s]."""
+        shapes = self.shapes(layers)
+        computed = self.columns.steps * (layers * one.busy_s + one.head_s)
+        cases = [replace(kind.case(self.layouts), shapes=shapes) for kind in self.kinds]
+        reduced = [data_parallel_s(case, layers * one.backward_s, computed) for case in cases]
+        return slowest(reduced) + slowest([optimizer_s(case) for case in cases])
 
 
 def apportion(
@@ -227,35 +211,6 @@ def apportion(
     return counts, last, best
 
 
-def update_s(
-    columns: MixedColumns,
-    stages: Sequence[GroupStages],
-    layers: Sequence[Ints],
-    problem: LayoutProblem,
-) -> Floats:
-    """Return the slowest group's exposed gradient reduction and optimizer update [s].
-
-    ``problem``: any group's: what does not depend on the machines.
-    """
-    slowest = np.zeros(columns.width.shape)
-    software, parameters = problem.software, problem.parameters
-    gradient, weight = float(software.gradient_bytes), float(software.weight_bytes)
-    overlap = parameters.dp_overlap if software.overlaps_dp else 0.0
-    d = columns.width
-    for group, n in zip(stages, layers, strict=True):
-        held = n * group.layer_parameters + group.embedding_parameters
-        # Scatter the gradients and gather the weights, or all-reduce the gradients.
-        per_parameter = np.where(columns.zero_stage >= 1, gradient + weight, 2 * gradient)
-        per_parameter = per_parameter * problem.trained_share
-        reduction = per_parameter * held * (d - 1) / d / group.ring_bytes_per_s
-        # Two thirds of a layer's time are its backward pass.
-        hidden = overlap * n * group.layer_s * 2 / 3
-        updated = held / np.where(columns.zero_stage >= 1, d, 1)
-        update = parameters.optimizer_bytes * updated / group.stream_bytes_per_s
-        slowest = np.maximum(slowest, np.maximum(reduction - hidden, 0.0) + update)
-    return np.asarray(slowest + parameters.step_s)
-
-
 _EVERYTHING: Final = SearchSpace()
 MOST_MICRO_BATCH: Final = 64
 # Groups in every order up to here (24 orders); more kinds of machine stay in the order given.
@@ -285,6 +240,7 @@ class MixedPlan:
     groups_by_stage: tuple[tuple[int, ...], ...]  # places in ``order``; several where one spans
     layers: tuple[int, ...]  # of every stage in pipeline order
     step_s: float
+    network_s: float  # of it what is sent and reduced, and the update [s]
     stage_s: tuple[float, ...]  # one micro-batch on every stage [s]
     memory_bytes: tuple[float, ...]  # of the fullest device, by group in pipeline order [bytes]
     # considered, fitting: candidates, and those that fit
@@ -304,8 +260,8 @@ def search_mixed(
 
     Raises PlanningError if sizes make no sense, nothing divides, or nothing fits.
     """
-    transformer = groups[0].problem.transformer
-    check_sizes(transformer, sum(g.nodes for g in groups), global_batch)
+    transformer, nodes = groups[0].problem.transformer, sum(g.nodes for g in groups)
+    check_sizes(transformer, nodes, global_batch)
     cut = space.stage_layers
     if cut is not None and (min(cut) < 1 or sum(cut) != transformer.layers):
         raise refused(
@@ -318,12 +274,15 @@ def search_mixed(
     shortest = np.inf
     for order in _orders(len(groups)):
         ordered = [groups[i] for i in order]
-        for spans, columns in (
+        for spans, table in (
             *_candidates(transformer, ordered, global_batch, same_tp, space),
             *_spanning(transformer, ordered, global_batch, space),
         ):
-            held = [[ordered[i].problem for i in span] for span in spans]
-            found = _evaluate(held, columns, space.stage_layers)
+            columns = _admitted(groups[0].problem, _columns(table), table)
+            if not columns.width.size:
+                continue
+            kinds = [[ordered[i].problem for i in span] for span in spans]
+            found = _evaluate(kinds, columns, nodes, space.stage_layers)
             considered += columns.width.size
             fitting += int(np.count_nonzero(np.isfinite(found.step_s)))
             shortest = min(shortest, float(found.missing_bytes.min()))
@@ -371,7 +330,7 @@ def _shared_choices(
 ) -> list[tuple[int, int, int, int, int]]:
     """Return width, micro-batch, micro-batches, recomputation and ZeRO stage of all choices."""
     modes = [i for i, name in enumerate(RECOMPUTES) if name in space.recomputes]
-    stages = [zero for zero in (0, 1) if zero in space.zero_stages]
+    stages = list(space.zero_stages)
     several = [zero for zero in stages if zero or not space.always_shards]
     if (
         space.cp not in (None, 1)
@@ -394,7 +353,7 @@ def _shared_choices(
 def _spanning(
     transformer: Transformer, groups: Sequence[MachineGroup], global_batch: int,
     space: SearchSpace,
-) -> Iterator[tuple[Spans, MixedColumns]]:  # fmt: skip
+) -> Iterator[tuple[Spans, Ints]]:  # fmt: skip
     """Yield the choices in which some stage has devices of several groups, tp the same in all."""
     ends = np.cumsum([g.devices for g in groups])
     total = int(ends[-1])
@@ -423,7 +382,7 @@ def _spanning(
             if rows:
                 degrees = [degree for _, pp in runs for degree in (tp, pp)]
                 table = np.array([(*row, *degrees) for row in rows], dtype=np.int64)
-                yield tuple(span for span, _ in runs), _columns(table)
+                yield tuple(span for span, _ in runs), table
 
 
 def _candidates(
@@ -432,7 +391,7 @@ def _candidates(
     global_batch: int,
     same_tp: bool,
     space: SearchSpace,
-) -> Iterator[tuple[Spans, MixedColumns]]:
+) -> Iterator[tuple[Spans, Ints]]:
     """Yield the choices in which each group holds its own stages, if there are any."""
     common = int(np.gcd.reduce([g.devices for g in groups]))
     rows = []
@@ -460,7 +419,19 @@ def _candidates(
                 degrees = [degree for pair in choice for degree in pair]
                 rows += [(*one, *degrees) for one in shared]
     if rows:
-        yield tuple((i,) for i in range(len(groups))), _columns(np.array(rows, dtype=np.int64))
+        yield tuple((i,) for i in range(len(groups))), np.array(rows, dtype=np.int64)
+
+
+def _admitted(problem: LayoutProblem, columns: MixedColumns, table: Ints) -> MixedColumns:
+    """Return the candidates whose stages the problem's framework runs."""
+    if problem.admits is None:
+        return columns
+    runs = np.ones(columns.width.shape, bool)
+    for place in range(len(columns.tp)):
+        layouts = columns.layouts(place)
+        # Rules about cutting layers into stages evenly do not hold of a cut that is given.
+        runs &= problem.admits(replace(layouts, pp=np.minimum(layouts.pp, 2)))
+    return _columns(table[runs])
 
 
 def _columns(table: Ints) -> MixedColumns:
@@ -483,122 +454,76 @@ class _Evaluated:
 
     step_s: Floats
     missing_bytes: Floats
-    stages: list[GroupStages]
+    # of every column of stages: a layer [s], layers of a stage, bytes of the fullest device
+    layer_s: list[Floats]
     layers: list[Ints]
+    needed_bytes: list[Floats]
     last: Ints
     head_s: Floats
-
-
-def _slowest(of: Sequence[GroupStages]) -> GroupStages:
-    """Return the stages that devices of several kinds hold together."""
-    worst = {
-        one.name: reduce(
-            np.minimum if one.name in _LEAST else np.maximum,
-            [getattr(stages, one.name) for stages in of],
-        )
-        for one in fields(GroupStages)
-    }
-    return GroupStages(**worst)
-
-
-_LEAST: Final = ("most", "ring_bytes_per_s", "stream_bytes_per_s")
+    network_s: Floats  # what is sent and reduced, and the update [s]
 
 
 def _as_cut(
-    cut: Sequence[int], columns: MixedColumns, stages: Sequence[GroupStages], head_s: Floats
-) -> tuple[list[Ints], Ints, Floats, Ints]:
-    """Return what ``apportion`` does, and layers by column of stages, where the cut is given."""
-    counts = [np.zeros_like(columns.width) for _ in stages]
-    totals = np.zeros((len(stages), columns.width.size), np.int64)
-    slowest = np.where(columns.stages == len(cut), 0.0, np.inf)
+    cut: Sequence[int], columns: MixedColumns, layer_s: Sequence[Floats], most: Sequence[Ints],
+    head_s: Floats,
+) -> tuple[list[Ints], Ints, Floats, Floats]:  # fmt: skip
+    """Return what ``apportion`` does, and all stages in a row, where the cut is given."""
+    counts = [np.zeros_like(columns.width) for _ in layer_s]
+    row = np.array(head_s)
+    longest = np.where(columns.stages == len(cut), 0.0, np.inf)
     ends = np.cumsum(columns.pp, axis=0)
     for stage, layers in enumerate(cut):
         of = np.argmax(ends > stage, axis=0)
-        for k, one in enumerate(stages):
+        for k, one in enumerate(layer_s):
             here = (of == k) & (stage < ends[-1])
             counts[k] = np.where(here, np.maximum(counts[k], layers), counts[k])
-            totals[k] += np.where(here, layers, 0)
-            took = layers * one.layer_s + (head_s if stage == len(cut) - 1 else 0.0)
-            took = np.where(layers <= one.most, took, np.inf)
-            slowest = np.where(here, np.maximum(slowest, took), slowest)
+            row += np.where(here, layers * one, 0.0)
+            took = layers * one + (head_s if stage == len(cut) - 1 else 0.0)
+            took = np.where(layers <= most[k], took, np.inf)
+            longest = np.where(here, np.maximum(longest, took), longest)
     last = np.full(columns.width.shape, cut[-1], dtype=np.int64)
-    return counts, last, slowest, totals
+    return counts, last, longest, row
 
 
 def _evaluate(
-    held: Sequence[Sequence[LayoutProblem]], columns: MixedColumns,
+    kinds: Sequence[Sequence[LayoutProblem]], columns: MixedColumns, nodes: int,
     cut: Sequence[int] | None = None,
 ) -> _Evaluated:  # fmt: skip
     """Evaluate the columns.
 
-    ``held``: of every column of stages, the kinds that hold it; ``cut``: layers by stage, where
-    they are given.
+    ``kinds``: of every column of stages, the kinds that hold it; ``nodes``: of all kinds;
+    ``cut``: layers by stage, where they are given.
     """
-    problems = [kinds[0] for kinds in held]
-    transformer = problems[0].transformer
-    stages = [
-        _slowest(
-            [group_stages([*problems[:i], kind, *problems[i + 1 :]], columns, i) for kind in kinds]
-        )
-        for i, kinds in enumerate(held)
-    ]
-    last_layouts = columns.layouts(len(held) - 1)
-    head = reduce(np.maximum, [block_times(kind.case(last_layouts)).head_s for kind in held[-1]])
-    head = np.broadcast_to(head, columns.width.shape)
-    speeds = np.stack([s.layer_s for s in stages])
+    held = [_Held(kinds=one, columns=columns, place=k) for k, one in enumerate(kinds)]
+    layers_in_all = kinds[0][0].transformer.layers
+    times = [one.times() for one in held]
+    layer_s = [t.busy_s + t.inside_s for t in times]
+    head = np.broadcast_to(times[-1].head_s, columns.width.shape)
+    most = [one.most() for one in held]
     if cut is not None:
-        layers, last, slowest, totals = _as_cut(cut, columns, stages, head)
+        layers, last, longest, row = _as_cut(cut, columns, layer_s, most, head)
     else:
-        room = [s.most for s in stages]
-        layers, last, slowest = apportion(transformer.layers, columns.pp, list(speeds), room, head)
-        totals = np.stack([p * n for p, n in zip(columns.pp, layers, strict=True)])
-        totals[-1] += last - layers[-1]
-        totals = _relieved(totals, np.stack(columns.pp), speeds, transformer.layers)
-    fits = np.isfinite(slowest)
-    work = (totals * speeds).sum(axis=0) + head
-    send = np.stack([s.send_s for s in stages])
-    sends = 2 * np.sum([p * s.send_s for p, s in zip(columns.pp, stages, strict=True)], axis=0)
-    slot = np.where(fits, slowest, 0.0) + 2 * send.max(axis=0)
-    step = (
-        work + sends + (columns.steps - 1) * slot + update_s(columns, stages, layers, problems[0])
-    )
+        layers, last, longest = apportion(layers_in_all, columns.pp, layer_s, most, head)
+        in_stages = zip(columns.pp, layers, layer_s, strict=True)
+        row = head + np.sum([p * n * t for p, n, t in in_stages], axis=0)
+    fits = np.isfinite(longest)
+    layers = [np.maximum(n, 1) for n in layers]
+    line = row + (columns.steps - 1) * np.where(fits, longest, 0.0)
+    endings = [one.ending_s(n, t) for one, n, t in zip(held, layers, times, strict=True)]
+    network = columns.steps * slowest([t.send_s for t in times]) + slowest(endings)
+    slow = straggling(kinds[0][0].parameters, np.asarray(float(nodes)))
+    share = np.ceil(layers_in_all / columns.stages).astype(np.int64)
+    short = [one.needed_bytes(share) - one.capacity_bytes for one in held]
     return _Evaluated(
-        step_s=np.where(fits, step, np.inf),
-        missing_bytes=_missing(transformer.layers, held, columns, stages),
-        stages=stages,
+        step_s=np.where(fits, (line + network) * slow, np.inf),
+        missing_bytes=np.maximum(reduce(np.maximum, short), 0.0),
+        layer_s=layer_s,
         layers=layers,
+        needed_bytes=[one.needed_bytes(n) for one, n in zip(held, layers, strict=True)],
         last=last,
         head_s=head,
+        network_s=(line + network) * slow - line,
     )
-
-
-def _relieved(totals: Ints, stages: Ints, speeds: Floats, layers: int) -> Ints:
-    """Take the layers too many off the groups that are slowest a layer; all (groups, n)."""
-    left = np.maximum(totals.sum(axis=0) - layers, 0)
-    relieved = totals.copy()
-    for rank in np.argsort(-speeds, axis=0, kind="stable"):
-        place = rank[None, :]
-        held = np.take_along_axis(relieved, place, axis=0)[0]
-        spare = np.maximum(held - np.take_along_axis(stages, place, axis=0)[0], 0)
-        off = np.minimum(spare, left)
-        np.put_along_axis(relieved, place, (held - off)[None, :], axis=0)
-        left = left - off
-    return relieved
-
-
-def _missing(
-    layers: int,
-    held: Sequence[Sequence[LayoutProblem]],
-    columns: MixedColumns,
-    stages: Sequence[GroupStages],
-) -> Floats:
-    """Return how much the fullest device lacks if every stage holds an even share of layers."""
-    share = np.ceil(layers / columns.stages)
-    short = [
-        s.fixed_bytes + share * s.layer_bytes - min(kind.capacity_bytes for kind in kinds)
-        for s, kinds in zip(stages, held, strict=True)
-    ]
-    return np.asarray(np.maximum(np.max(short, axis=0), 0.0))
 
 
 def _describe(
@@ -611,23 +536,20 @@ def _describe(
     cut: Sequence[int] | None,
 ) -> MixedPlan:
     counts, speed = [], []
-    for n, pp, s in zip(found.layers, columns.pp, found.stages, strict=True):
+    for n, pp, layer_s in zip(found.layers, columns.pp, found.layer_s, strict=True):
         counts += [int(n[row])] * int(pp[row])
-        speed += [float(s.layer_s[row])] * int(pp[row])
+        speed += [float(layer_s[row])] * int(pp[row])
     counts[-1] = int(found.last[row])
     counts = counts if cut is None else list(cut)
     while sum(counts) > layers:
-        # As ``_relieved``: the group slowest a layer first, its fullest and latest stage.
+        # The group slowest a layer first, its fullest and latest stage.
         spare = [i for i, n in enumerate(counts) if n > 1]
-        slowest = max(speed[i] for i in spare)
-        fullest = max((i for i in spare if speed[i] == slowest), key=lambda i: (counts[i], i))
+        least = max(speed[i] for i in spare)
+        fullest = max((i for i in spare if speed[i] == least), key=lambda i: (counts[i], i))
         counts[fullest] -= 1
     stage_s = [n * t for n, t in zip(counts, speed, strict=True)]
     stage_s[-1] += float(found.head_s[row])
-    used = [
-        float(s.fixed_bytes[row] + n[row] * s.layer_bytes[row])
-        for n, s in zip(found.layers, found.stages, strict=True)
-    ]
+    used = [float(one[row]) for one in found.needed_bytes]
     holding = [[k for k, span in enumerate(spans) if group in span] for group in range(len(order))]
     return MixedPlan(
         order=order,
@@ -649,6 +571,7 @@ def _describe(
         ),
         layers=tuple(counts),
         step_s=float(found.step_s[row]),
+        network_s=float(found.network_s[row]),
         stage_s=tuple(stage_s),
         memory_bytes=tuple(max(used[k] for k in own) for own in holding),
     )

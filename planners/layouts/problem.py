@@ -8,9 +8,10 @@ Layouts that move anything to host memory are looked at only where they could be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from typing import Any, Final
 
@@ -367,6 +368,14 @@ class LayoutProblem(LayoutConditions):
     parts_layers: bool = False
     # which layouts a framework runs (``planners.layouts.frameworks``); all where not given
     admits: Callable[[Layouts], Bools] | None = None
+    # the same on other kinds of node that train with these: every rank has an equal share, so that
+    # each part of a step is the slowest kind's, and a layout must fit on all
+    beside: tuple[LayoutProblem, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[LayoutProblem, ...]:
+        """The problem on every kind of node."""
+        return (self, *self.beside)
 
     @property
     def shapes(self) -> Shapes:
@@ -378,12 +387,13 @@ class LayoutProblem(LayoutConditions):
     @property
     def joined_devices(self) -> int:
         """Devices that the link inside a node joins: those of a node, or of an NVLink domain."""
-        return int(domain_devices(self.machines))
+        return math.gcd(*(int(domain_devices(kind.machines)) for kind in self.kinds))
 
     @property
     def capacity_bytes(self) -> float:
         """Device memory that a layout may fill [bytes]."""
-        return float(self.machines.memory_bytes) - float(self.machines.kept_free_bytes)
+        machines = (kind.machines for kind in self.kinds)
+        return min(float(one.memory_bytes) - float(one.kept_free_bytes) for one in machines)
 
     def case(self, layouts: Layouts) -> LayoutCase:
         """Return the question of what these layouts take."""
@@ -393,13 +403,12 @@ class LayoutProblem(LayoutConditions):
     def evaluate(self, layout: Layout) -> PlannedLayout:
         """Return what one layout takes, whether it fits or not."""
         columns = layout_columns(layout)
-        on_host = host_bytes(self.shapes, columns, self.machines, self.software)
-        bytes_ = self.needed_bytes(columns), on_host
+        bytes_ = self.needed_bytes(columns), self.on_host(columns)[0]
         return planned(layout, self.times(columns), bytes_, (), ())
 
     def times(self, layouts: Layouts) -> StepTimes:
         """Return the step of every layout and its parts, fitting or not [s]."""
-        return step_times(self.case(layouts))
+        return step_times(*(kind.case(layouts) for kind in self.kinds))
 
     def used_bytes(self, layouts: Layouts, stage: StageAsked = "fullest") -> Floats:
         """Return the memory of the fullest device in every layout, or of the first stage's."""
@@ -408,6 +417,15 @@ class LayoutProblem(LayoutConditions):
     def needed_bytes(self, layouts: Layouts) -> Floats:
         """Return what the fullest device must have room for in every layout."""
         return needed_bytes(self.shapes, layouts, self.software, self.memory)
+
+    def on_host(self, layouts: Layouts) -> tuple[Floats, Bools]:
+        """Return what a node's host memory holds of every layout at most, and where it fits."""
+        needed = [host_bytes(k.shapes, layouts, k.machines, k.software) for k in self.kinds]
+        fits = [
+            one <= kind.machines.host_memory_bytes
+            for one, kind in zip(needed, self.kinds, strict=True)
+        ]
+        return reduce(np.maximum, needed), reduce(np.logical_and, fits)
 
     def search(self, devices: int, global_batch: int, space: SearchSpace) -> Found:
         """Return the fastest layout over all of ``devices`` that fits.
@@ -432,8 +450,7 @@ class LayoutProblem(LayoutConditions):
             layouts, valid = block(part, recompute, shard, self.joined_devices)
             if self.admits is not None:
                 valid = valid & self.admits(layouts)
-            on_host = host_bytes(self.shapes, layouts, self.machines, self.software)
-            valid = valid & (on_host <= self.machines.host_memory_bytes)
+            valid = valid & self.on_host(layouts)[1]
             if np.any(valid & (self.needed_bytes(layouts) <= self.capacity_bytes)):
                 return True
         return False
@@ -479,10 +496,9 @@ class LayoutProblem(LayoutConditions):
         if self.parts_layers:
             layouts = replace(layouts, partial_layers=self._fewest_layers(layouts, used))
             used = self.needed_bytes(layouts)
-        on_host = host_bytes(self.shapes, layouts, self.machines, self.software)
+        on_host, has_room = self.on_host(layouts)
         shape = np.broadcast_shapes(used.shape, valid.shape, on_host.shape)
-        fits = valid & (used <= self.capacity_bytes)
-        fits = fits & (on_host <= self.machines.host_memory_bytes)
+        fits = valid & (used <= self.capacity_bytes) & has_room
         found.considered += int(np.count_nonzero(valid)) * (
             int(np.prod(shape)) // int(np.prod(valid.shape))
         )

@@ -13,7 +13,9 @@ Rajbhandari et al. (ZeRO, 2020), Chen et al. (InternEvo, 2024) for hierarchical 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -202,30 +204,73 @@ def _updated_parameters(case: LayoutCase) -> Floats:
     return np.asarray(updated * np.asarray(case.shapes.trained_share, float))
 
 
-def step_times(case: LayoutCase) -> StepTimes:
-    """Return the step time of every row and its parts [s]."""
-    shapes, layouts = case.shapes, case.layouts
-    machines, parameters = case.machines, case.parameters
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """What one micro-batch takes on a stage: of a layer on the device and on links, and besides.
+
+    ``busy_s``: forward, backward and waiting for launches, of which ``backward_s`` is backward and
+    what is computed again; ``head_s``: on the last stage only; ``send_s``: there and back [s].
+    """
+
+    busy_s: Floats
+    backward_s: Floats
+    inside_s: Floats
+    head_s: Floats
+    send_s: Floats
+
+
+def stage_times(*kinds: LayoutCase) -> StageTimes:
+    """Return what one micro-batch takes on a stage of every row, on the slowest of kinds [s]."""
+    found = [_stage_times(kind) for kind in kinds]
+    return StageTimes(
+        **{f.name: slowest([getattr(one, f.name) for one in found]) for f in fields(StageTimes)}
+    )
+
+
+def slowest(kinds: Sequence[Floats]) -> Floats:
+    """Return the longest time of every row."""
+    return reduce(np.maximum, kinds)
+
+
+def _stage_times(case: LayoutCase) -> StageTimes:
     block = block_times(case)
     inside = tensor_parallel_s(case) + context_parallel_s(case) + expert_parallel_s(case)
+    return StageTimes(
+        busy_s=block.busy_s(inside),
+        backward_s=block.backward_s + block.recompute_s,
+        inside_s=inside,
+        head_s=block.head_s,
+        send_s=np.where(np.asarray(case.layouts.pp) > 1, _sends_s(case), 0.0),
+    )
+
+
+def step_times(case: LayoutCase, *beside: LayoutCase) -> StepTimes:
+    """Return the step time of every row and its parts [s].
+
+    ``beside``: the same on machines of other kinds that train with these. Each part is the slowest
+    kind's: all wait for it.
+    """
+    shapes, layouts, kinds = case.shapes, case.layouts, (case, *beside)
+    one = stage_times(*kinds)
     m, p = np.asarray(layouts.accumulation_steps), np.asarray(layouts.pp)
     v = np.asarray(layouts.virtual_stages)
     per_stage = np.ceil(np.asarray(shapes.layers) / p)
-    work = per_stage * block.busy_s(inside) + block.head_s
-    stage = work + per_stage * inside
-    sends = _sends_s(case)
+    work = per_stage * one.busy_s + one.head_s
+    stage = work + per_stage * one.inside_s
     # The head is on the last stage only: filling and draining meet it once, in the first term.
-    bubble = (p - 1) / v * (stage - block.head_s)
-    pipeline = bubble + np.where(p > 1, m * sends, 0.0)
+    bubble = (p - 1) / v * (stage - one.head_s)
+    pipeline = bubble + m * one.send_s
     compute = m * work
-    reductions = data_parallel_s(case, per_stage * (block.backward_s + block.recompute_s), compute)
-    optimizer = update_s(case) + fixed_s(case)
-    offload = offload_s(case, compute)
-    inside_step = m * per_stage * inside
+    backward = per_stage * one.backward_s
+    reductions = slowest([data_parallel_s(kind, backward, compute) for kind in kinds])
+    optimizer = slowest([optimizer_s(kind) for kind in kinds])
+    offload = slowest([offload_s(kind, compute) for kind in kinds])
+    inside_step = m * per_stage * one.inside_s
     total = compute + inside_step + pipeline + reductions + optimizer + offload
     devices = np.asarray(layouts.dp) * layouts.tp * layouts.pp * np.asarray(layouts.cp)
-    nodes = np.maximum(devices / np.asarray(machines.devices_per_node, float), 1.0)
-    slow = 1 + parameters.straggler * np.log2(nodes)
+    per_node = slowest([-np.asarray(kind.machines.devices_per_node, float) for kind in kinds])
+    nodes = np.maximum(devices / -per_node, 1.0)
+    slow = straggling(case.parameters, nodes)
     return StepTimes(
         step_s=total * slow,
         compute_s=compute * slow,
@@ -235,6 +280,11 @@ def step_times(case: LayoutCase) -> StepTimes:
         optimizer_s=optimizer * slow,
         offload_s=offload * slow,
     )
+
+
+def straggling(parameters: LayoutParameters, nodes: Column) -> Floats:
+    """Return the factor by which so many nodes that wait for one another lengthen a step."""
+    return np.asarray(1 + parameters.straggler * np.log2(nodes))
 
 
 def _sends_s(case: LayoutCase) -> Floats:
@@ -265,6 +315,11 @@ def between_stages_bytes_per_s(
     """
     across = np.minimum(network / np.minimum(width, joined), intra)
     return np.where(np.asarray(width) * stages <= joined, intra, across)
+
+
+def optimizer_s(case: LayoutCase) -> Floats:
+    """Return the optimizer's update on the device and the step's fixed time [s]."""
+    return np.asarray(update_s(case) + fixed_s(case))
 
 
 def update_s(case: LayoutCase) -> Floats:

@@ -18,6 +18,7 @@ from .transformers import kept_bytes as kept_bytes
 from .transformers import layer_activation_bytes as layer_activation_bytes
 from .transformers import memory_bytes as memory_bytes
 from .transformers import needed_bytes as needed_bytes
+from .transformers import parameter_bytes as parameter_bytes
 from .transformers import sent_bytes as sent_bytes
 from .transformers import shard_ranks as shard_ranks
 from .transformers import state_bytes as state_bytes

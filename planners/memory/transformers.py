@@ -228,9 +228,9 @@ def layout_state_bytes(
     d, zero = shard_ranks(layouts), np.asarray(layouts.zero_stage)
     # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
     copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
-    dense = _parameter_bytes(layouts, software, shapes, d)
+    dense = parameter_bytes(layouts, software, shapes, d)
     expert = dense if np.all(np.asarray(shapes.experts) == 1) else (
-        _parameter_bytes(layouts, software, shapes, copies)
+        parameter_bytes(layouts, software, shapes, copies)
     )  # fmt: skip
     gathered = _gathered_parameters(shapes, layouts, software, constants, held)
     # A lone device fetches the layers that lie on the host.
@@ -240,9 +240,7 @@ def layout_state_bytes(
     return np.asarray(states + _kept_by_deepspeed(held, layouts, d, software))
 
 
-def _parameter_bytes(
-    layouts: Layouts, software: Software, shapes: Shapes, ranks: Floats
-) -> Floats:
+def parameter_bytes(layouts: Layouts, software: Software, shapes: Shapes, ranks: Floats) -> Floats:
     """Return the state of a parameter that so many ranks share copies of [bytes]."""
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
@@ -338,16 +336,24 @@ def memory_bytes(
 
 
 def needed_bytes(
-    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants | None = None
+    shapes: Shapes,
+    layouts: Layouts,
+    software: Software,
+    constants: MemoryConstants | None = None,
+    *,
+    stage: StageAsked = "fullest",
+    held: Floats | None = None,
 ) -> Floats:
-    """Return what the fullest device must have room for [bytes].
+    """Return what the fullest device, or one of the first stage, must have room for [bytes].
 
     Less than ``memory_bytes``, which is what a monitor shows: PyTorch's allocator keeps what was
     freed as long as there is room, and gives it back where an allocation would fail otherwise
     (``torch.cuda.memory``). What it cannot give back is the margin's (``kept_free_bytes``).
+
+    ``held``: micro-batches whose activations the stage holds; ``in_flight`` by default.
     """
     fixed = constants or MemoryConstants()
-    states, passing = _tensor_bytes(shapes, layouts, software, fixed, "fullest")
+    states, passing = _tensor_bytes(shapes, layouts, software, fixed, stage, held)
     alone = min(fixed.alone_context_bytes, fixed.context_bytes)
     context = np.where(_is_alone(layouts), alone, fixed.context_bytes)
     return np.asarray(context + states + passing)
@@ -359,7 +365,7 @@ def _is_alone(layouts: Layouts) -> NDArray[np.bool_]:
 
 def _tensor_bytes(
     shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants,
-    stage: StageAsked,
+    stage: StageAsked, held: Floats | None = None,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Return states, and what comes and goes in a pass, on one device [bytes]."""
     layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
@@ -367,7 +373,8 @@ def _tensor_bytes(
         shapes, layouts, software, constants, layers=layers,
         embeddings=stage_tables(shapes, layouts),
     )  # fmt: skip
-    first, last = _passing_bytes(shapes, layouts, software, constants, layers)
+    held = in_flight(layouts) if held is None else held
+    first, last = _passing_bytes(shapes, layouts, software, constants, layers, held)
     of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
     passing = np.maximum(first, of_last)
     absent = _absent_bytes(shapes, layouts, software, layers)
@@ -403,6 +410,7 @@ def _passing_bytes(
     software: Software,
     constants: MemoryConstants,
     layers: Floats,
+    held: Floats,
 ) -> tuple[Floats, Floats]:
     """Return activations and logits of a pass on the first and on the last stage [bytes].
 
@@ -419,7 +427,7 @@ def _passing_bytes(
     # Frozen layers keep nothing; they lie in the first stages.
     kept = kept * passed_layers_share(shapes, layouts)
     sent = np.where(np.asarray(layouts.pp) > 1, sent_bytes(shapes, layouts, software), 0.0)
-    first = in_flight(layouts) * (layers * kept + sent) + live
+    first = held * (layers * kept + sent) + live
     last = layers * kept + np.maximum(live, logits)
     return np.asarray(first), np.asarray(last)
 

@@ -563,8 +563,9 @@ def balance(
 ) -> Ints:
     """Split a batch over several kinds of devices; return the samples of one device by kind.
 
-    ``device``, ``count``, ``largest``: (kinds,); row of the curve, devices of the kind, and
-    largest micro-batch (at least 1).
+    ``device``, ``count``: (kinds,); row of the curve, and devices of the kind; ``largest``:
+    (kinds,), or (kinds, batch) where it depends on the samples 1, 2, ...; largest micro-batch (at
+    least 1).
 
     Raises PlanningError if there are fewer samples than devices.
     """

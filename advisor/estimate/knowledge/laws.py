@@ -29,6 +29,7 @@ from advisor.machines import ClusterGroup
 from advisor.planners.core import (
     PRECISION_BYTES,
     RECOMPUTES,
+    Column,
     Floats,
     LayerLatency,
     LayoutCase,
@@ -52,7 +53,8 @@ from advisor.planners.memory import (
     MemoryParameters,
     UnitTable,
     base_bytes,
-    memory_bytes,
+    parameter_bytes,
+    training_memory_bytes,
     unit_state_bytes,
 )
 from advisor.planners.step import KERNELS, Unit, block_times, work_units
@@ -109,8 +111,11 @@ class UnitLaw(Protocol):
         """What every step takes besides computing, sending and reducing [s]."""
         ...
 
-    def times(self, group: ClusterGroup) -> UnitTimes:
-        """Return the times of the units on one of a group's devices, calibrated."""
+    def times(self, group: ClusterGroup, kept: Kept) -> UnitTimes:
+        """Return the times of the units on one of a group's devices, calibrated.
+
+        What is computed again, where not all is kept, is part of the backward pass.
+        """
         ...
 
     def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
@@ -121,10 +126,8 @@ class UnitLaw(Protocol):
         """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
         ...
 
-    def replica_bytes(
-        self, table: UnitTable, micro_batch: float, workers: int, zero_stage: int, kept: Kept
-    ) -> float:
-        """Return what the whole model takes on one of ``workers`` [bytes]."""
+    def replica_bytes(self, table: UnitTable, replica: Layouts, kept: Kept) -> Floats:
+        """Return what the whole model takes on one of data-parallel workers [bytes]."""
         ...
 
     def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
@@ -157,15 +160,15 @@ class ModelOn:
         """The constants of the memory model."""
         return self.constants.memory
 
-    def times(self, group: ClusterGroup) -> UnitTimes:
+    def times(self, group: ClusterGroup, kept: Kept = "kept") -> UnitTimes:
         """Return the times of the units on one of a group's devices; made once a group."""
-        key = group.label
+        key = group.label, kept
         if key not in self._timed:
-            self._timed[key] = self.law.times(group)
+            self._timed[key] = self.law.times(group, kept)
         return self._timed[key]
 
     @cached_property
-    def _timed(self) -> dict[str, UnitTimes]:
+    def _timed(self) -> dict[tuple[str, Kept], UnitTimes]:
         return {}
 
     @property
@@ -200,12 +203,9 @@ class ModelOn:
         """Return what a device holds whatever its units [bytes]."""
         return float(base_bytes(self.work, np.array(float(micro_batch)), self.memory))
 
-    def replica_bytes(
-        self, micro_batch: float, workers: int, zero_stage: int, *, recomputes: bool = False
-    ) -> float:
-        """Return what the whole model takes on one of ``workers`` [bytes]."""
-        kept: Kept = "recomputed" if recomputes else "kept"
-        return self.law.replica_bytes(self.table, micro_batch, workers, zero_stage, kept)
+    def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
+        """Return what the whole model takes on one of data-parallel workers [bytes]."""
+        return self.law.replica_bytes(self.table, replica, kept)
 
     def room_bytes(self, group: ClusterGroup) -> float:
         """Return what may be filled of a group's device [bytes]."""
@@ -222,11 +222,12 @@ class ModelOn:
             [float(t) for t in backward.sum(axis=1) / layers],
         )
 
-    def loading_s(self, samples: Sequence[int], step_s: float) -> float:
-        """Return what loading adds to a step, ``samples`` on each device by place [s]."""
+    def loading_s(self, samples: Mapping[str, float], step_s: float) -> float:
+        """Return what loading adds to a step, ``samples`` on a device by its group's label [s]."""
         return max(
-            float(p.case.waiting_s(np.array([step_s]), np.array([float(b)]), np.array([p.row]))[0])
-            for p, b in zip(self.places, samples, strict=True)
+            float(p.case.waiting_s(np.array([step_s]), np.array([b]), np.array([p.row]))[0])
+            for p in self.places
+            if (b := float(samples.get(p.group.label, 0.0)))
         )
 
     def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:
@@ -235,6 +236,18 @@ class ModelOn:
         of_weights = max(kernel.log_sd_on(g.part.device.architecture) for g in groups)
         of_times = max(self.times(g).log_sd for g in groups)
         return math.hypot(of_times, of_weights, added)
+
+
+def replica(
+    micro_batch: Column, workers: int = 1, *, steps: Column = 1, zero_stage: int = 0,
+    kept: Kept = "kept",
+) -> Layouts:  # fmt: skip
+    """Return data-parallel workers that hold the whole model, as columns of the layout model."""
+    return Layouts(
+        dp=workers, tp=1, pp=1, micro_batch=micro_batch, accumulation_steps=steps,
+        shard_group=workers, zero_stage=zero_stage,
+        recompute=RECOMPUTES.index("full" if kept == "recomputed" else "none"),
+    )  # fmt: skip
 
 
 # Units of a transformer by the layout model: layers, head, rings, sends (``layout_model``).
@@ -281,11 +294,11 @@ class LayoutLaw:
         """What every step takes besides computing, sending and reducing [s]."""
         return float(fixed_s(self._problem))
 
-    def times(self, group: ClusterGroup) -> UnitTimes:
+    def times(self, group: ClusterGroup, kept: Kept) -> UnitTimes:
         """Return the times of the units on one of a group's devices, calibrated."""
         on = self.machines[group.label]
         micro = np.array(TABULATED)
-        block = block_times(on.problem.case(replace(_WHOLE, micro_batch=micro)))
+        block = block_times(on.problem.case(replica(micro, kept=kept)))
         forward, backward = block.by_unit(self.table.is_block, self.transformer.layers)
         return UnitTimes(
             micro_batches=micro,
@@ -327,15 +340,7 @@ class LayoutLaw:
     def _ring_case(self, groups: Sequence[ClusterGroup], stage: Stage) -> LayoutCase:
         """Return the stage's layers on a ring of all devices, as fast as its slowest link."""
         devices, nodes = sum(g.devices for g in groups), sum(g.count for g in groups)
-        layouts = Layouts(
-            dp=devices,
-            tp=1,
-            pp=1,
-            micro_batch=1,
-            accumulation_steps=stage.steps,
-            shard_group=devices,
-            zero_stage=stage.zero_stage,
-        )
+        layouts = replica(1, devices, steps=stage.steps, zero_stage=stage.zero_stage)
         problem = self._problem
         held = np.count_nonzero(self.table.is_block[stage.units])
         blocks = max(int(np.count_nonzero(self.table.is_block)), 1)
@@ -364,29 +369,18 @@ class LayoutLaw:
     def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
         """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
         problem = self._problem
-        software = problem.software
-        trained = software.gradient_bytes / (workers if zero_stage >= 2 else 1)
-        trained += software.optimizer_state_bytes / (workers if zero_stage >= 1 else 1)
-        weight = software.weight_bytes / (workers if zero_stage >= 3 else 1)
-        each = weight + problem.trained_share * trained
+        rows = replica(1, workers, zero_stage=zero_stage)
+        each = parameter_bytes(rows, problem.software, problem.shapes, np.asarray(float(workers)))
         return np.asarray(problem.memory.slack * each * table.parameters)
 
-    def replica_bytes(
-        self, table: UnitTable, micro_batch: float, workers: int, zero_stage: int, kept: Kept
-    ) -> float:
-        """Return what the whole model takes on one of ``workers`` [bytes]."""
-        problem = self._problem
-        layouts = Layouts(
-            dp=workers,
-            tp=1,
-            pp=1,
-            micro_batch=micro_batch,
-            accumulation_steps=1,
-            shard_group=workers,
-            zero_stage=zero_stage,
-            recompute=RECOMPUTES.index("full" if kept == "recomputed" else "none"),
-        )
-        return float(memory_bytes(problem.shapes, layouts, problem.software, problem.memory))
+    def replica_bytes(self, table: UnitTable, replica: Layouts, kept: Kept) -> Floats:
+        """Return what the whole model takes on one of data-parallel workers [bytes]."""
+        return self._problem.needed_bytes(replica)
+
+    def runs(self, replica: Layouts) -> bool:
+        """Whether a framework runs data-parallel workers so."""
+        admits = self._problem.admits
+        return admits is None or bool(np.all(admits(replica)))
 
     def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
         """Return gathering (or scattering) one layer over all devices of the groups [s]."""
@@ -427,9 +421,12 @@ class OperatorLaw:
         """Nothing: the operators hold all that a step takes [s]."""
         return 0.0
 
-    def times(self, group: ClusterGroup) -> UnitTimes:
+    def times(self, group: ClusterGroup, kept: Kept) -> UnitTimes:
         """Return the times of the units on one of a group's devices, calibrated."""
-        return self.units.times(group.node.device)
+        times = self.units.times(group.node.device)
+        if kept == "kept":
+            return times
+        return replace(times, backward_s=times.backward_s + times.forward_s)
 
     def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
         """Return the step of a stage with the reduction over all devices of the groups."""
@@ -466,15 +463,22 @@ class OperatorLaw:
             memory=case.constants.memory,
         )  # fmt: skip
 
-    def replica_bytes(
-        self, table: UnitTable, micro_batch: float, workers: int, zero_stage: int, kept: Kept
-    ) -> float:
-        """Return what the whole model takes on one of ``workers`` [bytes]."""
-        memory = self.units.case.constants.memory
+    def replica_bytes(self, table: UnitTable, replica: Layouts, kept: Kept) -> Floats:
+        """Return what the whole model takes on one of data-parallel workers [bytes]."""
+        case, micro = self.units.case, np.asarray(replica.micro_batch, float)
+        work, memory, (dp, zero) = (
+            case.work,
+            case.constants.memory,
+            (replica.dp, replica.zero_stage),
+        )
+        if kept == "kept":
+            return training_memory_bytes(
+                work, micro, dp=dp, zero_stage=zero, parameters=memory,
+                accumulates=np.asarray(replica.accumulation_steps) > 1,
+            )  # fmt: skip
         each = float(table.kept_bytes(1, kept).sum() + table.live_bytes(1, kept))
-        held = float(self.state_bytes(table, workers, zero_stage).sum())
-        beside = base_bytes(self.units.case.work, np.array(float(micro_batch)), memory)
-        return held + memory.slack * micro_batch * each + float(beside)
+        held = float(self.state_bytes(table, int(dp), int(zero)).sum())
+        return held + memory.slack * micro * each + base_bytes(work, micro, memory)
 
     def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
         """Return gathering (or scattering) one layer over all devices of the groups [s]."""

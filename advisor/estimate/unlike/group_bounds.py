@@ -35,7 +35,6 @@ from advisor.planners.layouts import (
     fixed_s,
 )
 from advisor.planners.links import tensor_parallel_s
-from advisor.planners.memory import memory_bytes
 from advisor.planners.step import block_times
 
 Floats = NDArray[np.float64]
@@ -104,7 +103,8 @@ def refined_step_s(case: StepCase, types: Integers, counts: Integers, least_s: F
     """Return the bounds of ``least_group_step_s`` raised by what the links take; for few rows [s].
 
     A transformer's step is that of uneven batches, whose reduction hides behind computing at most,
-    or of stages of one width, which send every micro-batch over their own network.
+    of stages of one width, which send every micro-batch over their own network, or of equal
+    shares, for which the slowest device computes longest.
     """
     used = np.unique(types[counts > 0])
     if used.size == 0 or not is_laid_out_by_shape(case, used).all():
@@ -117,7 +117,11 @@ def refined_step_s(case: StepCase, types: Integers, counts: Integers, least_s: F
     in_stages = case.job.global_batch / (layers[place] * devices).sum(axis=1)
     in_stages = in_stages + _least_sent_s(case, problems, place, counts)
     uneven = _least_uneven_s(case, problems, place, counts, devices)
-    return np.asarray(np.maximum(least_s, np.minimum(uneven, in_stages)))
+    each = np.array([p.least_device_s_per_sample() for p in problems])
+    slowest = np.where(is_there, each[place], 0.0).max(axis=1)
+    even = case.job.global_batch * slowest / devices.sum(axis=1)
+    ways = np.minimum(np.minimum(uneven, in_stages), even)
+    return np.asarray(np.maximum(least_s, ways))
 
 
 def _least_layers_s(problem: LayoutProblem) -> float:
@@ -158,7 +162,7 @@ def _least_uneven_s(
         layouts = replace(_ONE, dp=workers, shard_group=workers, zero_stage=zero)
         ring = replace(one.case(layouts), machines=machines)
         least = replace(layouts, recompute=RECOMPUTES.index("full"))
-        fits = memory_bytes(one.shapes, least, one.software, one.memory) <= room
+        fits = one.needed_bytes(least) <= room
         found = data_parallel_s(ring, computed, computed)
         exposed = np.minimum(exposed, np.where(fits, found, np.inf))
     whole = computed + exposed + float(fixed_s(one))

@@ -88,15 +88,19 @@ class OnGroups:
         memory_bytes: dict[str, float],
         parts_s: Mapping[str, float],
         details: Mapping[str, Any],
+        samples: Mapping[str, float] | None = None,
         layouts: Mapping[str, Layout] | None = None,
         commands: tuple[Command, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Choice:
         """Return a way that uses all machines of the cluster.
 
-        ``parts_s`` are what a step waits for; what they do not hold is computing.
+        ``parts_s`` are what a step waits for; what they do not hold is computing; ``samples``:
+        that a device loads in a step, by its group's label; none where the step has it already.
         """
-        waits = {name: part for name, part in parts_s.items() if part > 0}
+        loaded = self.model.loading_s(samples or {}, step_s)
+        step_s += loaded
+        waits = {name: part for name, part in (*parts_s.items(), ("input", loaded)) if part > 0}
         waits = {"compute": max(step_s - sum(waits.values()), 0.0), **waits}
         assumed = slowest_assumed(self.model.places)
         slope = network_waits(waits) / step_s
@@ -134,6 +138,10 @@ class OnGroups:
         """Return every machine as a group of its own."""
         return [replace(g, count=1) for g in self.groups for _ in range(g.count)]
 
+    def even_samples(self) -> dict[str, float]:
+        """Return an equal share of a step's samples for a device of every group."""
+        return {g.label: self.global_batch / self.cluster.devices for g in self.groups}
+
     def worker_labels(self) -> list[str]:
         """Return the group of every device, in order."""
         return [g.label for g in self.groups for _ in range(g.devices)]
@@ -162,7 +170,7 @@ def slowest_networks(groups: Sequence[Sequence[ClusterGroup]]) -> Floats:
 
 
 def fullest(labels: Sequence[str], used: Sequence[float]) -> dict[str, float]:
-    """Return the memory of the fullest device by label [bytes]."""
+    """Return the most memory, or samples, of a device by label."""
     found: dict[str, float] = {}
     for label, value in zip(labels, used, strict=True):
         found[label] = max(found.get(label, 0.0), value)

@@ -124,20 +124,20 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
         on = on_machine(case, int(type_index[row]))
         key = (*machine_key(case, int(type_index[row])), int(count[row]))
         if key not in case.seen:
-            case.seen[key] = search(case, on, int(count[row]))
+            case.seen[key] = search(case, on.problem, int(count[row]) * on.per_node)
         _put(case, columns, int(row), on, case.seen[key])
     return columns
 
 
-def search(case: StepCase, on: OnMachine, count: int) -> Found:
-    """Return the fastest layout on so many machines of a kind."""
-    devices, batch = count * on.per_node, case.job.global_batch
+def search(case: StepCase, problem: LayoutProblem, devices: int) -> Found:
+    """Return the fastest layout on so many devices of a kind, or of the problem's kinds."""
+    batch = case.job.global_batch
     first, *others = stack_spaces(case.space, case.work.setup)
-    found = on.problem.search(devices, batch, within_links(first, on.problem))
+    found = problem.search(devices, batch, within_links(first, problem))
     for space in others:
         if found.best is not None:
             break
-        found = on.problem.search(devices, batch, within_links(space, on.problem))
+        found = problem.search(devices, batch, within_links(space, problem))
     return found
 
 
@@ -384,13 +384,12 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     if best is None:
         columns.status[row] = CODE[_why(case, on, found)]
         return
-    parts = transformer_waits(on.problem, best)
-    layout = best.layout
-    samples = layout.micro_batch * layout.accumulation_steps * layout.dp / layout.devices
-    at = np.array([columns.type_index[row]])
-    parts["input"] = case.waiting_s(np.array([best.step_s]), np.array([samples]), at)
+    kind, layout = int(columns.type_index[row]), best.layout
+    samples = np.array([layout.global_batch / layout.devices])
+    parts = waits_of(on.problem, best)
+    parts["input"] = case.waiting_s(np.array([best.step_s]), samples, np.array([kind]))
     shares = put_layout(columns, row, best, WAY, parts)
-    columns.log_sd[row] = _log_sd(case, on, int(columns.type_index[row]), layout, shares)
+    columns.log_sd[row] = layout_log_sd(case, on, kind, layout, shares)
     columns.is_extrapolating[row] = on.law.is_extrapolating
 
 
@@ -417,7 +416,7 @@ def _why(case: StepCase, on: OnMachine, found: Found) -> str:
     return "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
 
 
-def _log_sd(
+def layout_log_sd(
     case: StepCase, on: OnMachine, type_index: int, layout: Layout,
     shares: dict[Bottleneck, Floats],
 ) -> float:  # fmt: skip
@@ -458,7 +457,7 @@ def network_slope(problem: LayoutProblem, layout: Layout) -> float:
     return math.log(slow_s / fast_s) / math.log(4.0)
 
 
-def waits_of(best: PlannedLayout) -> dict[Bottleneck, Floats]:
+def waiting_parts(best: PlannedLayout) -> dict[Bottleneck, Floats]:
     """Return what a layout's step waits for; the parts add up to it [s], each of shape (1,)."""
     parts: dict[Bottleneck, Floats] = {name: np.zeros(1) for name in WAITS}
     for part, wait in _WAITS.items():
@@ -466,9 +465,9 @@ def waits_of(best: PlannedLayout) -> dict[Bottleneck, Floats]:
     return parts
 
 
-def transformer_waits(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
+def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
     """Return the same, with what its units wait for memory and for launches told apart."""
-    parts = waits_of(best)
+    parts = waiting_parts(best)
     block = block_times(problem.case(layout_columns(best.layout)))
     per_stage = -(-problem.transformer.layers // best.layout.pp)
     steps, whole = best.layout.accumulation_steps, best.parts_s["compute_s"]

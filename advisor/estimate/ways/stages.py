@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,8 +22,14 @@ from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest, network_weights
 from advisor.estimate.ways.model_parallel import stack_spaces
-from advisor.planners.core import Floats, Layout, PlanningError
-from advisor.planners.layouts import MachineGroup, MixedPlan, frameworks_of, search_mixed
+from advisor.planners.core import Floats, Layout, PlanningError, shapes_of
+from advisor.planners.layouts import (
+    MachineGroup,
+    MixedPlan,
+    frameworks_of,
+    is_runnable,
+    search_mixed,
+)
 from advisor.planners.links import split_partitions
 from advisor.planners.systems import GroupedPipeline, StageGroup, StageMemory, grouped_pipeline
 
@@ -41,8 +48,13 @@ def stages_of_one_width(case: OnGroups) -> Choice:
     setup = case.model.work.setup
     if setup.named_stack is not None and frameworks_of(setup)[0] != "megatron":
         raise PlanningError(f"Megatron-LM runs it, and --stack {setup.stack} was named")
+    admits = partial(
+        is_runnable, shapes=shapes_of(law.transformer), setup=setup,
+        precision=case.model.work.precision, frameworks=("megatron",),
+    )  # fmt: skip
     groups = [
-        MachineGroup(problem=law.machines[g.label].problem, nodes=g.count) for g in case.groups
+        MachineGroup(problem=replace(law.machines[g.label].problem, admits=admits), nodes=g.count)
+        for g in case.groups
     ]
     found = _found(case, groups)
     ordered = [case.groups[i] for i in found.order]
@@ -50,6 +62,7 @@ def stages_of_one_width(case: OnGroups) -> Choice:
         "pipeline over groups",
         found.step_s,
         case.model.log_sd(case.groups),
+        samples=case.even_samples(),
         memory_bytes={g.label: b for g, b in zip(ordered, found.memory_bytes, strict=True)},
         layouts={g.label: layout for g, layout in zip(ordered, found.layouts, strict=True)},
         parts_s=_waits(found),
@@ -62,6 +75,7 @@ def stages_of_one_width(case: OnGroups) -> Choice:
             "stage_s": list(found.stage_s),
             "micro_batch": found.layouts[0].micro_batch,
             "considered": found.considered,
+            "fitting": found.fitting,
         },
         commands=_stages_of_one_width_commands(case, law, found),
         notes=(_RANKED[any(len(held) > 1 for held in found.groups_by_stage)],),
@@ -89,9 +103,9 @@ _RANKED: Final = (
 def _waits(found: MixedPlan) -> dict[str, float]:
     """Return what a stage waits for: others' filling and draining, and links (with the update)."""
     many = found.layouts[0].accumulation_steps
-    line_s = sum(found.stage_s) + (many - 1) * max(found.stage_s)
     computing_s = many * sum(found.stage_s) / len(found.stage_s)
-    return {"network": found.step_s - line_s, "pipeline": line_s - computing_s}
+    line_s = found.step_s - found.network_s
+    return {"network": found.network_s, "pipeline": line_s - computing_s}
 
 
 def _stages_of_one_width_commands(
@@ -293,6 +307,7 @@ def _described(
         NAME,
         whole.step_s,
         case.model.log_sd(case.groups, whole.log_sd),
+        samples={m.label: max(cut.counts[0]) * cut.micro_batch for m in ordered[0]},
         memory_bytes=fullest(labels, used),
         parts_s={"network": whole.exposed_s + whole.straggler_s, "pipeline": cut.fill_s},
         details={

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Command
-from advisor.estimate.knowledge.laws import ModelOn, ReducedStep, Stage
+from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn, ReducedStep, Stage, replica
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
-from advisor.planners.core import GIB, Floats, PlanningError, UnitTimes
+from advisor.planners.core import GIB, Column, Floats, Layouts, PlanningError, Recompute, UnitTimes
+from advisor.planners.memory import Kept
 from advisor.planners.systems import (
     CephaloConstants,
     MicroBatchCurve,
@@ -34,7 +35,7 @@ Ints = NDArray[np.int64]
 
 NAME: Final = "uneven batches"
 # Keep activations, or compute them again.
-_RECOMPUTES: Final = ("none", "full")
+_RECOMPUTES: Final[Mapping[Kept, Recompute]] = {"kept": "none", "recomputed": "full"}
 NOTE: Final = "gradients are weighted by the rank's share of the batch: examples/uneven_ddp.py"
 
 
@@ -43,7 +44,7 @@ class _Split:
     """A split of the batch: a device's samples, micro-batches and time [s], by group."""
 
     zero_stage: int
-    recomputes: bool
+    kept: Kept
     samples: Ints
     steps: Ints
     compute_s: Floats
@@ -57,29 +58,27 @@ def uneven_batches(case: OnGroups) -> Choice:
     Raises PlanningError if the model does not fit on some device even in shards, there are fewer
     samples than devices, or other degrees are asked for.
     """
-    case.refuse(**ALONE, recomputes=_RECOMPUTES)
+    case.refuse(**ALONE, recomputes=tuple(_RECOMPUTES.values()))
     groups, model = case.groups, case.model
     found = _best(case)
-    loaded = model.loading_s([int(b) for b in found.samples], found.whole.step_s)
     samples, steps = found.samples, found.steps
-    zero, workers = found.zero_stage, case.cluster.devices
+    by_device = {g.label: int(b) for g, b in zip(groups, samples, strict=True)}
     return case.choice(
         NAME,
-        found.whole.step_s + loaded,
+        found.whole.step_s,
         model.log_sd(groups, found.whole.log_sd),
-        memory_bytes={
-            g.label: model.replica_bytes(int(u), workers, zero, recomputes=found.recomputes)
-            for g, u in zip(groups, -(-samples // steps), strict=True)
-        },
-        parts_s={"network": found.whole.exposed_s + found.whole.straggler_s, "input": loaded},
+        samples=by_device,
+        memory_bytes=dict(
+            zip((g.label for g in groups), _needed(case, found).tolist(), strict=True)
+        ),
+        parts_s={"network": found.whole.exposed_s + found.whole.straggler_s},
         details={
-            "samples_by_device": {g.label: int(b) for g, b in zip(groups, samples, strict=True)},
+            "samples_by_device": by_device,
             "accumulation_steps": {g.label: int(a) for g, a in zip(groups, steps, strict=True)},
-            "zero_stage": zero,
-            "recompute": _RECOMPUTES[found.recomputes],
+            "zero_stage": found.zero_stage,
+            "recompute": _RECOMPUTES[found.kept],
             "compute_s": {g.label: float(t) for g, t in zip(groups, found.compute_s, strict=True)},
             "reduction_s": found.whole.exposed_s,
-            "input_s": loaded,
             "even_step_s": found.even_step_s,
         },
         commands=_commands(case, samples, steps),
@@ -105,117 +104,138 @@ def _how(found: _Split) -> tuple[str, ...]:
     said = []
     if found.zero_stage:
         said.append(f"ZeRO stage {found.zero_stage} in equal shards")
-    if found.recomputes:
+    if found.kept != "kept":
         said.append("activations are computed again in the backward pass")
     return tuple(said)
 
 
 def _best(case: OnGroups) -> _Split:
-    """Return the faster of keeping activations and computing them again, each as it fits."""
+    """Return the fastest of all ZeRO stages, of keeping activations and computing them again.
+
+    As equal machines have it: of a recorded model the lowest stage that fits.
+    """
+    space, devices, law = case.space, case.cluster.devices, case.model.law
+    least = 1 if space.always_shards and max(space.zero_stages) > 0 else 0
+    stages = [zero for zero in space.zero_stages if zero >= least][: None if devices > 1 else 1]
     found: list[_Split] = []
-    problem: PlanningError | None = None
-    for recomputes in (False, True) if len(case.model.parts) > 1 else (False,):
-        if _RECOMPUTES[recomputes] not in case.space.recomputes:
-            continue
-        try:
-            found.append(_split(case, recomputes))
-        except PlanningError as error:
-            problem = error
+    problem = PlanningError("no framework shards or recomputes as it may be chosen")
+    for kept in list(_RECOMPUTES)[: None if len(case.model.parts) > 1 else 1]:
+        for zero in stages if _RECOMPUTES[kept] in space.recomputes else ():
+            if isinstance(law, LayoutLaw) and not law.runs(_replica(case, 1, 1, zero, kept)):
+                continue
+            try:
+                found.append(_split(case, zero, kept))
+            except PlanningError as error:
+                problem = error
+                continue
+            if not isinstance(law, LayoutLaw):
+                break
     if not found:
-        raise problem or PlanningError("the model is one unit: it is not computed again")
+        raise problem
     return min(found, key=lambda x: x.whole.step_s)
 
 
-def _split(case: OnGroups, recomputes: bool) -> _Split:
-    groups = case.groups
-    zero, most = _largest(case, recomputes)
-    passes = [_passes(case.model.times(g), recomputes) for g in groups]
-    curve = MicroBatchCurve(np.stack([f.sum(axis=1) + b.sum(axis=1) for f, b in passes]))
+def _replica(case: OnGroups, micro_batch: Column, steps: Column, zero: int, kept: Kept) -> Layouts:
+    return replica(micro_batch, case.cluster.devices, steps=steps, zero_stage=zero, kept=kept)
+
+
+def _split(case: OnGroups, zero: int, kept: Kept) -> _Split:
+    groups, batch = case.groups, case.global_batch
+    times = [case.model.times(g, kept) for g in groups]
+    curve = MicroBatchCurve(np.stack([(t.forward_s + t.backward_s).sum(axis=1) for t in times]))
     kinds, count = np.arange(len(groups)), np.array([g.devices for g in groups])
-    samples = balance(curve, kinds, count, most, case.global_batch)
+    # Gradients are there from the second micro-batch on; all samples may fit without.
+    once, most = (_largest(case, steps, zero, kept) for steps in (1, 2))
+    if (asked := case.space.micro_batch) is not None:
+        once = most = np.full_like(most, asked)
+    largest = np.where(np.arange(1, batch + 1) <= once[:, None], once[:, None], most[:, None])
+    samples = balance(curve, kinds, count, largest, batch)
+    even = np.full(len(groups), -(-batch // int(count.sum())))
+
+    def reduced(of: Ints) -> tuple[Ints, Floats, ReducedStep]:
+        steps = -(-of // largest[kinds, of - 1])
+        compute_s = curve.step_s(kinds, of, largest[kinds, of - 1])
+        return steps, compute_s, _reduced(case, times, compute_s, of, steps, zero)
+
+    steps, compute_s, whole = reduced(samples)
     asked = case.space.accumulation_steps
-    if asked is not None and (-(-samples // most) != asked).any():
+    if asked is not None and (steps != asked).any():
         raise PlanningError(
-            f"the devices take {', '.join(map(str, -(-samples // most)))} micro-batches a step, "
-            f"not {asked}",
+            f"the devices take {', '.join(map(str, steps))} micro-batches a step, not {asked}",
             hint="leave --accumulate open",
             exit_code=3,
         )
-    compute_s = curve.step_s(kinds, samples, most)
-    even = np.full(len(groups), -(-case.global_batch // int(count.sum())))
-    even_s = curve.step_s(kinds, even, most)
     return _Split(
         zero_stage=zero,
-        recomputes=recomputes,
+        kept=kept,
         samples=samples,
-        steps=-(-samples // most),
+        steps=steps,
         compute_s=compute_s,
-        whole=_reduced(case, compute_s, samples, most, zero, recomputes),
-        even_step_s=_reduced(case, even_s, even, most, zero, recomputes).step_s,
+        whole=whole,
+        even_step_s=reduced(even)[2].step_s,
     )
 
 
-def _passes(times: UnitTimes, recomputes: bool) -> tuple[Floats, Floats]:
-    """Return forward and backward by micro-batch and unit, recomputation in the latter [s]."""
-    again = times.forward_s if recomputes else 0.0
-    return times.forward_s, times.backward_s + again
+def _largest(case: OnGroups, steps: int, zero: int, kept: Kept) -> Ints:
+    """Return each group's largest micro-batch, one of so many a step, by halving.
 
+    Raises PlanningError if not even one sample fits, or not what is asked for.
+    """
+    room = np.array([case.model.room_bytes(g) for g in case.groups])
 
-def _largest(case: OnGroups, recomputes: bool) -> tuple[int, Ints]:
-    """Return the lowest ZeRO stage that fits everywhere, and each group's largest micro-batch."""
-    model, workers = case.model, case.cluster.devices
-    tight: list[str] = []
-    space = case.space
-    least = 1 if space.always_shards and max(space.zero_stages) > 0 else 0
-    stages = tuple(z for z in range(least, 4) if z in space.zero_stages)
-    if not stages:
-        raise PlanningError("no ZeRO stage may be chosen")
-    for zero in stages if workers > 1 else stages[:1]:
-        one = model.replica_bytes(1, workers, zero, recomputes=recomputes)
-        more = model.replica_bytes(2, workers, zero, recomputes=recomputes) - one
-        room = np.array([model.room_bytes(g) for g in case.groups]) - one
-        tight = [g.part.name for g, r in zip(case.groups, room, strict=True) if r < 0]
-        if not tight:
-            fits = 1 + np.floor(room / more) if more > 0 else np.full(room.size, np.inf)
-            asked = case.space.micro_batch
-            if asked is not None and (fits < asked).any():
-                continue
-            return zero, np.minimum(fits, asked or case.global_batch).astype(np.int64)
-    if case.space.micro_batch is not None and room.min() >= 0:
+    def missing(micro_batch: Ints) -> Floats:
+        rows = _replica(case, np.maximum(micro_batch, 1), steps, zero, kept)
+        return np.asarray(case.model.replica_bytes(rows, kept) - room)
+
+    low = np.zeros(room.size, dtype=np.int64)
+    high = np.full_like(low, case.global_batch)
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        fits = missing(middle) <= 0
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+    asked = case.space.micro_batch
+    if (low < 1).any():
+        tight = [g.part.name for g, most in zip(case.groups, low, strict=True) if most < 1]
         raise PlanningError(
-            f"a micro-batch of {case.space.micro_batch} does not fit on every device",
+            f"the model does not fit on {', '.join(tight)} even in shards: it misses by "
+            f"{float(missing(low).max()) / GIB:.1f} GiB",
+            hint="uneven batches with uneven state may fit",
+            exit_code=3,
+        )
+    if asked is not None and (low < asked).any():
+        raise PlanningError(
+            f"a micro-batch of {asked} does not fit on every device",
             hint="leave --micro-batch open",
             exit_code=3,
         )
-    raise PlanningError(
-        f"the model does not fit on {', '.join(tight)} even in shards: it misses by "
-        f"{-float(room.min()) / GIB:.1f} GiB",
-        hint="uneven batches with uneven state may fit",
-        exit_code=3,
-    )
+    return low
+
+
+def _needed(case: OnGroups, found: _Split) -> Floats:
+    """Return the memory of a device of each group [bytes]."""
+    micro_batch = -(-found.samples // found.steps)
+    rows = _replica(case, micro_batch, found.steps, found.zero_stage, found.kept)
+    return np.asarray(case.model.replica_bytes(rows, found.kept))
 
 
 def _reduced(
-    case: OnGroups, compute_s: Floats, samples: Ints, most: Ints, zero: int, recomputes: bool
-) -> ReducedStep:
+    case: OnGroups, times: Sequence[UnitTimes], compute_s: Floats, samples: Ints, steps: Ints,
+    zero: int,
+) -> ReducedStep:  # fmt: skip
     """Return the whole step: the reduction hides behind the slowest kind's last backward pass."""
     slow = int(np.argmax(compute_s))
-    steps = int(-(-samples[slow] // most[slow]))
     whole_s = float(compute_s[slow])
-    times = [case.model.times(g) for g in case.groups]
-    forward, backward = times[slow].at(float(-(-samples[slow] // steps)))
+    _, backward = times[slow].at(float(-(-samples[slow] // steps[slow])))
     if case.is_laid_out:
         # As equal machines have it, reductions hide behind the layers, not behind the head.
-        blocks = case.model.table.is_block
-        forward, backward = forward[blocks], backward[blocks]
-    behind = float(backward.sum()) + (float(forward.sum()) if recomputes else 0.0)
+        backward = backward[case.model.table.is_block]
     return case.model.law.reduced(
         case.groups,
         Stage(
             computed_s=whole_s,
-            backward_s=min(behind, whole_s),
+            backward_s=min(float(backward.sum()), whole_s),
             optimizer_s=max(t.optimizer_s for t in times),
-            steps=steps,
+            steps=int(steps[slow]),
             zero_stage=zero,
         ),
     )
@@ -296,6 +316,7 @@ def uneven_state(case: OnGroups) -> Choice:
         UNEVEN_STATE_NAME,
         whole.step_s,
         model.log_sd(groups, whole.log_sd),
+        samples=fullest(case.worker_labels(), found.batches),
         memory_bytes=fullest(case.worker_labels(), found.memory_bytes),
         parts_s={"network": whole.straggler_s},
         details={

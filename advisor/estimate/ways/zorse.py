@@ -136,6 +136,7 @@ def _described(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) 
         NAME,
         found.step_s + case.model.law.fixed_s,
         case.model.log_sd(case.groups),
+        samples={m.label: max(found.counts[0]) * found.micro_batch for m in held[0]},
         memory_bytes={f"group {i + 1}": m for i, m in enumerate(found.memory_bytes)},
         parts_s={},
         details={
