@@ -384,7 +384,7 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     if best is None:
         columns.status[row] = CODE[_why(case, on, found)]
         return
-    parts = transformer_waits(on.problem, best)
+    parts = waits_of(on.problem, best)
     layout = best.layout
     samples = layout.micro_batch * layout.accumulation_steps * layout.dp / layout.devices
     at = np.array([columns.type_index[row]])
@@ -458,7 +458,7 @@ def network_slope(problem: LayoutProblem, layout: Layout) -> float:
     return math.log(slow_s / fast_s) / math.log(4.0)
 
 
-def waits_of(best: PlannedLayout) -> dict[Bottleneck, Floats]:
+def waiting_parts(best: PlannedLayout) -> dict[Bottleneck, Floats]:
     """Return what a layout's step waits for; the parts add up to it [s], each of shape (1,)."""
     parts: dict[Bottleneck, Floats] = {name: np.zeros(1) for name in WAITS}
     for part, wait in _WAITS.items():
@@ -466,9 +466,9 @@ def waits_of(best: PlannedLayout) -> dict[Bottleneck, Floats]:
     return parts
 
 
-def transformer_waits(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
+def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
     """Return the same, with what its units wait for memory and for launches told apart."""
-    parts = waits_of(best)
+    parts = waiting_parts(best)
     block = block_times(problem.case(layout_columns(best.layout)))
     per_stage = -(-problem.transformer.layers // best.layout.pp)
     steps, whole = best.layout.accumulation_steps, best.parts_s["compute_s"]

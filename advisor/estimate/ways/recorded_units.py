@@ -18,7 +18,7 @@ from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
 from advisor.estimate.time_columns import CODE, TimeColumns, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.estimate.ways.model_parallel import machine_key, put_layout, waits_of
+from advisor.estimate.ways.model_parallel import machine_key, put_layout, waiting_parts
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
@@ -156,7 +156,7 @@ def improved(case: StepCase, columns: TimeColumns, most_s: Floats | None = None)
         limit_s = np.inf if most_s is None else float(most_s[row])
         found = model.best(at, int(columns.count[row]), min(worth_s, limit_s))
         if found is not None and not found.step_s * _GAIN >= plain_s:
-            put_layout(columns, int(row), found, WAY, waits_of(found))
+            put_layout(columns, int(row), found, WAY, waiting_parts(found))
             columns.log_sd[row] = found.log_sd
         elif found is None and np.isnan(plain_s) and np.isfinite(limit_s):
             columns.status[row] = CODE["dominated"]
