@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -615,9 +615,10 @@ def planned(
     bytes_: tuple[Floats, Floats],
     place: tuple[int, ...],
     shape: tuple[int, ...],
-    **more: Any,
+    stages: tuple[int, ...] = (),
+    log_sd: float = 0.0,
 ) -> PlannedLayout:
-    """Return a layout with its entry of a block of the shape; ``more``: of its units."""
+    """Return a layout with its entry of a block of the shape."""
 
     def at(values: np.ndarray) -> float:
         return float(np.broadcast_to(values, shape)[place])
@@ -632,5 +633,6 @@ def planned(
             for part in fields(times)
             if part.name != "step_s"
         },
-        **more,
+        stages=stages,
+        log_sd=log_sd,
     )

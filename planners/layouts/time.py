@@ -297,6 +297,7 @@ def _sends_s(case: LayoutCase) -> Floats:
     network, joined = domain_network_bytes_per_s(machines), domain_devices(machines)
     intra = machines.intra_bytes_per_s
     link = between_stages_bytes_per_s(intra, network, joined, width, layouts.pp)
+    link = np.minimum(link, intra)
     sent = 2 * tokens * shapes.hidden / tp * activation_width(machines.precision)
     once = sent / (parameters.pp_efficiency * link)
     v = np.asarray(layouts.virtual_stages)
@@ -313,8 +314,8 @@ def between_stages_bytes_per_s(
     Stages are the outermost axis: a stage's ranks (``width``) send to the next stage's side by
     side, as many of them over one network as the devices that it serves (``joined``).
     """
-    across = np.minimum(network / np.minimum(width, joined), intra)
-    return np.where(np.asarray(width) * stages <= joined, intra, across)
+    is_inside = np.asarray(width) * stages <= joined
+    return np.where(is_inside, intra, network / np.minimum(width, joined))
 
 
 def optimizer_s(case: LayoutCase) -> Floats:

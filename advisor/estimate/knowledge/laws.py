@@ -40,13 +40,7 @@ from advisor.planners.core import (
     UnitTimes,
     Work,
 )
-from advisor.planners.layouts import (
-    LayoutProblem,
-    data_parallel_s,
-    fixed_s,
-    transformer_layers,
-    update_s,
-)
+from advisor.planners.layouts import LayoutProblem, data_parallel_s, fixed_s, update_s
 from advisor.planners.links import data_parallel_step, hierarchical_reduce_scatter_s
 from advisor.planners.memory import (
     Kept,
@@ -563,6 +557,8 @@ def with_layers(work: Work) -> Work:
     """Return the work with its layers: as recorded, or those of the described transformer."""
     if work.layers or work.transformer is None:
         return work
+    from advisor.planners.layouts import transformer_layers  # a recording has its own
+
     return replace(work, layers=transformer_layers(work.transformer, precision=work.precision))
 
 
