@@ -19,7 +19,7 @@ from advisor.planners.core.setup import TrainingSetup, Transformer, transformer_
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import MemoryConstants, host_bytes, memory_bytes
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.transformer import adapter_work, layer_times
+from advisor.planners.step.transformer import adapter_work, block_times
 
 LLAMA = Transformer(
     layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sequence=2048, vocabulary=128256,
@@ -95,7 +95,7 @@ def test_quantised_weights_are_written_out_in_every_pass() -> None:
         machines = replace(H100, elementwise_flop_per_s=arithmetic)
         for layouts in (ONE, replace(ONE, recompute=2)):
             lora, qlora = (
-                layer_times(replace(_case(_work(adapter_rank=16, base_bits=b), layouts),
+                block_times(replace(_case(_work(adapter_rank=16, base_bits=b), layouts),
                                     machines=machines))
                 for b in (16, 4)
             )  # fmt: skip
@@ -115,7 +115,7 @@ def test_what_quantised_weights_take_grows_with_tokens_in_8_bits_alone(bits: int
     def added(micro_batch: int) -> tuple[float, float]:
         layouts = replace(ONE, micro_batch=micro_batch)
         lora, held = (
-            layer_times(_case(_work(adapter_rank=16, base_bits=b), layouts)) for b in (16, bits)
+            block_times(_case(_work(adapter_rank=16, base_bits=b), layouts)) for b in (16, bits)
         )
         return float(held.forward_s - lora.forward_s), float(held.backward_s - lora.backward_s)
 
@@ -131,7 +131,7 @@ def test_backward_and_activations_follow_the_layers_that_are_not_frozen(
     layouts = replace(ONE, recompute=recompute)
     whole, frozen = _case(_work(), layouts), _case(_work(frozen_fraction=fraction), layouts)
     share = 1 - TrainingSetup(frozen_fraction=fraction).frozen_layers(LLAMA) / LLAMA.layers
-    of_whole, of_frozen = layer_times(whole), layer_times(frozen)
+    of_whole, of_frozen = block_times(whole), block_times(frozen)
     assert float(of_frozen.forward_s) == float(of_whole.forward_s)
     assert float(of_frozen.backward_s) == pytest.approx(share * float(of_whole.backward_s))
     assert float(of_frozen.recompute_s) == pytest.approx(share * float(of_whole.recompute_s))
@@ -140,8 +140,8 @@ def test_backward_and_activations_follow_the_layers_that_are_not_frozen(
 def test_a_pipeline_of_frozen_layers_waits_for_its_last_stages() -> None:
     """The last of four stages trains all its layers though half of the model is frozen."""
     layouts = replace(ONE, pp=4)
-    half = layer_times(_case(_work(frozen_fraction=0.5), layouts))
-    assert float(half.backward_s) == float(layer_times(_case(_work(), layouts)).backward_s)
+    half = block_times(_case(_work(frozen_fraction=0.5), layouts))
+    assert float(half.backward_s) == float(block_times(_case(_work(), layouts)).backward_s)
 
 
 def test_frozen_layers_keep_no_activations() -> None:

@@ -249,11 +249,11 @@ def test_a_card_of_unmeasured_rate_is_timed_by_its_operators_where_its_family_wa
         row = asking.catalogue.accelerators[name]
         case = asking.case(described_job(work, name="t"), fleet=lone_fleet(SHEET[name], 1, row))
         on[name] = on_machine(case, 0)
-    assert on["RTX-A4000"].problem.layer_table is not None
-    assert on["A100-SXM4-80GB"].problem.layer_table is None
-    assert on["A100-SXM4-80GB"].log_sd < on["RTX-A4000"].log_sd
+    assert on["RTX-A4000"].problem.block_table is not None
+    assert on["A100-SXM4-80GB"].problem.block_table is None
+    assert on["A100-SXM4-80GB"].law.log_sd < on["RTX-A4000"].law.log_sd
     # Of Blackwell the operators know no more than the shapes do.
-    assert on["B200-SXM-180GB"].problem.layer_table is None
+    assert on["B200-SXM-180GB"].problem.block_table is None
 
 
 def test_fp4_is_blackwells_and_runs_as_fp8_elsewhere() -> None:

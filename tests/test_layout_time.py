@@ -20,7 +20,7 @@ from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import in_flight, layer_activation_bytes
-from advisor.planners.step.transformer import layer_times, products_s
+from advisor.planners.step.transformer import block_times, products_s
 
 SHAPE = Shapes(
     layers=24,
@@ -117,7 +117,7 @@ def test_a_pipeline_takes_what_its_replay_takes(pp: int, m: int) -> None:
         straggler=0.0,
     )
     layouts = replace(PLAIN, dp=1, pp=pp, accumulation_steps=m, shard_group=1)
-    layer = layer_times(case(layouts, parameters=quiet))
+    layer = block_times(case(layouts, parameters=quiet))
     per_stage = 24 / pp
     forward, backward = per_stage * float(layer.forward_s), per_stage * float(layer.backward_s)
     replayed = float(replay_s([forward] * pp, [backward] * pp, m))
@@ -224,7 +224,7 @@ def test_chunks_are_reduced_one_after_another_behind_what_still_goes_backward(
                      parameters=replace(EXACT, dp_overlap=overlap))  # fmt: skip
         return float(step_times(asked).data_parallel_s)
 
-    layer = layer_times(case(layouts, network, BYTES))
+    layer = block_times(case(layouts, network, BYTES))
     hides_s = share * 24 / pp * float(layer.backward_s + layer.recompute_s) / v  # of a chunk
     link_s = -np.inf
     for left in reversed(range(v)):  # chunks that end later; the last backward ends at 0

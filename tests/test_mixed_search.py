@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.planners.core.arrays import Machines, Software
 from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.core.layout_case import LayoutParameters
+from advisor.planners.core.layout_case import LayoutParameters, UnitTimes
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.mixed import MachineGroup, apportion, search_mixed
@@ -131,7 +131,7 @@ def test_machines_without_a_common_width_are_refused() -> None:
     tiny = replace(MODEL, layers=1)
     groups = [held(A100, model=tiny), held(V100, model=tiny)]
     with pytest.raises(PlanningError, match="no pipeline divides"):
-        search_mixed(groups, 7)
+        search_mixed(groups, 7, space=SearchSpace(cp=1))
 
 
 def told(tp: int, pp: int, micro: int = 2, **more: Any) -> SearchSpace:
@@ -180,11 +180,9 @@ def test_a_given_cut_is_kept_and_no_other_is_faster_than_the_chosen() -> None:
 
 def test_activations_in_single_precision_are_sent_twice_as_wide() -> None:
     """Told apart by the products' precision alone: the layers' times are given by a table."""
-    from advisor.planners.core.layout_case import LayerTable
-
-    table = LayerTable(
-        micro_batches=np.array([1.0, 2.0]), forward_s=np.array([1.0, 2.0]),
-        backward_s=np.array([2.0, 4.0]), launch_s=(0.0, 0.0),
+    table = UnitTimes(
+        micro_batches=np.array([1.0, 2.0]), forward_s=np.array([[1.0], [2.0]]),
+        backward_s=np.array([[2.0], [4.0]]), optimizer_s=0.0, log_sd=0.0,
     )  # fmt: skip
     quiet = LayoutParameters(tp_latency_s=0.0, pp_latency_s=0.0)
     steps = []
@@ -194,7 +192,7 @@ def test_activations_in_single_precision_are_sent_twice_as_wide() -> None:
         )
         problem = LayoutProblem(
             transformer=replace(MODEL, vocabulary=64), machines=machines, parameters=quiet,
-            layer_table=table,
+            block_table=table,
         )  # fmt: skip
         groups = [MachineGroup(problem=problem, nodes=1)] * 2
         space = told(4, 4, stage_layers=(6, 6, 6, 6))
@@ -230,7 +228,7 @@ def test_two_groups_of_one_machine_take_what_one_group_takes(data: st.DataObject
     space = SearchSpace(
         tp=tp, pp=pp, micro_batch=layout.micro_batch, zero_stages=(layout.zero_stage,),
         accumulation_steps=layout.accumulation_steps, recomputes=(layout.recompute,),
-        stage_layers=(MODEL.layers // pp,) * pp,
+        stage_layers=(MODEL.layers // pp,) * pp, cp=1, ep=1, may_shard_in_nodes=False,
     )  # fmt: skip
     whole = problem.evaluate(layout)
     groups = [MachineGroup(problem=problem, nodes=1)] * 2

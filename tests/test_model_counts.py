@@ -34,7 +34,7 @@ from advisor.planners.core import (
     shapes_of,
     transformer_parameters,
 )
-from advisor.planners.layouts.unit_stages import transformer_layers
+from advisor.planners.layouts.described_units import transformer_layers
 from advisor.planners.step import config_notes, model_flop_per_token, read_config, transformer_work
 from advisor.planners.step.describe_families import FAMILIES
 

@@ -12,15 +12,15 @@ from recorded_models import convolutions, transformer
 
 from advisor.estimate import case as parameters
 from advisor.planners.core.arrays import Offload
+from advisor.planners.core.layout_case import LayoutParameters, UnitTimes
 from advisor.planners.core.nouns import Device, Layout, Link, Node, Work
 from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.described_units import transformer_layers
 from advisor.planners.layouts.problem import Found
 from advisor.planners.layouts.unit_stages import (
-    RecordedCase,
-    RecordedMachine,
-    RecordedModel,
+    UnitProblem,
+    UnitSplit,
     least_s,
-    transformer_layers,
     with_pipeline,
     without_pipeline,
 )
@@ -33,7 +33,7 @@ from advisor.planners.memory.recorded_steps import (
     offloaded_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step.model_units import UnitTimes, transformer_blocks, work_units
+from advisor.planners.step.model_units import transformer_blocks, work_units
 
 WORK = transformer()
 TABLE = UnitTable.of(work_units(WORK), WORK)
@@ -141,7 +141,7 @@ def case(
     tp: int = 1,
     pp: int = 2,
     offload: frozenset[Offload] = frozenset(),
-) -> RecordedCase:
+) -> UnitSplit:
     device = Device(
         name="card", vendor="maker", architecture="made up", kind="gpu", memory_bytes=24e9,
         memory_bytes_per_s=1e12,
@@ -156,15 +156,12 @@ def case(
         vcpus=16,
         memory_bytes=64e9,
     )
-    model = RecordedModel(
-        work=WORK, table=TABLE, blocks=None, memory=MEMORY, scaling=parameters.scaling()
-    )
-    return RecordedCase(
-        model=model,
-        machine=RecordedMachine(node=node, times={}),
-        layout=Layout(dp=dp, tp=tp, pp=pp, offload=offload),
-        nodes=nodes,
-        local=8,
+    problem = UnitProblem(
+        work=WORK, table=TABLE, blocks=None, memory=MEMORY, scaling=parameters.scaling(),
+        node=node, times={},
+    )  # fmt: skip
+    return UnitSplit(
+        problem=problem, layout=Layout(dp=dp, tp=tp, pp=pp, offload=offload), nodes=nodes, local=8
     )
 
 
@@ -184,7 +181,8 @@ def test_a_machines_network_carries_the_streams_of_all_its_replicas(
     dp: int, tp: int, replicas: int
 ) -> None:
     for u in (1, 5):
-        found = case(nodes=2 * max(1, dp * tp // 4), dp=dp, tp=tp).send_s(u)
+        nodes = 2 * max(1, dp * tp // 4)
+        found = case(nodes=nodes, dp=dp, tp=tp, pp=4 * nodes // (dp * tp)).send_s(u)
         carried = (found - LATENCIES[1]) * NETWORK
         assert carried == pytest.approx(replicas * u * TABLE.output_bytes)
 
@@ -215,7 +213,7 @@ def test_a_case_is_described_with_what_it_offloads() -> None:
 def timed(
     *, blocks: bool = True, inline: bool = False, load_s: float = 0.0, memory_bytes: float = 24e9,
     overlap: float = 0.25, **layout: Any,
-) -> RecordedCase:  # fmt: skip
+) -> UnitSplit:  # fmt: skip
     """Return a case with made-up times of units: u (i + 1) ms forward, twice that backward."""
     found = case(nodes=layout.pop("nodes", 1))
     each = 1e-3 * np.arange(1, len(TABLE.names) + 1)
@@ -229,15 +227,13 @@ def timed(
     }  # fmt: skip
     known = transformer_blocks(WORK, work_units(WORK))
     assert not isinstance(known, str)
-    device = replace(found.machine.node.device, memory_bytes=memory_bytes)
-    machine = replace(
-        found.machine, times=times, load_s_per_sample=load_s, loads_inline=inline,
-        node=replace(found.machine.node, device=device),
+    device = replace(found.problem.node.device, memory_bytes=memory_bytes)
+    problem = replace(
+        found.problem, times=times, load_s_per_sample=load_s, loads_inline=inline,
+        blocks=known if blocks else None, parameters=LayoutParameters(offload_overlap=overlap),
+        node=replace(found.problem.node, device=device),
     )  # fmt: skip
-    model = replace(found.model, blocks=known if blocks else None, offload_overlap=overlap)
-    return replace(
-        found, model=model, machine=machine, layout=Layout(**layout), micro_batches=(2,), local=8
-    )
+    return replace(found, problem=problem, layout=Layout(**layout), micro_batches=(2,), local=8)
 
 
 U = np.array([1.0, 3.0])
@@ -247,7 +243,7 @@ def test_repeated_passes_go_forward_again_and_blocks_all_reduce_twice_a_pass() -
     for recompute, passes in (("none", 4), ("full", 6)):
         one = timed(tp=2, recompute=recompute)
         forward, backward, exchanged = one.times(U)
-        known = one.model.blocks
+        known = one.problem.blocks
         assert known is not None
         each = 1e-3 * np.arange(1, len(TABLE.names) + 1) / 2
         np.testing.assert_allclose(forward, U[:, None] * each)
@@ -256,7 +252,7 @@ def test_repeated_passes_go_forward_again_and_blocks_all_reduce_twice_a_pass() -
         volume = U * known.tokens * known.hidden * known.element_bytes
         once = hierarchical_all_reduce_s(
             volume, 2, 1, INTRA, LATENCIES[0], NETWORK, LATENCIES[1],
-            one.model.scaling.collectives,
+            one.problem.scaling.collectives,
         )  # fmt: skip
         np.testing.assert_allclose(exchanged, once[:, None] * passes * TABLE.is_block)
         assert TABLE.is_block.any()
@@ -316,8 +312,8 @@ def test_reductions_are_those_of_the_ranks_of_a_stage(
         gradient_bytes=WORK.gradient_bytes * share, nodes=nodes, devices_per_node=ranks,
         intra_bytes_per_s=INTRA, intra_latency_s=LATENCIES[0],
         network_bytes_per_s=NETWORK / tp, network_latency_s=LATENCIES[1],
-        parameters=one.model.scaling, zero_stage=1,
-        has_rdma=one.machine.node.network.bypasses_kernel,
+        parameters=one.problem.scaling, zero_stage=1,
+        has_rdma=one.problem.node.network.bypasses_kernel,
     )  # fmt: skip
     assert found.step_s == pytest.approx(by_hand.step_s)
     less = one.reduced(a, b, 0.1, steps, share=1.0 / WORK.gradient_bytes)
@@ -329,14 +325,14 @@ def test_replicas_of_a_recorded_layout_get_the_buffers_that_plain_data_paralleli
     zero_stage: int,
 ) -> None:
     one = timed(dp=4, tp=1, pp=1, zero_stage=zero_stage)
-    work = replace(one.model.work, buffer_bytes=3e8)
-    more = replace(one, model=replace(one.model, work=work))
+    work = replace(one.problem.work, buffer_bytes=3e8)
+    more = replace(one, problem=replace(one.problem, work=work))
     terms = np.array([0.4]), np.array([0.2]), 0.1, np.array([3.0])
     added = more.reduced(*terms).step_s - one.reduced(*terms).step_s
-    node = one.machine.node
+    node = one.problem.node
     handed = hierarchical_broadcast_s(
         3e8, 4, 1, node.intra.bytes_per_s, node.intra.latency_s, node.network.bytes_per_s,
-        node.network.latency_s, one.model.scaling.collectives,
+        node.network.latency_s, one.problem.scaling.collectives,
     )  # fmt: skip
     assert float(added[0]) == pytest.approx(0.0 if zero_stage else float(handed))
 
@@ -354,7 +350,7 @@ def test_a_step_of_one_stage_is_its_parts() -> None:
     moved = float(one.offload_s(a, np.array([2.0]), computed)[0])
     loaded = max(8 * 0.05 - float(columns.step_s[0]) - moved, 0.0)
     assert found.parts_s == pytest.approx({
-        "compute_s": 4 * (forward + backward), "tensor_parallel_s": 4 * exchanged,
+        "compute_s": 4 * (forward + backward), "inside_layer_s": 4 * exchanged, "pipeline_s": 0.0,
         "data_parallel_s": float((columns.exposed_s + columns.straggler_s)[0]),
         "optimizer_s": 0.25 / 2, "offload_s": moved, "input_s": loaded,
     })  # fmt: skip
@@ -383,7 +379,7 @@ def test_a_step_of_two_stages_is_the_slowest_of_them_and_what_fills_the_pipeline
     computed = 4 * float((forward + backward)[inside].sum())
     traded = 4 * float(exchanged[inside].sum())
     assert found.parts_s == pytest.approx({
-        "compute_s": computed, "tensor_parallel_s": traded,
+        "compute_s": computed, "inside_layer_s": traded,
         "pipeline_s": pipeline - computed - traded, "data_parallel_s": 0.0,
         "optimizer_s": 0.25 * heaviest * 2, "offload_s": 0.0, "input_s": 0.0,
     })  # fmt: skip

@@ -15,11 +15,12 @@ from recorded_models import convolutions, transformer
 from advisor.estimate import case
 from advisor.machines import devices
 from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.layout_case import UnitTimes
 from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.layouts.unit_search import search_recorded
-from advisor.planners.layouts.unit_stages import RecordedMachine, RecordedModel
+from advisor.planners.layouts.unit_search import search_units
+from advisor.planners.layouts.unit_stages import UnitProblem
 from advisor.planners.links.gradients import data_parallel_step
 from advisor.planners.memory.recorded_steps import (
     UnitTable,
@@ -29,7 +30,6 @@ from advisor.planners.memory.recorded_steps import (
 )
 from advisor.planners.step.model_units import (
     TransformerBlocks,
-    UnitTimes,
     transformer_blocks,
     unit_times,
     work_units,
@@ -42,19 +42,7 @@ CONSTANTS = devices.device_parameters()
 BATCHES = tuple(2.0**k for k in range(10))
 
 
-def model_of(work: Work) -> RecordedModel:
-    parts = work_units(work)
-    blocks = transformer_blocks(work, parts)
-    return RecordedModel(
-        work=work,
-        table=UnitTable.of(parts, work),
-        blocks=blocks if isinstance(blocks, TransformerBlocks) else None,
-        memory=case.memory(),
-        scaling=case.scaling(),
-    )
-
-
-def machine(work: Work, name: str = "L4", count: int = 4, **changes: float) -> RecordedMachine:
+def problem_of(work: Work, name: str = "L4", count: int = 4, **changes: float) -> UnitProblem:
     device = replace(DEVICES[name], **changes)  # type: ignore[arg-type]
     node = Node(
         name=f"{count}x{name}",
@@ -66,15 +54,21 @@ def machine(work: Work, name: str = "L4", count: int = 4, **changes: float) -> R
         vcpus=16,
         memory_bytes=64e9,
     )
-    degrees = (
-        [1, 2, 4]
-        if isinstance(transformer_blocks(work, work_units(work)), TransformerBlocks)
-        else [1]
+    parts = work_units(work)
+    found = transformer_blocks(work, parts)
+    blocks = found if isinstance(found, TransformerBlocks) else None
+    return UnitProblem(
+        work=work,
+        table=UnitTable.of(parts, work),
+        blocks=blocks,
+        memory=case.memory(),
+        scaling=case.scaling(),
+        node=node,
+        times={
+            tp: unit_times(work, parts, device, BATCHES, CONSTANTS, tp=tp)
+            for tp in ([1, 2, 4] if blocks else [1])
+        },
     )
-    times = {
-        tp: unit_times(work, work_units(work), device, BATCHES, CONSTANTS, tp=tp) for tp in degrees
-    }
-    return RecordedMachine(node=node, times=times)
 
 
 def test_units_are_blocks_and_single_layers() -> None:
@@ -151,7 +145,7 @@ def test_tensor_parallel_divides_products_and_leaves_norms() -> None:
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_memory_of_all_units_is_the_models(zero: int) -> None:
-    model = model_of(transformer())
+    model = problem_of(transformer())
     state = unit_state_bytes(
         model.work, model.table, tp=1, dp=4, zero_stage=zero, offload=frozenset(),
         memory=model.memory,
@@ -163,15 +157,15 @@ def test_memory_of_all_units_is_the_models(zero: int) -> None:
 
 
 def test_recomputing_keeps_less() -> None:
-    table = model_of(transformer()).table
+    table = problem_of(transformer()).table
     again = table.kept_bytes(1, "recomputed").sum() + table.live_bytes(1, "recomputed")
     assert again < 0.5 * table.kept_bytes(1, "kept").sum()
 
 
-def slow_search(model: RecordedModel, of: RecordedMachine, batch: int, pp: int) -> float:
+def slow_search(of: UnitProblem, batch: int, pp: int) -> float:
     """Try every micro-batch and every cut into ``pp`` stages of one device each, in words."""
     times, best = of.times[1], np.inf
-    table = model.table
+    table = of.table
     local = batch // (of.node.devices // pp)
     dp = of.node.devices // pp
     for u in (2**k for k in range(local.bit_length())):
@@ -187,15 +181,15 @@ def slow_search(model: RecordedModel, of: RecordedMachine, batch: int, pp: int) 
             through = sum(took) + (a - 1) * max(took)
             slow = stages[int(np.argmax(took))]
             heaviest = max(table.parameters[i:j].sum() for i, j in stages)
-            share = heaviest / model.work.parameters
+            share = heaviest / of.work.parameters
             columns = data_parallel_step(
                 micro_batch_s=through, backward_s=backward[slice(*slow)].sum(),
                 optimizer_s=times.optimizer_s * share, accumulation_steps=1,
-                gradient_bytes=model.work.gradient_bytes * share, nodes=1, devices_per_node=dp,
+                gradient_bytes=of.work.gradient_bytes * share, nodes=1, devices_per_node=dp,
                 intra_bytes_per_s=of.node.intra.bytes_per_s,
                 intra_latency_s=of.node.intra.latency_s,
                 network_bytes_per_s=of.node.network.bytes_per_s,
-                network_latency_s=of.node.network.latency_s, parameters=model.scaling,
+                network_latency_s=of.node.network.latency_s, parameters=of.scaling,
             )  # fmt: skip
             best = min(best, float(columns.step_s))
     return best
@@ -206,22 +200,22 @@ def slow_search(model: RecordedModel, of: RecordedMachine, batch: int, pp: int) 
 def test_no_cut_or_micro_batch_is_better_than_the_found_one(make, pp: int) -> None:  # type: ignore[no-untyped-def]
     work = make()
     space = SearchSpace(pp=pp, tp=1, zero_stages=(0,), recomputes=("none",), offloads=())
-    model, of = model_of(work), machine(work)
-    found = search_recorded(model, of, 1, 32, space=space)
-    assert found.step_s <= slow_search(model, of, 32, pp) * (1 + 1e-9)
-    assert sum(found.stages) == len(model.table.names)
+    of = problem_of(work)
+    found = search_units(of, 1, 32, space=space)
+    assert found.step_s <= slow_search(of, 32, pp) * (1 + 1e-9)
+    assert sum(found.stages) == len(of.table.names)
     assert sum(found.parts_s.values()) == pytest.approx(found.step_s)
 
 
 def test_no_layout_is_clearly_faster_than_the_chosen_one() -> None:
     work = transformer()
-    model, of = model_of(work), machine(work)
-    chosen = search_recorded(model, of, 2, 64)
+    of = problem_of(work)
+    chosen = search_units(of, 2, 64)
     modes: tuple[Recompute, ...] = ("none", "full")
     for tp, pp, zero, mode in product((1, 2, 4), (1, 2, 4, 8), range(4), modes):
         space = SearchSpace(tp=tp, pp=pp, zero_stages=(zero,), recomputes=(mode,), offloads=())
         try:
-            one = search_recorded(model, of, 2, 64, space=space)
+            one = search_units(of, 2, 64, space=space)
         except PlanningError:
             continue
         assert one.step_s * 1.03 >= chosen.step_s * (1 - 1e-9)
@@ -230,22 +224,22 @@ def test_no_layout_is_clearly_faster_than_the_chosen_one() -> None:
 @pytest.mark.parametrize("memory_bytes", [4.5e9, 80e9])
 def test_what_is_not_worth_looking_for_changes_no_answer_that_is(memory_bytes: float) -> None:
     work = transformer(blocks=12, hidden=1024)
-    model, of = model_of(work), machine(work, memory_bytes=memory_bytes)
-    best = search_recorded(model, of, 2, 64)
-    assert search_recorded(model, of, 2, 64, worth_s=1.1 * best.step_s) == best
+    of = problem_of(work, memory_bytes=memory_bytes)
+    best = search_units(of, 2, 64)
+    assert search_units(of, 2, 64, worth_s=1.1 * best.step_s) == best
     with suppress(PlanningError):
-        assert search_recorded(model, of, 2, 64, worth_s=0.5 * best.step_s).step_s >= best.step_s
+        assert search_units(of, 2, 64, worth_s=0.5 * best.step_s).step_s >= best.step_s
 
 
 def test_stages_hold_what_their_memory_has() -> None:
     """A cut that fits is the fastest one; where that does not fit, another is looked for."""
     work = transformer(blocks=12, hidden=1024)
     space = SearchSpace(pp=4, tp=1, zero_stages=(0,), recomputes=("none",), offloads=())
-    roomy = search_recorded(model_of(work), machine(work), 1, 32, space=space)
+    roomy = search_units(problem_of(work), 1, 32, space=space)
     for fraction in (0.98, 0.9, 0.8):
-        tight = machine(work, memory_bytes=fraction * roomy.memory_bytes)
+        tight = problem_of(work, memory_bytes=fraction * roomy.memory_bytes)
         try:
-            found = search_recorded(model_of(work), tight, 1, 32, space=space)
+            found = search_units(tight, 1, 32, space=space)
         except PlanningError:
             continue
         assert found.memory_bytes <= tight.node.device.memory_bytes
@@ -254,8 +248,8 @@ def test_stages_hold_what_their_memory_has() -> None:
 
 def test_layouts_use_their_devices_and_keep_the_batch() -> None:
     work = transformer()
-    model, of = model_of(work), machine(work)
-    one = search_recorded(model, of, 4, 96)
+    of = problem_of(work)
+    one = search_units(of, 4, 96)
     assert one.layout.devices == 16
     assert 96 <= one.layout.global_batch < 96 + one.layout.dp * one.layout.accumulation_steps
     assert one.memory_bytes <= of.node.device.memory_bytes
@@ -263,25 +257,24 @@ def test_layouts_use_their_devices_and_keep_the_batch() -> None:
 
 def test_what_does_not_fit_whole_is_sharded_recomputed_or_offloaded() -> None:
     work = transformer(blocks=12, hidden=1024)
-    model = model_of(work)
-    tight = machine(work, memory_bytes=4.5e9)
-    found = search_recorded(model, tight, 1, 32)
+    tight = problem_of(work, memory_bytes=4.5e9)
+    found = search_units(tight, 1, 32)
     layout = found.layout
     assert found.memory_bytes <= 4.5e9
     assert layout.zero_stage or layout.pp > 1 or layout.tp > 1 or layout.offload
     with pytest.raises(PlanningError, match="misses by") as caught:
-        search_recorded(model, machine(work, memory_bytes=1e9), 1, 32)
+        search_units(problem_of(work, memory_bytes=1e9), 1, 32)
     assert caught.value.exit_code == 3
     assert "it would fit with" in caught.value.hint
 
 
 def test_offloading_needs_host_memory() -> None:
     work = transformer(blocks=12, hidden=1024)
-    model, of = model_of(work), machine(work, count=1, memory_bytes=4.8e9)
-    assert search_recorded(model, of, 1, 4).layout.offload
+    of = problem_of(work, count=1, memory_bytes=4.8e9)
+    assert search_units(of, 1, 4).layout.offload
     poor = replace(of, node=replace(of.node, memory_bytes=1e8))
     with pytest.raises(PlanningError):
-        search_recorded(model, poor, 1, 4)
+        search_units(poor, 1, 4)
 
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=5), st.integers(1, 9))

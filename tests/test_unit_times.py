@@ -9,10 +9,10 @@ import pytest
 from recorded_models import transformer
 
 from advisor.machines import devices
+from advisor.planners.core.layout_case import UnitTimes
 from advisor.planners.core.nouns import Operator, Phase
 from advisor.planners.step.device import step_time
 from advisor.planners.step.model_units import (
-    UnitTimes,
     idle_s_per_sample,
     layer_kind,
     relative_speed,
@@ -123,16 +123,20 @@ def test_a_unit_measured_twice_as_slow_as_its_roofline_weighs_twice_as_much() ->
 
 
 def test_between_micro_batches_times_lie_on_lines_and_beyond_them_too() -> None:
+    """Below the first they shrink with the micro-batch, but for what starting kernels takes."""
     made = UnitTimes(
         micro_batches=np.array([2.0, 4.0, 8.0]), optimizer_s=0.0, log_sd=0.0,
         forward_s=np.array([[1.0], [2.0], [6.0]]), backward_s=np.array([[3.0], [4.0], [5.0]]),
     )  # fmt: skip
     forward, backward = made.at([1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0])
     np.testing.assert_allclose(forward[:, 0], [0.5, 1.0, 1.5, 2.0, 4.0, 6.0, 10.0])
-    np.testing.assert_allclose(backward[:, 0], [2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0])
+    np.testing.assert_allclose(backward[:, 0], [1.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0])
     single = replace(made, micro_batches=np.array([2.0]), forward_s=np.array([[1.0]]),
                      backward_s=np.array([[3.0]]))  # fmt: skip
     assert [float(x[0]) for x in single.at(6.0)] == [3.0, 9.0]
+    launched = replace(made, launch_s=(0.6, 1.0))
+    assert [float(x[0]) for x in launched.at(1.0)] == pytest.approx([0.8, 2.0])
+    assert [float(x[0]) for x in launched.at(3.0)] == [float(x[0]) for x in made.at(3.0)]
 
 
 def test_a_transformer_is_known_by_its_width_and_its_blocks_output() -> None:

@@ -25,7 +25,7 @@ from advisor.machines.cluster import NamedCluster, parse_cluster
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Precision, Transformer, transformer_parameters
-from advisor.planners.layouts.unit_stages import transformer_layers
+from advisor.planners.layouts.described_units import transformer_layers
 from advisor.planners.memory.recorded_steps import recorded_activation_bytes
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, work_units

@@ -119,8 +119,8 @@ def answer(asking: Predictor, step: MeasuredStep, *, is_left_out: bool) -> StepA
     untimed_s = 0.0 if step.has_update else planned.parts_s["optimizer_s"]
     return StepAnswer(
         step_s=planned.step_s - untimed_s,
-        log_sd=on.log_sd,
-        law=SHAPES if on.problem.layer_table is None else OPERATORS,
+        log_sd=on.law.log_sd,
+        law=SHAPES if on.problem.block_table is None else OPERATORS,
         operators_s=operators_s,
     )
 

@@ -42,7 +42,7 @@ from advisor.lab.score.harness import Answers, Bools, Protocol, Questions
 from advisor.lab.score.scores import Scores, score
 from advisor.machines import devices
 from advisor.planners.core.arrays import FUSIONS, Floats
-from advisor.planners.core.layout_case import LayerTable, LayoutCase
+from advisor.planners.core.layout_case import LayoutCase, UnitTimes
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.problem import LayoutProblem
@@ -158,7 +158,7 @@ def by_operators(rows: LayoutRows, model: LayoutModel, device: DeviceParameters)
     The model's constants without a row's table hold for what is around the layers; those of the
     operators were fitted on other measurements than these.
     """
-    tables: dict[tuple[Any, ...], LayerTable] = {}
+    tables: dict[tuple[Any, ...], UnitTimes] = {}
     found = np.full(len(rows), np.nan)
     for i in range(len(rows)):
         target = _device(str(rows.gpu[i]))
@@ -194,7 +194,7 @@ def _software(rows: LayoutRows, row: int) -> tuple[int, int]:
 
 def _table(
     rows: LayoutRows, row: int, target: Device, precision: Precision, device: DeviceParameters
-) -> LayerTable:
+) -> UnitTimes:
     layers, hidden, heads, kv_heads, ffn, matrices, sequence, vocabulary = _dimensions(rows, row)
     fusion, attention = _software(rows, row)
     model = Transformer(
@@ -210,7 +210,7 @@ def _table(
     return operator_table(work, step_time(work, [target], _TABULATED, device))
 
 
-def _step_s(rows: LayoutRows, row: int, model: LayoutModel, table: LayerTable) -> float:
+def _step_s(rows: LayoutRows, row: int, model: LayoutModel, table: UnitTimes) -> float:
     one = rows.take(np.array([row]))
     case = LayoutCase(
         shapes=one.shapes,
@@ -218,7 +218,7 @@ def _step_s(rows: LayoutRows, row: int, model: LayoutModel, table: LayerTable) -
         machines=one.machines,
         software=one.software,
         parameters=model.without(str(rows.table[row])),
-        layer_table=table,
+        block_table=table,
     )
     return float(np.ravel(step_times(case).step_s)[0])
 

@@ -394,9 +394,9 @@ def _answer(case: StepCase, on: OnMachine, layout: Layout) -> tuple[float, float
     columns = layout_columns(layout)
     step_s = float(on.problem.times(columns).step_s)
     if case.own is None:
-        return step_s, on.log_sd
+        return step_s, on.law.log_sd
     device = case.fleet.devices[int(case.fleet.device[0])]
-    return step_s, case.own.log_sd(on.problem, columns, device, on.log_sd)
+    return step_s, case.own.log_sd(on.problem, columns, device, on.law.log_sd)
 
 
 def _pipeline_answers(rows: Questions) -> Answers:

@@ -48,10 +48,10 @@ from .errors import refused as refused
 from .events import NEVER as NEVER
 from .events import EventLoop as EventLoop
 from .layout_case import STREAM_SHARE as STREAM_SHARE
-from .layout_case import LayerTable as LayerTable
 from .layout_case import LayoutCase as LayoutCase
 from .layout_case import LayoutConditions as LayoutConditions
 from .layout_case import LayoutParameters as LayoutParameters
+from .layout_case import UnitTimes as UnitTimes
 from .nouns import Cluster as Cluster
 from .nouns import Device as Device
 from .nouns import Layer as Layer

@@ -127,37 +127,44 @@ class LayoutParameters:
     host_update_bytes_per_s: float = 20e9
 
 
-# Times of one layer on one device by micro-batch, by another law than that of its shape.
+# ------------------------------------------------------------------------------------------
+# Times of a model's units on one device by micro-batch.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTable:
-    """Forward and backward of one layer at some micro-batches."""
+class UnitTimes:
+    """Times of a model's units on one device."""
 
-    micro_batches: Floats  # (n,); they rise [samples]
-    # forward_s, backward_s: (n,); of one micro-batch, starting kernels included [s]
+    micro_batches: Floats  # (n_batches,); they rise [samples]
+    # forward_s, backward_s: (n_batches, n_units); times of one micro-batch [s]
     forward_s: Floats
     backward_s: Floats
-    # the part of each that starting kernels takes; it does not grow with the batch [s]
-    launch_s: tuple[float, float]
+    optimizer_s: float  # the update of all units
+    log_sd: float  # one standard deviation of ln(error) of the whole step, calibrated
+    # the part of forward and backward that does not grow with the batch, of each unit [s]
+    launch_s: tuple[float, float] = (0.0, 0.0)
 
-    def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats, tuple[float, float]]:
-        """Return forward, backward and the launches of each at micro-batches of any shape [s].
+    def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats]:
+        """Return forward and backward of every unit, shape (..., n_units), between the points.
 
-        Between the points on straight lines; beyond them the last line goes on; below the first,
-        what is not launching shrinks with the micro-batch.
+        Beyond them the last line goes on; below the first, what is not launching shrinks with the
+        micro-batch.
         """
-        b = np.asarray(micro_batch, float)
-        return self._line(b, self.forward_s, 0), self._line(b, self.backward_s, 1), self.launch_s
+        b = np.asarray(micro_batch, float)[..., None]
+        return (
+            self._line(b, self.forward_s, self.launch_s[0]),
+            self._line(b, self.backward_s, self.launch_s[1]),
+        )
 
-    def _line(self, b: Floats, values: Floats, part: int) -> Floats:
-        known, launch = self.micro_batches, self.launch_s[part]
-        inside = np.interp(b, known, values)
-        if known.size > 1:
-            slope = (values[-1] - values[-2]) / (known[-1] - known[-2])
-            inside = np.where(b > known[-1], values[-1] + slope * (b - known[-1]), inside)
-        below = launch + (values[0] - launch) * b / known[0]
-        return np.asarray(np.where(b < known[0], below, inside))
+    def _line(self, b: Floats, values: Floats, launch_s: float) -> Floats:
+        known = self.micro_batches
+        below = launch_s + (values[0] - launch_s) * b / known[0]
+        if known.size == 1:
+            return np.asarray(below)
+        i = np.clip(np.searchsorted(known, b, side="right") - 1, 0, known.size - 2)
+        share, i = (b - known[i]) / (known[i + 1] - known[i]), i[..., 0]
+        inside = values[i] * (1 - share) + values[i + 1] * share
+        return np.where(b < known[0], below, inside)
 
 
 # One question to the layout model: which transformers, how laid out, on what, run by what.
@@ -174,8 +181,8 @@ class LayoutConditions:
     machines: Machines
     software: Software = field(default_factory=Software)
     parameters: LayoutParameters = field(default_factory=LayoutParameters)
-    # times of a layer by micro-batch, where another law than that of the shapes gives them
-    layer_table: LayerTable | None = None
+    # times of a block by micro-batch, where another law than that of the shapes gives them
+    block_table: UnitTimes | None = None
     # what measured steps of the job say of the model's times on the device: a factor
     device_factor: Column = 1.0
 

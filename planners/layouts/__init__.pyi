@@ -1,3 +1,4 @@
+from .described_units import transformer_layers as transformer_layers
 from .frameworks import DESCRIBED as DESCRIBED
 from .frameworks import RECORDED as RECORDED
 from .frameworks import Framework as Framework
@@ -5,7 +6,6 @@ from .frameworks import broken_rule as broken_rule
 from .frameworks import frameworks_of as frameworks_of
 from .frameworks import is_runnable as is_runnable
 from .frameworks import layout_columns as layout_columns
-from .mixed import MOST_MICRO_BATCH as MOST_MICRO_BATCH
 from .mixed import MachineGroup as MachineGroup
 from .mixed import MixedPlan as MixedPlan
 from .mixed import search_mixed as search_mixed
@@ -31,13 +31,10 @@ from .search import check as check
 from .search import check_sizes as check_sizes
 from .search import node_counts as node_counts
 from .search import nothing_fits as nothing_fits
-from .time import calibrated as calibrated
 from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
 from .time import optimizer_s as optimizer_s
 from .time import step_times as step_times
-from .unit_search import search_recorded as search_recorded
-from .unit_stages import RecordedLayout as RecordedLayout
-from .unit_stages import RecordedMachine as RecordedMachine
-from .unit_stages import RecordedModel as RecordedModel
-from .unit_stages import transformer_layers as transformer_layers
+from .time import update_s as update_s
+from .unit_search import search_units as search_units
+from .unit_stages import UnitProblem as UnitProblem

@@ -38,15 +38,16 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
-from advisor.planners.layouts.time import StepTimes, calibrated, step_times
+from advisor.planners.layouts.time import StepTimes, step_times
 from advisor.planners.memory import (
     MemoryConstants,
     StageAsked,
     host_bytes,
     memory_bytes,
     needed_bytes,
+    parameter_bytes,
 )
-from advisor.planners.step import layer_times
+from advisor.planners.step import block_times
 
 # ------------------------------------------------------------------------------------------
 # Every valid layout of a transformer on so many devices, as three axes that broadcast.
@@ -85,6 +86,8 @@ class SearchSpace:
     accumulation_steps: int | None = None
     # the question leaves a degree open that is fixed here, to look at one family of layouts
     is_part: bool = False
+    # stages may hold unlike numbers of layers: over unlike machines
+    cuts_unevenly: bool = False
     # layers of each stage over unlike machines; None leaves the cut to the planner
     stage_layers: tuple[int, ...] | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
@@ -147,7 +150,8 @@ def degrees(
         for pp in divisors(devices // tp, min(_MOST_STAGES, shape.layers)):
             if pp < space.min_pp:
                 continue
-            if not fills_stages(shape.layers, pp) or space.pp not in (None, pp):
+            fills = space.cuts_unevenly or fills_stages(shape.layers, pp)
+            if not fills or space.pp not in (None, pp):
                 continue
             for cp in divisors(devices // tp // pp, _MOST_CP):
                 dp = devices // tp // pp // cp
@@ -311,16 +315,6 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
 # A layout with what the model says of it, and what a search saw.
 
 
-PARTS: Final = (
-    "compute_s",
-    "inside_layer_s",
-    "pipeline_s",
-    "data_parallel_s",
-    "optimizer_s",
-    "offload_s",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayout:
     """A layout with what the model says of it."""
@@ -330,8 +324,10 @@ class PlannedLayout:
     # memory_bytes, host_bytes: needed on the fullest device; on a node for offload [bytes]
     memory_bytes: float
     host_bytes: float
-    # what the step is made of (``PARTS`` of a transformer); they sum to it [s]
-    parts_s: dict[str, float]
+    parts_s: dict[str, float]  # as in ``StepTimes``; they sum to ``step_s`` [s]
+    # of a model that is cut at its units: how many each stage has, and the deviation of ln(step)
+    stages: tuple[int, ...] = ()
+    log_sd: float = 0.0
 
 
 @dataclass(slots=True)
@@ -412,7 +408,7 @@ class LayoutProblem(LayoutConditions):
         """Return what one layout takes, whether it fits or not."""
         columns = layout_columns(layout)
         bytes_ = self.needed_bytes(columns), self.on_host(columns)[0]
-        return _planned(layout, self.times(columns), bytes_, (), ())
+        return planned(layout, self.times(columns), bytes_, (), ())
 
     def times(self, layouts: Layouts) -> StepTimes:
         """Return the step of every layout and its parts, fitting or not [s]."""
@@ -521,7 +517,7 @@ class LayoutProblem(LayoutConditions):
             found.least_s = float(step_s[index])
             place = tuple(int(i) for i in index)
             layout = layout_at(layouts, place, shape)
-            found.best = _planned(layout, times, (used, on_host), place, shape)
+            found.best = planned(layout, times, (used, on_host), place, shape)
         missing_s = np.where(valid & ~fits, times.step_s, np.inf)
         return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
 
@@ -570,7 +566,7 @@ class LayoutProblem(LayoutConditions):
         devices = np.asarray(devices, float)
         software, machines = self.software, self.machines
         parameters = float(device_parameters(self.shapes, _ONE_DEVICE))
-        state_bytes = self._state_bytes()
+        state_bytes = self.least_state_bytes()
         nodes = devices / float(machines.devices_per_node)
         context = min(self.memory.alone_context_bytes, self.memory.context_bytes)
         room = devices * (self.capacity_bytes - context)
@@ -582,15 +578,10 @@ class LayoutProblem(LayoutConditions):
         least_s = np.where(state_bytes <= room, computing_s, with_hosts_s)
         return np.asarray(np.where(state_bytes > most, np.inf, least_s))
 
-    def _state_bytes(self) -> float:
-        software = self.software
-        trained = float(software.gradient_bytes) + float(software.optimizer_state_bytes)
-        each = float(software.weight_bytes) + self.trained_share * trained
-        return float(device_parameters(self.shapes, _ONE_DEVICE)) * each
-
     def least_state_bytes(self) -> float:
         """Return what the state takes of all devices together, one copy of it [bytes]."""
-        return self._state_bytes()
+        each = parameter_bytes(_ONE_DEVICE, self.software, self.shapes, np.ones(()))
+        return float(device_parameters(self.shapes, _ONE_DEVICE) * each)
 
     def least_device_s_per_sample(self) -> float:
         """Return device-seconds that a sample takes at least, in any layout [s].
@@ -603,9 +594,8 @@ class LayoutProblem(LayoutConditions):
         )
         micro = np.array(_LARGE_MICRO_BATCHES, float)
         layouts = replace(_ONE_DEVICE, micro_batch=micro)
-        case = replace(self.case(layouts), parameters=ideal)
-        layer = calibrated(layer_times(case), self.device_factor)
-        each = (layer.forward_s + layer.backward_s) * self.transformer.layers / micro
+        block = block_times(replace(self.case(layouts), parameters=ideal))
+        each = (block.forward_s + block.backward_s) * self.transformer.layers / micro
         return float(np.min(each))
 
 
@@ -618,12 +608,14 @@ def _moving(shard: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints]]:
     )  # type: ignore[return-value]
 
 
-def _planned(
+def planned(
     layout: Layout,
     times: StepTimes,
     bytes_: tuple[Floats, Floats],
     place: tuple[int, ...],
     shape: tuple[int, ...],
+    stages: tuple[int, ...] = (),
+    log_sd: float = 0.0,
 ) -> PlannedLayout:
     """Return a layout with its entry of a block of the shape."""
 
@@ -635,5 +627,11 @@ def _planned(
         step_s=at(times.step_s),
         memory_bytes=at(bytes_[0]),
         host_bytes=at(bytes_[1]),
-        parts_s={part: at(getattr(times, part)) for part in PARTS},
+        parts_s={
+            part.name: at(getattr(times, part.name))
+            for part in fields(times)
+            if part.name != "step_s"
+        },
+        stages=stages,
+        log_sd=log_sd,
     )

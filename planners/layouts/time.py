@@ -14,7 +14,7 @@ Rajbhandari et al. (ZeRO, 2020), Chen et al. (InternEvo, 2024) for hierarchical 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from typing import Final
 
@@ -24,9 +24,9 @@ from advisor.planners.core import (
     Column,
     Floats,
     LayoutCase,
+    LayoutConditions,
     LayoutParameters,
     Layouts,
-    Software,
     activation_width,
     device_parameters,
     domain_devices,
@@ -36,7 +36,7 @@ from advisor.planners.core import (
 )
 from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
 from advisor.planners.memory import accumulates_whole, is_megatron_core, kept_bytes, shard_ranks
-from advisor.planners.step import LayerTimes, head_s, launch_s, layer_times
+from advisor.planners.step import block_times
 
 # Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
 # more (``DistributedDataParallelConfig.bucket_size``). [bytes]
@@ -57,11 +57,7 @@ class StepTimes:
     data_parallel_s: Floats
     optimizer_s: Floats
     offload_s: Floats
-
-
-def calibrated(times: LayerTimes, factor: Column) -> LayerTimes:
-    """Return a layer's times times what measured steps say of the device."""
-    return LayerTimes(**{f.name: getattr(times, f.name) * factor for f in fields(LayerTimes)})
+    input_s: Floats = field(default_factory=lambda: np.zeros(()))
 
 
 def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
@@ -163,29 +159,41 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     shapes, layouts, machines = case.shapes, case.layouts, case.machines
     software, parameters = case.software, case.parameters
     held, updated = device_parameters(shapes, layouts), _updated_parameters(case)
-    link = np.asarray(machines.host_bytes_per_s)
     m = np.asarray(layouts.accumulation_steps)
     # Gradients go down, parameters come back; the CPUs of a node update the state and gradients of
     # every parameter of its devices (16 bytes in mixed precision with AdamW).
     weight = np.asarray(software.weight_bytes, float)
     moved = weight + software.gradient_bytes
     touched = moved + software.optimizer_state_bytes - weight
-    update = moved * updated / link + np.asarray(machines.devices_per_node) * touched * updated / (
-        parameters.host_update_bytes_per_s
-    )
     fetched = np.where(np.asarray(layouts.zero_stage) == 3, held / shard_ranks(layouts), held)
-    fetched = m * 2 * weight * fetched / link
     per_stage = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     passed = per_stage * passed_layers_share(shapes, layouts)
-    kept = m * 2 * passed * kept_bytes(shapes, layouts, software) / link
-    hidden = parameters.offload_overlap * compute_s
-    moved = np.asarray(layouts.offloads_parameters) * fetched
-    moved = (
-        moved + np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts) * kept
-    )
-    return np.asarray(
-        np.asarray(layouts.offloads_optimizer) * update + np.maximum(moved - hidden, 0.0)
-    )
+    kept = passed * kept_bytes(shapes, layouts, software) * partial_share(shapes, layouts)
+    passing = np.asarray(layouts.offloads_parameters) * weight * fetched
+    passing = passing + np.asarray(layouts.offloads_activations) * kept
+    updated = np.asarray(layouts.offloads_optimizer) * updated
+    return moved_s(
+        parameters, machines.host_bytes_per_s, machines.devices_per_node, compute_s,
+        updated_bytes=moved * updated, touched_bytes=touched * updated,
+        passing_bytes=m * 2 * passing,
+    )  # fmt: skip
+
+
+def moved_s(
+    parameters: LayoutParameters, link_bytes_per_s: Column, devices: Column, compute_s: Floats, *,
+    updated_bytes: Column, touched_bytes: Column, passing_bytes: Column,
+) -> Floats:  # fmt: skip
+    """Return what a step waits for host memory and for the optimizer there [s].
+
+    ``devices``: of a node, whose CPUs update for all of them; ``compute_s``: hides a part of what
+    passes; ``updated_bytes``: gradients that go down and parameters that come back;
+    ``touched_bytes``: what the update reads and writes; ``passing_bytes``: what goes down and
+    comes back in all passes of a step.
+    """
+    link, rate = np.asarray(link_bytes_per_s, float), parameters.host_update_bytes_per_s
+    update = updated_bytes / link + np.asarray(devices) * touched_bytes / rate
+    passing = passing_bytes / link - parameters.offload_overlap * compute_s
+    return np.asarray(update + np.maximum(passing, 0.0))
 
 
 def _updated_parameters(case: LayoutCase) -> Floats:
@@ -225,16 +233,13 @@ def slowest(kinds: Sequence[Floats]) -> Floats:
 
 
 def _stage_times(case: LayoutCase) -> StageTimes:
-    layer = calibrated(layer_times(case), case.device_factor)
-    on_device = layer.forward_s + layer.backward_s + layer.recompute_s
+    block = block_times(case)
     inside = tensor_parallel_s(case) + context_parallel_s(case) + expert_parallel_s(case)
-    # Launches run ahead of computing and communication alike: whichever is longer rules.
-    waiting = np.maximum(launch_s(case) * case.device_factor - on_device - inside, 0.0)
     return StageTimes(
-        busy_s=on_device + waiting,
-        backward_s=layer.backward_s + layer.recompute_s,
+        busy_s=block.busy_s(inside),
+        backward_s=block.backward_s + block.recompute_s,
         inside_s=inside,
-        head_s=head_s(case) * case.device_factor,
+        head_s=block.head_s,
         send_s=np.where(np.asarray(case.layouts.pp) > 1, _sends_s(case), 0.0),
     )
 
@@ -288,15 +293,11 @@ def _sends_s(case: LayoutCase) -> Floats:
     software, parameters = case.software, case.parameters
     tokens = case.tokens
     tp = np.asarray(layouts.tp, float)
-    # Stages are the outermost axis: a stage's ranks send to the next stage's side by side, as many
-    # of them over one node's network as the node holds.
     width = tp * layouts.cp * np.asarray(layouts.dp)
-    joined = domain_devices(machines)
-    nic = domain_network_bytes_per_s(machines) / np.minimum(width, joined)
-    inside = width * layouts.pp <= joined
-    link = np.where(
-        inside, machines.intra_bytes_per_s, np.minimum(nic, machines.intra_bytes_per_s)
-    )
+    network, joined = domain_network_bytes_per_s(machines), domain_devices(machines)
+    intra = machines.intra_bytes_per_s
+    link = between_stages_bytes_per_s(intra, network, joined, width, layouts.pp)
+    link = np.minimum(link, intra)
     sent = 2 * tokens * shapes.hidden / tp * activation_width(machines.precision)
     once = sent / (parameters.pp_efficiency * link)
     v = np.asarray(layouts.virtual_stages)
@@ -305,8 +306,25 @@ def _sends_s(case: LayoutCase) -> Floats:
     return np.asarray(2 * (once + parameters.pp_latency_s + heavy) * v * hidden)
 
 
+def between_stages_bytes_per_s(
+    intra: Column, network: Column, joined: Column, width: Column, stages: Column
+) -> Floats:
+    """Return the rate at which a rank hands over to the next stage [bytes/s].
+
+    Stages are the outermost axis: a stage's ranks (``width``) send to the next stage's side by
+    side, as many of them over one network as the devices that it serves (``joined``).
+    """
+    is_inside = np.asarray(width) * stages <= joined
+    return np.where(is_inside, intra, network / np.minimum(width, joined))
+
+
 def optimizer_s(case: LayoutCase) -> Floats:
     """Return the optimizer's update on the device and the step's fixed time [s]."""
+    return np.asarray(update_s(case) + fixed_s(case))
+
+
+def update_s(case: LayoutCase) -> Floats:
+    """Return the optimizer's update on the device [s]."""
     software, parameters = case.software, case.parameters
     updated = _updated_parameters(case) * (1 - np.asarray(case.layouts.offloads_optimizer))
     memory = case.stream_bytes_per_s
@@ -314,18 +332,13 @@ def optimizer_s(case: LayoutCase) -> Floats:
     kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
     share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory
-    return np.asarray(
-        moved * case.device_factor
-        + fixed_s(software, parameters, has_table=case.layer_table is not None)
-    )
+    return np.asarray(moved * case.device_factor)
 
 
-def fixed_s(
-    software: Software, parameters: LayoutParameters, *, has_table: bool = False
-) -> Floats:
+def fixed_s(case: LayoutConditions) -> Floats:
     """Return what every step takes besides computing and communicating [s].
 
-    A table of layer times (``has_table``) has what starting every operator takes in it.
+    A table of the blocks' times has what starting every operator takes in it.
     """
-    is_trainer = (np.asarray(software.is_trainer) > 0) & (not has_table)
-    return np.where(is_trainer, parameters.step_eager_s, parameters.step_s)
+    is_trainer = (np.asarray(case.software.is_trainer) > 0) & (case.block_table is None)
+    return np.where(is_trainer, case.parameters.step_eager_s, case.parameters.step_s)

@@ -1,4 +1,4 @@
-"""Layouts of a recorded model on equal machines: data, tensor and pipeline parallel.
+"""Layouts of a model cut at its units on equal machines: data, tensor and pipeline parallel.
 
 Every (machines, tp, pp, micro-batch, ZeRO stage, way with the activations) is tried
 (``planners.layouts.unit_stages`` has the equation); memory first, then time. Deterministic:
@@ -14,14 +14,18 @@ from typing import Final
 
 from advisor.planners.core import Layout, PlanningError, impossible
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
-from advisor.planners.layouts.problem import Found, SearchSpace, divisors, may_stand_alone
+from advisor.planners.layouts.problem import (
+    Found,
+    PlannedLayout,
+    SearchSpace,
+    divisors,
+    may_stand_alone,
+)
 from advisor.planners.layouts.search import misses
 from advisor.planners.layouts.unit_stages import (
     INDISTINGUISHABLE,
-    RecordedCase,
-    RecordedLayout,
-    RecordedMachine,
-    RecordedModel,
+    UnitProblem,
+    UnitSplit,
     least_s,
     with_pipeline,
     without_pipeline,
@@ -41,16 +45,15 @@ _WAYS: Final = (
 _DEEPEST: Final = 64
 
 
-def search_recorded(
-    model: RecordedModel,
-    machine: RecordedMachine,
+def search_units(
+    problem: UnitProblem,
     nodes: int,
     global_batch: int,
     *,
     space: SearchSpace | None = None,
     worth_s: float = float("inf"),
-) -> RecordedLayout:
-    """Return the best layout of a recorded model on equal machines.
+) -> PlannedLayout:
+    """Return the best layout of a model's units on equal machines.
 
     ``global_batch``: one that the data-parallel ranks do not divide is rounded up on some of them;
     ``space``: units are not divided by context or expert parallelism, nor recomputed selectively;
@@ -63,14 +66,14 @@ def search_recorded(
         if max(getattr(space, name) or 1, getattr(space, f"min_{name}")) > 1:
             raise impossible(f"units of layers are not divided by {name}")
     seen = Found(least_s=worth_s)
-    cases = tuple(_cases(model, machine, nodes, global_batch, space))
+    splits = tuple(_splits(problem, nodes, global_batch, space))
     # What moves to the host and back never pays where the model fits without.
     for is_offloaded in (False, True):
         ways = [way for way in _admitted(space) if bool(way.offload) == is_offloaded]
-        found = list(_evaluated(_by_bound(cases, ways, space, seen), seen))
+        found = list(_evaluated(_by_bound(splits, ways, space, seen), seen))
         if found:
             return _simplest(found)
-    raise _nothing(model, machine, seen, nodes, global_batch, space)
+    raise _nothing(problem, seen, nodes, global_batch, space)
 
 
 def _admitted(space: SearchSpace) -> list[Layout]:
@@ -81,13 +84,13 @@ def _admitted(space: SearchSpace) -> list[Layout]:
     ]
 
 
-def _simplest(layouts: Sequence[RecordedLayout]) -> RecordedLayout:
+def _simplest(layouts: Sequence[PlannedLayout]) -> PlannedLayout:
     """Return the simplest of the layouts that cannot be told from the fastest."""
     limit = INDISTINGUISHABLE * min(x.step_s for x in layouts)
     return min((x for x in layouts if x.step_s <= limit), key=_complexity)
 
 
-def _complexity(found: RecordedLayout) -> tuple[float, ...]:
+def _complexity(found: PlannedLayout) -> tuple[float, ...]:
     layout = found.layout
     return (
         len(layout.offload),
@@ -99,17 +102,13 @@ def _complexity(found: RecordedLayout) -> tuple[float, ...]:
     )
 
 
-def _cases(
-    model: RecordedModel,
-    machine: RecordedMachine,
-    nodes: int,
-    global_batch: int,
-    space: SearchSpace,
-) -> Iterator[RecordedCase]:
+def _splits(
+    problem: UnitProblem, nodes: int, global_batch: int, space: SearchSpace
+) -> Iterator[UnitSplit]:
     """Yield the degrees that divide the machines, with the micro-batches to try."""
-    per_node = machine.node.devices
+    per_node = problem.node.devices
     devices = nodes * per_node
-    for tp in machine.times:
+    for tp in problem.times:
         if space.tp not in (None, tp) or tp < space.min_tp or per_node % tp:
             continue
         for pp in divisors(devices // tp):
@@ -118,14 +117,13 @@ def _cases(
             is_whole = stage % per_node == 0 or per_node % stage == 0
             if space.pp not in (None, pp) or pp < space.min_pp or not is_whole:
                 continue
-            if dp > global_batch or pp > min(len(model.table.names), _DEEPEST):
+            if dp > global_batch or pp > min(len(problem.table.names), _DEEPEST):
                 continue
             local = -(-global_batch // dp)
             micro_batches = _micro_batches(local, space)
             if micro_batches:
-                yield RecordedCase(
-                    model=model,
-                    machine=machine,
+                yield UnitSplit(
+                    problem=problem,
                     layout=Layout(dp=dp, tp=tp, pp=pp),
                     nodes=nodes,
                     local=local,
@@ -145,15 +143,15 @@ def _micro_batches(local: int, space: SearchSpace) -> tuple[int, ...]:
 
 
 def _by_bound(
-    cases: Sequence[RecordedCase], ways: Sequence[Layout], space: SearchSpace, seen: Found
-) -> list[tuple[float, RecordedCase]]:
-    """Return every way and ZeRO stage of the cases with a bound on its step, the least first."""
+    splits: Sequence[UnitSplit], ways: Sequence[Layout], space: SearchSpace, seen: Found
+) -> list[tuple[float, UnitSplit]]:
+    """Return every way and ZeRO stage of the splits with a bound on its step, the least first."""
     bounds: dict[tuple[int, int, bool], float] = {}
     found = []
-    for case in cases:
-        for layout in _layouts(case, ways, space):
-            seen.considered += len(case.micro_batches)
-            one = replace(case, layout=layout)
+    for split in splits:
+        for layout in _layouts(split, ways, space):
+            seen.considered += len(split.micro_batches)
+            one = replace(split, layout=layout)
             # Neither what is moved to the host nor the ZeRO stage is in the bound.
             key = layout.tp, layout.pp, layout.recompute == "full"
             if key not in bounds:
@@ -162,15 +160,15 @@ def _by_bound(
     return sorted(found, key=lambda one: one[0])
 
 
-def _layouts(case: RecordedCase, ways: Sequence[Layout], space: SearchSpace) -> Iterator[Layout]:
+def _layouts(split: UnitSplit, ways: Sequence[Layout], space: SearchSpace) -> Iterator[Layout]:
     """Yield the layouts of one split of the devices that something runs."""
-    degrees = case.layout
+    degrees = split.layout
     for way in ways:
-        if way.recompute == "full" and len(case.model.table.names) < 2:
+        if way.recompute == "full" and len(split.problem.table.names) < 2:
             continue
         moves = "parameters" in way.offload
         for zero in space.zero_stages:
-            shares_on_cpu = zero > 0 and case.machine.node.device.kind == "cpu"
+            shares_on_cpu = zero > 0 and split.problem.node.device.kind == "cpu"
             if degrees.devices == 1 and (shares_on_cpu or not may_stand_alone(zero, moves, space)):
                 continue
             if degrees.dp == 1 < degrees.devices and zero > 0:
@@ -180,14 +178,12 @@ def _layouts(case: RecordedCase, ways: Sequence[Layout], space: SearchSpace) -> 
                 yield replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
 
 
-def _evaluated(
-    cases: Sequence[tuple[float, RecordedCase]], seen: Found
-) -> Iterator[RecordedLayout]:
-    """Yield the best micro-batch of each case, until no bound can win any more."""
-    for bound_s, case in cases:
+def _evaluated(splits: Sequence[tuple[float, UnitSplit]], seen: Found) -> Iterator[PlannedLayout]:
+    """Yield the best micro-batch of each split, until no bound can win any more."""
+    for bound_s, split in splits:
         if bound_s > INDISTINGUISHABLE * seen.least_s:
             return
-        found = (without_pipeline if case.layout.pp == 1 else with_pipeline)(case, seen)
+        found = (without_pipeline if split.layout.pp == 1 else with_pipeline)(split, seen)
         if found is not None:
             yield found
 
@@ -200,10 +196,9 @@ def _runs(way: Layout, zero_stage: int, dp: int, tp: int, pp: int) -> bool:
 
 
 def _nothing(
-    model: RecordedModel, machine: RecordedMachine, seen: Found, nodes: int, global_batch: int,
-    space: SearchSpace,
+    problem: UnitProblem, seen: Found, nodes: int, global_batch: int, space: SearchSpace
 ) -> PlanningError:  # fmt: skip
-    devices = nodes * machine.node.devices
+    devices = nodes * problem.node.devices
     if not seen.considered:
         return impossible(
             f"nothing divides {devices} devices in a way that PyTorch or DeepSpeed runs",
@@ -211,17 +206,15 @@ def _nothing(
         )
     if seen.nearest is None:
         return impossible(
-            f"nothing divides: {len(model.table.names)} units of layers and a batch of "
+            f"nothing divides: {len(problem.table.names)} units of layers and a batch of "
             f"{global_batch} on {devices} devices",
             "raise the batch, or change the number of devices or the fixed degrees",
         )
     excess, layout = seen.nearest
-    there = machine.node.device.memory_bytes
-    room = model.usable_fraction * there
     nearest = (
         f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, micro-batch {layout.micro_batch}, "
         f"ZeRO {layout.zero_stage}, recompute {layout.recompute}"
     )
     is_fixed = space.micro_batch is not None and layout.micro_batch > 1
     smaller = "with a smaller micro-batch" if is_fixed else "with a smaller model"
-    return misses(nearest, room, there - room, excess, [smaller])
+    return misses(nearest, problem.capacity_bytes, problem.kept_free_bytes, excess, [smaller])

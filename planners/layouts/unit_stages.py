@@ -1,14 +1,21 @@
-"""The time and memory of one split of equal machines for a recorded model.
+"""The time and memory of one split of equal machines for a model that is cut at its units.
 
 | here               | papers | meaning                                                           |
 |--------------------|--------|-------------------------------------------------------------------|
 | ``u``, ``a``       | b, m   | micro-batch, and micro-batches of a step on one device            |
 | ``dp, tp, pp``     | d, t, p| degrees; dp tp pp is the number of devices                        |
 | ``local``          | B / d  | samples of a step on one data-parallel rank                       |
+| ``T_i``            | T      | a micro-batch's passes, exchanges and sends on stage i [s]        |
 
-What a case takes is put together in ``planners.layouts.unit_stages``. Sources:
-``links.gradients``, ``memory``; ZeRO-Offload (Ren et al., 2021) for the optimizer on the host;
-Shoeybi et al. (2019) for two all-reduces a block and direction.
+    step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
+
+with the stages cut by ``planners.layouts.pipeline`` over the units' times under the memory of the
+device (1F1B's micro-batches in flight); one stage is plain data parallel, its reductions hidden as
+``planners.links.gradients`` says. A transformer that is laid out by its shapes takes the same of
+its units, in even stages (``planners.layouts.time``); what it sends and reduces, and how much it
+waits for the slowest rank, differ. Sources: PipeDream and Alpa for the form, as in ``pipeline``;
+ZeRO-Offload (Ren et al., 2021) for the optimizer on the host; Shoeybi et al. (2019) for two
+all-reduces a block and direction.
 """
 
 from __future__ import annotations
@@ -19,25 +26,20 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import (
     Floats,
-    Layer,
     Layout,
+    LayoutParameters,
     Node,
     PlanningError,
-    Precision,
-    Transformer,
+    UnitTimes,
     Work,
-    head_width,
-    key_value_width,
-    model_matrices,
-    scored_width,
-    transformer_parameters,
 )
 from advisor.planners.layouts.pipeline import Partition, in_flight, partition
-from advisor.planners.layouts.problem import Found, PlannedLayout
+from advisor.planners.layouts.problem import Found, PlannedLayout, planned
+from advisor.planners.layouts.time import StepTimes, between_stages_bytes_per_s, moved_s
 from advisor.planners.links import (
     DataParallelColumns,
     ScalingParameters,
@@ -50,53 +52,34 @@ from advisor.planners.memory import (
     UnitTable,
     base_bytes,
     offloaded_bytes,
-    recorded_activation_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step import TransformerBlocks, UnitTimes, activation_bytes
-
-# ------------------------------------------------------------------------------------------
-# Model and machine that the planners of recorded models start from, and the layout they return.
-#
-# A recorded model is an ordinary script's: its units of layers (``planners.step.model_units``)
-# with their times on a device (``planners.step.unit_times``) and their memory
-# (``planners.memory.recorded_steps``), not the dimensions of a transformer.
+from advisor.planners.step import TransformerBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedModel:
-    """A recorded model and the constants that its planners need."""
+class UnitProblem:
+    """A model to be cut at its units on one kind of node: an ordinary script's, as recorded."""
 
     work: Work
     table: UnitTable
     blocks: TransformerBlocks | None
     memory: MemoryParameters
     scaling: ScalingParameters
-    usable_fraction: float = 1.0  # share of a device's memory that a layout may fill
-    # host_update_bytes_per_s, offload_overlap: rate at which a host's CPUs update the optimizer's
-    # bytes; hidden share of what moves
-    host_update_bytes_per_s: float = 20e9
-    offload_overlap: float = 0.5
+    node: Node
+    times: Mapping[int, UnitTimes]  # by tensor-parallel degree; 1 is always there
+    kept_free_bytes: float = 0.0  # of a device's memory, what a layout may not fill
+    # constants of what moves to the host and back
+    parameters: LayoutParameters = field(default_factory=LayoutParameters)
+    load_s_per_sample: float = 0.0  # of one device's share of the machine's loader cores [s]
+    loads_inline: bool = False  # loading happens in the training loop, not beside it
     # what was found of the model whatever the machine, by what it depends on
     seen: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedMachine:
-    """One kind of machine as the search needs it."""
-
-    node: Node
-    times: Mapping[int, UnitTimes]  # by tensor-parallel degree; 1 is always there
-    load_s_per_sample: float = 0.0  # of one device's share of the machine's loader cores [s]
-    loads_inline: bool = False  # loading happens in the training loop, not beside it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedLayout(PlannedLayout):
-    """A layout of a recorded model with what the planner says of it."""
-
-    stages: tuple[int, ...]
-    log_sd: float  # one standard deviation of ln(error)
+    @property
+    def capacity_bytes(self) -> float:
+        """What a layout may fill of a device's memory."""
+        return self.node.device.memory_bytes - self.kept_free_bytes
 
 
 # Repeats of one run on one machine with the same software scatter by 3 % (reference: MLPerf
@@ -105,11 +88,10 @@ INDISTINGUISHABLE: Final = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCase:
-    """One layout of a recorded model; the micro-batch is what is left to choose."""
+class UnitSplit:
+    """One split of the machines among a model's units; the micro-batch is left to choose."""
 
-    model: RecordedModel
-    machine: RecordedMachine
+    problem: UnitProblem
     layout: Layout  # degrees, ZeRO stage, and what becomes of activations and state
     nodes: int
     local: int  # samples of a step on one data-parallel rank
@@ -123,35 +105,30 @@ class RecordedCase:
         return "offloaded" if "activations" in self.layout.offload else "kept"
 
     @property
-    def capacity_bytes(self) -> float:
-        """What a layout may fill of a device's memory."""
-        return self.model.usable_fraction * self.machine.node.device.memory_bytes
-
-    @property
     def updates_on_host(self) -> bool:
         """The optimizer's state lies in host memory, and its CPUs update it."""
         return "optimizer" in self.layout.offload
 
     def state_bytes(self) -> Floats:
         """Return each unit's weights, gradients and optimizer state on a device [bytes]."""
-        model, layout = self.model, self.layout
+        known, layout = self.problem, self.layout
         key = ("state", layout.tp, layout.dp, layout.zero_stage, layout.offload)
-        if key not in model.seen:
-            model.seen[key] = unit_state_bytes(
-                model.work, model.table, tp=layout.tp, dp=layout.dp,
-                zero_stage=layout.zero_stage, offload=layout.offload, memory=model.memory,
+        if key not in known.seen:
+            known.seen[key] = unit_state_bytes(
+                known.work, known.table, tp=layout.tp, dp=layout.dp,
+                zero_stage=layout.zero_stage, offload=layout.offload, memory=known.memory,
             )  # fmt: skip
-        state: Floats = model.seen[key]
+        state: Floats = known.seen[key]
         return state
 
     def on_host_bytes(self, micro_batch: int) -> float:
         """Return the host memory that a machine's devices take for offloading [bytes]."""
-        table, layout = self.model.table, self.layout
+        table, layout = self.problem.table, self.layout
         if not layout.offload:
             return 0.0
         kept = float(table.kept_bytes(layout.tp, "kept").sum()) * micro_batch
         per_device = offloaded_bytes(
-            self.model.work,
+            self.problem.work,
             table,
             tp=layout.tp,
             dp=layout.dp,
@@ -159,24 +136,24 @@ class RecordedCase:
             kept_bytes=kept,
             offload=self.layout.offload,
         )
-        return per_device * self.machine.node.devices / layout.pp
+        return per_device * self.problem.node.devices / layout.pp
 
     def times(self, micro_batch: Floats) -> tuple[Floats, Floats, Floats]:
         """Return forward, backward and tensor-parallel exchange by unit, (n, n_units) [s]."""
-        forward, backward = self.machine.times[self.layout.tp].at(micro_batch)
+        forward, backward = self.problem.times[self.layout.tp].at(micro_batch)
         again = self.kept == "recomputed"
         if again:
             backward = backward + forward
         exchanged = np.zeros_like(forward)
-        blocks = self.model.blocks
+        blocks = self.problem.blocks
         if self.layout.tp > 1 and blocks is not None:
             volume = micro_batch * blocks.tokens * blocks.hidden * blocks.element_bytes
             once = self._all_reduce_s(volume, self.layout.tp, 1)
-            exchanged = once[:, None] * (6.0 if again else 4.0) * self.model.table.is_block
+            exchanged = once[:, None] * (6.0 if again else 4.0) * self.problem.table.is_block
         return forward, backward, exchanged
 
     def _all_reduce_s(self, volume: Floats, per_node: int, nodes: int) -> Floats:
-        node = self.machine.node
+        node = self.problem.node
         return hierarchical_all_reduce_s(
             volume,
             per_node,
@@ -185,7 +162,7 @@ class RecordedCase:
             node.intra.latency_s,
             node.network.bytes_per_s,
             node.network.latency_s,
-            self.model.scaling.collectives,
+            self.problem.scaling.collectives,
         )
 
     def reduced(
@@ -196,12 +173,12 @@ class RecordedCase:
 
         ``share``: of the model on each of them; what tensor parallelism leaves by default.
         """
-        node, layout = self.machine.node, self.layout
+        node, layout = self.problem.node, self.layout
         stage = layout.dp * layout.tp
         nodes = max(1, stage // node.devices)
-        work = self.model.work
+        work = self.problem.work
         if share is None:
-            held = float(self.model.table.held_parameters(layout.tp).sum())
+            held = float(self.problem.table.held_parameters(layout.tp).sum())
             share = held / max(work.parameters, 1)
         return data_parallel_step(
             micro_batch_s=micro_batch_s,
@@ -219,52 +196,65 @@ class RecordedCase:
             network_latency_s=node.network.latency_s,
             has_rdma=node.network.bypasses_kernel,
             zero_stage=self.layout.zero_stage,
-            parameters=self.model.scaling,
+            parameters=self.problem.scaling,
         )
 
     def offload_s(self, a: Floats, u: Floats, compute_s: Floats) -> Floats:
         """Return the exposed transfers to the host and its update of the optimizer [s]."""
-        node, layout, model = self.machine.node, self.layout, self.model
-        offload = self.layout.offload
+        known, layout = self.problem, self.layout
+        node, offload = known.node, layout.offload
         if not offload or node.host is None:
             return np.zeros_like(a)
-        held = float(model.table.held_parameters(layout.tp).sum()) / layout.pp
-        share = held / max(model.work.parameters, 1)
-        weights = model.work.parameter_bytes * share
-        link = node.host.bytes_per_s
+        held = float(known.table.held_parameters(layout.tp).sum()) / layout.pp
+        share = held / max(known.work.parameters, 1)
+        weights = known.work.parameter_bytes * share
         shards = layout.dp if layout.zero_stage else 1
-        update = 0.0
-        if "optimizer" in offload:
-            # Gradients down, parameters up; the CPUs touch gradients, parameters and state.
-            state = model.work.optimizer_state_bytes * share + 2 * weights
-            update = 2 * weights / shards / link
-            update += node.devices * state / shards / model.host_update_bytes_per_s
-        moved = np.zeros_like(a)
+        updates, passing = float("optimizer" in offload) / shards, np.zeros_like(a)
         if "parameters" in offload:
-            moved = moved + a * 2 * weights / (layout.dp if layout.zero_stage == 3 else 1) / link
+            passing = passing + weights / (layout.dp if layout.zero_stage == 3 else 1)
         if "activations" in offload:
-            kept = float(model.table.kept_bytes(layout.tp, "kept").sum())
-            moved = moved + a * 2 * u * kept / link
-        return update + np.maximum(moved - model.offload_overlap * compute_s, 0.0)
+            passing = passing + u * float(known.table.kept_bytes(layout.tp, "kept").sum())
+        # Gradients down, parameters up; the CPUs touch gradients, parameters and state.
+        return moved_s(
+            known.parameters, node.host.bytes_per_s, node.devices, compute_s,
+            updated_bytes=updates * 2 * weights,
+            touched_bytes=updates * (known.work.optimizer_state_bytes * share + 2 * weights),
+            passing_bytes=a * 2 * passing,
+        )  # fmt: skip
+
+    def update_s(self, share: float | None = None) -> float:
+        """Return the update of a stage's share of the model, before any sharding [s].
+
+        ``share``: of it on each rank; what tensor parallelism leaves by default.
+        """
+        if self.updates_on_host:
+            return 0.0
+        whole_s = self.problem.times[self.layout.tp].optimizer_s
+        return whole_s if share is None else whole_s * share * self.layout.tp
+
+    def log_sd(self, of_links: ArrayLike) -> float:
+        """Return the deviation of ln(step) with what communication adds."""
+        return float(np.hypot(self.problem.times[self.layout.tp].log_sd, of_links))
 
     def load_s(self, step_s: Floats, samples: float) -> Floats:
         """Return what loading one device's samples adds to a step [s]."""
-        load = np.asarray(self.machine.load_s_per_sample * samples)
-        return load + 0 * step_s if self.machine.loads_inline else np.maximum(load - step_s, 0.0)
+        load = np.asarray(self.problem.load_s_per_sample * samples)
+        return load + 0 * step_s if self.problem.loads_inline else np.maximum(load - step_s, 0.0)
 
     def send_rates(self) -> tuple[float, float]:
         """Return what handing a message over a cut takes, and each of its bytes, one way [s]."""
-        node, layout = self.machine.node, self.layout
-        if self.nodes == 1:
-            return node.intra.latency_s, 1.0 / layout.tp / node.intra.bytes_per_s
-        # All ranks of a machine send at once through its one network.
-        senders = min(layout.dp * layout.tp, node.devices) // layout.tp
-        return node.network.latency_s, senders / node.network.bytes_per_s
+        node, layout = self.problem.node, self.layout
+        link = between_stages_bytes_per_s(
+            node.intra.bytes_per_s, node.network.bytes_per_s, node.devices,
+            layout.dp * layout.tp, layout.pp,
+        )  # fmt: skip
+        one = node.intra if self.nodes == 1 else node.network
+        return one.latency_s, 1.0 / layout.tp / float(link)
 
     def send_s(self, u: int) -> Floats:
         """Return handing one micro-batch over a cut behind each unit, one way [s]."""
         alone_s, byte_s = self.send_rates()
-        return np.asarray(alone_s + u * self.model.table.output_bytes * byte_s)
+        return np.asarray(alone_s + u * self.problem.table.output_bytes * byte_s)
 
     def described(self, micro_batch: int) -> Layout:
         """Return the layout with a micro-batch and how many of it make a step."""
@@ -272,263 +262,121 @@ class RecordedCase:
         return replace(self.layout, micro_batch=micro_batch, accumulation_steps=steps)
 
 
-# ------------------------------------------------------------------------------------------
-# The layers of a transformer described in a few numbers, as a recording of it would list them.
-#
-# | here           | paper | meaning                                                         |
-# |----------------|-------|-----------------------------------------------------------------|
-# | ``s``, ``h``   | s, h  | tokens of a sample, width of the residual stream                |
-# | ``saved``      | -     | activations that a block keeps for its backward pass [bytes]    |
-#
-# Planners of unlike devices cut a model between its units of layers; a recording has them, a
-# description gets them here: embedding, equal blocks, last normalisation and head. What a block
-# keeps is ``planners.memory.recorded_steps``'s formula, spread over its layers by what they
-# write; the logits are that module's too and are left out. Parameters add up to
-# ``transformer_parameters``.
-
-
-def transformer_layers(model: Transformer, *, precision: Precision = "bf16") -> tuple[Layer, ...]:
-    """Return the layers of a transformer in forward order; nothing of them is measured.
-
-    Raises PlanningError if the precision is unknown.
-
-    Examples
-    --------
-    >>> tiny = Transformer(layers=2, hidden=64, heads=4, sequence=32, vocabulary=100)
-    >>> [layer.name for layer in transformer_layers(tiny)][:3]
-    ['embedding', 'blocks.0.norm1', 'blocks.0.qkv']
-    """
-    element = float(max(activation_bytes(precision), 2))
-    h, s = model.hidden, float(model.sequence)
-    stream = element * s * h
-    block = _block(model, element)
-    last = _norm(model, "norm", stream)
-    head = _product("head", model.vocabulary * h, s, element * s * model.vocabulary)
-    if model.has_tied_embeddings:
-        # The embedding's table again: its work is done here, its parameters are counted there.
-        head = replace(head, parameters=0)
-    behind = (last, head) if model.has_head and model.vocabulary else (last,)
-    # Positions, and what stands nowhere in particular.
-    counted = model.layers * sum(one.parameters for one in block)
-    counted += sum(one.parameters for one in behind)
-    embedding = Layer(
-        name="embedding",
-        parameters=max(transformer_parameters(model) - counted, 0),
-        output_bytes_per_sample=stream,
-        kind="Embedding",
-    )
-    blocks = (
-        replace(layer, name=f"blocks.{i}.{layer.name}")
-        for i in range(model.layers)
-        for layer in block
-    )
-    return (embedding, *blocks, *behind)
-
-
-def _block(model: Transformer, element: float) -> list[Layer]:
-    """Return the layers of the mean block."""
-    h, s = model.hidden, float(model.sequence)
-    width, kv = head_width(model) * model.heads, key_value_width(model)
-    stream, columns = element * s * h, 0.0
-    weights: dict[str, float] = {}
-    met: dict[str, float] = {}
-    for m in model_matrices(model):
-        name = m.name if m.name in ("projection", "router", "up", "down") else "qkv"
-        weights[name] = weights.get(name, 0.0) + m.parameters / model.layers
-        met[name] = met.get(name, 0.0) + m.parameters / m.copies * m.met / model.layers
-        if name == "up":
-            columns += m.count * m.met * m.columns / model.layers
-    written = {
-        "qkv": element * s * (width + 2 * kv), "projection": stream, "down": stream,
-        "router": element * s * model.experts, "up": element * s * columns,
-    }  # fmt: skip
-    made = {
-        name: _product(name, int(weights[name]), s, written[name], met=met[name])
-        for name in weights
-    }
-    attention = [_attention(model, width, element)] if "projection" in made else []
-    layers = [_norm(model, "norm1", stream), made["qkv"], *attention]
-    layers += [made[name] for name in ("projection",) if name in made]
-    layers.append(_norm(model, "norm2", stream))
-    layers += [made[name] for name in ("router", "up", "down") if name in made]
-    saved = float(recorded_activation_bytes(model, s, element_bytes=element))
-    total = sum(layer.output_bytes_per_sample for layer in layers)
-    return [
-        replace(layer, saved_bytes_per_sample=layer.output_bytes_per_sample * saved / total)
-        for layer in layers
-    ]
-
-
-def _norm(model: Transformer, name: str, stream: float) -> Layer:
-    """Return a normalisation: one parameter a column (root mean square), or two."""
-    is_plain = model.surroundings.has_root_mean_square
-    columns = 1 if is_plain else 2
-    return Layer(
-        name=name,
-        # where all that is not a product was counted, it stands with the embedding
-        parameters=columns * model.hidden if model.other_parameters is None else 0,
-        output_bytes_per_sample=stream,
-        kind="RMSNorm" if is_plain else "LayerNorm",
-    )
-
-
-def _product(
-    name: str, weights: int, rows: float, output_bytes: float, *, met: float | None = None
-) -> Layer:
-    """Return a product: two operations a weight and row, four in the backward pass.
-
-    ``met``: of the weights, those that a row meets; all by default.
-    """
-    flop = 2.0 * (weights if met is None else met) * rows
-    return Layer(
-        name=name,
-        parameters=weights,
-        forward_flop_per_sample=flop,
-        backward_flop_per_sample=2.0 * flop,
-        output_bytes_per_sample=output_bytes,
-        kind="Linear",
-    )
-
-
-def _attention(model: Transformer, width: int, element: float) -> Layer:
-    """Return the products of queries, keys and values, halved where half of them is masked."""
-    s = float(model.sequence)
-    flop = 4.0 * s * s * scored_width(model)
-    backward = 2.0
-    if model.has_flash_attention:
-        flop *= 0.5 if model.is_causal else 1.0
-        backward = 2.5
-    return Layer(
-        name="attention",
-        parameters=0,
-        forward_flop_per_sample=flop,
-        backward_flop_per_sample=backward * flop,
-        output_bytes_per_sample=element * s * width,
-        kind="Attention",
-    )
-
-
-# ------------------------------------------------------------------------------------------
-# The step of a recorded model on one split of equal machines: one stage, or several.
-#
-# | here      | papers | meaning                                                                  |
-# |-----------|--------|--------------------------------------------------------------------------|
-# | ``u, a``  | b, m   | micro-batch, and micro-batches of a step on one device                   |
-# | ``T_i``   | T      | forward, backward, exchanges and sends of stage i for a micro-batch [s]  |
-#
-#     step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
-#
-# with the stages cut by ``planners.layouts.pipeline`` over the units' times under the
-# memory of the device (1F1B's micro-batches in flight); one stage is plain data parallel, its
-# reductions hidden as ``planners.links.gradients`` says. Sources: PipeDream and Alpa for the
-# form, as in ``pipeline.partition``.
-
-
-def without_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
+def without_pipeline(split: UnitSplit, seen: Found) -> PlannedLayout | None:
     """Return the layout of the fastest micro-batch that fits, None where none does."""
-    layout, tp = case.layout, case.layout.tp
-    u = np.array(case.micro_batches, float)
-    a = np.ceil(case.local / u)
-    forward, backward, exchanged = (x.sum(axis=1) for x in case.times(u))
-    on_device_s = forward + backward + exchanged
-    used, host = _memory(case, u)
-    fits = _fits(case, used, host, u, seen)
+    u = np.array(split.micro_batches, float)
+    a = np.ceil(split.local / u)
+    forward, backward, exchanged = (x.sum(axis=1) for x in split.times(u))
+    used, host = _memory(split, u)
+    fits = _fits(split, used, host, u, seen)
     if not fits.any():
         return None
-    optimizer_s = 0.0 if case.updates_on_host else case.machine.times[tp].optimizer_s
-    columns = case.reduced(on_device_s, backward, optimizer_s, a)
-    moved = case.offload_s(a, u, on_device_s * a)
-    loaded = case.load_s(columns.step_s + moved, case.local)
-    total = columns.step_s + moved + loaded
-    i = int(np.argmin(np.where(fits, total, np.inf)))
-    seen.least_s = min(seen.least_s, float(total[i]))
-    parts = {
-        "compute_s": a[i] * (forward[i] + backward[i]),
-        "tensor_parallel_s": a[i] * exchanged[i],
-        "data_parallel_s": columns.exposed_s[i] + columns.straggler_s[i],
-        "optimizer_s": optimizer_s / (layout.dp if layout.zero_stage else 1),
-        "offload_s": moved[i],
-        "input_s": loaded[i],
-    }
-    return RecordedLayout(
-        layout=case.described(int(u[i])),
-        step_s=float(total[i]),
-        memory_bytes=float(used[i]),
-        host_bytes=float(host[i]),
-        parts_s={name: float(part) for name, part in parts.items()},
-        stages=(len(case.model.table.names),),
-        log_sd=float(np.hypot(case.machine.times[tp].log_sd, columns.log_sd[i])),
+    each_s = forward + backward + exchanged
+    columns = split.reduced(each_s, backward, split.update_s(), a)
+    times = _whole(split, columns, a * each_s, a * exchanged, (a, u, a * each_s))
+    i = int(np.argmin(np.where(fits, times.step_s, np.inf)))
+    seen.least_s = min(seen.least_s, float(times.step_s[i]))
+    return planned(
+        split.described(int(u[i])), times, (used, host), (i,), u.shape,
+        stages=(len(split.problem.table.names),),
+        log_sd=split.log_sd(columns.log_sd[i]),
+    )  # fmt: skip
+
+
+def _whole(
+    split: UnitSplit, columns: DataParallelColumns, line_s: Floats, traded_s: Floats,
+    moved: tuple[Floats, Floats, Floats], *, computed_s: Floats | None = None,
+    share: float | None = None,
+) -> StepTimes:  # fmt: skip
+    """Return a step with what its devices load and move to their host.
+
+    ``line_s``: all micro-batches through all stages; ``computed_s``: computing of them on the
+    slowest stage, all but the exchanges by default [s]; ``moved``: as ``UnitSplit.offload_s``.
+    """
+    moved_s = split.offload_s(*moved)
+    loaded = split.load_s(columns.step_s + moved_s, split.local)
+    computed = line_s - traded_s if computed_s is None else computed_s
+    shards = split.layout.dp if split.layout.zero_stage else 1
+    return StepTimes(
+        step_s=columns.step_s + moved_s + loaded,
+        compute_s=computed,
+        inside_layer_s=traded_s,
+        pipeline_s=np.maximum(line_s - computed - traded_s, 0.0),
+        data_parallel_s=columns.exposed_s + columns.straggler_s,
+        optimizer_s=np.asarray(split.update_s(share) / shards),
+        offload_s=moved_s,
+        input_s=loaded,
     )
 
 
-def _memory(case: RecordedCase, u: Floats) -> tuple[Floats, Floats]:
+def _memory(split: UnitSplit, u: Floats) -> tuple[Floats, Floats]:
     """Return what one stage takes on the device and on its host, by micro-batch [bytes]."""
-    table, tp, memory = case.model.table, case.layout.tp, case.model.memory
-    activations = table.kept_bytes(tp, case.kept).sum() + table.live_bytes(tp, case.kept)
-    used = base_bytes(case.model.work, u, memory) + case.state_bytes().sum()
-    host = np.array([case.on_host_bytes(int(x)) for x in u])
+    table, tp, memory = split.problem.table, split.layout.tp, split.problem.memory
+    activations = table.kept_bytes(tp, split.kept).sum() + table.live_bytes(tp, split.kept)
+    used = base_bytes(split.problem.work, u, memory) + split.state_bytes().sum()
+    host = np.array([split.on_host_bytes(int(x)) for x in u])
     return used + memory.slack * u * activations, host
 
 
 def _fits(
-    case: RecordedCase, used: Floats, host: Floats, u: Floats, seen: Found
+    split: UnitSplit, used: Floats, host: Floats, u: Floats, seen: Found
 ) -> NDArray[np.bool_]:
-    room, host_room = case.capacity_bytes, case.machine.node.memory_bytes
+    room, host_room = split.problem.capacity_bytes, split.problem.node.memory_bytes
     fits = (used <= room) & (host <= host_room)
     seen.fitting += int(np.count_nonzero(fits))
     if not fits.any():
         excess = np.maximum(used - room, host - host_room)
-        seen.misses(float(excess.min()), case.described(int(u[int(np.argmin(excess))])))
+        seen.misses(float(excess.min()), split.described(int(u[int(np.argmin(excess))])))
     return np.asarray(fits)
 
 
-def with_pipeline(case: RecordedCase, seen: Found) -> RecordedLayout | None:
+def with_pipeline(split: UnitSplit, seen: Found) -> PlannedLayout | None:
     """Return the layout of the fastest micro-batch over pp stages that fits; few are cut."""
-    found: list[RecordedLayout] = []
-    bounds = sorted(zip(least_s(case).tolist(), case.micro_batches, strict=True))
+    found: list[PlannedLayout] = []
+    bounds = sorted(zip(least_s(split).tolist(), split.micro_batches, strict=True))
     for bound_s, u in bounds:
         if bound_s > INDISTINGUISHABLE * seen.least_s:
             break
-        cut = _cut(case, u, seen)
+        cut = _cut(split, u, seen)
         if cut is None:
             continue
         seen.fitting += 1
         if cut.step_s <= INDISTINGUISHABLE * seen.least_s:
-            found.append(_pipelined(case, u, cut))
+            found.append(_pipelined(split, u, cut))
             seen.least_s = min(seen.least_s, found[-1].step_s)
     return min(found, key=lambda x: x.step_s, default=None)
 
 
-def least_s(case: RecordedCase) -> Floats:
+def least_s(split: UnitSplit) -> Floats:
     """Return bounds from below on the step of any cut, by micro-batch [s]."""
-    u = np.array(case.micro_batches, float)
-    forward, backward, exchanged = case.times(u)
+    u = np.array(split.micro_batches, float)
+    forward, backward, exchanged = split.times(u)
     unit_s = np.asarray(forward + backward + exchanged)  # (n, n_units)
-    whole_s, steps, pp = unit_s.sum(axis=1), np.ceil(case.local / u), case.layout.pp
+    whole_s, steps, pp = unit_s.sum(axis=1), np.ceil(split.local / u), split.layout.pp
     if pp == 1:
         return np.asarray(steps * whole_s)
     # Whatever the cuts, nothing smaller than the smallest output is handed over at any of them.
-    outputs = np.sort(case.model.table.output_bytes[:-1])
-    alone_s, byte_s = case.send_rates()
+    outputs = np.sort(split.problem.table.output_bytes[:-1])
+    alone_s, byte_s = split.send_rates()
     send_s = 2 * ((pp - 1) * alone_s + u * outputs[: pp - 1].sum() * byte_s)
     least_send_s = 2 * (alone_s + u * outputs[0] * byte_s)
     slowest_s = np.maximum(np.maximum(whole_s / pp, unit_s.max(axis=1)), least_send_s)
     return np.asarray(whole_s + send_s + (steps - 1) * slowest_s)
 
 
-def _cut(case: RecordedCase, u: int, seen: Found) -> Partition | None:
+def _cut(split: UnitSplit, u: int, seen: Found) -> Partition | None:
     """Return the best cut of the units for a micro-batch, None where none fits."""
-    model, layout = case.model, case.layout
-    a = -(-case.local // u)
-    unit_s = sum(x[0] for x in case.times(np.array([float(u)])))
-    held = model.memory.slack * u * model.table.kept_bytes(layout.tp, case.kept)
-    capacity = case.capacity_bytes - _beside_units(case, u)
+    model, layout = split.problem, split.layout
+    a = -(-split.local // u)
+    unit_s = sum(x[0] for x in split.times(np.array([float(u)])))
+    held = model.memory.slack * u * model.table.kept_bytes(layout.tp, split.kept)
+    capacity = split.problem.capacity_bytes - _beside_units(split, u)
     flights = in_flight(layout.pp, a, schedule="1f1b")
-    if case.on_host_bytes(u) > case.machine.node.memory_bytes:
+    if split.on_host_bytes(u) > split.problem.node.memory_bytes:
         return None
-    state = case.state_bytes()
+    state = split.state_bytes()
     can_hold = state.sum() + flights.min() * held.sum() <= layout.pp * capacity
-    sends = 2 * case.send_s(u)
+    sends = 2 * split.send_s(u)
     worth_s = INDISTINGUISHABLE * seen.least_s
     cut = None
     if can_hold:
@@ -536,7 +384,7 @@ def _cut(case: RecordedCase, u: int, seen: Found) -> Partition | None:
     if cut is None:
         # An even cut's mean stage: how far the model as a whole is from fitting.
         mean = (state.sum() + flights.mean() * held.sum()) / layout.pp
-        seen.misses(max(float(mean - capacity), 1.0), case.described(u))
+        seen.misses(max(float(mean - capacity), 1.0), split.described(u))
     return cut
 
 
@@ -574,47 +422,32 @@ def _stage_bytes(cut: Partition, state: Floats, held: Floats, flights: Floats) -
     return np.asarray(np.add.reduceat(state, starts) + flights * np.add.reduceat(held, starts))
 
 
-def _beside_units(case: RecordedCase, u: int) -> float:
+def _beside_units(split: UnitSplit, u: int) -> float:
     """Return what a stage's device holds beside state and kept activations [bytes]."""
-    model = case.model
-    live = model.memory.slack * u * model.table.live_bytes(case.layout.tp, case.kept)
+    model = split.problem
+    live = model.memory.slack * u * model.table.live_bytes(split.layout.tp, split.kept)
     return live + float(base_bytes(model.work, np.array(float(u)), model.memory))
 
 
-def _pipelined(case: RecordedCase, u: int, cut: Partition) -> RecordedLayout:
-    model, layout = case.model, case.layout
-    a = -(-case.local // u)
+def _pipelined(split: UnitSplit, u: int, cut: Partition) -> PlannedLayout:
+    model, layout = split.problem, split.layout
+    a = -(-split.local // u)
     edges = np.concatenate([[0], np.cumsum(cut.layers)])
     slow = int(np.argmax(cut.stage_s))
     inside = slice(edges[slow], edges[slow + 1])
-    forward, backward, exchanged = (
-        float(x[0][inside].sum()) for x in case.times(np.array([float(u)]))
-    )
+    forward, backward, exchanged = (x[0][inside].sum() for x in split.times(np.array([float(u)])))
     parameters = np.add.reduceat(model.table.held_parameters(layout.tp), edges[:-1])
     heaviest = float(parameters.max()) / max(model.work.parameters, 1)
-    times = case.machine.times[layout.tp]
-    optimizer_s = 0.0 if case.updates_on_host else times.optimizer_s * heaviest * layout.tp
-    columns = case.reduced(
-        np.array(cut.step_s), np.array(backward), optimizer_s, np.array(1.0), share=heaviest
+    line_s, nothing = np.array(cut.step_s), np.array(0.0)
+    columns = split.reduced(
+        line_s, backward, split.update_s(heaviest), np.array(1.0), share=heaviest
     )
-    moved = float(case.offload_s(np.array(float(a)), np.array(float(u)), np.array(0.0)))
-    step_s = float(columns.step_s) + moved
-    loaded = float(case.load_s(np.array(step_s), case.local))
-    computed, traded = a * (forward + backward), a * exchanged
-    return RecordedLayout(
-        layout=case.described(u),
-        step_s=step_s + loaded,
-        memory_bytes=max(cut.memory_bytes) + _beside_units(case, u),
-        host_bytes=case.on_host_bytes(u),
-        parts_s={
-            "compute_s": computed,
-            "tensor_parallel_s": traded,
-            "pipeline_s": cut.step_s - computed - traded,
-            "data_parallel_s": float(columns.exposed_s + columns.straggler_s),
-            "optimizer_s": optimizer_s / (layout.dp if layout.zero_stage else 1),
-            "offload_s": moved,
-            "input_s": loaded,
-        },
-        stages=cut.layers,
-        log_sd=float(np.hypot(times.log_sd, float(columns.log_sd))),
-    )
+    times = _whole(
+        split, columns, line_s, a * exchanged, (np.array(float(a)), np.array(float(u)), nothing),
+        computed_s=a * (forward + backward), share=heaviest,
+    )  # fmt: skip
+    used = np.array(max(cut.memory_bytes) + _beside_units(split, u))
+    return planned(
+        split.described(u), times, (used, np.array(split.on_host_bytes(u))), (), (),
+        stages=cut.layers, log_sd=split.log_sd(columns.log_sd),
+    )  # fmt: skip

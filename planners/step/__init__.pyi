@@ -55,12 +55,12 @@ from .from_runs import shared_with as shared_with
 from .from_runs import steps_s as steps_s
 from .from_runs import work_from_runs as work_from_runs
 from .ledger import OVER_LISTS as OVER_LISTS
+from .ledger import Tally as Tally
 from .ledger import activation_bytes as activation_bytes
 from .ledger import over_lists as over_lists
 from .ledger import update as update
 from .model_units import TransformerBlocks as TransformerBlocks
 from .model_units import Unit as Unit
-from .model_units import UnitTimes as UnitTimes
 from .model_units import idle_s_per_sample as idle_s_per_sample
 from .model_units import is_normalisation as is_normalisation
 from .model_units import layer_kind as layer_kind
@@ -71,9 +71,7 @@ from .model_units import vcpus_needed as vcpus_needed
 from .model_units import work_units as work_units
 from .quantised import KERNELS as KERNELS
 from .quantised import WeightKernel as WeightKernel
-from .transformer import LayerTimes as LayerTimes
+from .transformer import BlockTimes as BlockTimes
 from .transformer import adapter_work as adapter_work
-from .transformer import head_s as head_s
-from .transformer import launch_s as launch_s
-from .transformer import layer_times as layer_times
+from .transformer import block_times as block_times
 from .transformer import model_flop_per_token as model_flop_per_token

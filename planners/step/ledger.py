@@ -130,7 +130,7 @@ class Tally:
         ]  # fmt: skip
 
     def attention(
-        self, pairs: float, heads: int, width: int, streamed: float, *, is_fused: bool,
+        self, pairs: float, heads: int, width: float, streamed: float, *, is_fused: bool,
         seen: float = 1.0,
     ) -> list[Operator]:  # fmt: skip
         """Return the products of queries, keys and values; backward recomputes fused scores.

@@ -38,6 +38,7 @@ from advisor.planners.core import (
     Layer,
     Operator,
     OperatorKind,
+    UnitTimes,
     Work,
 )
 from advisor.planners.step.device import step_time
@@ -328,35 +329,6 @@ def idle_s_per_sample(
 
 # A roofline of nothing takes nothing: the least share of a unit, so that logarithms exist. [s]
 _LEAST_S = 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitTimes:
-    """Times of a model's units on one device."""
-
-    micro_batches: Floats  # (n_batches,); they rise [samples]
-    # forward_s, backward_s: (n_batches, n_units); times of one micro-batch [s]
-    forward_s: Floats
-    backward_s: Floats
-    optimizer_s: float
-    log_sd: float  # one standard deviation of ln(error) of the whole step, calibrated
-
-    def at(self, micro_batch: ArrayLike) -> tuple[Floats, Floats]:
-        """Return forward and backward of every unit, shape (..., n_units), between the points.
-
-        Outside of the tabulated micro-batches the nearest two points' line goes on.
-        """
-        b = np.asarray(micro_batch, float)
-        known = self.micro_batches
-        if known.size == 1:
-            scale = (b / known[0])[..., None]
-            return self.forward_s[0] * scale, self.backward_s[0] * scale
-        i = np.clip(np.searchsorted(known, b, side="right") - 1, 0, known.size - 2)
-        share = ((b - known[i]) / (known[i + 1] - known[i]))[..., None]
-        return (
-            self.forward_s[i] * (1 - share) + self.forward_s[i + 1] * share,
-            self.backward_s[i] * (1 - share) + self.backward_s[i + 1] * share,
-        )
 
 
 def unit_times(

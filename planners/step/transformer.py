@@ -1,4 +1,4 @@
-"""Time of one transformer layer on one device, as columns.
+"""Times of a transformer's units on one device, as columns: its blocks, all alike, and its head.
 
 | here           | papers | meaning                                                              |
 |----------------|--------|----------------------------------------------------------------------|
@@ -18,17 +18,18 @@ adapters and quantised weights add is counted by ``planners.step.transformer``, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.planners.core import (
     Floats,
-    LayerTable,
     LayoutCase,
     TrainingSetup,
     Transformer,
+    UnitTimes,
     activation_width,
     busiest_rank,
     held_parameters,
@@ -42,8 +43,7 @@ from advisor.planners.core import (
     scored_columns,
     scored_width,
 )
-from advisor.planners.step.ledger import ADAPTER_SUM
-from advisor.planners.step.quantised import KERNELS
+from advisor.planners.step.ledger import Tally
 
 # Output tile of large 16-bit products, and processors (SMs) of the generation's large part.
 _TILE: Final = (128, 256)
@@ -53,20 +53,61 @@ _FLASH_3: Final = 3  # index into ``ATTENTIONS``
 _FP4: Final = 2  # index into ``PRECISIONS``
 # 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).
 _ULTRA_FP4: Final = 1.5
+# The embedding's look-up and the last normalisation beside the blocks and the head. [s]
+_NOTHING_S: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTimes:
-    """Times of one layer for one micro-batch [s].
+class BlockTimes:
+    """Times of a transformer's units for one micro-batch: of a block, and of the head [s].
 
     ``streamed_s`` is what both passes wait for memory with no product beside: elementwise
-    operators, scaled sums of adapters, quantised weights written out.
+    operators, scaled sums of adapters, quantised weights written out; ``launch_s`` is the host's
+    time to start a block's kernels.
     """
 
     streamed_s: Floats
     forward_s: Floats
     backward_s: Floats
     recompute_s: Floats
+    launch_s: Floats
+    head_s: Floats
+
+    @property
+    def computed_s(self) -> Floats:
+        """All passes of a block on the device [s]."""
+        return self.forward_s + self.backward_s + self.recompute_s
+
+    def busy_s(self, inside_s: Floats | float = 0.0) -> Floats:
+        """Return a block's passes, and what its kernels take longer to start [s].
+
+        Launches run ahead of computing and of communication alike (``inside_s``): whichever is
+        longer rules.
+        """
+        computed_s = self.computed_s
+        return computed_s + np.maximum(self.launch_s - computed_s - inside_s, 0.0)
+
+    def by_unit(
+        self, is_block: NDArray[np.bool_], layers: float, inside_s: Floats | float = 0.0
+    ) -> tuple[Floats, Floats]:
+        """Return forward and backward of every unit, shape (..., n_units) [s].
+
+        The blocks share the time of so many layers alike, and the last unit, where it is none, has
+        the head's; what else there is takes next to nothing. A third of what is waited for, and of
+        the head, is forward.
+        """
+        waiting = (self.busy_s(inside_s) - self.computed_s) / 3
+        blocks = layers / max(int(np.count_nonzero(is_block)), 1) * is_block
+        heads = np.where(np.arange(is_block.size) == is_block.size - 1, ~is_block, False)
+
+        def units(block_s: Floats, head_s: Floats) -> Floats:
+            found = np.asarray(block_s)[..., None] * blocks + np.asarray(head_s)[..., None] * heads
+            return np.asarray(found + _NOTHING_S * ~is_block)
+
+        return (
+            units(self.forward_s + waiting, self.head_s / 3),
+            units(self.backward_s + self.recompute_s + 2 * waiting, 2 * self.head_s / 3),
+        )
 
 
 def product_rate(case: LayoutCase) -> Floats:
@@ -259,10 +300,16 @@ def quantised_s(case: LayoutCase) -> tuple[Floats, Floats]:
     return np.asarray(forward + activations / memory), np.asarray(backward)
 
 
-def layer_times(case: LayoutCase) -> LayerTimes:
-    """Return the times of one layer on one device for one micro-batch [s]."""
-    if case.layer_table is not None:
-        return _tabulated(case, case.layer_table)
+def block_times(case: LayoutCase) -> BlockTimes:
+    """Return the times of a transformer's units on one device, calibrated [s]."""
+    bare = _shaped(case) if case.block_table is None else _tabulated(case, case.block_table)
+    return BlockTimes(
+        **{f.name: getattr(bare, f.name) * case.device_factor for f in fields(BlockTimes)}
+    )
+
+
+def _shaped(case: LayoutCase) -> BlockTimes:
+    """Return the units' times by their shapes."""
     shapes, layouts = case.shapes, case.layouts
     software, parameters = case.software, case.parameters
     products = products_s(case)
@@ -292,38 +339,45 @@ def layer_times(case: LayoutCase) -> LayerTimes:
     again = passed * np.where(recompute == 2, full, np.where(recompute == 1, selective, 0.0))
     streamed = (1.0 + passed * parameters.elementwise_backward) * elementwise
     streamed = streamed + (1.0 + passed) * sums + unpacked + passed * unpacked_again
-    return LayerTimes(
-        streamed_s=streamed, forward_s=forward, backward_s=backward, recompute_s=again
+    return BlockTimes(
+        streamed_s=streamed,
+        forward_s=forward,
+        backward_s=backward,
+        recompute_s=again,
+        launch_s=_launch_s(case),
+        head_s=_head_s(case),
     )
 
 
-def _tabulated(case: LayoutCase, table: LayerTable) -> LayerTimes:
-    """Return a layer's times from a table of its times on one device.
+def _tabulated(case: LayoutCase, table: UnitTimes) -> BlockTimes:
+    """Return a block's times from a table of them, which has launches and a share of the head.
 
     Ranks of a tensor-parallel group share the layer's work, less efficiently as shards narrow
     (``saturation_tp``); each starts all its kernels. Context-parallel ranks have that share of the
     micro-batch.
     """
     shapes, layouts, parameters = case.shapes, case.layouts, case.parameters
-    forward, backward, launch = table.at(layouts.micro_batch / np.asarray(layouts.cp, float))
+    passes = table.at(layouts.micro_batch / np.asarray(layouts.cp, float))
+    (forward, backward), launch = (one[..., 0] for one in passes), table.launch_s
     tp, h = np.asarray(layouts.tp, float), np.asarray(shapes.hidden, float)
     narrow = (1 + parameters.saturation_tp * tp / h) / (1 + parameters.saturation_tp / h) / tp
     forward = (forward - launch[0]) * narrow + launch[0]
     backward = (backward - launch[1]) * narrow + launch[1]
     again = np.where(np.asarray(layouts.recompute) == 2, forward, 0.0)
     again = again * partial_share(shapes, layouts) * passed_layers_share(shapes, layouts)
-    return LayerTimes(
+    nothing = np.zeros(())
+    return BlockTimes(
         streamed_s=np.zeros_like(forward),
         forward_s=forward,
         backward_s=backward,
         recompute_s=again,
+        launch_s=nothing,
+        head_s=nothing,
     )
 
 
-def launch_s(case: LayoutCase) -> Floats:
+def _launch_s(case: LayoutCase) -> Floats:
     """Return the host's time to launch one layer's kernels, forward and backward [s]."""
-    if case.layer_table is not None:
-        return np.zeros(())  # in the table
     layouts, software, parameters = case.layouts, case.software, case.parameters
     passes = 3 + (np.asarray(layouts.recompute) == 2)
     heavy = parameters.launch_heavy_s + parameters.launch_tp_s * (np.asarray(layouts.tp) - 1) / 7
@@ -333,10 +387,8 @@ def launch_s(case: LayoutCase) -> Floats:
     return np.asarray(passes * per_pass)
 
 
-def head_s(case: LayoutCase) -> Floats:
+def _head_s(case: LayoutCase) -> Floats:
     """Return forward and backward of the output head and loss for one micro-batch [s]."""
-    if case.layer_table is not None:
-        return np.zeros(())  # spread over the layers of the table
     shapes, layouts, parameters = case.shapes, case.layouts, case.parameters
     tokens = case.tokens
     logits = tokens * shapes.vocabulary / layouts.tp
@@ -358,12 +410,8 @@ def head_s(case: LayoutCase) -> Floats:
 # | ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
 #
 # Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
-# for each of two gradients (of input and of weight). The scaled sum streams over y. Source: E. Hu
-# et al., "LoRA", 2021, section 4.1. ``planners.step.quantised`` says what quantised weights add.
-
-
-# Of a 16-bit number. [bytes]
-_ELEMENT_BYTES: Final = 2.0
+# for each of two gradients (of input and of weight). The scaled sum streams over y: as the ledger
+# of operators counts them. Source: E. Hu et al., "LoRA", 2021, section 4.1.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,20 +438,21 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
     """
     if setup.adapter_rank is None:
         return AdapterWork()
-    flop = moved = summed = requantised = 0.0
-    (forward, _), _ = ADAPTER_SUM
-    for matrix in model_matrices(model):
-        count = matrix.count * matrix.met / model.layers
-        sides = matrix.inner + matrix.columns
-        if setup.is_quantised(matrix.name):
-            requantised += count * sides * KERNELS[setup.base_bits].element_bytes
-        if not setup.adapts(matrix.name):
-            continue
-        flop += count * 2.0 * setup.adapter_rank * sides
-        moved += count * _ELEMENT_BYTES * (sides + 2.0 * setup.adapter_rank)
-        summed += count * _ELEMENT_BYTES * forward * matrix.columns
+    tally = Tally.of("bf16", setup)
+    made = [
+        operator
+        for m in model_matrices(model)
+        for operator in tally.product(
+            m.name, m.met / model.layers, m.inner, m.columns, count=m.count
+        )
+        if operator.phase == "forward"
+    ]
+    products = [o for o in made if o.name == "adapter" and o.kind == "matmul"]
     return AdapterWork(
-        flop=flop, product_bytes=moved, sum_bytes=summed, requantised_bytes=requantised
+        flop=sum(o.flop for o in products),
+        product_bytes=sum(o.bytes - o.fixed_bytes for o in products),
+        sum_bytes=sum(o.bytes for o in made if o.name == "adapter" and o.kind != "matmul"),
+        requantised_bytes=sum(o.bytes - o.fixed_bytes for o in made if o.name == "quantised"),
     )
 
 

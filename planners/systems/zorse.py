@@ -37,6 +37,7 @@ from advisor.planners.core import (
     GIB,
     Floats,
     PlanningError,
+    UnitTimes,
     check_counts,
     check_not_negative,
     check_positive,
@@ -44,7 +45,6 @@ from advisor.planners.core import (
     refused,
 )
 from advisor.planners.layouts import partition
-from advisor.planners.step import UnitTimes
 from advisor.planners.systems.cephalo import Worker
 
 Ints = NDArray[np.int64]

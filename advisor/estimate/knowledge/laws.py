@@ -37,16 +37,10 @@ from advisor.planners.core import (
     Layouts,
     Machines,
     Transformer,
+    UnitTimes,
     Work,
 )
-from advisor.planners.layouts import (
-    LayoutProblem,
-    calibrated,
-    data_parallel_s,
-    fixed_s,
-    optimizer_s,
-    transformer_layers,
-)
+from advisor.planners.layouts import LayoutProblem, data_parallel_s, fixed_s, update_s
 from advisor.planners.links import data_parallel_step, hierarchical_reduce_scatter_s
 from advisor.planners.memory import (
     Kept,
@@ -57,15 +51,7 @@ from advisor.planners.memory import (
     training_memory_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step import (
-    KERNELS,
-    Unit,
-    UnitTimes,
-    head_s,
-    launch_s,
-    layer_times,
-    work_units,
-)
+from advisor.planners.step import KERNELS, Unit, block_times, work_units
 from advisor.planners.systems import ring_s
 
 # Micro-batches at which units are timed; lines in between and beyond.
@@ -232,11 +218,12 @@ class ModelOn:
 
     def loading_s(self, samples: Mapping[str, float], step_s: float) -> float:
         """Return what loading adds to a step, ``samples`` on a device by its group's label [s]."""
-        return max(
-            float(p.case.waiting_s(np.array([step_s]), np.array([b]), np.array([p.row]))[0])
+        waits = [
+            p.case.waiting_s(np.array([step_s]), np.array([b]), np.array([p.row]))
             for p in self.places
             if (b := float(samples.get(p.group.label, 0.0)))
-        )
+        ]
+        return float(np.max(waits, initial=0.0))
 
     def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:
         """Return one standard deviation of ln(error) of a step on unlike devices."""
@@ -263,8 +250,8 @@ def replica(
 
 # Cephalo's and Zorse's measured rings against the plain formula (planners.md 4.7).
 RING_FACTOR: Final = 1.15
-# The embedding's look-up and the last normalisation beside the layers and the head. [s]
-_NOTHING_S: Final = 1e-12
+# The whole model on one device, one sample at a time.
+_WHOLE: Final = Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +269,7 @@ class LayoutLaw:
     @property
     def name(self) -> str:
         """Which law times the layers."""
-        tables = [m.problem.layer_table is not None for m in self.machines.values()]
+        tables = [m.problem.block_table is not None for m in self.machines.values()]
         if all(tables):
             return "operators"
         return "transformer shapes and operators" if any(tables) else "transformer shapes"
@@ -300,36 +287,20 @@ class LayoutLaw:
     @property
     def fixed_s(self) -> float:
         """What every step takes besides computing, sending and reducing [s]."""
-        known = self._problem
-        has_table = known.layer_table is not None
-        return float(fixed_s(known.software, self.parameters, has_table=has_table))
+        return float(fixed_s(self._problem))
 
     def times(self, group: ClusterGroup, kept: Kept) -> UnitTimes:
         """Return the times of the units on one of a group's devices, calibrated."""
         on = self.machines[group.label]
         micro = np.array(TABULATED)
-        case = on.problem.case(replica(micro, kept=kept))
-        factor = on.problem.device_factor
-        layer = calibrated(layer_times(case), factor)
-        again = layer.backward_s + layer.recompute_s
-        blocks = self.table.is_block
-        layers = self.transformer.layers / max(int(np.count_nonzero(blocks)), 1)
-        # Launches run ahead of computing; what they take longer falls on every pass alike.
-        waiting = np.maximum(launch_s(case) * factor - layer.forward_s - again, 0.0) / 3
-        head = np.broadcast_to(head_s(case) * factor, micro.shape) / 3
-        forward = np.full((micro.size, blocks.size), _NOTHING_S)
-        backward = forward.copy()
-        forward[:, blocks] = (layers * (layer.forward_s + waiting))[:, None]
-        backward[:, blocks] = (layers * (again + 2 * waiting))[:, None]
-        if not blocks[-1]:
-            forward[:, -1] += head
-            backward[:, -1] += 2 * head
+        block = block_times(on.problem.case(replica(micro, kept=kept)))
+        forward, backward = block.by_unit(self.table.is_block, self.transformer.layers)
         return UnitTimes(
             micro_batches=micro,
             forward_s=forward,
             backward_s=backward,
-            optimizer_s=_update_s(on),
-            log_sd=on.log_sd,
+            optimizer_s=float(update_s(on.problem.case(_WHOLE))),
+            log_sd=on.law.log_sd,
         )
 
     def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
@@ -348,7 +319,7 @@ class LayoutLaw:
         step_s = whole + waiting
         # As for equal machines: past the kernel the layers' own errors hold the links'.
         of_links = [
-            0.0 if on.is_rdma and on.problem.layer_table is None else self.link_log_sd
+            0.0 if on.is_rdma and on.problem.block_table is None else self.link_log_sd
             for on in (self.machines[g.label] for g in groups)
         ]
         return ReducedStep(
@@ -424,13 +395,6 @@ class LayoutLaw:
         network = min(float(m.network_bytes_per_s) for m in self._on(groups))
         sent = np.asarray(sent_bytes) / (self.parameters.pp_efficiency * network)
         return np.asarray(sent + self.parameters.pp_latency_s)
-
-
-def _update_s(on: OnMachine) -> float:
-    """Return the optimizer's update of the whole model on one device [s]."""
-    known, alone = on.problem, optimizer_s(on.problem.case(replica(1)))
-    has_table = known.layer_table is not None
-    return float(alone - fixed_s(known.software, known.parameters, has_table=has_table))
 
 
 # Units timed by the device model, operator by operator: recorded runs, fp32, any device.
@@ -594,6 +558,8 @@ def with_layers(work: Work) -> Work:
     """Return the work with its layers: as recorded, or those of the described transformer."""
     if work.layers or work.transformer is None:
         return work
+    from advisor.planners.layouts import transformer_layers  # a recording has its own
+
     return replace(work, layers=transformer_layers(work.transformer, precision=work.precision))
 
 

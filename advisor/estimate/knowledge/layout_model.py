@@ -30,11 +30,11 @@ from advisor.planners.core import (
     STACKS,
     Device,
     Floats,
-    LayerTable,
     LayoutParameters,
     Software,
     Stack,
     TrainingSetup,
+    UnitTimes,
     Work,
 )
 from advisor.planners.layouts import logarithms
@@ -247,7 +247,7 @@ def shapes_law(
     ), code
 
 
-def operator_table(work: Work, columns: StepColumns, log_factor: float = 0.0) -> LayerTable:
+def operator_table(work: Work, columns: StepColumns, log_factor: float = 0.0) -> UnitTimes:
     """Return a layer's share of a model's times by the law of the operators.
 
     ``columns``: on one device, at the micro-batches 1, 2, 4, ; ``log_factor``: what measured steps
@@ -258,10 +258,12 @@ def operator_table(work: Work, columns: StepColumns, log_factor: float = 0.0) ->
     backward = columns.backward_s[0] * share
     forward = columns.micro_batch_s[0] * share - backward
     launch = float(columns.launch_s[0, -1]) * share
-    return LayerTable(
+    return UnitTimes(
         micro_batches=np.exp2(np.arange(columns.micro_batch_s.shape[1])),
-        forward_s=forward,
-        backward_s=backward,
+        forward_s=forward[:, None],
+        backward_s=backward[:, None],
+        optimizer_s=float(columns.optimizer_s[0]) * share,
+        log_sd=float(columns.log_sd[0]),
         launch_s=(launch * _FORWARD_LAUNCHES, launch * (1 - _FORWARD_LAUNCHES)),
     )
 

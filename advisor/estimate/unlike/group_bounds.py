@@ -27,16 +27,9 @@ from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.knowledge.laws import operator_units, units_of
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.planners.core import RECOMPUTES, Layouts
-from advisor.planners.layouts import (
-    MOST_MICRO_BATCH,
-    LayoutProblem,
-    calibrated,
-    data_parallel_s,
-    divisors,
-    fixed_s,
-)
+from advisor.planners.layouts import LayoutProblem, SearchSpace, data_parallel_s, divisors, fixed_s
 from advisor.planners.links import tensor_parallel_s
-from advisor.planners.step import head_s, launch_s, layer_times
+from advisor.planners.step import block_times
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -94,8 +87,7 @@ def _of_shapes(case: StepCase, used: Integers, place: Integers, devices: Integer
     problems = [on_machine(case, row).problem for row in used.tolist()]
     rate = 1.0 / np.array([p.least_device_s_per_sample() for p in problems])
     least_s = case.job.global_batch / (rate[place] * devices).sum(axis=1)
-    started = [p.transformer.layers * p.device_factor * float(launch_s(p.case(_ONE)))
-               for p in problems]  # fmt: skip
+    started = [p.transformer.layers * float(block_times(p.case(_ONE)).launch_s) for p in problems]
     held = np.array([p.capacity_bytes - p.memory.context_bytes for p in problems])
     holds = (held[place] * devices).sum(axis=1) >= problems[0].least_state_bytes()
     return np.where(holds, np.maximum(least_s, min(started)), np.inf)
@@ -130,11 +122,12 @@ def _least_layers_s(problem: LayoutProblem) -> float:
     """Return a sample's least device-seconds in all layers, in stages of one width [s]."""
     per_node, shape = int(problem.machines.devices_per_node), problem.transformer
     degrees = np.array([d for d in divisors(per_node) if shape.heads % d == 0])
-    tp, micro = (x.ravel() for x in np.meshgrid(degrees, np.arange(1, MOST_MICRO_BATCH + 1)))
+    tp, micro = (
+        x.ravel() for x in np.meshgrid(degrees, np.arange(1, SearchSpace().max_micro_batch + 1))
+    )
     case = problem.case(replace(_ONE, tp=tp, pp=2, micro_batch=micro, is_sequence_parallel=tp > 1))
-    layer = calibrated(layer_times(case), problem.device_factor)
-    busy = layer.forward_s + layer.backward_s + tensor_parallel_s(case)
-    each = np.maximum(busy, launch_s(case) * problem.device_factor)
+    inside = tensor_parallel_s(case)
+    each = block_times(case).busy_s(inside) + inside
     return float((shape.layers * each * tp / micro).min())
 
 
@@ -168,19 +161,16 @@ def _least_uneven_s(
         fits = one.needed_bytes(least) <= room
         found = data_parallel_s(ring, computed, computed)
         exposed = np.minimum(exposed, np.where(fits, found, np.inf))
-    has_table = one.layer_table is not None
-    whole = computed + exposed + float(fixed_s(one.software, one.parameters, has_table=has_table))
+    whole = computed + exposed + float(fixed_s(one))
     return np.asarray(whole * (1.0 + one.parameters.straggler * np.log2(nodes)))
 
 
 def _least_whole_s(problem: LayoutProblem, batch: int) -> float:
     """Return the least device-seconds of a sample through the whole model on one device [s]."""
     micro = np.array([float(2**k) for k in range(17) if 2**k < 2 * batch])
-    case = problem.case(replace(_ONE, micro_batch=micro))
-    layer = calibrated(layer_times(case), problem.device_factor)
-    busy = np.maximum(layer.forward_s + layer.backward_s, launch_s(case) * problem.device_factor)
-    head = head_s(case) * problem.device_factor
-    return float(((problem.transformer.layers * busy + head) / micro).min())
+    block = block_times(problem.case(replace(_ONE, micro_batch=micro)))
+    busy = problem.transformer.layers * block.busy_s() + block.head_s
+    return float((busy / micro).min())
 
 
 def _least_sent_s(

@@ -139,7 +139,7 @@ def layout_of_groups(choice: Choice) -> Layout:
 def is_extrapolating(case: StepCase, row: int) -> bool:
     """Whether the times on a type's devices lie outside what the models were fitted on."""
     if is_laid_out_by_shape(case, np.array([row])).all():
-        return on_machine(case, row).is_extrapolating
+        return on_machine(case, row).law.is_extrapolating
     device = case.fleet.devices[case.fleet.device[row]]
     timed = step_time(case.work, [device], [1.0], case.constants.device)
     return bool(timed.is_extrapolating[0])

@@ -41,12 +41,12 @@ from advisor.machines import AcceleratorPart, host_room_bytes
 from advisor.planners.core import (
     STACKS,
     Device,
-    LayerTable,
     Layout,
     Layouts,
     Machines,
     StackFacts,
     TrainingSetup,
+    UnitTimes,
     shapes_of,
 )
 from advisor.planners.layouts import (
@@ -54,12 +54,11 @@ from advisor.planners.layouts import (
     LayoutProblem,
     PlannedLayout,
     SearchSpace,
-    calibrated,
     frameworks_of,
     is_runnable,
     layout_columns,
 )
-from advisor.planners.step import KERNELS, head_s, layer_times, step_time
+from advisor.planners.step import KERNELS, block_times, step_time
 from advisor.quantities import REACH_90
 
 WAY: Final = way_code("model parallel")
@@ -71,12 +70,15 @@ _TABULATED: Final = tuple(float(2**k) for k in range(8))
 # Host to device where nothing is known of the card's generation (PCIe 3, measured on clouds).
 _HOST_BYTES_PER_S: Final = 11.1e9
 _DEGREES: Final = ("tp", "pp", "cp", "ep")
-_PARTS: Final[dict[str, Bottleneck]] = {
+# What each part of a planned step waits for (``planners.layouts.time.StepTimes``).
+_WAITS: Final[dict[str, Bottleneck]] = {
+    "compute_s": "compute",
     "inside_layer_s": "network",
     "data_parallel_s": "network",
     "pipeline_s": "pipeline",
     "optimizer_s": "memory",
     "offload_s": "offload",
+    "input_s": "input",
 }
 
 
@@ -85,13 +87,14 @@ class OnDevice:
     """The law that times a job's layers on a device, and how far to trust it."""
 
     # the accelerator and the code of its precision by the law of the shapes; None and 0 by that of
-    # the operators, whose times are ``layer_table``
+    # the operators, whose times are ``block_table``
     part: AcceleratorPart | None
     precision: int
-    layer_table: LayerTable | None
+    block_table: UnitTimes | None
     factor: float  # what measured steps say of the first law
     log_sd: float
-    # unnamed_log_sd, open_log_sd: see ``OnMachine``
+    # the same of a layout over several devices where nobody named the stack, and where nobody
+    # said how the model is split: 0 where one is, and by the law of the operators
     unnamed_log_sd: float
     open_log_sd: float
     is_extrapolating: bool
@@ -102,12 +105,7 @@ class OnMachine:
     """A layout problem on one kind of machine, and how far its times are to be trusted."""
 
     problem: LayoutProblem
-    log_sd: float
-    # the same of a layout over several devices where nobody named the stack, and where nobody
-    # said how the model is split: 0 where one is, and by the law of the operators
-    unnamed_log_sd: float
-    open_log_sd: float
-    is_extrapolating: bool
+    law: OnDevice
     is_rdma: bool
 
     @property
@@ -262,7 +260,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
         software=software_of(work),
         parameters=constants.layout.parameters,
         memory=constants.memory,
-        layer_table=on.layer_table,
+        block_table=on.block_table,
         device_factor=on.factor,
         trained_share=trained_share(work),
         passed_share=passed_share(work),
@@ -275,14 +273,7 @@ def _on_machine(case: StepCase, row: int) -> OnMachine:
             frameworks=frameworks_of(work.setup),
         ),
     )
-    return OnMachine(
-        problem=problem,
-        log_sd=on.log_sd,
-        unnamed_log_sd=on.unnamed_log_sd,
-        open_log_sd=on.open_log_sd,
-        is_extrapolating=on.is_extrapolating,
-        is_rdma=bool(fleet.is_rdma[row]),
-    )
+    return OnMachine(problem=problem, law=on, is_rdma=bool(fleet.is_rdma[row]))
 
 
 def _on_device(case: StepCase, index: int) -> OnDevice:
@@ -320,7 +311,7 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     return OnDevice(
         part=known,
         precision=law[1] if law else _SENT_WIDE.get(work.precision, 0),
-        layer_table=table,
+        block_table=table,
         factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
         unnamed_log_sd=unnamed,
@@ -397,15 +388,26 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     samples = np.array([layout.global_batch / layout.devices])
     parts = waits_of(on.problem, best)
     parts["input"] = case.waiting_s(np.array([best.step_s]), samples, np.array([kind]))
-    step_s, shares = shares_of(parts)
-    columns.step_s[row] = step_s[0]
+    shares = put_layout(columns, row, best, WAY, parts)
     columns.log_sd[row] = layout_log_sd(case, on, kind, layout, shares)
+    columns.is_extrapolating[row] = on.law.is_extrapolating
+
+
+def put_layout(
+    columns: TimeColumns, row: int, best: PlannedLayout, way: int, parts: dict[Bottleneck, Floats]
+) -> dict[Bottleneck, Floats]:
+    """Write a planned layout into one row; return what its step waits for, as shares."""
+    step_s, shares = shares_of(parts)
+    columns.status[row], columns.way[row] = CODE["ok"], way
+    columns.step_s[row] = step_s[0]
     for name, share in shares.items():
         columns.shares[name][row] = share[0]
-    _put_layout(columns.layouts, row, layout)
+    one = layout_columns(best.layout)
+    for field in Layouts.__slots__:
+        getattr(columns.layouts, field)[row] = getattr(one, field)
     columns.memory_bytes[row] = best.memory_bytes
     columns.host_bytes[row] = best.host_bytes
-    columns.is_extrapolating[row] = on.is_extrapolating
+    return shares
 
 
 def _why(case: StepCase, on: OnMachine, found: Found) -> str:
@@ -414,20 +416,14 @@ def _why(case: StepCase, on: OnMachine, found: Found) -> str:
     return "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
 
 
-def _put_layout(columns: Layouts, row: int, layout: Layout) -> None:
-    one = layout_columns(layout)
-    for name in Layouts.__slots__:
-        getattr(columns, name)[row] = getattr(one, name)
-
-
 def layout_log_sd(
     case: StepCase, on: OnMachine, type_index: int, layout: Layout,
     shares: dict[Bottleneck, Floats],
 ) -> float:  # fmt: skip
     """Return the deviation of ln(step) of a layout, after the user's own runs where there are."""
-    of_layout = on.log_sd
+    of_layout = on.law.log_sd
     if layout.devices > 1:
-        of_layout = max(on.log_sd, on.unnamed_log_sd, on.open_log_sd)
+        of_layout = max(of_layout, on.law.unnamed_log_sd, on.law.open_log_sd)
     device = case.fleet.devices[case.fleet.device[type_index]]
     of_weights = KERNELS[case.work.setup.base_bits].log_sd_on(device.architecture)
     published = math.hypot(of_layout, _link_log_sd(case, on, shares), of_weights)
@@ -441,7 +437,7 @@ def _link_log_sd(case: StepCase, on: OnMachine, shares: dict[Bottleneck, Floats]
 
     The layout model was fitted on networks that bypass the kernel, and its errors hold theirs.
     """
-    if on.is_rdma and on.problem.layer_table is None:
+    if on.is_rdma and on.problem.block_table is None:
         return 0.0
     return float(shares["network"][0] * case.constants.scaling.log_sd_communication)
 
@@ -461,22 +457,24 @@ def network_slope(problem: LayoutProblem, layout: Layout) -> float:
     return math.log(slow_s / fast_s) / math.log(4.0)
 
 
-def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
+def waiting_parts(best: PlannedLayout) -> dict[Bottleneck, Floats]:
     """Return what a layout's step waits for; the parts add up to it [s], each of shape (1,)."""
-    case = problem.case(layout_columns(best.layout))
-    layer = calibrated(layer_times(case), problem.device_factor)
-    streamed = layer.streamed_s
-    computed = layer.forward_s + layer.backward_s + layer.recompute_s - streamed
-    per_stage = -(-problem.transformer.layers // best.layout.pp)
-    passes = best.layout.accumulation_steps * per_stage
-    head = best.layout.accumulation_steps * float(head_s(case)) * problem.device_factor
-    whole = best.parts_s["compute_s"]
-    of_compute = {"compute": passes * float(computed) + head, "memory": passes * float(streamed)}
-    of_compute["launch"] = max(whole - sum(of_compute.values()), 0.0)
-    scale = whole / max(sum(of_compute.values()), 1e-30)
     parts: dict[Bottleneck, Floats] = {name: np.zeros(1) for name in WAITS}
-    for name, seconds in of_compute.items():
-        parts[name][0] += seconds * scale  # type: ignore[index]
-    for part, wait in _PARTS.items():
-        parts[wait][0] += best.parts_s[part]
+    for part, wait in _WAITS.items():
+        parts[wait] += best.parts_s[part]
+    return parts
+
+
+def waits_of(problem: LayoutProblem, best: PlannedLayout) -> dict[Bottleneck, Floats]:
+    """Return the same, with what its units wait for memory and for launches told apart."""
+    parts = waiting_parts(best)
+    block = block_times(problem.case(layout_columns(best.layout)))
+    per_stage = -(-problem.transformer.layers // best.layout.pp)
+    steps, whole = best.layout.accumulation_steps, best.parts_s["compute_s"]
+    streamed = steps * per_stage * float(block.streamed_s)
+    computed = steps * float(per_stage * block.computed_s + block.head_s) - streamed
+    scale = min(whole / max(computed + streamed, 1e-30), 1.0)
+    parts["compute"][0] = scale * computed
+    parts["memory"] += scale * streamed
+    parts["launch"] += whole - scale * (computed + streamed)
     return parts

@@ -13,28 +13,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import Bottleneck
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
-from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns, shares_of, way_code
+from advisor.estimate.time_columns import CODE, TimeColumns, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
+from advisor.estimate.ways.model_parallel import machine_key, put_layout, waiting_parts
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
-from advisor.planners.core import Device, Link, Node, PlanningError
-from advisor.planners.layouts import (
-    RecordedLayout,
-    RecordedMachine,
-    RecordedModel,
-    SearchSpace,
-    layout_columns,
-    search_recorded,
-)
+from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
+from advisor.planners.layouts import PlannedLayout, SearchSpace, UnitProblem, search_units
 from advisor.planners.memory import UnitTable
 from advisor.planners.step import (
     TransformerBlocks,
     Unit,
-    UnitTimes,
     step_time,
     transformer_blocks,
     unit_times,
@@ -145,14 +137,6 @@ _HOST_BYTES_PER_S: Final = 11.1e9
 _GAIN: Final = 1.03
 # What a faster layout could save of the whole job, below which none is looked for. [s]
 _WORTH_SEARCHING_S: Final = 60.0
-_PARTS: Final[dict[str, Bottleneck]] = {
-    "tensor_parallel_s": "network",
-    "data_parallel_s": "network",
-    "pipeline_s": "pipeline",
-    "optimizer_s": "memory",
-    "offload_s": "offload",
-    "input_s": "input",
-}
 
 
 def improved(case: StepCase, columns: TimeColumns, most_s: Floats | None = None) -> TimeColumns:
@@ -172,7 +156,8 @@ def improved(case: StepCase, columns: TimeColumns, most_s: Floats | None = None)
         limit_s = np.inf if most_s is None else float(most_s[row])
         found = model.best(at, int(columns.count[row]), min(worth_s, limit_s))
         if found is not None and not found.step_s * _GAIN >= plain_s:
-            _put(columns, int(row), found)
+            put_layout(columns, int(row), found, WAY, waiting_parts(found))
+            columns.log_sd[row] = found.log_sd
         elif found is None and np.isnan(plain_s) and np.isfinite(limit_s):
             columns.status[row] = CODE["dominated"]
     return columns
@@ -249,7 +234,7 @@ class UnitModel:
         )
         self.table = UnitTable.of(self.parts, case.work)
         self._timed: dict[tuple[Device, int], UnitTimes] = {}
-        self._found: dict[tuple[object, ...], RecordedLayout | None] = {}
+        self._found: dict[tuple[object, ...], PlannedLayout | None] = {}
         self._seen: dict[Hashable, Any] = {}
 
     @property
@@ -271,18 +256,14 @@ class UnitModel:
         largest = max(part.saved_bytes_per_sample for part in self.parts) / self.widest
         return float(min(memory.context_bytes, memory.process_bytes) + largest)
 
-    def best(self, row: int, count: int, worth_s: float = float("inf")) -> RecordedLayout | None:
+    def best(self, row: int, count: int, worth_s: float = float("inf")) -> PlannedLayout | None:
         """Return the best layout on ``count`` machines of a type, None where nothing fits.
 
         ``worth_s``: slower steps are not looked for.
         """
-        fleet = self.case.fleet
-        key = (
-            int(fleet.device[row]), int(fleet.per_node[row]), float(fleet.vcpus[row]),
-            float(fleet.intra_bytes_per_s[row]), float(fleet.network_bytes_per_s[row]),
-            bool(fleet.is_rdma[row]), float(fleet.host_memory_bytes[row]), count, worth_s,
-            int(fleet.domain_machines[row]), self._load_s(row),
-        )  # fmt: skip
+        case = self.case
+        vcpus, load_s = float(case.fleet.vcpus[row]), self._load_s(row)
+        key = (*machine_key(case, row), vcpus, load_s, count, worth_s)
         if key not in self._found:
             try:
                 self._found[key] = self._search(row, count, worth_s)
@@ -298,47 +279,35 @@ class UnitModel:
             return error
         return None
 
-    def _search(self, row: int, count: int, worth_s: float = float("inf")) -> RecordedLayout:
+    def _search(self, row: int, count: int, worth_s: float = float("inf")) -> PlannedLayout:
         case = self.case
-        return search_recorded(
-            self.model(row), self.machine(row), count, case.job.global_batch,
-            space=case.space, worth_s=worth_s,
-        )  # fmt: skip
-
-    def model(self, row: int) -> RecordedModel:
-        """Return the model with the constants that its planner needs, on machines of a type."""
-        case = self.case
-        device = case.fleet.devices[case.fleet.device[row]]
-        memory = np.array([device.memory_bytes])
-        free = kept_free_bytes(memory, case.fleet.is_accelerated[[row]])
-        layout = case.constants.layout.parameters
-        return RecordedModel(
-            work=case.work,
-            table=self.table,
-            blocks=self.blocks if isinstance(self.blocks, TransformerBlocks) else None,
-            memory=case.constants.memory,
-            scaling=case.constants.scaling,
-            usable_fraction=float(1.0 - free[0] / memory[0]),
-            host_update_bytes_per_s=layout.host_update_bytes_per_s,
-            offload_overlap=layout.offload_overlap,
-            seen=self._seen,
+        return search_units(
+            self.problem(row), count, case.job.global_batch, space=case.space, worth_s=worth_s
         )
 
-    def machine(self, row: int) -> RecordedMachine:
-        """Return the machines of a type as the search needs them."""
+    def problem(self, row: int) -> UnitProblem:
+        """Return the units to be laid out on machines of a type."""
         case = self.case
         node = node_of(case.fleet, row, case.accelerators)
         room = host_room_bytes(case.job, case.work, case.fleet, row)
-        degrees: tuple[int, ...] = (1,)
-        if isinstance(self.blocks, TransformerBlocks):
-            degrees = tuple(
-                tp for tp in self.blocks.degrees(node.devices) if tp <= case.space.max_tp
-            )
-        return RecordedMachine(
+        blocks = self.blocks if isinstance(self.blocks, TransformerBlocks) else None
+        degrees = blocks.degrees(node.devices) if blocks else (1,)
+        free = kept_free_bytes(
+            np.array([node.device.memory_bytes]), case.fleet.is_accelerated[[row]]
+        )
+        return UnitProblem(
+            work=case.work,
+            table=self.table,
+            blocks=blocks,
+            memory=case.constants.memory,
+            scaling=case.constants.scaling,
             node=replace(node, memory_bytes=max(room, 1.0)),
-            times={tp: self.times(node.device, tp) for tp in degrees},
+            times={tp: self.times(node.device, tp) for tp in degrees if tp <= case.space.max_tp},
+            kept_free_bytes=float(free[0]),
+            parameters=case.constants.layout.parameters,
             load_s_per_sample=self._load_s(row),
             loads_inline=case.job.feed.workers == 0,
+            seen=self._seen,
         )
 
     def _load_s(self, row: int) -> float:
@@ -410,24 +379,6 @@ def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) ->
 
     row = accelerators.get(device.name.partition("/")[0])
     return _HOST_BYTES_PER_S if row is None else part(row).host_bytes_per_s
-
-
-def _put(columns: TimeColumns, row: int, found: RecordedLayout) -> None:
-    parts: dict[Bottleneck, Floats] = {"compute": np.array([found.parts_s["compute_s"]])}
-    for name, wait in _PARTS.items():
-        parts[wait] = parts.get(wait, np.zeros(1)) + found.parts_s.get(name, 0.0)
-    step_s, shares = shares_of(parts)
-    columns.status[row] = STATUSES.index("ok")
-    columns.way[row] = WAY
-    columns.step_s[row] = step_s[0]
-    columns.log_sd[row] = found.log_sd
-    for name, share in shares.items():
-        columns.shares[name][row] = share[0]
-    one = layout_columns(found.layout)
-    for field in type(one).__slots__:
-        getattr(columns.layouts, field)[row] = getattr(one, field)
-    columns.memory_bytes[row] = found.memory_bytes
-    columns.host_bytes[row] = found.host_bytes
 
 
 # Layouts that make no sense for a model cut at its recorded units.
