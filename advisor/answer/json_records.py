@@ -111,7 +111,11 @@ def fitted(
         record = bounded.read_json(file)
         if (found := record["schema_version"]) != version:
             raise ValueError(f"schema version {found!r}, not {version}")  # noqa: TRY301
-        held = record[part] if part else {one.name: record[one.name] for one in fields(cast(Any, kind))}
+        held = (
+            record[part]
+            if part
+            else {one.name: record[one.name] for one in fields(cast(Any, kind))}
+        )
         return from_record(kind, held, where=part or "record", is_strict=True)
     except (OSError, ValueError, TypeError, KeyError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
