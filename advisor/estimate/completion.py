@@ -376,7 +376,8 @@ def replayed(
     work_s = columns.step_s[rows] * job.paid_steps
     finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
-    whole_run_s = finish_s[:, 1] * (1.0 - 1.0 / factor)
+    ends = np.isfinite(finish_s[:, 1])  # with a time that has an end
+    whole_run_s = np.where(ends, finish_s[:, 1], 0.0) * (1.0 - 1.0 / factor)
     steady = TimeLedger.of(job, select(columns, rows), whole_run_s=whole_run_s)
     return Completion(
         finish_h=finish_h,
