@@ -303,16 +303,17 @@ def _text(found: Comparison) -> str:
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
             f"{percent_text(abs(off))} {'over' if off > 0 else 'under'}"
         )
-    learning = {
-        True: ", and `advisor train` learns from it",
-        False: "; `advisor train` does not learn from it, because too much of that time is not "
-        "steps: note a step, --step-time 310ms",
-        None: "",
-    }
-    lines.append(
-        f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of this "
-        f"job start from it{learning[found.is_learned_from]}"
-    )
+    if found.is_learned_from is False:
+        lines.append(
+            "noted; no estimate changes, because too much of that time is not steps: note a step, "
+            "--step-time 310ms"
+        )
+    else:
+        learning = ", and `advisor train` learns from it" if found.is_learned_from else ""
+        lines.append(
+            f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of "
+            f"this job start from it{learning}"
+        )
     return "\n".join(lines)
 
 

@@ -68,7 +68,8 @@ class Comparison:
     actual: Actual
     predicted_h: Estimate  # [h]
     predicted_usd: Estimate | None = None  # [USD]
-    # whether ``advisor train`` learns from it; None of a program, whose steps nothing is known of
+    # whether ``advisor train`` learns from it, and False where no estimate does: too much of it is
+    # no steps; None of a program and of a run recorded on a GPU, which it never learns from
     is_learned_from: bool | None = None
 
     def __post_init__(self) -> None:
@@ -267,9 +268,10 @@ def note_run(
     actual = Actual(run=path.name, provider=row.provider, instance_type=row.name, count=count,
                     step_s=step_s, time_h=time_h, cost_usd=cost_usd)  # fmt: skip
     learned = _record(job, actual, predictor, row.index)
+    is_known = job.work is None or of_steps_h is not None
     found = Comparison(
         actual=actual, predicted_h=before.training_time_h, predicted_usd=before.cost_usd,
-        is_learned_from=None if learned is None else of_steps_h is not None,
+        is_learned_from=None if learned is None and is_known else is_known,
     )  # fmt: skip
     parts: dict[str, object] = {"predicted": found.predicted}
     if job.work is not None:
