@@ -115,7 +115,7 @@ def _verdict(summary: Drift) -> list[str]:
     inside = summary.looked_at - summary.outside
     lines = [
         f"of the last {summary.looked_at} runs, {inside} ended inside their interval; "
-        f"median error {percent_text(summary.median_error, signed=True)}"
+        f"median error {percent_text(summary.median_error or 0.0, signed=True)}"
     ]
     return lines + warning(summary)
 
@@ -135,7 +135,7 @@ def warning(summary: Drift) -> list[str]:
         return []
     from advisor.train import RETRAINING
 
-    way = "too long" if summary.median_error > 0 else "too short"
+    way = "too long" if (summary.median_error or 0.0) > 0 else "too short"
     return [
         f"warning: {summary.outside} of the last {summary.looked_at} real runs ended outside "
         f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
