@@ -156,10 +156,11 @@ class Rent:
     # what is charged at least, and what a bill is a whole multiple of (0: by the second) [h]
     billing: tuple[float, float] = (SHORTEST_BILL_H, 0.0)
 
-    def priced(self) -> Rent:
-        """Return it with nothing to pay for storage and results that have no price."""
-        storage, egress = np.nan_to_num([self.storage_usd_per_h, self.egress_usd]).tolist()
-        return replace(self, storage_usd_per_h=storage, egress_usd=egress)
+    @property
+    def known_usd(self) -> tuple[float, float]:
+        """By the hour with all that has a price [USD/h], and once [USD]."""
+        storage, once = np.nan_to_num([self.storage_usd_per_h, self.egress_usd]).tolist()
+        return self.price_usd_per_h + (storage + self.surplus_usd_per_h), once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +196,9 @@ class Completion:
 
     def cost_usd(self, row: int, rent: Rent, coverage: float) -> Estimate:
         """Return what the job of one row costs [USD]."""
-        paid = rent.priced()
-        hourly = paid.price_usd_per_h + (paid.storage_usd_per_h + paid.surplus_usd_per_h)
+        hourly, once = rent.known_usd
         hours = charged_h(self.billed_h[row], *rent.billing)
-        return _around(hours * hourly + paid.egress_usd, coverage)
+        return _around(hours * hourly + once, coverage)
 
     def breakdown(self, row: int, rent: Rent) -> dict[str, Part]:
         """Return the parts of one row's expected time and cost.

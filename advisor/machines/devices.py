@@ -48,28 +48,18 @@ _OTHER_CHIP: Final = frozenset(
 SCHEMA_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceModel:
-    """The fitted device model: its constants, and how far a measured factor carries."""
-
-    as_of: str  # day of the fit (ISO 8601)
-    parameters: DeviceParameters
-    calibration: CalibrationParameters
-
-
-def _model(path: Path | None) -> DeviceModel:
-    file = path or data.model("device_model") / "parameters.json"
-    return fitted(DeviceModel, file, train="device-model")
+def _file(path: Path | None) -> Path:
+    return path or data.model("device_model") / "parameters.json"
 
 
 def device_parameters(path: Path | None = None) -> DeviceParameters:
     """Return the fitted constants of the device model, the bundled or those in ``path``."""
-    return _model(path).parameters
+    return fitted(DeviceParameters, _file(path), part="parameters", train="device-model")
 
 
 def calibration_parameters(path: Path | None = None) -> CalibrationParameters:
     """Return how far a measured factor carries from device to device."""
-    return _model(path).calibration
+    return fitted(CalibrationParameters, _file(path), part="calibration", train="device-model")
 
 
 def accelerator_devices(path: Path | None = None) -> dict[str, Device]:
@@ -93,7 +83,7 @@ def sheet_sources(name: str) -> Mapping[str, str]:
 
 def model_day() -> str:
     """Return the day the device model was fitted on. ISO 8601."""
-    return _model(None).as_of
+    return str(bounded.read_json(_file(None))["as_of"])
 
 
 def suite_device(name: str) -> Device | None:
