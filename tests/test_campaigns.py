@@ -127,8 +127,8 @@ def test_the_term_is_told_apart_from_steps_checkpoints_and_failures(
     added = whole.finish_h[:, 1] - without.finish_h[:, 1]
     np.testing.assert_allclose(whole.ledger.whole_run_s / 3600, added)
     for name in ("steps_s", "checkpoints_s", "interruptions_s"):
-        parts = (getattr(one.ledger, name) for one in (whole, without))
-        np.testing.assert_allclose(*parts, atol=1e-5)
+        found, bare = (getattr(one.ledger, name) for one in (whole, without))
+        np.testing.assert_allclose(found, bare, atol=1e-5)
     assert not without.ledger.whole_run_s.any()
 
     def width(found: Any) -> Any:

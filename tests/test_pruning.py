@@ -21,6 +21,7 @@ from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
 from advisor.machines.fleet import alike
+from advisor.planners.core import select
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts import pipeline, unit_stages
 from advisor.planners.layouts.problem import LayoutProblem
@@ -124,7 +125,7 @@ def test_a_pruned_search_looks_at_a_part_of_the_rows_only() -> None:
 
 def columns_at(columns: TimeColumns, row: int) -> list[object]:
     """Everything that a row says but its type."""
-    some = replace(columns.select(np.array([row])), type_index=np.zeros(1, np.int64))
+    some = replace(select(columns, np.array([row])), type_index=np.zeros(1, np.int64))
     return [repr(getattr(some, field.name)) for field in fields(some)]
 
 

@@ -18,8 +18,8 @@ from advisor.catalogue.overrides import bills, charged_h
 from advisor.cli.program import app
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
+from advisor.quantities import hours_interval, usd_interval
 from advisor.rank.ranking import recommend
-from advisor.words.pieces import hours_words, usd_words
 from advisor.words.recommendation import text
 
 MakeJob = Callable[..., Job]
@@ -282,7 +282,7 @@ def test_numbers_of_the_table_never_run_together(answer: Recommendation, times: 
     lines = [line for line, _ in text(record, width=80, most=None)]
     assert max(map(len, lines)) <= 80
     for one in record["front"]:
-        time, cost = hours_words(one["training_time_h"]), usd_words(one["cost_usd"])
+        time, cost = hours_interval(one["training_time_h"]), usd_interval(one["cost_usd"])
         for numbers in zip(time, cost, strict=True):
             assert any(re.search(rf"  +{re.escape(numbers[0])} +{re.escape(numbers[1])}$", line)
                        for line in lines), numbers  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -18,6 +18,7 @@ from typing import (
     Self,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
 )
@@ -110,7 +111,11 @@ def fitted(
         record = bounded.read_json(file)
         if (found := record["schema_version"]) != version:
             raise ValueError(f"schema version {found!r}, not {version}")  # noqa: TRY301
-        held = record[part] if part else {name: record[name] for name in kind.__slots__}
+        held = (
+            record[part]
+            if part
+            else {one.name: record[one.name] for one in fields(cast(Any, kind))}
+        )
         return from_record(kind, held, where=part or "record", is_strict=True)
     except (OSError, ValueError, TypeError, KeyError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -115,7 +115,7 @@ def _verdict(summary: Drift) -> list[str]:
     inside = summary.looked_at - summary.outside
     lines = [
         f"of the last {summary.looked_at} runs, {inside} ended inside their interval; "
-        f"median error {percent_text(summary.median_error, signed=True)}"
+        f"median error {percent_text(summary.median_error or 0.0, signed=True)}"
     ]
     return lines + warning(summary)
 
@@ -135,7 +135,7 @@ def warning(summary: Drift) -> list[str]:
         return []
     from advisor.train import RETRAINING
 
-    way = "too long" if summary.median_error > 0 else "too short"
+    way = "too long" if (summary.median_error or 0.0) > 0 else "too short"
     return [
         f"warning: {summary.outside} of the last {summary.looked_at} real runs ended outside "
         f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
@@ -303,16 +303,17 @@ def _text(found: Comparison) -> str:
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
             f"{percent_text(abs(off))} {'over' if off > 0 else 'under'}"
         )
-    learning = {
-        True: ", and `advisor train` learns from it",
-        False: "; `advisor train` does not learn from it, because too much of that time is not "
-        "steps: note a step, --step-time 310ms",
-        None: "",
-    }
-    lines.append(
-        f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of this "
-        f"job start from it{learning[found.is_learned_from]}"
-    )
+    if found.is_learned_from is False:
+        lines.append(
+            "noted; no estimate changes, because too much of that time is not steps: note a step, "
+            "--step-time 310ms"
+        )
+    else:
+        learning = ", and `advisor train` learns from it" if found.is_learned_from else ""
+        lines.append(
+            f"noted: a step takes {digits(1000 * actual.step_s)} ms there; the next estimates of "
+            f"this job start from it{learning}"
+        )
     return "\n".join(lines)
 
 

@@ -10,8 +10,8 @@ A new machine in place of another starts the program and brings in the data agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ from advisor.catalogue import (
     TypeColumns,
     charged_h,
 )
-from advisor.estimate.ledger import Ledger
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.machines import surplus_usd_per_h
@@ -75,6 +74,75 @@ PAID_ON_DEMAND: Final = ("spot-with-fallback", "spot-by-deadline")
 _SHOWN_SDS: Final = QUANTILES[0.8]
 
 
+# The ledger of a whole job's time: every part has its name, and the time is their sum.
+#
+# ====================  =========================================================================
+# part                  what it is; answers name it so, without the unit (``Answer.breakdown``)
+# ====================  =========================================================================
+# ``start_up_s``        booting, and the program's own way to its first step
+# ``data_in_s``         bringing in data and weights
+# ``steps_s``           training steps
+# ``epoch_ends_s``      validation at the ends of epochs
+# ``whole_run_s``       what whole runs take besides: evaluation, stalls, stops by hand
+# ``checkpoints_s``     standing still for saves
+# ``interruptions_s``   failures, removals, work done again, waits for machines
+# ====================  =========================================================================
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLedger:
+    """What the expected time of a whole job goes to, one row a candidate; nan without one [s]."""
+
+    start_up_s: Floats
+    data_in_s: Floats
+    steps_s: Floats
+    epoch_ends_s: Floats
+    whole_run_s: Floats
+    checkpoints_s: Floats
+    interruptions_s: Floats
+
+    @classmethod
+    def of(
+        cls, job: Job, columns: TimeColumns, *, whole_run_s: Floats | float = 0.0,
+        checkpoints_s: Floats | float = 0.0, interruptions_s: Floats | float = 0.0,
+    ) -> TimeLedger:  # fmt: skip
+        """Return the ledger of a job whose steps take what the columns say."""
+        step_s = columns.step_s
+        zero = np.where(columns.status == 0, 0.0, np.nan)
+        return cls(
+            start_up_s=columns.startup_s,
+            data_in_s=columns.data_in_s,
+            steps_s=step_s * job.total_steps,
+            epoch_ends_s=step_s * job.epochs * job.epoch_end_steps,
+            whole_run_s=whole_run_s + zero,
+            checkpoints_s=checkpoints_s + zero,
+            interruptions_s=interruptions_s + zero,
+        )
+
+    def lasting(self, total_s: Floats, checkpoints_s: Floats) -> TimeLedger:
+        """Return it for a time that was replayed: what is in no other part are interruptions."""
+        rest = total_s - self.total_s
+        saves_s = np.clip(checkpoints_s, 0.0, np.maximum(rest, 0.0))
+        return replace(self, checkpoints_s=saves_s, interruptions_s=rest - saves_s)
+
+    @property
+    def total_s(self) -> Floats:
+        """The whole time."""
+        return reduce(np.add, (getattr(self, part.name) for part in fields(self)))
+
+    @property
+    def before_s(self) -> Floats:
+        """What is over before the first step."""
+        return np.asarray(self.start_up_s + self.data_in_s)
+
+    def hours(self, row: int) -> dict[str, float]:
+        """Return the parts of one row by their names [h]."""
+        return {
+            part.name.removesuffix("_s"): float(getattr(self, part.name)[row]) / HOUR_S
+            for part in fields(self)
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rent:
     """What is paid for the machines of one answer, all together; nan where there is no price."""
@@ -88,10 +156,11 @@ class Rent:
     # what is charged at least, and what a bill is a whole multiple of (0: by the second) [h]
     billing: tuple[float, float] = (SHORTEST_BILL_H, 0.0)
 
-    def priced(self) -> Rent:
-        """Return it with nothing to pay for storage and results that have no price."""
-        storage, egress = np.nan_to_num([self.storage_usd_per_h, self.egress_usd]).tolist()
-        return replace(self, storage_usd_per_h=storage, egress_usd=egress)
+    @property
+    def known_usd(self) -> tuple[float, float]:
+        """By the hour with all that has a price [USD/h], and once [USD]."""
+        storage, once = np.nan_to_num([self.storage_usd_per_h, self.egress_usd]).tolist()
+        return self.price_usd_per_h + (storage + self.surplus_usd_per_h), once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +184,7 @@ class Completion:
     rented_h: Floats  # (n,); expected time with at least one machine [h]
     # (n,); probability that a plan by a deadline misses it; nan where the finish alone says that
     late_fraction: Floats
-    ledger: Ledger  # what the expected time goes to; its sum is ``finish_h[:, 1]``
+    ledger: TimeLedger  # what the expected time goes to; its sum is ``finish_h[:, 1]``
 
     def way_of(self, row: int) -> CompletionWay:
         """Return how the job of one row is completed."""
@@ -127,10 +196,9 @@ class Completion:
 
     def cost_usd(self, row: int, rent: Rent, coverage: float) -> Estimate:
         """Return what the job of one row costs [USD]."""
-        paid = rent.priced()
-        hourly = paid.price_usd_per_h + (paid.storage_usd_per_h + paid.surplus_usd_per_h)
+        hourly, once = rent.known_usd
         hours = charged_h(self.billed_h[row], *rent.billing)
-        return _around(hours * hourly + paid.egress_usd, coverage)
+        return _around(hours * hourly + once, coverage)
 
     def breakdown(self, row: int, rent: Rent) -> dict[str, Part]:
         """Return the parts of one row's expected time and cost.
@@ -183,7 +251,7 @@ def on_demand(
     )
     factor, log_sd = whole_run(job, columns, law)
     saves_s = expected.checkpoints * save_s
-    ledger = Ledger.of(
+    ledger = TimeLedger.of(
         job, columns, whole_run_s=expected.expected_s * (factor - 1.0), checkpoints_s=saves_s,
         interruptions_s=np.maximum(expected.expected_s - work_s - saves_s, 0.0),
     )  # fmt: skip
@@ -203,10 +271,10 @@ def on_recorded_machine(job: Job, columns: TimeColumns, coverage: float) -> Comp
     its step is known, another run takes another time (``RUN_LOG_SD``).
     """
     log_sd = np.hypot(np.maximum(columns.log_sd, RUN_LOG_SD), job.paid_steps_log_sd)
-    return _undisturbed(job, Ledger.of(job, columns), log_sd, coverage)
+    return _undisturbed(job, TimeLedger.of(job, columns), log_sd, coverage)
 
 
-def _undisturbed(job: Job, ledger: Ledger, log_sd: Floats, coverage: float) -> Completion:
+def _undisturbed(job: Job, ledger: TimeLedger, log_sd: Floats, coverage: float) -> Completion:
     """Return the completion of a ledger on machines that stay; ``log_sd``: of what runs on them.
 
     The errors of work and start-up are independent: on either side they add in quadrature.
@@ -308,8 +376,9 @@ def replayed(
     work_s = columns.step_s[rows] * job.paid_steps
     finish_h = widened(finish_s, finish_s[:, 1], error, coverage) / HOUR_S
     saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
-    whole_run_s = finish_s[:, 1] * (1.0 - 1.0 / factor)
-    steady = Ledger.of(job, select(columns, rows), whole_run_s=whole_run_s)
+    ends = np.isfinite(finish_s[:, 1])  # with a time that has an end
+    whole_run_s = np.where(ends, finish_s[:, 1], 0.0) * (1.0 - 1.0 / factor)
+    steady = TimeLedger.of(job, select(columns, rows), whole_run_s=whole_run_s)
     return Completion(
         finish_h=finish_h,
         billed_h=widened(billed_s, paid_s, error, coverage) / HOUR_S,

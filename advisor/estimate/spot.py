@@ -20,6 +20,7 @@ from advisor.estimate.completion import (
     Completion,
     Floats,
     Integers,
+    TimeLedger,
     hazards,
     replayed,
     restart_s,
@@ -27,7 +28,6 @@ from advisor.estimate.completion import (
     whole_run,
     widened,
 )
-from advisor.estimate.ledger import Ledger
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import is_beside
 from advisor.jobs import Job
@@ -376,7 +376,7 @@ def _completion(
     finish_h[:, 2] = np.minimum(finish_h[:, 2], np.maximum(surely_h, deadline_h))
     finish_h[:, 0] = np.minimum(finish_h[:, 0], finish_h[:, 1])
     stalls_s = work_s * (1.0 - 1.0 / factor)
-    ledger = Ledger.of(job, select(columns, rows), whole_run_s=stalls_s)
+    ledger = TimeLedger.of(job, select(columns, rows), whole_run_s=stalls_s)
     spot_h, on_demand_h = (one.mean(axis=1) / HOUR_S for one in (spot_s, on_demand_s))
     quantiles_s = np.quantile(billed_s, _SHOWN, axis=1).T
     return Completion(

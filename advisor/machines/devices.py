@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from advisor import data
+from advisor.answer import fitted
 from advisor.catalogue import Accelerator, device_memory_bytes
 from advisor.collectors import bounded
 from advisor.collectors.format import DeviceSheet, Host
@@ -27,7 +28,6 @@ from advisor.planners.step import (
     AMPLITUDES,
     CalibrationParameters,
     DeviceParameters,
-    Efficiency,
     ErrorPoints,
     ResidualParameters,
     SeenErrors,
@@ -45,64 +45,21 @@ _PEAKS: Final = (
 _OTHER_CHIP: Final = frozenset(
     {"ti", "super", "laptop", "mobile", "max", "q", "maxq", "mig", "d", "sff", "g", "vgpu"}
 )
-_OF_THE_FIT: Final = ("fitted_architectures", "fitted_kinds", "fitted_rates")
-PARAMETERS: Final = "device_model/parameters.json"
 SCHEMA_VERSION: Final = 1
 
 
+def _file(path: Path | None) -> Path:
+    return path or data.model("device_model") / "parameters.json"
+
+
 def device_parameters(path: Path | None = None) -> DeviceParameters:
-    """Return the fitted constants of the device model.
-
-    ``path``: another ``parameters.json`` than the bundled one.
-
-    Raises ModelError if the file is missing, not JSON, of another version, or lacks a constant.
-    """
-    try:
-        record = _read(path)
-        bounded.check_numbers(record["parameters"], but=_OF_THE_FIT)
-        return parameters_of(record)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(path, f"lacks or spoils a constant: {error}") from error
-
-
-def parameters_of(record: Mapping[str, Any]) -> DeviceParameters:
-    """Return the constants of the device model from the content of ``parameters.json``.
-
-    Raises KeyError, TypeError if it lacks a constant, or has one that is unknown.
-    """
-    values = record["parameters"]
-    return DeviceParameters(
-        efficiencies={
-            kind: {name: Efficiency(**e) for name, e in by_kind.items()}
-            for kind, by_kind in values["efficiencies"].items()
-        },
-        fitted_architectures=frozenset(values["fitted_architectures"]),
-        fitted_kinds=frozenset(values["fitted_kinds"]),
-        fitted_rates=tuple((float(a), float(b), float(c)) for a, b, c in values["fitted_rates"]),
-        **{
-            f.name: values[f.name]
-            for f in fields(DeviceParameters)
-            if f.name not in ("efficiencies", *_OF_THE_FIT)
-        },
-    )
+    """Return the fitted constants of the device model, the bundled or those in ``path``."""
+    return fitted(DeviceParameters, _file(path), part="parameters", train="device-model")
 
 
 def calibration_parameters(path: Path | None = None) -> CalibrationParameters:
-    """Return how far a measured factor carries from device to device.
-
-    Raises ModelError as ``device_parameters``.
-    """
-    try:
-        record = _read(path)
-        bounded.check_numbers(record["calibration"])
-        return calibration_of(record)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(path, f"lacks or spoils a constant: {error}") from error
-
-
-def calibration_of(record: Mapping[str, Any]) -> CalibrationParameters:
-    """Return the same from the content of ``parameters.json``."""
-    return CalibrationParameters(**record["calibration"])
+    """Return how far a measured factor carries from device to device."""
+    return fitted(CalibrationParameters, _file(path), part="calibration", train="device-model")
 
 
 def accelerator_devices(path: Path | None = None) -> dict[str, Device]:
@@ -125,11 +82,8 @@ def sheet_sources(name: str) -> Mapping[str, str]:
 
 
 def model_day() -> str:
-    """Return the day the device model was fitted on. ISO 8601.
-
-    Raises ModelError as ``device_parameters``.
-    """
-    return str(_read(None).get("as_of", ""))
+    """Return the day the device model was fitted on. ISO 8601."""
+    return str(bounded.read_json(_file(None))["as_of"])
 
 
 def suite_device(name: str) -> Device | None:
@@ -226,25 +180,6 @@ def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device |
         if f.name.endswith(("_per_s", "_bytes", "tdp_w")) and (value := getattr(device, f.name))
     }
     return replace(device, name=f"{row.name}/{1 / share:.3g}", **shared)
-
-
-def _read(path: Path | None) -> dict[str, Any]:
-    file = path or data.model("device_model") / "parameters.json"
-    try:
-        record = bounded.read_json(file)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, str(error)) from error
-    version = record.get("schema_version") if isinstance(record, dict) else None
-    if version != SCHEMA_VERSION:
-        raise _unreadable(path, f"has schema version {version}, expected {SCHEMA_VERSION}")
-    return cast(dict[str, Any], record)
-
-
-def _unreadable(path: Path | None, why: str) -> ModelError:
-    return ModelError(
-        f"the device model {path or PARAMETERS} {why}",
-        hint="fit it again with: advisor train device-model",
-    )
 
 
 @cache

@@ -166,11 +166,12 @@ def _rent(question: PlanQuestion, price_usd_per_h: float, machines: Mapping[str,
         offers, place = question.predictor.cheapest(row, region=question.cluster.region)
         if place is not None:
             side = question.predictor.side_costs(question.job, offers)
-            own = side.rent(price_usd_per_h, (place, machines[group.label])).priced()
+            own = side.rent(price_usd_per_h, (place, machines[group.label]))
+            storage, once = np.nan_to_num([own.storage_usd_per_h, own.egress_usd]).tolist()
             rent = replace(
-                rent, storage_usd_per_h=rent.storage_usd_per_h + own.storage_usd_per_h,
+                rent, storage_usd_per_h=rent.storage_usd_per_h + storage,
                 surplus_usd_per_h=rent.surplus_usd_per_h + own.surplus_usd_per_h,
-                egress_usd=max(rent.egress_usd, own.egress_usd),
+                egress_usd=max(rent.egress_usd, once),
             )  # fmt: skip
     return rent
 

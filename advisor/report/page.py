@@ -48,7 +48,14 @@ from advisor.collectors.derive import summary_lines
 from advisor.collectors.format import Recording
 from advisor.planners.core import Layout
 from advisor.planners.layouts import bubble_fraction, timeline
-from advisor.quantities import digits, hours_text, usd_text
+from advisor.quantities import (
+    digits,
+    hours_interval,
+    hours_text,
+    seconds_interval,
+    usd_interval,
+    usd_text,
+)
 from advisor.report.simulation import own_words
 from advisor.show import steps, thinned_readings
 from advisor.words import (
@@ -57,7 +64,6 @@ from advisor.words import (
     answer_line,
     contents_words,
     degrees,
-    hours_words,
     job_line,
     layout_words,
     machines_words,
@@ -68,8 +74,6 @@ from advisor.words import (
     price_words,
     prices_words,
     saving_words,
-    seconds_words,
-    usd_words,
     waits_words,
 )
 
@@ -401,9 +405,11 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
             contents_words(part) + (" each" if part["count"] > 1 else "") for part in parts
         ),
         "where": place_words(parts, one["completion"]),
-        "time": list(hours_words(one["training_time_h"])),
-        "cost": ["free", ""] if one["cost_usd"]["high"] == 0 else list(usd_words(one["cost_usd"])),
-        "step": list(seconds_words(one["step_time_s"])),
+        "time": list(hours_interval(one["training_time_h"])),
+        "cost": ["free", ""]
+        if one["cost_usd"]["high"] == 0
+        else list(usd_interval(one["cost_usd"])),
+        "step": list(seconds_interval(one["step_time_s"])),
         "price": price_words(parts),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
         "memory": memory_words(one),
@@ -433,8 +439,8 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
 def _change_words(one: Record) -> dict[str, Any]:
     return {
         "do": one["do"],
-        "time": list(hours_words(one["training_time_h"])),
-        "cost": list(usd_words(one["cost_usd"])),
+        "time": list(hours_interval(one["training_time_h"])),
+        "cost": list(usd_interval(one["cost_usd"])),
         "pick": None if one["pick"] is None else answer_line(one["pick"]),
     }
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from advisor.collectors.errors import counted
 from advisor.quantities import (
     digits,
+    hours_interval,
     hours_spread,
     hours_text,
     percent_text,
@@ -20,7 +21,7 @@ from advisor.quantities import (
     usd_text,
 )
 from advisor.records import left_out_note
-from advisor.words import hours_words, interval_text, wrapped
+from advisor.words import interval_text, wrapped
 
 # The user's own shared cluster under the list of what could be rented, as text.
 
@@ -71,7 +72,7 @@ def own_words(record: Mapping[str, Any]) -> dict[str, Any]:
         "ways": [
             {
                 "devices": _devices(way["devices"]),
-                "computing": list(hours_words(way["duration_h"])),
+                "computing": list(hours_interval(way["duration_h"])),
                 "waits": _spread(way["delay_h"]),
                 "done": _spread(way["completion_h"]),
                 "rents": [
@@ -134,7 +135,7 @@ def _table(ways: list[Mapping[str, Any]]) -> Table:
     for way in ways:
         cells = [
             str(way["devices"]),
-            interval_text(hours_words(way["duration_h"])),
+            interval_text(hours_interval(way["duration_h"])),
             _spread(way["delay_h"]),
             _spread(way["completion_h"]),
         ]
@@ -478,7 +479,7 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
         f"{percent_text(record['share_of_the_sum'])} of their sum",
     ]
     if hours is not None:
-        lines.append(f"whole job {interval_text(hours_words(hours))}")
+        lines.append(f"whole job {interval_text(hours_interval(hours))}")
     return [Text(line) for line in lines]
 
 

@@ -8,15 +8,15 @@ a run record is what ``advisor train`` learns from.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from advisor.answer import Candidate, Estimate
+from advisor.answer import Candidate, Estimate, Recorded
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
 from advisor.collectors.derive import find_run, local_folder
@@ -68,7 +68,8 @@ class Comparison:
     actual: Actual
     predicted_h: Estimate  # [h]
     predicted_usd: Estimate | None = None  # [USD]
-    # whether ``advisor train`` learns from it; None of a program, whose steps nothing is known of
+    # whether ``advisor train`` learns from it, and False where no estimate does: too much of it is
+    # no steps; None of a program and of a run recorded on a GPU, which it never learns from
     is_learned_from: bool | None = None
 
     def __post_init__(self) -> None:
@@ -152,29 +153,24 @@ def _of_earlier(entry: Entry) -> Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class Drift(Recorded):
     """What the latest comparisons say of the intervals."""
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "median_error": "median_error_fraction", "is_drifting": "drifting",
+    }  # fmt: skip
+    written: ClassVar[tuple[str, ...]] = ("is_drifting",)
 
     # looked_at, outside: latest comparisons, and those of them outside their interval
     looked_at: int
     outside: int
     probability: float  # of at least as many outside by chance
-    median_error: float  # median of predicted over actual, less 1; nan where there is none
+    median_error: float | None  # median of predicted over actual, less 1; None where there is none
 
     @property
     def is_drifting(self) -> bool:
         """Whether chance explains the errors badly."""
         return self.probability < LEAST_PROBABILITY
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "looked_at": self.looked_at,
-            "outside": self.outside,
-            "probability": self.probability,
-            "median_error_fraction": None if math.isnan(self.median_error) else self.median_error,
-            "drifting": self.is_drifting,
-        }
 
 
 def read(*folders: Path) -> tuple[Comparison, ...]:
@@ -200,7 +196,7 @@ def drift(comparisons: Sequence[Comparison]) -> Drift:
         looked_at=len(latest),
         outside=outside,
         probability=at_least(outside, [1.0 - one.predicted_h.coverage for one in latest]),
-        median_error=median(errors) if errors else math.nan,
+        median_error=median(errors) if errors else None,
     )
 
 
@@ -267,9 +263,10 @@ def note_run(
     actual = Actual(run=path.name, provider=row.provider, instance_type=row.name, count=count,
                     step_s=step_s, time_h=time_h, cost_usd=cost_usd)  # fmt: skip
     learned = _record(job, actual, predictor, row.index)
+    is_known = job.work is None or of_steps_h is not None
     found = Comparison(
         actual=actual, predicted_h=before.training_time_h, predicted_usd=before.cost_usd,
-        is_learned_from=None if learned is None else of_steps_h is not None,
+        is_learned_from=None if learned is None and is_known else is_known,
     )  # fmt: skip
     parts: dict[str, object] = {"predicted": found.predicted}
     if job.work is not None:

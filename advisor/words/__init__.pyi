@@ -7,7 +7,6 @@ from .pieces import contents_words as contents_words
 from .pieces import cost_text as cost_text
 from .pieces import degrees as degrees
 from .pieces import devices_words as devices_words
-from .pieces import hours_words as hours_words
 from .pieces import interval_text as interval_text
 from .pieces import layout_words as layout_words
 from .pieces import listed as listed
@@ -20,12 +19,10 @@ from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
 from .pieces import price_words as price_words
 from .pieces import prices_words as prices_words
-from .pieces import seconds_words as seconds_words
 from .pieces import surplus_words as surplus_words
 from .pieces import sustained_words as sustained_words
 from .pieces import time_text as time_text
 from .pieces import units_words as units_words
-from .pieces import usd_words as usd_words
 from .pieces import wrapped as wrapped
 from .recommendation import REJECTED as REJECTED
 from .recommendation import SCREEN_LINES as SCREEN_LINES

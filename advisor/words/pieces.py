@@ -66,21 +66,6 @@ def ledger_words(answer: Record) -> str:
     )
 
 
-def hours_words(record: Record) -> tuple[str, str]:
-    """Return a time in hours and its bounds: ``("42.0 min", "28.0-63.0")``."""
-    return hours_interval(record)
-
-
-def seconds_words(record: Record) -> tuple[str, str]:
-    """Return a time in seconds and its bounds."""
-    return seconds_interval(record)
-
-
-def usd_words(record: Record) -> tuple[str, str]:
-    """Return money and its bounds: ``("$0.10", "0.067-0.15")``."""
-    return usd_interval(record)
-
-
 def count_words(record: Record) -> tuple[str, str]:
     """Return a large count and its bounds: ``("37.9B", "17.5B-85.3B")``."""
     low, high = count_text(record["low"]), count_text(record["high"])
@@ -138,13 +123,15 @@ def prices_words(rows: Sequence[Record]) -> str:
 
 def time_text(answer: Record) -> str:
     """Return the time of the whole job with its bounds."""
-    return interval_text(hours_words(answer["training_time_h"]))
+    return interval_text(hours_interval(answer["training_time_h"]))
 
 
 def cost_text(answer: Record) -> str:
     """Return the cost of the whole job with its bounds; nobody bills for a machine at hand."""
     return (
-        "free" if answer["cost_usd"]["high"] == 0 else interval_text(usd_words(answer["cost_usd"]))
+        "free"
+        if answer["cost_usd"]["high"] == 0
+        else interval_text(usd_interval(answer["cost_usd"]))
     )
 
 
@@ -160,7 +147,7 @@ def direct_cost_text(answer: Record) -> str:
     """Return the cost of the steps as it was learned with no time in between; empty without."""
     if answer["cost_direct_usd"] is None:
         return ""
-    value, bounds = usd_words(answer["cost_direct_usd"])
+    value, bounds = usd_interval(answer["cost_direct_usd"])
     return f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
 
 
@@ -359,7 +346,7 @@ def pick_labels(record: Record) -> dict[int | str, list[str]]:
 def answer_line(answer: Record) -> str:
     """Return an answer in one line."""
     parts = answer["configuration"]
-    said = [interval_text(seconds_words(answer["step_time_s"])) + " a step"]
+    said = [interval_text(seconds_interval(answer["step_time_s"])) + " a step"]
     if answer["training_time_h"] is not None:
         said = [time_text(answer)]
     if answer["cost_usd"] is not None:

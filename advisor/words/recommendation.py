@@ -13,7 +13,15 @@ from rich.text import Text
 
 from advisor.collectors.errors import counted
 from advisor.errors import UsageError
-from advisor.quantities import REACH_90, digits, hours_text, percent_text, usd_text
+from advisor.quantities import (
+    REACH_90,
+    digits,
+    hours_interval,
+    hours_text,
+    percent_text,
+    usd_interval,
+    usd_text,
+)
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
@@ -341,9 +349,9 @@ def _widths(record: Record, rows: list[Record]) -> tuple[int, int]:
 
 def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
     """Return time and cost of a row, and under them their ranges."""
-    time, time_range = pieces.hours_words(one["training_time_h"])
+    time, time_range = hours_interval(one["training_time_h"])
     is_free = one["cost_usd"]["high"] == 0
-    cost, cost_range = ("free", "") if is_free else pieces.usd_words(one["cost_usd"])
+    cost, cost_range = ("free", "") if is_free else usd_interval(one["cost_usd"])
     return (time, cost), (time_range, cost_range)
 
 

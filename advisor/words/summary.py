@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from advisor.quantities import digits, hours_text, percent_text, seconds_text
-from advisor.words.pieces import cost_text, rented_words, time_text, usd_words
+from advisor.quantities import digits, hours_text, percent_text, seconds_text, usd_interval
+from advisor.words.pieces import cost_text, rented_words, time_text
 
 Record = Mapping[str, Any]
 Place = int | Literal["here"]
@@ -150,7 +150,7 @@ def _stay(here: Record, front: Sequence[Record], short_h: float) -> Iterator[Cla
         text = f"Too short to rent anything: it takes {hours_text(_time(here))} on this machine."
         yield Claim(kind="too_short", row="here", text=text)
     else:
-        own = "free" if _cost(here) == 0 else usd_words(here["cost_usd"])[0]
+        own = "free" if _cost(here) == 0 else usd_interval(here["cost_usd"])[0]
         text = f"Stay on this machine: {time_text(here)}, {own}."
         yield Claim(kind="stay", row="here", text=text)
     faster = [one for one in front if _time(one) < _time(here)]
@@ -158,7 +158,7 @@ def _stay(here: Record, front: Sequence[Record], short_h: float) -> Iterator[Cla
         best = min(faster, key=lambda one: _time(one) * _cost(one))
         text = (
             f"#{best['rank']} is {faster_words(_time(here) / _time(best))} and costs "
-            f"{usd_words(best['cost_usd'])[0]}."
+            f"{usd_interval(best['cost_usd'])[0]}."
         )
         yield _compared("faster", best, here, text)
     elif front and not faster:

@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from advisor.errors import UsageError
 from advisor.planners.core import GIB
-from advisor.quantities import digits, hours_text, percent_text, usd_text
+from advisor.quantities import (
+    digits,
+    hours_interval,
+    hours_text,
+    percent_text,
+    usd_interval,
+    usd_text,
+)
 from advisor.words import pieces
 from advisor.words.pieces import cost_text, indented, time_text, wrapped
 from advisor.words.recommendation import SCREEN_LINES
@@ -206,7 +213,7 @@ def saving_words(saved: Record | None, *, is_time: bool) -> str:
 
 def _bounded(saved: Record, *, is_time: bool) -> str:
     clipped = {**saved, "low": max(saved["low"], 0.0)}
-    value, bounds = pieces.hours_words(clipped) if is_time else pieces.usd_words(clipped)
+    value, bounds = hours_interval(clipped) if is_time else usd_interval(clipped)
     may_lose = "; it may also be a loss" if saved["low"] < 0 else ""
     return f"{value} ({bounds}, {percent_text(saved['coverage'])}{may_lose})"
 

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from advisor.collectors.errors import counted
-from advisor.quantities import count_text, digits, hours_text, percent_text, seconds_text
+from advisor.quantities import (
+    count_text,
+    digits,
+    hours_interval,
+    hours_text,
+    percent_text,
+    seconds_interval,
+    seconds_text,
+    usd_interval,
+)
 from advisor.words import pieces
 from advisor.words.pieces import indented, wrapped
 from advisor.words.summary import slower_words
@@ -152,7 +161,7 @@ def _command(text: str, columns: int) -> list[str]:
 
 
 def _speed(one: Record) -> str:
-    step, around = pieces.seconds_words(one["step_time_s"])
+    step, around = seconds_interval(one["step_time_s"])
     rate = one["throughput_samples_per_s"]["value"]
     share = percent_text(one["step_time_s"]["coverage"])
     text = f"{step} a step ({around}, {share}), {digits(rate)} samples/s"
@@ -232,8 +241,8 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     layout = _row("layout", pieces.layout_words(record["layout"]))
     lines += wrapped(layout, width, indent=" " * _INDENT)
     for name, key, interval in (
-        ("whole job", "training_time_h", pieces.hours_words),
-        ("cost", "cost_usd", pieces.usd_words),
+        ("whole job", "training_time_h", hours_interval),
+        ("cost", "cost_usd", usd_interval),
     ):
         if record[key] is not None:
             value, bounds = interval(record[key])

@@ -23,6 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from advisor import data as folders
+from advisor.answer import from_record
 from advisor.collectors import bounded
 from advisor.lab.data import MLPERF
 from advisor.lab.fit.described import (
@@ -398,7 +399,7 @@ class DeviceFit:
 
     @property
     def parameters(self) -> DeviceParameters:
-        return devices.parameters_of(self.record)
+        return from_record(DeviceParameters, self.record["parameters"])
 
 
 def fit_steps(
@@ -415,7 +416,7 @@ def fit_steps(
     record: dict[str, Any] = bounded.read_json(_packaged())
     update(record, whole.constants, fitted_spreads(rows, plain), rows)
     _update_uncertainty(record, rows, plain["device"], processors)
-    process = fit_residual(steps, devices.parameters_of(record))
+    process = fit_residual(steps, from_record(DeviceParameters, record["parameters"]))
     return DeviceFit(record=record, process=process, rows=rows, folds=folds)
 
 
@@ -447,7 +448,7 @@ def _update_uncertainty(
     found = fitted_correlations(rows.take(is_described), residual[is_described])
     record["calibration"] |= {name: round(value, 3) for name, value in found.items()}
     values = record["parameters"]
-    errors = processor_residuals(processors, devices.parameters_of(record))
+    errors = processor_residuals(processors, from_record(DeviceParameters, record["parameters"]))
     known = math.hypot(values["log_sd"], values["unmeasured_rate_log_sd"])
     spread = processor_log_sd(errors, known)
     if spread is not None:
@@ -493,7 +494,7 @@ def parameters_of(
     """Return a fit on ``rows`` as the device model takes it; what was not fitted as packaged."""
     record: dict[str, Any] = bounded.read_json(_packaged())
     update(record, constants, spreads, rows)
-    return devices.parameters_of(record)
+    return from_record(DeviceParameters, record["parameters"])
 
 
 def _packaged() -> Path:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.answer import from_record
 from advisor.estimate.case import Constants, constants
 from advisor.estimate.knowledge.layout_model import LayoutModel
 from advisor.lab.fit import memory
@@ -33,8 +34,8 @@ from advisor.lab.fit.efficiencies import StepModel
 from advisor.lab.fit.hosts import fit_call
 from advisor.lab.fit.layout_rows import LayoutRows, known_part
 from advisor.lab.fit.layouts import read_all, train, usable
-from advisor.machines.devices import calibration_of
 from advisor.planners.core.nouns import Device
+from advisor.planners.step.calibrate import CalibrationParameters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +139,7 @@ class FittedTables:
                 known.constants,
                 device=found.parameters,
                 residual=found.process,
-                calibration=calibration_of(found.record),
+                calibration=from_record(CalibrationParameters, found.record["calibration"]),
             ),
             call_s=call_s,
             changed=(*known.changed, DEVICE_MODEL, *([CALLS] if call_s is not None else [])),
