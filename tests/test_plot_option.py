@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from advisor import words
 from advisor.answer import Recommendation
 from advisor.ask import Constraints
-from advisor.cli import options
-from advisor.cli.options import PlotCommand, leaves, with_terminal
+from advisor.cli.defaults import leaves
+from advisor.cli.plot import PlotCommand, terminal_style, with_terminal
 from advisor.cli.program import VERBS, load_verb
 from advisor.cli.simulate import app
 from advisor.errors import AdvisorError, UsageError
@@ -110,7 +110,7 @@ def test_colours_are_the_terminal_s_and_the_user_s_choice(
             pass
 
     monkeypatch.setattr("sys.stdout", Terminal())
-    style = options.terminal_style()
+    style = terminal_style()
     assert style.is_coloured == is_coloured
     assert not style.is_unicode
 

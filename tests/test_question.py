@@ -15,16 +15,21 @@ from typer.testing import CliRunner
 from advisor import api
 from advisor.ask import (
     ALIASES,
+    CLUSTER,
+    CONSTRAINTS,
     ENTRIES,
+    JOB,
+    LAYOUT,
+    SETUP,
     Constraints,
     LayoutRequest,
     Question,
     SetupRequest,
     flag_of,
+    layout_space,
     merged,
 )
-from advisor.ask.sources import layout_space
-from advisor.cli.options import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, ask
+from advisor.cli.options import ask
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.knowledge.known import find_job

@@ -19,10 +19,9 @@ from typer.testing import CliRunner
 from ui_pages import ASKED, FEW, Opened, opened
 
 from advisor import api
-from advisor.ask import ENTRIES, Question
+from advisor.ask import CONSTRAINTS, ENTRIES, LAYOUT, SETUP, Question
 from advisor.catalogue import Catalogue
 from advisor.cli import simulate
-from advisor.cli.options import CONSTRAINTS, LAYOUT, SETUP
 from advisor.cli.program import app, load_verb
 from advisor.errors import UsageError
 from advisor.ui import controls, live_report

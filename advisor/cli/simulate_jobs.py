@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from advisor.ask import Question
-from advisor.cli.options import (
+from advisor.ask import (
     BYTES,
     COUNT,
     HOURS,
     JOB,
+    PRICES,
     RATE,
     SECONDS,
     SETUP,
     SHARE,
     USD,
-    Plot,
-    asks,
-    quantity,
-    waiting,
+    Question,
+    as_json_option,
+    asked,
+    option,
 )
-from advisor.cli.simulate_options import HOUR_S, AsJson, Deadline, show
+from advisor.cli.options import plot_option
+from advisor.cli.simulate_options import HOUR_S, deadline_option, show
+from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
 from advisor.planners.spot import BAND_FRACTIONS, hazard_of_band
 from advisor.quantities import parse_cores_and_memory, parse_seconds
@@ -37,175 +37,97 @@ if TYPE_CHECKING:
 # ``advisor simulate elastic``: plan workers that join and leave.
 
 
-@asks(JOB, ("catalogue", "overrides"), SETUP)
-def elastic(
-    question: Question,
-    *,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            help="Machine type of a worker, for a job that is named (--run, --model, ...): "
-            "g5.xlarge or aws:g5.xlarge.",
-        ),
-    ] = None,
-    container: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:VCPUSxGIB]",
-            help="Run workers in containers billed by size and second, as fast as the machines of "
-            "--on: aws-fargate, aws-fargate-arm or gcp-cloud-run (default size: that machine's).",
-        ),
-    ] = None,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VCPUSxGIB",
-            help="Size of a container that coordinates the workers, with --container: 1x2.",
-        ),
-    ] = None,
-    samples: Annotated[
-        float | None,
-        quantity(COUNT, "--samples", help="Samples each phase needs at a very small batch size."),
-    ] = None,
-    phases: Annotated[
-        int | None, typer.Option(min=1, help="Phases of the training run, such as epochs.")
-    ] = None,
-    sample_time: Annotated[
-        float | None,
-        quantity(SECONDS, "--sample-time", help="Time of one sample on one worker, e.g. 4ms."),
-    ] = None,
-    price: Annotated[
-        float | None, quantity(USD, "--price", help="Price of one worker, in USD per hour.")
-    ] = None,
-    noise: Annotated[
-        str | None,
-        typer.Option(
-            help="Gradient noise scale in samples at points of the training, FIRST:...:LAST, or "
-            "the runs that were recorded there, in order (default: that of the recorded "
-            "gradients, if known)."
-        ),
-    ] = None,
-    noise_growth: Annotated[
-        float,
-        typer.Option(min=1.0, help="Noise scale at the end, as a multiple of the recorded one."),
-    ] = 1.0,
-    batches: Annotated[str, typer.Option(help="Other batch sizes to try, comma-separated.")] = "",
-    workers: Annotated[
-        str, typer.Option(help="Worker counts to choose from, comma-separated.")
-    ] = "1,2,4,8,16",
-    step_time: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--step-time",
-            default="0s",
-            help="Part of a step that does not depend on the batch.",
-        ),
-    ] = 0.0,
-    sync_time: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--sync-time",
-            default="0s",
-            help="Exposed communication time for each doubling of the workers.",
-        ),
-    ] = 0.0,
-    spread: Annotated[
-        float | None,
-        quantity(
-            SHARE,
-            "--spread",
-            help="Standard deviation of the workers' compute time as a share of its mean: each "
-            "step waits for the slowest (default: that of the recorded ranks, otherwise of the "
-            "fitted clusters).",
-        ),
-    ] = None,
-    resize: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--resize",
-            default="60s",
-            help="How long training stands still when the number of workers changes.",
-        ),
-    ] = 60.0,
-    quantum: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--quantum",
-            default="1s",
-            help="Billing granularity; charges round up to a multiple of this.",
-        ),
-    ] = 1.0,
-    startup: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--startup",
-            default="0s",
-            help="Time that is billed before a worker computes.",
-        ),
-    ] = 0.0,
-    deadline: Deadline = None,
-    budget: Annotated[
-        float | None, quantity(USD, "--budget", help="Maximum to spend, in USD.")
-    ] = None,
-    plot: Plot = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
     """Plan when workers join and leave; compare with a fixed number.
 
     With a job (--run, --model, ...) and --on, the figures come from the estimate for these
     machines; options replace single figures.
     """
-    from advisor.simulate import elastic_answer, question_of
 
-    spec = question.job
-    is_named = spec.names_a_job or spec.runs is not None
-    batch = None if is_named else spec.batch
+    # fmt: off
+    question: Question = asked(JOB, PRICES, SETUP)
+    on: str | None = option("Machine type of a worker, for a job that is named (--run, --model, "
+        "...): g5.xlarge or aws:g5.xlarge.")
+    container: str | None = option("Run workers in containers billed by size and second, as fast "
+        "as the machines of --on: aws-fargate, aws-fargate-arm or gcp-cloud-run (default size: "
+        "that machine's).", metavar="NAME[:VCPUSxGIB]")
+    coordinator: str | None = option("Size of a container that coordinates the workers, with "
+        "--container: 1x2.", metavar="VCPUSxGIB")
+    samples: float | None = option("Samples each phase needs at a very small batch size.", COUNT)
+    phases: int | None = option("Phases of the training run, such as epochs.", min=1)
+    sample_time: float | None = option("Time of one sample on one worker, e.g. 4ms.", SECONDS)
+    price: float | None = option("Price of one worker, in USD per hour.", USD)
+    noise: str | None = option("Gradient noise scale in samples at points of the training, "
+        "FIRST:...:LAST, or the runs that were recorded there, in order (default: that of the "
+        "recorded gradients, if known).")
+    noise_growth: float = option("Noise scale at the end, as a multiple of the recorded one.",
+        default=1.0, min=1.0)
+    batches: str = option("Other batch sizes to try, comma-separated.", default="")
+    workers: str = option("Worker counts to choose from, comma-separated.", default="1,2,4,8,16")
+    step_time: float = option("Part of a step that does not depend on the batch.", SECONDS, "0s")
+    sync_time: float = option("Exposed communication time for each doubling of the workers.",
+        SECONDS, "0s")
+    spread: float | None = option("Standard deviation of the workers' compute time as a share of "
+        "its mean: each step waits for the slowest (default: that of the recorded ranks, "
+        "otherwise of the fitted clusters).", SHARE)
+    resize: float = option("How long training stands still when the number of workers changes.",
+        SECONDS, "60s")
+    quantum: float = option("Billing granularity; charges round up to a multiple of this.",
+        SECONDS, "1s")
+    startup: float = option("Time that is billed before a worker computes.", SECONDS, "0s")
+    deadline: float | None = deadline_option()
+    budget: float | None = option("Maximum to spend, in USD.", USD)
+    plot: str | None = plot_option()
+    as_json: bool = as_json_option()
+    # fmt: on
 
-    counts = [int(count) for count in _numbers("--workers", workers)]
-    by_hand = {
-        "--samples": samples, "--phases": phases, "--batch": batch, "--sample-time": sample_time,
-        "--price": price,
-    }  # fmt: skip
-    known = _figures(question, on, counts) if is_named else None
-    if known is None:
-        missing = [flag for flag, value in by_hand.items() if value is None]
-        if missing:
-            raise UsageError(
-                f"missing: {', '.join(missing)}",
-                hint="give them, or take them from a recording: --run latest --on g5.xlarge",
-            )
-        if on is not None:
-            raise UsageError("--on needs a job", hint="name one: --run latest --on g5.xlarge")
-    asked = question_of(
-        samples=samples,
-        phases=int(_first(phases, None if known is None else known.phases)),
-        noise=_noise(noise),
-        noise_growth=noise_growth,
-        container=_container(container, coordinator, known),
-        batch=_first(batch, None if known is None else known.batch),
-        batches=_numbers("--batches", batches),
-        workers=counts,
-        step_s=step_time,
-        sample_s=sample_time,
-        sync_per_doubling_s=sync_time,
-        price_usd_per_h=_first(price, None if known is None else known.price_usd_per_h),
-        quantum_s=quantum,
-        startup_s=known.startup_s if known is not None and not startup else startup,
-        resize_s=resize,
-        deadline_s=None if deadline is None else deadline * HOUR_S,
-        budget_usd=budget,
-        spread_fraction=spread,
-        known=known,
-    )
-    with waiting("planning", is_quiet=as_json):
-        answer = elastic_answer(asked)
-    show(answer.to_record(), answer.charts, plot, as_json, "elastic")
+    def __call__(self) -> None:
+        from advisor.simulate import elastic_answer, question_of
+
+        spec = self.question.job
+        is_named = spec.names_a_job or spec.runs is not None
+        batch = None if is_named else spec.batch
+
+        counts = [int(count) for count in _numbers("--workers", self.workers)]
+        by_hand = {
+            "--samples": self.samples, "--phases": self.phases, "--batch": batch, "--sample-time": self.sample_time,
+            "--price": self.price,
+        }  # fmt: skip
+        known = _figures(self.question, self.on, counts) if is_named else None
+        if known is None:
+            missing = [flag for flag, value in by_hand.items() if value is None]
+            if missing:
+                raise UsageError(
+                    f"missing: {', '.join(missing)}",
+                    hint="give them, or take them from a recording: --run latest --on g5.xlarge",
+                )
+            if self.on is not None:
+                raise UsageError("--on needs a job", hint="name one: --run latest --on g5.xlarge")
+        asked = question_of(
+            samples=self.samples,
+            phases=int(_first(self.phases, None if known is None else known.phases)),
+            noise=_noise(self.noise),
+            noise_growth=self.noise_growth,
+            container=_container(self.container, self.coordinator, known),
+            batch=_first(batch, None if known is None else known.batch),
+            batches=_numbers("--batches", self.batches),
+            workers=counts,
+            step_s=self.step_time,
+            sample_s=self.sample_time,
+            sync_per_doubling_s=self.sync_time,
+            price_usd_per_h=_first(self.price, None if known is None else known.price_usd_per_h),
+            quantum_s=self.quantum,
+            startup_s=known.startup_s if known is not None and not self.startup else self.startup,
+            resize_s=self.resize,
+            deadline_s=None if self.deadline is None else self.deadline * HOUR_S,
+            budget_usd=self.budget,
+            spread_fraction=self.spread,
+            known=known,
+        )
+        with waiting("planning", is_quiet=self.as_json):
+            answer = elastic_answer(asked)
+        show(answer.to_record(), answer.charts, self.plot, self.as_json, "elastic")
 
 
 def _figures(question: Question, on: str | None, workers: list[int]) -> JobFigures:
@@ -302,237 +224,134 @@ def _noise_at(part: str) -> float:
 # ``advisor simulate failures``: predict what failures, saves and restarts add.
 
 
-def failures(
-    hours: Annotated[float, quantity(HOURS, "--hours", help="Useful computing time of the job.")],
-    devices: Annotated[int, typer.Option(min=1, help="Devices that the job runs on.")],
-    checkpoint: Annotated[
-        float | None,
-        quantity(
-            SECONDS,
-            "--checkpoint",
-            help="How long training stands still while a checkpoint is saved "
-            "(default: no checkpoints).",
-        ),
-    ] = None,
-    checkpoint_size: Annotated[
-        float | None,
-        quantity(
-            BYTES,
-            "--checkpoint-size",
-            help="Size of a checkpoint, e.g. 200GB, in place of --checkpoint.",
-        ),
-    ] = None,
-    write_rate: Annotated[
-        float,
-        quantity(
-            RATE,
-            "--write-rate",
-            default="131MB/s",
-            help="Rate at which one node writes checkpoints, with --checkpoint-size.",
-        ),
-    ] = 131e6,
-    disk: Annotated[
-        float | None,
-        quantity(BYTES, "--disk", help="Disk space for checkpoints; two of them must fit."),
-    ] = None,
-    nodes: Annotated[
-        int, typer.Option(min=1, help="Nodes that write a checkpoint side by side.")
-    ] = 1,
-    restart: Annotated[
-        float,
-        quantity(
-            SECONDS, "--restart", default="5m", help="Time from having a node to the first step."
-        ),
-    ] = 300.0,
-    detection: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--detection",
-            default="1m",
-            help="Time from a failure to having a node again.",
-        ),
-    ] = 60.0,
-    checkpoint_every: Annotated[
-        float | None,
-        quantity(
-            SECONDS,
-            "--checkpoint-every",
-            help="Useful computing time between two checkpoints (default: the best interval).",
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Failures per device and hour (default: as published for Llama 3)."),
-    ] = None,
-    layout: Annotated[
-        str,
-        typer.Option(
-            help="Layout, which sets the published slowdown after losing a network path: "
-            "data-parallel, pipeline or pipeline-tensor."
-        ),
-    ] = "data-parallel",
-    slowdown: Annotated[
-        float | None,
-        quantity(
-            SHARE,
-            "--slowdown",
-            help="Mean added step time while a path is down, e.g. 2% (default: the layout's).",
-        ),
-    ] = None,
-    repair: Annotated[
-        float,
-        quantity(HOURS, "--repair", default="20h", help="How long a network path stays down."),
-    ] = 20.0,
-    network_share: Annotated[
-        float | None,
-        quantity(
-            SHARE,
-            "--network-share",
-            help="Share of the failures that a second path hides (default: Llama 3's, 10%).",
-        ),
-    ] = None,
-    plot: Plot = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
     """Predict what failures, checkpoints and restarts add to a job.
 
     The answer is given by number of devices, with and without a second network path.
     """
-    from advisor.planners.goodput import EDGE_P95, EdgeFaultTolerance, save_s
-    from advisor.simulate import FailureQuestion, failures_answer
 
-    save = checkpoint
-    if checkpoint_size is not None:
-        save = float(
-            save_s(checkpoint_size, nodes=nodes, bytes_per_s=write_rate, disk_bytes=disk)[0]
+    # fmt: off
+    hours: float = option("Useful computing time of the job.", HOURS, ...)
+    devices: int = option("Devices that the job runs on.", default=..., min=1)
+    checkpoint: float | None = option("How long training stands still while a checkpoint is saved "
+        "(default: no checkpoints).", SECONDS)
+    checkpoint_size: float | None = option("Size of a checkpoint, e.g. 200GB, in place of "
+        "--checkpoint.", BYTES)
+    write_rate: float = option("Rate at which one node writes checkpoints, with "
+        "--checkpoint-size.", RATE, "131MB/s")
+    disk: float | None = option("Disk space for checkpoints; two of them must fit.", BYTES)
+    nodes: int = option("Nodes that write a checkpoint side by side.", default=1, min=1)
+    restart: float = option("Time from having a node to the first step.", SECONDS, "5m")
+    detection: float = option("Time from a failure to having a node again.", SECONDS, "1m")
+    checkpoint_every: float | None = option("Useful computing time between two checkpoints "
+        "(default: the best interval).", SECONDS)
+    rate: float | None = option("Failures per device and hour (default: as published for "
+        "Llama 3).")
+    layout: str = option("Layout, which sets the published slowdown after losing a network path: "
+        "data-parallel, pipeline or pipeline-tensor.", default="data-parallel")
+    slowdown: float | None = option("Mean added step time while a path is down, e.g. 2% (default: "
+        "the layout's).", SHARE)
+    repair: float = option("How long a network path stays down.", HOURS, "20h")
+    network_share: float | None = option("Share of the failures that a second path hides "
+        "(default: Llama 3's, 10%).", SHARE)
+    plot: str | None = plot_option()
+    as_json: bool = as_json_option()
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.planners.goodput import EDGE_P95, EdgeFaultTolerance, save_s
+        from advisor.simulate import FailureQuestion, failures_answer
+
+        save = self.checkpoint
+        if self.checkpoint_size is not None:
+            save = float(
+                save_s(self.checkpoint_size, nodes=self.nodes, bytes_per_s=self.write_rate, disk_bytes=self.disk)[0]
+            )
+        known = next((name for name in EDGE_P95 if name == self.layout), None)
+        if known is None:
+            raise UsageError(f"no layout named {self.layout!r}", hint=f"one of {', '.join(EDGE_P95)}")
+        edge = EdgeFaultTolerance.of_layout(known, repair_h=self.repair)
+        if self.slowdown is not None:
+            edge = replace(edge, slowdown_fraction=self.slowdown)
+        if self.network_share is not None:
+            edge = replace(edge, network_fraction=self.network_share)
+        answer = failures_answer(
+            FailureQuestion(
+                work_s=self.hours * HOUR_S,
+                devices=self.devices,
+                checkpoint_s=save,
+                restart_s=self.restart,
+                detection_s=self.detection,
+                checkpoint_interval_s=self.checkpoint_every,
+                failures_per_device_h=self.rate,
+                edge=edge,
+            )
         )
-    known = next((name for name in EDGE_P95 if name == layout), None)
-    if known is None:
-        raise UsageError(f"no layout named {layout!r}", hint=f"one of {', '.join(EDGE_P95)}")
-    edge = EdgeFaultTolerance.of_layout(known, repair_h=repair)
-    if slowdown is not None:
-        edge = replace(edge, slowdown_fraction=slowdown)
-    if network_share is not None:
-        edge = replace(edge, network_fraction=network_share)
-    answer = failures_answer(
-        FailureQuestion(
-            work_s=hours * HOUR_S,
-            devices=devices,
-            checkpoint_s=save,
-            restart_s=restart,
-            detection_s=detection,
-            checkpoint_interval_s=checkpoint_every,
-            failures_per_device_h=rate,
-            edge=edge,
-        )
-    )
-    show(answer.to_record(), answer.charts, plot, as_json, "failures")
+        show(answer.to_record(), answer.charts, self.plot, self.as_json, "failures")
 
 
 # ``advisor simulate spot``: replay a job on spot nodes.
 
 
-def spot(
-    hours: Annotated[
-        float, quantity(HOURS, "--hours", help="Useful computing time on all nodes.")
-    ],
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Recorded availability of a zone (default: packaged traces)."),
-    ] = None,
-    zone: Annotated[
-        str | None,
-        typer.Option(help="Trace to use where the file has several: its name or a part of it."),
-    ] = None,
-    time_unit: Annotated[str, typer.Option(help="Unit of numeric times: s, m, h or d.")] = "s",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the job asks for.")] = 1,
-    least_nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Fewest nodes that can still run the job (default: all)."),
-    ] = None,
-    restart: Annotated[
-        float,
-        quantity(
-            SECONDS, "--restart", default="5m", help="Time from having nodes to the first step."
-        ),
-    ] = 300.0,
-    checkpoint_every: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--checkpoint-every",
-            default="30m",
-            help="Useful computing time between two checkpoints.",
-        ),
-    ] = 1800.0,
-    checkpoint: Annotated[
-        float,
-        quantity(
-            SECONDS,
-            "--checkpoint",
-            default="0s",
-            help="How long training stands still while a checkpoint is saved.",
-        ),
-    ] = 0.0,
-    no_checkpoints: Annotated[
-        bool, typer.Option("--no-checkpoints", help="The job saves no checkpoints.")
-    ] = False,
-    warning: Annotated[
-        float | None,
-        quantity(
-            SECONDS,
-            "--warning",
-            help="Notice that the provider gives before a preemption, if the job then saves a "
-            "checkpoint.",
-        ),
-    ] = None,
-    deadline: Deadline = None,
-    price: Annotated[
-        float, quantity(USD, "--price", help="On-demand price of one node, in USD per hour.")
-    ] = 1.0,
-    spot_price: Annotated[
-        float, quantity(USD, "--spot-price", help="Spot price of one node, in USD per hour.")
-    ] = 0.3,
-    interruptions: Annotated[
-        str | None,
-        typer.Option(
-            help="Without --trace: share of such machines that is interrupted in a month: "
-            f"{', '.join(BAND_FRACTIONS)} (default: >20%)."
-        ),
-    ] = None,
-    plot: Plot = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
     """Replay a job on spot nodes under each strategy, and on demand."""
-    from advisor.planners.spot import SpotJob
-    from advisor.simulate import SpotQuestion, packaged_answer, spot_answer
 
-    question = SpotQuestion(
-        job=SpotJob(
-            work_s=hours * HOUR_S,
-            restart_s=restart,
-            checkpoint_interval_s=math.inf if no_checkpoints else checkpoint_every,
-            checkpoint_s=checkpoint,
-            warning_s=warning,
-        ),
-        nodes=nodes,
-        least_nodes=nodes if least_nodes is None else min(least_nodes, nodes),
-        deadline_s=None if deadline is None else deadline * HOUR_S,
-        price_usd_per_h=price,
-        spot_price_usd_per_h=spot_price,
-        hazard=1.0 if interruptions is None else hazard_of_band(interruptions),
-    )
-    if interruptions is not None and trace is not None:
-        raise UsageError("--interruptions does not go with --trace", hint="leave one of them out")
-    with waiting("replaying the job", is_quiet=as_json):
-        if trace is None:
-            answer = packaged_answer(question)
-        else:
-            unit_s = parse_seconds(f"1{time_unit}", option="--time-unit")
-            chosen, others = _chosen(trace, zone, unit_s)
-            answer = spot_answer(chosen, question, others)
-    show(answer.to_record(), answer.charts, plot, as_json, "spot")
+    # fmt: off
+    hours: float = option("Useful computing time on all nodes.", HOURS, ...)
+    trace: Path | None = option("Recorded availability of a zone (default: packaged traces).")
+    zone: str | None = option("Trace to use where the file has several: its name or a part of it.")
+    time_unit: str = option("Unit of numeric times: s, m, h or d.", default="s")
+    nodes: int = option("Nodes that the job asks for.", default=1, min=1)
+    least_nodes: int | None = option("Fewest nodes that can still run the job (default: all).",
+        min=1)
+    restart: float = option("Time from having nodes to the first step.", SECONDS, "5m")
+    checkpoint_every: float = option("Useful computing time between two checkpoints.",
+        SECONDS, "30m")
+    checkpoint: float = option("How long training stands still while a checkpoint is saved.",
+        SECONDS, "0s")
+    no_checkpoints: bool = option("The job saves no checkpoints.", default=False)
+    warning: float | None = option("Notice that the provider gives before a preemption, if the "
+        "job then saves a checkpoint.", SECONDS)
+    deadline: float | None = deadline_option()
+    price: float = option("On-demand price of one node, in USD per hour.", USD, 1.0)
+    spot_price: float = option("Spot price of one node, in USD per hour.", USD, 0.3)
+    interruptions: str | None = option("Without --trace: share of such machines that is "
+        f"interrupted in a month: {', '.join(BAND_FRACTIONS)} (default: >20%).")
+    plot: str | None = plot_option()
+    as_json: bool = as_json_option()
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.planners.spot import SpotJob
+        from advisor.simulate import SpotQuestion, packaged_answer, spot_answer
+
+        question = SpotQuestion(
+            job=SpotJob(
+                work_s=self.hours * HOUR_S,
+                restart_s=self.restart,
+                checkpoint_interval_s=math.inf if self.no_checkpoints else self.checkpoint_every,
+                checkpoint_s=self.checkpoint,
+                warning_s=self.warning,
+            ),
+            nodes=self.nodes,
+            least_nodes=self.nodes if self.least_nodes is None else min(self.least_nodes, self.nodes),
+            deadline_s=None if self.deadline is None else self.deadline * HOUR_S,
+            price_usd_per_h=self.price,
+            spot_price_usd_per_h=self.spot_price,
+            hazard=1.0 if self.interruptions is None else hazard_of_band(self.interruptions),
+        )
+        if self.interruptions is not None and self.trace is not None:
+            raise UsageError("--interruptions does not go with --trace", hint="leave one of them out")
+        with waiting("replaying the job", is_quiet=self.as_json):
+            if self.trace is None:
+                answer = packaged_answer(question)
+            else:
+                unit_s = parse_seconds(f"1{self.time_unit}", option="--time-unit")
+                chosen, others = _chosen(self.trace, self.zone, unit_s)
+                answer = spot_answer(chosen, question, others)
+        show(answer.to_record(), answer.charts, self.plot, self.as_json, "spot")
 
 
 def _chosen(path: Path, zone: str | None, unit_s: float) -> tuple[Any, list[Any]]:

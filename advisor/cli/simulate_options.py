@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from advisor.cli.options import HOURS, check_drawable, quantity, show_plot
+from advisor.ask import HOURS, argument, option
+from advisor.cli.plot import check_drawable, show_plot
 
 if TYPE_CHECKING:
     from advisor.show import Chart
@@ -16,22 +18,15 @@ if TYPE_CHECKING:
 
 HOUR_S: Final = 3600.0
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
-Runs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN...",
-        help="Recorded runs, by name, part of it, or folder; name a run twice for two jobs.",
-    ),
-]
-Deadline = Annotated[
-    float | None,
-    quantity(
-        HOURS,
-        "--deadline",
-        help="Latest end of the job, counted from its submission: 12h, 90m or 2d.",
-    ),
-]
+runs_argument: Final = partial(
+    argument,
+    "Recorded runs, by name, part of it, or folder; name a run twice for two jobs.",
+    ...,
+    metavar="RUN...",
+)
+deadline_option: Final = partial(
+    option, "Latest end of the job, counted from its submission: 12h, 90m or 2d.", HOURS
+)
 
 
 def show(
