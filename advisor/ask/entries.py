@@ -67,6 +67,13 @@ def option(
     return _field(entry, value)
 
 
+PLOT_FLAG: Final = "--plot"
+# Options that many verbs have, to be called where a field is made.
+plot_option: Final = partial(
+    option,
+    "Draw the answer too: in the terminal, or into a .png, .svg or .pdf file.",
+    flags=PLOT_FLAG, metavar="[FILE]", panel=OUTPUT,
+)  # fmt: skip
 as_json_option: Final = partial(
     option, "Print the record as JSON.", default=False, flags="--json", panel=OUTPUT
 )

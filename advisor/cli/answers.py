@@ -29,15 +29,9 @@ from advisor.ask import (
     as_json_option,
     asked,
     option,
-)
-from advisor.cli.options import (
-    given_flags,
     plot_option,
-    predictor_of,
-    print_json,
-    run_argument,
-    with_run,
 )
+from advisor.cli.options import given_flags, predictor_of, print_json, run_argument, with_run
 from advisor.cli.plot import check_drawable, is_terminal, show_plot
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
@@ -362,9 +356,9 @@ class Recommend:
             )
             own = None
             if (question.cluster.trace, question.cluster.machines) != (None, None):
-                from advisor.cli import simulate
+                from advisor.simulate import comparison
 
-                own = simulate.comparison(question, job, answer, predictor)
+                own = comparison(question, job, answer, predictor)
         record = answer.to_record() if own is None else own.to_record()
         charts = _charts(record, self.plot)
         if self.as_json:

@@ -45,12 +45,12 @@ class Form(StrEnum):
 
 
 # Options that several verbs have.
-_SNAPSHOT: Final = {
+_SNAPSHOT: Final[dict[str, Any]] = {
     "help": "Folder of a snapshot (default: the one in use).", "flags": "--path",
 }  # fmt: skip
-_RULES: Final = {"help": "Your own prices, machines and quotas (overrides.csv)."}
-_CLOUD: Final = {"help": "Providers, comma-separated: aws,gcp."}
-_REGION: Final = {"help": "Regions as globs, comma-separated: 'us-*,eu-*'."}
+_RULES: Final[dict[str, Any]] = {"help": "Your own prices, machines and quotas (overrides.csv)."}
+_CLOUD: Final[dict[str, Any]] = {"help": "Providers, comma-separated: aws,gcp."}
+_REGION: Final[dict[str, Any]] = {"help": "Regions as globs, comma-separated: 'us-*,eu-*'."}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -334,7 +334,7 @@ class Report:
 
     def __call__(self) -> None:
         from advisor import api
-        from advisor.cli import simulate
+        from advisor.simulate import comparison
 
         asked = with_run(self.question, self.recorded)
         target = Path(self.out)
@@ -344,7 +344,7 @@ class Report:
 
         def beside(job: Job, answer: Recommendation, predictor: Predictor) -> Any:
             nonlocal own
-            own = simulate.comparison(asked, job, answer, predictor)
+            own = comparison(asked, job, answer, predictor)
             return None if own is None else own.to_record()["own_cluster"]
 
         made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -415,7 +415,7 @@ class Ui:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.cli import simulate
+        from advisor.simulate import comparison
         from advisor.ui import Keys, Server, ended_by_signals, listening_socket
 
         asked = with_run(self.question, self.recorded)
@@ -431,7 +431,7 @@ class Ui:
         with ended_by_signals(), listening_socket(self.port) as listener:
             with waiting("reading the job and the catalogue"):
                 server = Server(
-                    asked, listener, beside=None if self.is_served else simulate.comparison,
+                    asked, listener, beside=None if self.is_served else comparison,
                     keys=keys, processes=processes,
                 )  # fmt: skip
             typer.echo(server.address)

@@ -24,7 +24,6 @@ from advisor.ask import (
     ENTRIES,
     ENVIRONMENT,
     FILES,
-    OUTPUT,
     TYPED,
     Entry,
     Question,
@@ -32,12 +31,11 @@ from advisor.ask import (
     entries_of,
     flag_of,
     merged,
-    option,
     read_question,
     stated,
     variable_of,
 )
-from advisor.cli.plot import PLOT_FLAG, PlotCommand
+from advisor.cli.plot import PlotCommand
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,12 +44,6 @@ if TYPE_CHECKING:
 # Other names of flags, beside those that stand in for an older option.
 _SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
 _FILE: Final = "question"
-# Options that many verbs have, to be called where a field is made.
-plot_option: Final = partial(
-    option,
-    "Draw the answer too: in the terminal, or into a .png, .svg or .pdf file.",
-    flags=PLOT_FLAG, metavar="[FILE]", panel=OUTPUT,
-)  # fmt: skip
 # Of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 run_argument: Final = partial(
     argument,
@@ -60,20 +52,24 @@ run_argument: Final = partial(
 )
 
 
-def add(app: typer.Typer, name: str, verb: Any, **more: Any) -> None:
-    """Let an application have a verb: a record that can be called, or a function of typer's own.
+def add(
+    app: typer.Typer, name: str, verb: Any, *, run: Callable[[Any], None] | None = None,
+    **more: Any,
+) -> None:  # fmt: skip
+    """Let an application have a verb: a record of options, or a function of typer's own kind.
 
-    ``more``: what typer is told of the command, besides what ``settings`` of the record says.
+    ``run``: what is done with the record; it is called by default; ``more``: what typer is told of
+    the command, besides what ``settings`` of the record says.
     """
     if not isinstance(verb, type):
         app.command(name, **more)(verb)
         return
     if any(one.name == "plot" for one in fields(verb)):
         more["cls"] = PlotCommand
-    app.command(name, **more, **getattr(verb, "settings", {}))(_function(verb))
+    app.command(name, **more, **getattr(verb, "settings", {}))(_function(verb, run))
 
 
-def _function(verb: Any) -> Callable[..., None]:
+def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., None]:
     """Return what typer makes a command of: called with options, it runs the verb with them."""
     hints = get_type_hints(verb)
     parameters: list[inspect.Parameter] = []
@@ -93,7 +89,8 @@ def _function(verb: Any) -> Callable[..., None]:
             file = values.pop(_FILE)
             given = {n: values.pop(n) for n in names}
             values["question"] = ask(given, names=set(names) & ENTRIES.keys(), file=file)
-        verb(**values)()
+        asked = verb(**values)
+        asked() if run is None else run(asked)
 
     command.__doc__ = verb.__doc__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -139,16 +136,20 @@ def _of_question(name: str) -> inspect.Parameter:
     """Return the parameter of a name; every value comes as text, so that one reader sees it."""
     alias = ALIASES.get(name)
     entry = ENTRIES[name if alias is None else alias.name]
-    kind, flag, more = bool, flag_of(name), {"rich_help_panel": entry.panel}
+    more: dict[str, Any] = {"rich_help_panel": entry.panel}
     if alias is not None:
         about = typer.Option(f"--{name.replace('_', '-')}", help=alias.help, **more)
         return _parameter(name, Annotated[bool | None, about])
-    flags = entry.flags or (f"{flag}/--no-{flag[2:]}",)
-    if entry.kind.metavar:
-        kind, flags = str, entry.flags or (flag,)
-        more |= {"metavar": entry.kind.metavar}
-        more |= {"autocompletion": _model_names} if name == "model" else {}
-    return _parameter(name, Annotated[kind | None, typer.Option(*flags, help=entry.help, **more)])
+    flag = flag_of(name)
+    if not entry.kind.metavar:
+        flags = entry.flags or (f"{flag}/--no-{flag[2:]}",)
+        about = typer.Option(*flags, help=entry.help, **more)
+        return _parameter(name, Annotated[bool | None, about])
+    if name == "model":
+        more["autocompletion"] = _model_names
+    flags = entry.flags or (flag,)
+    about = typer.Option(*flags, help=entry.help, metavar=entry.kind.metavar, **more)
+    return _parameter(name, Annotated[str | None, about])
 
 
 _FILE_PARAMETER: Final = _parameter(

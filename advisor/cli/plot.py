@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from advisor.ask import PLOT_FLAG
 from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 
 SUFFIXES: Final = (".png", ".svg", ".pdf")
-PLOT_FLAG: Final = "--plot"
 _TERMINAL: Final = "-"
 _HINT: Final = "name a .png, .svg or .pdf file; for the terminal, write --plot last"
 

@@ -24,8 +24,9 @@ from advisor.ask import (
     as_json_option,
     asked,
     option,
+    plot_option,
 )
-from advisor.cli.options import add, plot_option, print_json
+from advisor.cli.options import add, print_json
 from advisor.cli.plot import check_drawable, show_plot
 from advisor.cli.waiting import waiting
 from advisor.collectors.errors import printable, shown

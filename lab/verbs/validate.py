@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from advisor import data
-from advisor.ask import argument, as_json_option, option
-from advisor.cli.options import plot_option
+from advisor.ask import argument, as_json_option, option, plot_option
 from advisor.cli.plot import check_drawable, show_plot
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError

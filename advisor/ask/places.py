@@ -1,4 +1,4 @@
-"""Settings: what files and the environment say of a question, and of a verb's own options.
+"""Places that say something of a question or of a verb's own options: files, the environment.
 
 From weak to strong: ``advisor.toml`` in the user's configuration folder, the project's in the
 working folder (or ``[tool.advisor]`` in ``pyproject.toml``), variables ``ADVISOR_MAX_NODES=4``,
