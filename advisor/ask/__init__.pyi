@@ -3,13 +3,13 @@ from .entries import OPTIONS as OPTIONS
 from .entries import OUTPUT as OUTPUT
 from .entries import PANELS as PANELS
 from .entries import PLOT_FLAG as PLOT_FLAG
+from .entries import Drawn as Drawn
 from .entries import Entry as Entry
+from .entries import Printed as Printed
 from .entries import argument as argument
-from .entries import as_json_option as as_json_option
 from .entries import asked as asked
 from .entries import entries_of as entries_of
 from .entries import option as option
-from .entries import plot_option as plot_option
 from .forms import command_line as command_line
 from .forms import command_words as command_words
 from .forms import project_file as project_file

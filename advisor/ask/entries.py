@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as record_field
-from functools import partial
+from inspect import get_annotations
 from typing import Any, Final
 
 from advisor.ask.kinds import TYPED, ValueKind
@@ -67,18 +67,6 @@ def option(
     return _field(entry, value)
 
 
-PLOT_FLAG: Final = "--plot"
-# Options that many verbs have, to be called where a field is made.
-plot_option: Final = partial(
-    option,
-    "Draw the answer too: in the terminal, or into a .png, .svg or .pdf file.",
-    flags=PLOT_FLAG, metavar="[FILE]", panel=OUTPUT,
-)  # fmt: skip
-as_json_option: Final = partial(
-    option, "Print the record as JSON.", default=False, flags="--json", panel=OUTPUT
-)
-
-
 def argument(help: str, default: Any = None, **more: Any) -> Any:
     """Return a field of a record that is given by its place; ``default`` as of ``option``."""
     return _field(Entry(help=help, is_argument=True, more=more), default)
@@ -96,8 +84,33 @@ def _field(entry: Entry, default: Any) -> Any:
     return record_field(default=default, metadata={_KEY: entry})
 
 
+PLOT_FLAG: Final = "--plot"
+_AS_JSON: Final[Mapping[str, Any]] = {
+    "help": "Print the record as JSON.", "default": False, "flags": "--json", "panel": OUTPUT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """Options of a verb whose answer can be printed as JSON."""
+
+    as_json: bool = option(**_AS_JSON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Options of a verb whose answer can be drawn, and printed as JSON."""
+
+    plot: str | None = option(
+        "Draw the answer too: in the terminal, or into a .png, .svg or .pdf file.",
+        flags=PLOT_FLAG, metavar="[FILE]", panel=OUTPUT,
+    )  # fmt: skip
+    as_json: bool = option(**_AS_JSON)
+
+
 def entries_of(record: type[Any]) -> Iterator[Entry]:
-    """Yield the entries of a record, in order, each with its field and name."""
-    for one in fields(record):
+    """Yield the entries of a record, its own before inherited ones, each with field and name."""
+    own = get_annotations(record)
+    for one in sorted(fields(record), key=lambda one: one.name not in own):
         if (entry := one.metadata.get(_KEY)) is not None:
             yield replace(entry, field=one.name, name=entry.name or one.name)

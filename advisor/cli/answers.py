@@ -24,12 +24,12 @@ from advisor.ask import (
     RATE,
     SECONDS_WITH_UNIT,
     SETUP,
+    Drawn,
     JobSpec,
+    Printed,
     Question,
-    as_json_option,
     asked,
     option,
-    plot_option,
 )
 from advisor.cli.options import given_flags, predictor_of, print_json, run_argument, with_run
 from advisor.cli.plot import check_drawable, is_terminal, show_plot
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advise:
+class Advise(Printed):
     """Suggest changes to a job, with the time and cost that each saves.
 
     Lists only changes that the recording shows to apply, strongest first. Exit code 3 means that
@@ -79,7 +79,6 @@ class Advise:
         panel=OUTPUT, metavar="N")
     full: bool = option("Show all advice, not only what fits on one screen.",
         default=False, panel=OUTPUT)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -134,7 +133,7 @@ class Advise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Drawn):
     """Choose how to spread a training job over a cluster, and print what to run.
 
     With --for, say how much the cluster trains in that time, of one job or of models of several
@@ -144,10 +143,8 @@ class Plan:
     # fmt: off
     question: Question = asked(
         ("cluster", "within"), JOB, ("objective", "coverage"), PRICES, LAYOUT, SETUP)
-    plot: str | None = plot_option()
     stage_layers: str | None = option("Layers of each pipeline stage, in order, over unlike "
         "machines (default: as makes the slowest stage fastest).", metavar="N,N,...")
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -249,7 +246,7 @@ def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predict:
+class Predict(Printed):
     """Estimate a job on one configuration: a recorded run, a job file, or a described model.
 
     Every number is marked: measured, looked up, computed, learned or given. Exit code 3 means that
@@ -266,7 +263,6 @@ class Predict:
     save_job: Path | None = option("Also write the job to this file.")
     explain: bool = option("With --on: show which features changed the learned time and cost.",
         default=False, panel=OUTPUT)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -315,7 +311,7 @@ class Predict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recommend:
+class Recommend(Drawn):
     """Recommend what to rent for a job, by training time and cost.
 
     With --cluster and no trace, answer for those machines alone, with the record of advisor plan.
@@ -328,8 +324,6 @@ class Recommend:
         panel=OUTPUT, metavar="N")
     full: bool = option("Show every row, not only what fits on one screen.",
         default=False, panel=OUTPUT)
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:

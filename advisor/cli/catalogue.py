@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from advisor.ask import BYTES_WITH_UNIT, OUTPUT, USD, argument, as_json_option, option
+from advisor.ask import BYTES_WITH_UNIT, OUTPUT, USD, Printed, argument, option
 from advisor.cli.options import add, print_json
 from advisor.errors import UsageError
 
@@ -54,7 +54,7 @@ _REGION: Final[dict[str, Any]] = {"help": "Regions as globs, comma-separated: 'u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffers:
+class ListOffers(Printed):
     """List priced offers, cheapest first."""
 
     # fmt: off
@@ -80,7 +80,6 @@ class ListOffers:
         "otherwise).", flags="--top -n", panel=OUTPUT, min=1)
     form: Form = option("Output format.", default=Form.table,
         flags="--format", panel=OUTPUT)
-    as_json: bool = as_json_option()
     path: Path | None = option(**_SNAPSHOT)
     overrides: Path | None = option(**_RULES)
     # fmt: on
@@ -124,14 +123,13 @@ class ListOffers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
+class Show(Printed):
     """Show one instance type with its prices, links and sources."""
 
     # fmt: off
     name: str = argument("Instance type, e.g. p4d.24xlarge.", ..., metavar="TYPE")
     cloud: str | None = option("Provider, if several use this name.")
     all_regions: bool = option("Show the prices of all regions.", default=False)
-    as_json: bool = as_json_option()
     path: Path | None = option(**_SNAPSHOT)
     overrides: Path | None = option(**_RULES)
     # fmt: on
@@ -145,11 +143,10 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Info:
+class Info(Printed):
     """Show how old and how complete the catalogue is."""
 
     # fmt: off
-    as_json: bool = as_json_option()
     path: Path | None = option(**_SNAPSHOT)
     overrides: Path | None = option(**_RULES)
     # fmt: on
@@ -162,13 +159,12 @@ class Info:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(Printed):
     """List prices of storage and outgoing traffic."""
 
     # fmt: off
     cloud: str | None = option(**_CLOUD)
     region: str | None = option(**_REGION)
-    as_json: bool = as_json_option()
     path: Path | None = option(**_SNAPSHOT)
     # fmt: on
 
@@ -191,7 +187,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diff:
+class Diff(Printed):
     """Compare two snapshots: types and prices added, removed, changed."""
 
     # fmt: off
@@ -199,7 +195,6 @@ class Diff:
     new: str = argument("The snapshot to compare with it.", "current")
     top: int = option("Maximum number of changes to show.",
         default=20, flags="--top -n", panel=OUTPUT, min=0)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -212,7 +207,7 @@ class Diff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(Printed):
     """Update the catalogue, and keep the previous snapshot."""
 
     # fmt: off
@@ -229,7 +224,6 @@ class Update:
     mirror: str = option("Download each file from URL/HOST/PATH of this mirror.",
         default="", envvar="ADVISOR_CATALOGUE_MIRROR")
     timeout: float = option("Maximum time to wait for one file, in seconds.", default=300, min=1)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:

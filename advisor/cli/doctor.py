@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from advisor.ask import as_json_option, option
+from advisor.ask import Printed, option
 from advisor.cli.options import print_json
 from advisor.cli.waiting import waiting
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doctor:
+class Doctor(Printed):
     """Check what can be recorded here, and show which settings apply.
 
     The machine is measured once, which takes about four seconds.
@@ -31,7 +31,6 @@ class Doctor:
     device_sheet: bool = option("Measure what the processor and GPUs sustain (about 30 seconds "
         "each); recorded runs and `advisor predict --on here` then use it in place of the tables.",
         default=False)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:

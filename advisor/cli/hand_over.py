@@ -21,9 +21,9 @@ from advisor.ask import (
     OUTPUT,
     PRICES,
     SETUP,
+    Printed,
     Question,
     argument,
-    as_json_option,
     asked,
     option,
 )
@@ -49,7 +49,7 @@ _LARGEST: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(Printed):
     """Judge a submission: whether the job fits its machines and keeps its limits.
 
     Exit code 0 means that the submission passes. Exit code 3 means that it is refused, and shows
@@ -77,7 +77,6 @@ class Gate:
         "default partition.", metavar="NAME=MACHINE")
     strict: bool = option("Refuse a SkyPilot or Slurm submission that cannot be judged.",
         default=False)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -179,7 +178,7 @@ _STDOUT: Final = "-"  # in place of a file to write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
+class Export(Printed):
     """Write row N of the recommendation as a file that a tool runs.
 
     Exit code 3 means that nothing satisfies the constraints, or no framework runs the layout.
@@ -198,7 +197,6 @@ class Export:
         "asking.", flags="--from", metavar="FILE")
     values: list[str] | None = option("A value that only you know, such as image=...; may be "
         "repeated.", flags="--set", metavar="NAME=VALUE")
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:

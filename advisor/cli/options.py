@@ -74,13 +74,14 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
     hints = get_type_hints(verb)
     parameters: list[inspect.Parameter] = []
     names: tuple[str, ...] = ()
-    for entry, one in zip(entries_of(verb), fields(verb), strict=True):
+    defaults = {one.name: one.default for one in fields(verb)}
+    for entry in entries_of(verb):
         if entry.names:
             shorthands = (n for n in _SHORTHANDS if ALIASES[n].name in entry.names)
             names = (*entry.names, *shorthands)
             parameters += map(_of_question, names)
         else:
-            parameters.append(_own(entry, hints[one.name], one.default))
+            parameters.append(_own(entry, hints[entry.field], defaults[entry.field]))
     if names:
         parameters.append(_FILE_PARAMETER)
 

@@ -19,12 +19,12 @@ from advisor.ask import (
     SECONDS_WITH_UNIT,
     SETUP,
     USD,
+    Drawn,
+    Printed,
     Question,
     argument,
-    as_json_option,
     asked,
     option,
-    plot_option,
 )
 from advisor.cli.options import add, print_json
 from advisor.cli.plot import check_drawable, show_plot
@@ -50,7 +50,7 @@ _NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compare:
+class Compare(Drawn):
     """Compare predictions with real runs, and warn where errors drift.
 
     Runs are recorded by `advisor runs actual` and shown oldest first; each is compared with
@@ -59,8 +59,6 @@ class Compare:
 
     # fmt: off
     run: str | None = argument("Only this recorded run (default: all of them).", metavar="RUN")
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -162,7 +160,7 @@ _LAYOUT: Final = tuple(n for n in LAYOUT if n not in ("swap", "average_every"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Actual:
+class Actual(Printed):
     """Record what a real run took; later estimates learn from it.
 
     Name a transformer that was never profiled by --model (or --layers, --hidden, --heads), its
@@ -183,7 +181,6 @@ class Actual:
         SECONDS_WITH_UNIT)
     count: int = option("Machines that it ran on.", default=1)
     provider: str | None = option("Provider, if several use this name.")
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -309,7 +306,7 @@ def _text(found: Comparison) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choose:
+class Choose(Printed):
     """Choose the next configuration to try for a job.
 
     It learns from the job's own runs and from those of other jobs.
@@ -325,7 +322,6 @@ class Choose:
     fmt: str = option("Format of the runs: auto, or one of those of `advisor runs import`.",
         default="auto", flags="--format")
     top: int = option("Maximum number of configurations to show.", default=5, panel=OUTPUT, min=1)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
@@ -442,12 +438,8 @@ run_name: Final = partial(argument, "Name, part of a name, or folder.", ..., met
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class List:
+class List(Printed):
     """List the recorded runs, oldest first."""
-
-    # fmt: off
-    as_json: bool = as_json_option()
-    # fmt: on
 
     def __call__(self) -> None:
         from advisor.collectors.derive import default_run_root, list_runs, run_lines
@@ -487,7 +479,7 @@ def _short(word: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
+class Show(Drawn):
     """Show what a run recorded.
 
     Exit code 3 means that the recording is not good enough to answer from.
@@ -495,8 +487,6 @@ class Show:
 
     # fmt: off
     run: str = run_name()
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import typer
 from typer.core import TyperGroup
 
-from advisor.ask import argument, as_json_option, option
+from advisor.ask import Printed, argument, option
 from advisor.cli.options import add, print_json
 from advisor.cli.waiting import while_waiting
 from advisor.data import laboratory
@@ -80,7 +80,7 @@ class FitCampaigns(Fit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Printed):
     """Refit the shipped models by the commands on their cards."""
 
     # fmt: off
@@ -89,7 +89,6 @@ class Check:
     quick: bool = option("Check only the models that are fitted in seconds.", default=False)
     replace: bool = option("Replace the folder with the new fit.", default=False)
     day: str | None = option("With --replace: day of the fits (default: today).")
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:

@@ -22,12 +22,12 @@ from advisor.ask import (
     SETUP,
     SHARE,
     USD,
+    Drawn,
+    Printed,
     Question,
     argument,
-    as_json_option,
     asked,
     option,
-    plot_option,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class Spot(Drawn):
     """Replay a job on spot nodes under each strategy, and on demand."""
 
     # fmt: off
@@ -78,8 +78,6 @@ class Spot:
     spot_price: float = option("Spot price of one node, in USD per hour.", USD, 0.3)
     interruptions: str | None = option("Without --trace: share of such machines that is "
         "interrupted in a month: <5%, 5-10%, 10-15%, 15-20%, >20% (default: >20%).")
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
     @property
@@ -112,7 +110,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class Queue(Drawn):
     """Replay a job on a shared cluster's recorded history.
 
     Shows how long the job waits, when it is done, whether renting pays off, and what the
@@ -138,13 +136,11 @@ class Queue:
     rent_hours: float | None = option("Completion time on rented machines, start-up included.",
         HOURS)
     rent_cost: float = option("What renting costs, in USD.", USD, 0.0)
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Availability:
+class Availability(Printed):
     """Choose nodes of a shared cluster by their free shares.
 
     All workers wait for the slowest node. Several ways of choosing, one of them learned from the
@@ -161,12 +157,11 @@ class Availability:
     slot: float = option("Length of the slots of the forecast.", SECONDS, "30m")
     need: float = option("Share of its node that each worker needs; shows how likely all get it.",
         SHARE, "50%")
-    as_json: bool = as_json_option()
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elastic:
+class Elastic(Drawn):
     """Plan when workers join and leave; compare with a fixed number.
 
     With a job (--run, --model, ...) and --on, the figures come from the estimate for these
@@ -206,13 +201,11 @@ class Elastic:
     startup: float = option("Time that is billed before a worker computes.", SECONDS, "0s")
     deadline: float | None = option(**_DEADLINE)
     budget: float | None = option("Maximum to spend, in USD.", USD)
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class Failures(Drawn):
     """Predict what failures, checkpoints and restarts add to a job.
 
     The answer is given by number of devices, with and without a second network path.
@@ -242,13 +235,11 @@ class Failures:
     repair: float = option("How long a network path stays down.", HOURS, "20h")
     network_share: float | None = option("Share of the failures that a second path hides "
         "(default: Llama 3's, 10%).", SHARE)
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
+class Peers(Printed):
     """Predict the speed of peers that share a batch (Hivemind).
 
     Give the rate of each peer alone (`--peer`), or the first minute of the running job
@@ -269,12 +260,11 @@ class Peers:
     parameters: float | None = option("Parameters of the model: 198M (default: as recorded).",
         COUNT)
     samples: float | None = option("Samples of the whole job, for its time.", COUNT)
-    as_json: bool = as_json_option()
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregation:
+class Aggregation(Printed):
     """Share aggregating cores among jobs (Parameter Service).
 
     Shows how many cores the jobs need together instead of one or more each, how long each waits
@@ -290,12 +280,11 @@ class Aggregation:
     cap: float = option("Highest load of an aggregating core.", SHARE, "80%")
     core_rate: float | None = option("Memory traffic of one aggregating core (default: as "
         "measured where the job ran).", RATE)
-    as_json: bool = as_json_option()
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Printed):
     """Set limits of CPU and memory on shared nodes (Escra).
 
     Each job runs again as it was recorded, under fixed limits, the Vertical Pod Autoscaler,
@@ -310,5 +299,4 @@ class Limits:
     core_price: float | None = option("Price of a core for an hour (default: from two types of "
         "the catalogue that differ only in memory).", USD)
     memory_price: float | None = option("Price of a GiB for an hour.", USD)
-    as_json: bool = as_json_option()
     # fmt: on

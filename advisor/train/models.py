@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from advisor import data
-from advisor.ask import OUTPUT, as_json_option, option
+from advisor.ask import OUTPUT, Printed, option
 from advisor.errors import ModelError, UsageError
 from advisor.estimate import COST, OWN_RUNS
 from advisor.records import RunRecord, tables_read
@@ -37,7 +37,7 @@ _MOST_FOLDS: Final = 24  # of the pairs of ``both``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainModels:
+class TrainModels(Printed):
     """Fit a predictor on labelled runs."""
 
     # fmt: off
@@ -61,7 +61,6 @@ class TrainModels:
     checkpoints: Path | None = option("Folder that keeps finished parts of a long fit.")
     day: str | None = model_folder.day_option()
     quiet: bool = option("Show no progress.", default=False, flags="--quiet -q", panel=OUTPUT)
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ROOT / "docs" / "cli"
 
+
 def verbs() -> dict[str, Any]:
     """Return every command by its words: ``recommend``, ``runs list``, ..., groups included."""
     from advisor.cli.program import VERBS, load_verb

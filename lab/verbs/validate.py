@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from advisor import data
-from advisor.ask import argument, as_json_option, option, plot_option
+from advisor.ask import Drawn, argument, option
 from advisor.cli.plot import check_drawable, show_plot
 from advisor.cli.waiting import waiting
 from advisor.errors import UsageError
@@ -29,7 +29,7 @@ _MOST_ROWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Drawn):
     """Score the models on published measurements, or your own, with whole groups left out."""
 
     # fmt: off
@@ -42,8 +42,6 @@ class Command:
         "answer none.")
     answers: Path | None = option("Score another predictor's answers to these rows (CSV: row, "
         "value, low, high).")
-    plot: str | None = plot_option()
-    as_json: bool = as_json_option()
     # fmt: on
 
     def __call__(self) -> None:
