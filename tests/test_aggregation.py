@@ -28,7 +28,7 @@ from advisor.planners.systems.autops import (
     pack,
 )
 from advisor.simulate.aggregation import shared
-from advisor.simulate.questions import Aggregation
+from advisor.simulate.questions import SimulateAggregation
 
 tensors = st.lists(st.floats(1e-5, 0.05), min_size=1, max_size=12).map(tuple)
 tenants = st.builds(AggregatedJob, name=st.just("job"), step_s=st.floats(0.1, 2.0), work_s=tensors)
@@ -187,7 +187,7 @@ def test_recorded_jobs_share_as_their_gradients_say(jobs: list[Job]) -> None:
     steps = [np.random.default_rng(k).normal(8.0, 0.4, 100).tolist() for k in range(4)]
 
     def asked(core: float, loss: float = 0.05) -> Mapping[str, Any]:
-        question = Aggregation(runs=[], workers=4, link=1e9, core_rate=core, loss=loss)
+        question = SimulateAggregation(runs=[], workers=4, link=1e9, core_rate=core, loss=loss)
         return shared(jobs, question, steps).record
 
     (work,) = {one.work.gradient_bytes for one in jobs if one.work is not None}
@@ -226,7 +226,7 @@ def test_the_verb_prints_the_record(jobs: list[Job], monkeypatch: pytest.MonkeyP
 
 def test_jobs_without_gradients_are_refused(jobs: list[Job]) -> None:
     described = replace(jobs[0], measured=None)
-    asked = Aggregation(runs=[], link=1e9)
+    asked = SimulateAggregation(runs=[], link=1e9)
     with pytest.raises(UsageError, match="was not recorded"):
         shared([described], replace(asked, core_rate=1e10))
     with pytest.raises(UsageError, match="was not measured"):

@@ -41,13 +41,13 @@ from advisor.planners.systems.sas import (
 from advisor.records.importers.node_shares import NodeShares, read_node_shares
 from advisor.records.traces import TraceError
 from advisor.simulate.availability import nodes_of
-from advisor.simulate.questions import Availability
+from advisor.simulate.questions import SimulateAvailability
 
 share = st.floats(0.0, 1.0).map(lambda x: round(x, 3))
 possible = arrays.arrays(float, (3, 8, 5), elements=share)
 work = st.floats(0.1, 12.0)
 BIT = 1 + 1e-9
-ASKED = Availability(workers=2, hours=6.0)
+ASKED = SimulateAvailability(workers=2, hours=6.0)
 
 
 def played(shares: np.ndarray, work: float) -> float:

@@ -13,7 +13,7 @@ from documentation import ROOT, Block, blocks, pages
 
 from advisor.ask import ALIASES, ENTRIES, Question, read_question, stated
 from advisor.catalogue import Catalogue
-from advisor.cli.defaults import all_in_force
+from advisor.cli.commands import all_in_force
 from advisor.cli.program import VERBS, load_verb
 from advisor.jobs.describe import read_model
 from advisor.jobs.runs import read_runs, runs_of

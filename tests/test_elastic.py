@@ -31,7 +31,7 @@ from advisor.planners.systems.hydrozoa import (
 from advisor.planners.systems.stragglers import RankSpread
 from advisor.report.simulation import elastic
 from advisor.simulate.elastic import JobFigures, WorkerContainer, figures_of, over_phases, planned
-from advisor.simulate.questions import Elastic
+from advisor.simulate.questions import SimulateElastic
 
 HOUR = 3600.0
 SCALING = WorkerScaling(
@@ -219,7 +219,9 @@ def test_unlike_recorded_ranks_make_elastic_workers_slower(make_job: Callable[..
 
 
 def answered(known: JobFigures, **given: Any) -> Mapping[str, Any]:
-    return planned(Elastic(question=Question(), batches="1024", price=1.0, **given), known).record
+    return planned(
+        SimulateElastic(question=Question(), batches="1024", price=1.0, **given), known
+    ).record
 
 
 def test_a_recorded_noise_scale_is_used_and_the_job_keeps_its_own_length(

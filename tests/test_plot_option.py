@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from advisor import words
 from advisor.answer import Recommendation
 from advisor.ask import Constraints
-from advisor.cli.defaults import leaves
-from advisor.cli.plot import PlotCommand, terminal_style, with_terminal
+from advisor.cli.commands import leaves
 from advisor.cli.program import VERBS, load_verb
 from advisor.cli.simulate import app
+from advisor.cli.terminal import PlotCommand, terminal_style, with_terminal
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job

@@ -26,7 +26,7 @@ from advisor.planners.spot.availability import BANDS, Spells, SpotJob
 from advisor.planners.spot.deadline import late_probability, replay_plan, replay_policy
 from advisor.planners.spot.policy import SpellHazards, SpotPolicy, with_saves_s
 from advisor.rank.ranking import recommend
-from advisor.simulate.questions import Spot
+from advisor.simulate.questions import SimulateSpot
 from advisor.simulate.spot import PLANNED
 from advisor.simulate.spot import answer as simulated
 from advisor.words import recommendation
@@ -130,7 +130,7 @@ def test_it_costs_what_the_simulator_says(
     factor = whole_run(job, columns, None)[0]
     (planned,) = spot_jobs(job, columns, np.array([0]), np.array([place]), factor)
     on_demand = next(b for b in one.bills if b.pricing == "on-demand").price_usd_per_h / count
-    asked = Spot(
+    asked = SimulateSpot(
         hours=planned.work_s / HOUR_S, restart=planned.restart_s, checkpoint=planned.checkpoint_s,
         checkpoint_every=planned.checkpoint_interval_s, nodes=count, deadline=DEADLINE_H,
         price=on_demand, spot_price=offer.price_usd_per_h, interruptions=band,

@@ -2,18 +2,213 @@
 
 ``hours: float = option("Useful computing time.", HOURS, ...)`` is a field of a frozen record and
 an option ``--hours`` of the command line alike. Those of a question (``advisor.ask.requests``) are
-also Python's keywords, names of settings, JSON and addresses, and controls of the page.
+also Python's keywords, names of settings, JSON and addresses, and controls of the page. A kind
+says how a value is read from text or a plain Python value, and shown again; a default is written
+as a user writes it: ``"5m"``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as record_field
+from functools import partial
 from inspect import get_annotations
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from advisor.ask.kinds import TYPED, ValueKind
+from advisor import quantities
+from advisor.errors import UsageError
+from advisor.quantities import QUANTILES
+
+if TYPE_CHECKING:
+    from advisor.catalogue import GpuFilter
+
+_MOST: Final = 10**12
+_POWER: Final = re.compile(r"(?P<watts>\d+(\.\d+)?)\s*W\s*@\s*(?P<price>\S+)")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueKind:
+    """A kind of value."""
+
+    metavar: str  # what help shows in place of the value; empty for a flag
+    # from text or a Python value; takes the name or flag for its message, raises ``UsageError``
+    read: Callable[[Any, str], Any]
+    show: Callable[[Any], Any] = _same  # to what JSON can hold and ``read`` reads again
+    is_hours: bool = False  # a bare number is hours, which the command line says
+
+
+def _refused(value: object, what: str, name: str, hint: str) -> UsageError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
+    return UsageError(f"{name}: cannot read {shown} as {what}", hint=hint)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str | os.PathLike) or not str(value).strip():
+        raise _refused(value, "a name", name, "give a word or a path")
+    return str(value)
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise _refused(value, "yes or no", name, "give true or false")
+    return value
+
+
+def _whole(value: Any, name: str, *, least: int, most: int) -> int:
+    limits = f"give {least} to {most}" if most < _MOST else f"give {least} or more"
+    try:
+        number = quantities.parse_count(value, option=name)
+    except UsageError as error:
+        is_negative = str(error).endswith("negative")
+        raise _out_of_range(value, name, limits) if is_negative else error from None
+    if not number.is_integer():
+        raise _refused(value, "a whole number", name, limits)
+    if not least <= number <= most:
+        raise _out_of_range(value, name, limits)
+    return int(number)
+
+
+def _out_of_range(value: object, name: str, hint: str) -> UsageError:
+    return UsageError(f"{name} {str(value)[:40]} is out of range", hint=hint)
+
+
+def whole(least: int = 1, most: int = _MOST) -> ValueKind:
+    """Return the kind of whole numbers between two bounds, both included."""
+    return ValueKind(metavar="N", read=partial(_whole, least=least, most=most))
+
+
+def choice(*words: str) -> ValueKind:
+    """Return the kind of one of several words."""
+
+    def read(value: Any, name: str) -> str:
+        if value not in words:
+            raise UsageError(
+                f"{name} {str(value)[:40]!r} is unknown", hint=f"one of: {', '.join(words)}"
+            )
+        return str(value)
+
+    return ValueKind(metavar="|".join(words), read=read)
+
+
+def _bits(value: Any, name: str) -> int:
+    if str(value) not in ("16", "8", "4"):
+        raise _refused(value, "a number of bits", name, "one of: 16, 8, 4")
+    return int(value)
+
+
+def _positive(parse: Callable[..., float], value: Any, name: str) -> float:
+    number = parse(value, option=name)
+    if number <= 0:
+        raise UsageError(f"{name}: {value} is not positive", hint="give more than 0")
+    return number
+
+
+def _names(value: Any, name: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise _refused(value, "a list of names", name, "write e.g. aws,gcp")
+    return tuple(word for one in value if (word := one.strip().lower()))
+
+
+def _counts(value: Any, name: str) -> tuple[int, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    elif isinstance(value, int | float):
+        value = [value]
+    try:
+        return tuple(_whole(one, name, least=0, most=_MOST) for one in value)
+    except (TypeError, UsageError):
+        raise UsageError(
+            f"{name}: cannot read {value!r} as a list of whole numbers", hint="write e.g. 2,4,8"
+        ) from None
+
+
+def _spot(value: Any, name: str) -> tuple[str, ...]:
+    return ("on-demand", "spot") if _flag(value, name) else ("on-demand",)
+
+
+def _gpus(value: Any, name: str) -> GpuFilter:
+    # The catalogue is heavy, and help needs none of it.
+    from advisor.catalogue import GpuFilter, parse_gpus
+
+    return value if isinstance(value, GpuFilter) else parse_gpus(_text(value, name))
+
+
+def _gpus_shown(value: GpuFilter | None) -> str | None:
+    from advisor.catalogue import gpus_text
+
+    return None if value is None else gpus_text(value)
+
+
+def _coverage(value: Any, name: str) -> float:
+    known = {coverage for coverage in QUANTILES if str(coverage) == str(value).strip()}
+    if not known:
+        raise UsageError(
+            f"{name} {str(value)[:40]} is not available",
+            hint=f"one of: {', '.join(map(str, QUANTILES))}",
+        )
+    return known.pop()
+
+
+def _power_price(value: Any, name: str) -> float:
+    """Read what an hour of a machine costs: USD, or its power and the price of a kWh.
+
+    >>> _power_price("0.05", "here_price"), _power_price("200W@0.30", "here_price")
+    (0.05, 0.06)
+    """
+    found = _POWER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return quantities.parse_usd(value, option=name)
+    return float(found["watts"]) / 1000.0 * quantities.parse_usd(found["price"], option=name)
+
+
+def _quantity(
+    parse: Callable[..., float], metavar: str, *, is_positive: bool = False
+) -> ValueKind:
+    if is_positive:
+        return ValueKind(metavar=metavar, read=partial(_positive, parse))
+    return ValueKind(metavar=metavar, read=lambda value, name: parse(value, option=name))
+
+
+# As the type of the field says that holds it.
+TYPED: Final = ValueKind(metavar="", read=lambda value, _: value)
+POWER_PRICE: Final = ValueKind(metavar="USD", read=_power_price)
+TEXT: Final = ValueKind(metavar="TEXT", read=_text)
+FLAG: Final = ValueKind(metavar="", read=_flag)
+BITS: Final = ValueKind(metavar="16|8|4", read=_bits)
+COVERAGE: Final = ValueKind(metavar="SHARE", read=_coverage)
+NAMES: Final = ValueKind(metavar="NAMES", read=_names, show=",".join)
+COUNTS: Final = ValueKind(metavar="N,N,...", read=_counts, show=list)
+SPOT: Final = ValueKind(metavar="", read=_spot, show=lambda pricings: "spot" in pricings)
+GPUS: Final = ValueKind(metavar="GPUS", read=_gpus, show=_gpus_shown)
+WAIT: Final = _quantity(quantities.parse_hours, "DURATION")
+HOURS: Final = replace(WAIT, is_hours=True)
+SOME_HOURS: Final = replace(
+    _quantity(quantities.parse_hours, "DURATION", is_positive=True), is_hours=True
+)
+SECONDS: Final = _quantity(quantities.parse_seconds, "DURATION")
+# Where a bare number of hours would surprise.
+SECONDS_WITH_UNIT: Final = _quantity(
+    partial(quantities.parse_seconds, needs_unit=True), "DURATION"
+)
+COUNT: Final = _quantity(quantities.parse_count, "COUNT")
+SOME: Final = _quantity(quantities.parse_count, "COUNT", is_positive=True)
+RATE: Final = _quantity(quantities.parse_rate, "RATE")
+SOME_RATE: Final = _quantity(quantities.parse_rate, "RATE", is_positive=True)
+BYTES: Final = _quantity(quantities.parse_bytes, "SIZE")
+BYTES_WITH_UNIT: Final = _quantity(partial(quantities.parse_bytes, needs_unit=True), "SIZE")
+USD: Final = _quantity(quantities.parse_usd, "USD")
+SHARE: Final = _quantity(quantities.parse_share, "SHARE")
+VALIDATION: Final = _quantity(partial(quantities.parse_share, most=100.0), "SHARE")
 
 # Headings under which help and documentation list options, in this order.
 OPTIONS: Final = "Options"

@@ -18,11 +18,12 @@ from advisor.ask.entries import (
     OPTIONS,
     RENTED,
     SOFTWARE,
+    TEXT,
     Entry,
+    choice,
     entries_of,
     option,
 )  # fmt: skip
-from advisor.ask.kinds import TEXT, choice
 from advisor.ask.requests import (
     LENGTH_FIELDS,
     SOURCE_FIELDS,

@@ -9,16 +9,18 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from advisor.ask.entries import LIMITS, OUTPUT, RENTED, option
-from advisor.ask.kinds import (
+from advisor.ask.entries import (
     BITS,
     BYTES,
     COUNTS,
     COVERAGE,
     FLAG,
     GPUS,
+    LIMITS,
     NAMES,
+    OUTPUT,
     POWER_PRICE,
+    RENTED,
     SHARE,
     SOME,
     SOME_HOURS,
@@ -29,6 +31,7 @@ from advisor.ask.kinds import (
     VALIDATION,
     WAIT,
     choice,
+    option,
     whole,
 )  # fmt: skip
 from advisor.errors import UsageError

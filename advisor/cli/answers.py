@@ -32,8 +32,7 @@ from advisor.ask import (
     option,
 )
 from advisor.cli.options import given_flags, predictor_of, print_json, run_argument, with_run
-from advisor.cli.plot import check_drawable, is_terminal, show_plot
-from advisor.cli.waiting import waiting
+from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class Advise(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Drawn):
+class PlanLayout(Drawn):
     """Choose how to spread a training job over a cluster, and print what to run.
 
     With --for, say how much the cluster trains in that time, of one job or of models of several

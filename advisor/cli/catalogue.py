@@ -54,7 +54,7 @@ _REGION: Final[dict[str, Any]] = {"help": "Regions as globs, comma-separated: 'u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffers(Printed):
+class CatalogueList(Printed):
     """List priced offers, cheapest first."""
 
     # fmt: off
@@ -123,7 +123,7 @@ class ListOffers(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show(Printed):
+class CatalogueShow(Printed):
     """Show one instance type with its prices, links and sources."""
 
     # fmt: off
@@ -143,7 +143,7 @@ class Show(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Info(Printed):
+class CatalogueInfo(Printed):
     """Show how old and how complete the catalogue is."""
 
     # fmt: off
@@ -159,7 +159,7 @@ class Info(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage(Printed):
+class CatalogueStorage(Printed):
     """List prices of storage and outgoing traffic."""
 
     # fmt: off
@@ -187,7 +187,7 @@ class Storage(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diff(Printed):
+class CatalogueDiff(Printed):
     """Compare two snapshots: types and prices added, removed, changed."""
 
     # fmt: off
@@ -207,7 +207,7 @@ class Diff(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update(Printed):
+class CatalogueUpdate(Printed):
     """Update the catalogue, and keep the previous snapshot."""
 
     # fmt: off
@@ -349,10 +349,10 @@ app = typer.Typer(
     help="List, show, compare and update the offers of the cloud providers. Works offline; only "
     "`update` uses the network.",
 )
-add(app, "list", ListOffers)
-add(app, "show", Show)
-add(app, "info", Info)
-add(app, "storage", Storage)
-add(app, "diff", Diff)
-add(app, "update", Update)
+add(app, "list", CatalogueList)
+add(app, "show", CatalogueShow)
+add(app, "info", CatalogueInfo)
+add(app, "storage", CatalogueStorage)
+add(app, "diff", CatalogueDiff)
+add(app, "update", CatalogueUpdate)
 add(app, "rollback", rollback)

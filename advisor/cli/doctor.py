@@ -12,7 +12,7 @@ import typer
 
 from advisor.ask import Printed, option
 from advisor.cli.options import print_json
-from advisor.cli.waiting import waiting
+from advisor.cli.terminal import waiting
 
 if TYPE_CHECKING:
     from advisor.ask import Setting
@@ -35,7 +35,7 @@ class Doctor(Printed):
 
     def __call__(self) -> None:
         from advisor.ask import settings, unknown_variables
-        from advisor.cli.defaults import all_in_force
+        from advisor.cli.commands import all_in_force
         from advisor.cli.program import VERBS, load_verb
         from advisor.collectors.watch import (
             cached_or_measured,

@@ -28,7 +28,7 @@ from advisor.ask import (
     option,
 )
 from advisor.cli.options import predictor_of, print_json, run_argument, with_run
-from advisor.cli.waiting import waiting
+from advisor.cli.terminal import waiting
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _values(said: list[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class WriteReport:
     """Write what `advisor recommend` answers as one HTML page that loads nothing.
 
     The page holds the list, the recorded run and the advice, and can be sent to anybody. Exit
@@ -390,7 +390,7 @@ def _check_overwrites(target: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ui:
+class ServeUi:
     """Show the recommendation as a page in the browser, with controls for every constraint.
 
     The page is served on this machine's loopback address only, to whoever has the address that is

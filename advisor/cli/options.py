@@ -35,7 +35,7 @@ from advisor.ask import (
     stated,
     variable_of,
 )
-from advisor.cli.plot import PlotCommand
+from advisor.cli.terminal import PlotCommand
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:

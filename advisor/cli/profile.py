@@ -42,7 +42,7 @@ class ProfileCommand(TyperCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class ProfileScript:
     """Record a training script for a short while.
 
     A script runs in the activated virtual or conda environment, otherwise in the interpreter that

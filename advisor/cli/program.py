@@ -22,23 +22,35 @@ from advisor import data
 from advisor.collectors.errors import explain  # now: later there may be no memory to do so
 
 # Verb -> (where its record or its group of verbs stands, what the overview says). Those without a
-# place are brought by others: a module with ``app``, or with a record ``Command`` or a function
+# place are brought by others: a module with ``app``, or with a record ``VERB`` or a function
 # ``command`` (``advisor.cli.elsewhere``).
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "profile": ("advisor.cli.profile.Profile", "Record a training script for a short while."),
+    "profile": (
+        "advisor.cli.profile.ProfileScript",
+        "Record a training script for a short while.",
+    ),
     "recommend": (
         "advisor.cli.answers.Recommend",
         "Recommend what to rent for a job, by time and cost.",
     ),
-    "report": ("advisor.cli.hand_over.Report", "Write the answer as one interactive HTML page."),
-    "ui": ("advisor.cli.hand_over.Ui", "Show the recommendation in the browser, with controls."),
+    "report": (
+        "advisor.cli.hand_over.WriteReport",
+        "Write the answer as one interactive HTML page.",
+    ),
+    "ui": (
+        "advisor.cli.hand_over.ServeUi",
+        "Show the recommendation in the browser, with controls.",
+    ),
     "advise": ("advisor.cli.answers.Advise", "Suggest changes to a job, and what each saves."),
     "predict": ("advisor.cli.answers.Predict", "Estimate one job on one configuration."),
     "catalogue": (
         "advisor.cli.catalogue.app",
         "List, show and update the offers of the cloud providers.",
     ),
-    "plan": ("advisor.cli.answers.Plan", "Lay a job out on machines you name; print what to run."),
+    "plan": (
+        "advisor.cli.answers.PlanLayout",
+        "Lay a job out on machines you name; print what to run.",
+    ),
     "export": (
         "advisor.cli.hand_over.Export",
         "Write a recommendation as a file that another tool runs.",
@@ -80,7 +92,7 @@ class LazyGroup(TyperGroup):
         name, stand_in, rest = super().resolve_command(ctx, args)
         if name is None or stand_in is None:
             return name, stand_in, rest
-        from advisor.cli.defaults import with_settings
+        from advisor.cli.commands import with_settings
 
         return name, with_settings(load_verb(name), name, VERBS), rest
 
@@ -109,7 +121,7 @@ def load_verb(name: str) -> Any:
         from advisor.cli import elsewhere
 
         module = elsewhere.load(name)
-    names = ("app", "Command", "command")
+    names = ("app", "VERB", "command")
     attribute = attribute or next(one for one in names if hasattr(module, one))
     verb = getattr(module, attribute)
     if not isinstance(verb, typer.Typer):
@@ -117,7 +129,7 @@ def load_verb(name: str) -> Any:
 
         one, verb = verb, typer.Typer(add_completion=False, rich_markup_mode=None)
         add(verb, name, one)
-    from advisor.cli.plain_help import in_plain_words
+    from advisor.cli.commands import in_plain_words
 
     command = in_plain_words(typer.main.get_command(verb))
     command.name = name

@@ -27,8 +27,7 @@ from advisor.ask import (
     option,
 )
 from advisor.cli.options import add, print_json
-from advisor.cli.plot import check_drawable, show_plot
-from advisor.cli.waiting import waiting
+from advisor.cli.terminal import check_drawable, show_plot, waiting
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import percent_text, seconds_text
@@ -50,7 +49,7 @@ _NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compare(Drawn):
+class RunsCompare(Drawn):
     """Compare predictions with real runs, and warn where errors drift.
 
     Runs are recorded by `advisor runs actual` and shown oldest first; each is compared with
@@ -160,7 +159,7 @@ _LAYOUT: Final = tuple(n for n in LAYOUT if n not in ("swap", "average_every"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Actual(Printed):
+class RunsActual(Printed):
     """Record what a real run took; later estimates learn from it.
 
     Name a transformer that was never profiled by --model (or --layers, --hidden, --heads), its
@@ -306,7 +305,7 @@ def _text(found: Comparison) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choose(Printed):
+class RunsChoose(Printed):
     """Choose the next configuration to try for a job.
 
     It learns from the job's own runs and from those of other jobs.
@@ -385,7 +384,7 @@ _RECORDS: Final = Path("records.jsonl.gz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Import:
+class RunsImport:
     """Read runs of another format and write them as records; bad rows are refused."""
 
     # fmt: off
@@ -438,7 +437,7 @@ run_name: Final = partial(argument, "Name, part of a name, or folder.", ..., met
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class List(Printed):
+class RunsList(Printed):
     """List the recorded runs, oldest first."""
 
     def __call__(self) -> None:
@@ -479,7 +478,7 @@ def _short(word: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show(Drawn):
+class RunsShow(Drawn):
     """Show what a run recorded.
 
     Exit code 3 means that the recording is not good enough to answer from.
@@ -517,7 +516,7 @@ class Show(Drawn):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recover:
+class RunsRecover:
     """Close a run whose profiler was killed, so that it can be used."""
 
     # fmt: off
@@ -548,7 +547,7 @@ class Recover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remove:
+class RunsRemove:
     """Delete a run."""
 
     # fmt: off
@@ -569,11 +568,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="List, show, recover and remove recorded runs.",
 )
-add(app, "actual", Actual)
-add(app, "compare", Compare)
-add(app, "import", Import, help=HELP)
-add(app, "choose", Choose)
-add(app, "list", List)
-add(app, "show", Show)
-add(app, "recover", Recover)
-add(app, "rm", Remove)
+add(app, "actual", RunsActual)
+add(app, "compare", RunsCompare)
+add(app, "import", RunsImport, help=HELP)
+add(app, "choose", RunsChoose)
+add(app, "list", RunsList)
+add(app, "show", RunsShow)
+add(app, "recover", RunsRecover)
+add(app, "rm", RunsRemove)

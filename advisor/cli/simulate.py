@@ -6,28 +6,22 @@ answers it, the answer's record, and the lines and tables of it (``advisor.repor
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import Any, Final
 
 import typer
 
 from advisor.cli.options import add, print_json
-from advisor.cli.plot import check_drawable, show_plot
-from advisor.cli.waiting import waiting
-from advisor.simulate import questions
+from advisor.cli.terminal import check_drawable, show_plot, waiting
+from advisor.simulate import QUESTIONS, simulated
 
-# Verb -> its question, and what is done while the user waits.
-_VERBS: Final[dict[str, tuple[type[Any], str]]] = {
-    "spot": (questions.Spot, "replaying the job"),
-    "queue": (questions.Queue, "replaying the cluster's jobs"),
-    "availability": (questions.Availability, "playing jobs on the record"),
-    "elastic": (questions.Elastic, "planning"),
-    "failures": (questions.Failures, "expecting failures"),
-    "peers": (questions.Peers, "predicting the peers' speed"),
-    "aggregation": (questions.Aggregation, "packing the gradients"),
-    "limits": (questions.Limits, "replaying the jobs"),
-}
+# What is done while the user waits.
+_DOING: Final = {
+    "spot": "replaying the job", "queue": "replaying the cluster's jobs",
+    "availability": "playing jobs on the record", "elastic": "planning",
+    "failures": "expecting failures", "peers": "predicting the peers' speed",
+    "aggregation": "packing the gradients", "limits": "replaying the jobs",
+}  # fmt: skip
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -37,10 +31,10 @@ app = typer.Typer(
 )
 
 
-def _show(verb: str, doing: str, asked: Any) -> None:
+def _show(verb: str, asked: Any) -> None:
     """Answer a question; print the record or its text, and draw the charts where asked."""
-    with waiting(doing, is_quiet=asked.as_json):
-        found = importlib.import_module(f"advisor.simulate.{verb}").answer(asked)
+    with waiting(_DOING[verb], is_quiet=asked.as_json):
+        found = simulated(verb, asked)
     plot = getattr(asked, "plot", None)
     check_drawable(found.charts, plot, hint="name a trace with --trace")
     if asked.as_json:
@@ -54,5 +48,5 @@ def _show(verb: str, doing: str, asked: Any) -> None:
     show_plot(found.charts, plot)
 
 
-for _verb, (_question, _doing) in _VERBS.items():
-    add(app, _verb, _question, run=partial(_show, _verb, _doing))
+for _verb, _question in QUESTIONS.items():
+    add(app, _verb, _question, run=partial(_show, _verb))

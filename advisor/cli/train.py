@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from advisor.ask import Printed, argument, option
 from advisor.cli.options import add, print_json
-from advisor.cli.waiting import while_waiting
+from advisor.cli.terminal import while_waiting
 from advisor.data import laboratory
 from advisor.train import TrainModels, TrainSteps, day_of, day_option, out_option
 
@@ -55,7 +55,7 @@ _FITS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class TrainConstants:
     """One of ``_FITS``."""
 
     verb: ClassVar[str] = ""
@@ -71,7 +71,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitCampaigns(Fit):
+class TrainCampaigns(TrainConstants):
     """A fit of a table."""
 
     # fmt: off
@@ -80,7 +80,7 @@ class FitCampaigns(Fit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Printed):
+class TrainCheck(Printed):
     """Refit the shipped models by the commands on their cards."""
 
     # fmt: off
@@ -110,8 +110,8 @@ class Check(Printed):
 
 
 for _verb, _about in _FITS.items():
-    _kind = FitCampaigns if _verb == "campaigns" else Fit
+    _kind = TrainCampaigns if _verb == "campaigns" else TrainConstants
     add(app, _verb, type(_verb, (_kind,), {"verb": _verb, "__doc__": _about}))
 add(app, "models", TrainModels)
 add(app, "steps", TrainSteps)
-add(app, "check", Check)
+add(app, "check", TrainCheck)

@@ -20,10 +20,10 @@ from advisor.planners.systems import (
     most_saved_fraction,
     pack,
 )  # fmt: skip
-from advisor.simulate.questions import Aggregation, Simulated
+from advisor.simulate.questions import SimulateAggregation, Simulated
 
 
-def answer(asked: Aggregation) -> Simulated:
+def answer(asked: SimulateAggregation) -> Simulated:
     """Return what the gradients of recorded jobs take on shared cores."""
     jobs = [api.job_of(JobSpec(run=run)) for run in asked.runs]
     return shared(jobs, asked, [_recorded_steps_s(run) for run in asked.runs])
@@ -39,7 +39,7 @@ def _recorded_steps_s(run: str) -> tuple[float, ...]:
 
 
 def shared(
-    jobs: Sequence[Job], asked: Aggregation, steps_s: Sequence[Sequence[float]] = ()
+    jobs: Sequence[Job], asked: SimulateAggregation, steps_s: Sequence[Sequence[float]] = ()
 ) -> Simulated:
     """Return what the jobs' aggregation takes on shared cores.
 

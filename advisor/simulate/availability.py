@@ -26,13 +26,13 @@ from advisor.planners.systems import (
     placement,
 )  # fmt: skip
 from advisor.records import NodeShares, published_node_shares, read_node_shares
-from advisor.simulate.questions import Availability, Simulated
+from advisor.simulate.questions import SimulateAvailability, Simulated
 
 _GROUPS: Final = 3
 _DAY_S: Final = 24 * HOUR_S
 
 
-def answer(asked: Availability) -> Simulated:
+def answer(asked: SimulateAvailability) -> Simulated:
     """Choose nodes for a job that arrives at the end of a record."""
     if asked.trace is None:
         record = published_node_shares()
@@ -41,7 +41,7 @@ def answer(asked: Availability) -> Simulated:
     return nodes_of(record, asked)
 
 
-def nodes_of(record: NodeShares, asked: Availability) -> Simulated:
+def nodes_of(record: NodeShares, asked: SimulateAvailability) -> Simulated:
     """Choose nodes for a job that arrives at the end of this record.
 
     By the way whose jobs took least on each part of the record by what the other parts told;

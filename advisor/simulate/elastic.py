@@ -29,10 +29,10 @@ from advisor.planners.systems import (
 )
 from advisor.quantities import parse_cores_and_memory
 from advisor.show import Chart, Series
-from advisor.simulate.questions import Elastic, Simulated
+from advisor.simulate.questions import Simulated, SimulateElastic
 
 
-def answer(asked: Elastic) -> Simulated:
+def answer(asked: SimulateElastic) -> Simulated:
     """Plan when workers join and leave, from the figures of a job or those that are given."""
     spec = asked.question.job
     if spec.names_a_job or spec.runs is not None:
@@ -55,7 +55,7 @@ def answer(asked: Elastic) -> Simulated:
     ))  # fmt: skip
 
 
-def _known(asked: Elastic) -> JobFigures:
+def _known(asked: SimulateElastic) -> JobFigures:
     """Return what the one estimate says of the job on these machines."""
     counts = _counts(asked)
     if asked.on is None:
@@ -69,7 +69,7 @@ def _known(asked: Elastic) -> JobFigures:
     return known
 
 
-def _scaling(asked: Elastic, counts: Sequence[int]) -> WorkerScaling:
+def _scaling(asked: SimulateElastic, counts: Sequence[int]) -> WorkerScaling:
     """Return how the job scales by the figures that are given, none of them estimated."""
     assert asked.sample_time is not None
     counts = sorted(set(counts))
@@ -80,7 +80,7 @@ def _scaling(asked: Elastic, counts: Sequence[int]) -> WorkerScaling:
     )  # fmt: skip
 
 
-def planned(asked: Elastic, known: JobFigures) -> Simulated:
+def planned(asked: SimulateElastic, known: JobFigures) -> Simulated:
     """Plan a schedule of a job with these figures, and draw it; options replace single figures.
 
     Raises PlanningError if nothing meets the limit.
@@ -129,7 +129,7 @@ def planned(asked: Elastic, known: JobFigures) -> Simulated:
     return Simulated(record=record, charts=_charts(plan, deadline_s))
 
 
-def _phases(asked: Elastic, known: JobFigures) -> list[Phase]:
+def _phases(asked: SimulateElastic, known: JobFigures) -> list[Phase]:
     """Return equal phases whose noise scale grows geometrically between the points known of it.
 
     Of a recording's at its own batch each takes the job's share of samples; without ``--noise``
@@ -147,7 +147,9 @@ def _phases(asked: Elastic, known: JobFigures) -> list[Phase]:
     ]
 
 
-def _phase_record(asked: Elastic, known: JobFigures, phases: Sequence[Phase]) -> dict[str, Any]:
+def _phase_record(
+    asked: SimulateElastic, known: JobFigures, phases: Sequence[Phase]
+) -> dict[str, Any]:
     measured = None if asked.noise is not None else known.noise
     source = "given" if asked.noise is not None else "unknown" if measured is None else "recorded"
     return {
@@ -301,7 +303,7 @@ def _layout_name(columns: TimeColumns, at: int) -> str:
     return f"tp{layout.tp} pp{layout.pp} shards{shards}"
 
 
-def _container(asked: Elastic, known: JobFigures) -> WorkerContainer | None:
+def _container(asked: SimulateElastic, known: JobFigures) -> WorkerContainer | None:
     """Return what workers run in: by default as large as the machine that they compute as."""
     name = asked.container
     if name is None:
@@ -322,7 +324,7 @@ def _container(asked: Elastic, known: JobFigures) -> WorkerContainer | None:
     )
 
 
-def _counts(asked: Elastic) -> list[int]:
+def _counts(asked: SimulateElastic) -> list[int]:
     return [int(count) for count in _numbers("--workers", asked.workers)]
 
 

@@ -19,14 +19,14 @@ from advisor.planners.goodput import (
     save_s,
 )
 from advisor.show import Chart, Series
-from advisor.simulate.questions import Failures, Simulated
+from advisor.simulate.questions import Simulated, SimulateFailures
 
 SCALES: Final = (1, 8, 64, 512, 4096, 16384)
 # Beyond it nothing else would be seen.
 _MOST_DRAWN: Final = 10
 
 
-def answer(asked: Failures) -> Simulated:
+def answer(asked: SimulateFailures) -> Simulated:
     """Expect the job's time at its own number of devices and at powers of eight.
 
     Raises PlanningError if a time or a rate makes no sense.
@@ -61,7 +61,7 @@ def answer(asked: Failures) -> Simulated:
     return Simulated(record=record, charts=_charts(asked.devices, devices, plain, second))
 
 
-def _checkpoint_s(asked: Failures) -> float | None:
+def _checkpoint_s(asked: SimulateFailures) -> float | None:
     """Return how long a save takes [s]; None where the job saves nothing."""
     if asked.checkpoint_size is None:
         return asked.checkpoint
@@ -72,7 +72,7 @@ def _checkpoint_s(asked: Failures) -> float | None:
     return float(saved[0])
 
 
-def _edge(asked: Failures) -> EdgeFaultTolerance:
+def _edge(asked: SimulateFailures) -> EdgeFaultTolerance:
     """Return the second network path that the other column has."""
     known = next((name for name in EDGE_P95 if name == asked.layout), None)
     if known is None:

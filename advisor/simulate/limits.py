@@ -29,7 +29,7 @@ from advisor.planners.rightsizing import (
     right_size,
 )
 from advisor.quantities import parse_cores_and_memory
-from advisor.simulate.questions import Limits, Simulated
+from advisor.simulate.questions import Simulated, SimulateLimits
 
 # Two types of one family that differ in memory alone: what a core and a GiB cost an hour.
 _PRICED: Final = (("aws:m6i.xlarge", "aws:r6i.xlarge"), "us-east-1")
@@ -40,7 +40,7 @@ MOST_SLOWER: Final = 0.01
 Prices = dict[str, Any]
 
 
-def answer(asked: Limits) -> Simulated:
+def answer(asked: SimulateLimits) -> Simulated:
     """Return what comes of recorded jobs under every policy.
 
     Raises UsageError if a recording does not tell what its job uses.

@@ -17,13 +17,13 @@ from advisor.estimate import (
 from advisor.jobs import Job, load_job
 from advisor.planners.systems import FirstMinutes
 from advisor.quantities import parse_rate
-from advisor.simulate.questions import Peers, Simulated
+from advisor.simulate.questions import Simulated, SimulatePeers
 
 _PEER = re.compile(r"(?:(?P<count>\d{1,6})\s*x\s*)?(?P<what>[^@]+?)\s*(?:@\s*(?P<site>[\w.-]+))?$")
 _LINK = re.compile(r"(?P<one>[\w.-]+)\s*,\s*(?P<other>[\w.-]+)\s*=\s*(?P<rate>.+)$")
 
 
-def answer(asked: Peers) -> Simulated:
+def answer(asked: SimulatePeers) -> Simulated:
     """Predict the speed of peers, each known alone, or from the running job's first minute."""
     if bool(asked.peer) == bool(asked.running):
         raise UsageError(
@@ -64,7 +64,9 @@ def _step_s(job: Job) -> float:
     return job.measured.step_s
 
 
-def _running(asked: Peers, runs: list[str], links: dict[frozenset[str], float]) -> FirstMinutes:
+def _running(
+    asked: SimulatePeers, runs: list[str], links: dict[frozenset[str], float]
+) -> FirstMinutes:
     """Return the first minute of the running peers as one row."""
     jobs = [load_job(run) for run in runs]
     minutes = [

@@ -5,6 +5,7 @@ Nothing heavy is imported here: what answers a question is the module of its nam
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot(Drawn):
+class SimulateSpot(Drawn):
     """Replay a job on spot nodes under each strategy, and on demand."""
 
     # fmt: off
@@ -110,7 +111,7 @@ class Spot(Drawn):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue(Drawn):
+class SimulateQueue(Drawn):
     """Replay a job on a shared cluster's recorded history.
 
     Shows how long the job waits, when it is done, whether renting pays off, and what the
@@ -140,7 +141,7 @@ class Queue(Drawn):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Availability(Printed):
+class SimulateAvailability(Printed):
     """Choose nodes of a shared cluster by their free shares.
 
     All workers wait for the slowest node. Several ways of choosing, one of them learned from the
@@ -161,7 +162,7 @@ class Availability(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elastic(Drawn):
+class SimulateElastic(Drawn):
     """Plan when workers join and leave; compare with a fixed number.
 
     With a job (--run, --model, ...) and --on, the figures come from the estimate for these
@@ -205,7 +206,7 @@ class Elastic(Drawn):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failures(Drawn):
+class SimulateFailures(Drawn):
     """Predict what failures, checkpoints and restarts add to a job.
 
     The answer is given by number of devices, with and without a second network path.
@@ -239,7 +240,7 @@ class Failures(Drawn):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peers(Printed):
+class SimulatePeers(Printed):
     """Predict the speed of peers that share a batch (Hivemind).
 
     Give the rate of each peer alone (`--peer`), or the first minute of the running job
@@ -264,7 +265,7 @@ class Peers(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregation(Printed):
+class SimulateAggregation(Printed):
     """Share aggregating cores among jobs (Parameter Service).
 
     Shows how many cores the jobs need together instead of one or more each, how long each waits
@@ -284,7 +285,7 @@ class Aggregation(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(Printed):
+class SimulateLimits(Printed):
     """Set limits of CPU and memory on shared nodes (Escra).
 
     Each job runs again as it was recorded, under fixed limits, the Vertical Pod Autoscaler,
@@ -300,3 +301,16 @@ class Limits(Printed):
         "the catalogue that differ only in memory).", USD)
     memory_price: float | None = option("Price of a GiB for an hour.", USD)
     # fmt: on
+
+
+QUESTIONS: Final[Mapping[str, type[Any]]] = {
+    "spot": SimulateSpot, "queue": SimulateQueue, "availability": SimulateAvailability,
+    "elastic": SimulateElastic, "failures": SimulateFailures, "peers": SimulatePeers,
+    "aggregation": SimulateAggregation, "limits": SimulateLimits,
+}  # fmt: skip
+
+
+def simulated(verb: str, asked: Any) -> Simulated:
+    """Return what the module of a verb answers to its question."""
+    found: Simulated = importlib.import_module(f"advisor.simulate.{verb}").answer(asked)
+    return found

@@ -28,7 +28,7 @@ from advisor.planners.queueing import (
 )
 from advisor.records import ClusterTrace, read_cluster_trace
 from advisor.show import Chart, Series
-from advisor.simulate.questions import Queue, Simulated
+from advisor.simulate.questions import Simulated, SimulateQueue
 from advisor.simulate.samples import LEVELS, ended, named, percentiles
 
 
@@ -105,7 +105,7 @@ def known_policy(name: str) -> Policy:
     return known
 
 
-def answer(asked: Queue) -> Simulated:
+def answer(asked: SimulateQueue) -> Simulated:
     """Insert a job into a recorded cluster at random times, and hold renting against waiting.
 
     Raises PlanningError if the deadline lies in the past, or the cluster cannot hold the job or

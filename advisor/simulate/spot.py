@@ -39,7 +39,7 @@ from advisor.planners.spot import (
 from advisor.quantities import parse_seconds
 from advisor.records import packaged_spot_history, read_spot_traces
 from advisor.show import Chart, Series
-from advisor.simulate.questions import Simulated, Spot
+from advisor.simulate.questions import Simulated, SimulateSpot
 from advisor.simulate.samples import ended, finite, named, sample_percentiles
 
 STARTS = 200  # submissions that are replayed, spread over the record
@@ -51,7 +51,7 @@ PLANNED: Final = "spot, on demand or waiting"
 Way = tuple[dict[str, Any], Sequence[float]]
 
 
-def answer(asked: Spot) -> Simulated:
+def answer(asked: SimulateSpot) -> Simulated:
     """Replay a job in every way, on demand first: on a trace, or on all packaged ones.
 
     Raises PlanningError if the job saves no checkpoints, the trace never has its nodes, or no plan
@@ -63,7 +63,7 @@ def answer(asked: Spot) -> Simulated:
     return _on_packaged(asked) if asked.trace is None else _on_trace(asked, asked.trace)
 
 
-def _on_packaged(asked: Spot) -> Simulated:
+def _on_packaged(asked: SimulateSpot) -> Simulated:
     """Answer where the user has no trace: the interval spans zones."""
     history, job = packaged_spot_history(), asked.job
     if asked.deadline_s is not None:
@@ -77,7 +77,7 @@ def _on_packaged(asked: Spot) -> Simulated:
     return Simulated(record=_record(history.source, days, float(up.mean()), asked, ways))
 
 
-def _on_trace(asked: Spot, path: Path) -> Simulated:
+def _on_trace(asked: SimulateSpot, path: Path) -> Simulated:
     """Replay the job from starts spread over a zone's trace; other zones help to forecast."""
     unit_s = parse_seconds(f"1{asked.time_unit}", option="--time-unit")
     trace, others = _chosen(path, asked.zone, unit_s)
@@ -130,7 +130,7 @@ def _chosen(path: Path, zone: str | None, unit_s: float) -> tuple[SpotTrace, lis
 
 
 def _record(
-    trace: str, days: float, availability: float, asked: Spot, ways: Sequence[Way]
+    trace: str, days: float, availability: float, asked: SimulateSpot, ways: Sequence[Way]
 ) -> dict[str, Any]:
     """Return the JSON record; what never ends is null."""
     job = asdict(asked.job)
@@ -149,7 +149,7 @@ def _record(
     }
 
 
-def _way(name: str, finish_s: Column, cost: Column | None, asked: Spot) -> Way:
+def _way(name: str, finish_s: Column, cost: Column | None, asked: SimulateSpot) -> Way:
     """Return one way of running the job from its replays: time [s] and cost [USD] of each."""
     hours = np.where(np.isnan(finish_s), np.inf, finish_s) / HOUR_S
     return _row(
@@ -174,7 +174,7 @@ def _row(
     }
 
 
-def _charts(trace: SpotTrace, ways: Sequence[Way], asked: Spot) -> list[Chart]:
+def _charts(trace: SpotTrace, ways: Sequence[Way], asked: SimulateSpot) -> list[Chart]:
     """Return the nodes that were there over time, and the share of replays that have ended."""
     days = np.append(trace.start_s, trace.end_s) / HOUR_S / 24
     counts = np.append(trace.available, trace.available[-1])
@@ -207,7 +207,7 @@ def _charts(trace: SpotTrace, ways: Sequence[Way], asked: Spot) -> list[Chart]:
 
 
 def plan_on_trace(
-    trace: SpotTrace, others: Sequence[SpotTrace], asked: Spot, repeated: SpotTrace,
+    trace: SpotTrace, others: Sequence[SpotTrace], asked: SimulateSpot, repeated: SpotTrace,
     start_s: Column,
 ) -> tuple[Column, Column]:  # fmt: skip
     """Replay the plan that a zone's last fortnight and other zones suggest.
@@ -232,7 +232,7 @@ def plan_on_trace(
     return run.finish_s, run.cost_usd(spot_usd, usd)
 
 
-def plan_anywhere(history: SpotHistory, asked: Spot) -> tuple[Column, Column]:
+def plan_anywhere(history: SpotHistory, asked: SimulateSpot) -> tuple[Column, Column]:
     """Replay one plan over the records of a history, for a zone without a record of its own.
 
     Returns
@@ -249,12 +249,12 @@ def plan_anywhere(history: SpotHistory, asked: Spot) -> tuple[Column, Column]:
     return run.finish_s, run.cost_usd(spot_usd, usd)
 
 
-def _usd_per_h(asked: Spot) -> tuple[float, float]:
+def _usd_per_h(asked: SimulateSpot) -> tuple[float, float]:
     """Return the spot and the on-demand price of all nodes [USD/h]."""
     return asked.spot_price * asked.nodes, asked.price * asked.nodes
 
 
-def _restart_anywhere(history: SpotHistory, asked: Spot) -> Way:
+def _restart_anywhere(history: SpotHistory, asked: SimulateSpot) -> Way:
     """Return what restarting takes over all recorded zones."""
     job, saves = asked.job, not asked.no_checkpoints
     table = spot_completion(
@@ -279,13 +279,13 @@ def _restart_anywhere(history: SpotHistory, asked: Spot) -> Way:
     ), ()
 
 
-def _on_demand(asked: Spot) -> Way:
+def _on_demand(asked: SimulateSpot) -> Way:
     wall_s = asked.job.wall_s
     cost = np.array([wall_s / HOUR_S * asked.price * asked.nodes])
     return _way("on demand", np.array([wall_s]), cost, asked)
 
 
-def _strategies(trace: SpotTrace, asked: Spot, start: Column) -> list[Way]:
+def _strategies(trace: SpotTrace, asked: SimulateSpot, start: Column) -> list[Way]:
     """Replay the strategies that make a difference: one node can only restart."""
     job, nodes, ways = asked.job, asked.nodes, []
     for name in STRATEGIES if nodes > 1 else STRATEGIES[:1]:
@@ -307,7 +307,7 @@ def _strategies(trace: SpotTrace, asked: Spot, start: Column) -> list[Way]:
     return ways
 
 
-def _from_now(trace: SpotTrace, asked: Spot, others: Sequence[SpotTrace]) -> Way:
+def _from_now(trace: SpotTrace, asked: SimulateSpot, others: Sequence[SpotTrace]) -> Way:
     """Forecast a restart strategy submitted at the end of the trace, from its last fortnight."""
     parameters, job, nodes = ForecastParameters(), asked.job, asked.nodes
 

@@ -18,7 +18,7 @@ _PLANS = ("seconds", "minutes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Collect:
     """Train many small jobs under resource limits, and record what each took.
 
     The same command continues where it stopped. Quotas and network limits need root: without
@@ -130,3 +130,6 @@ def _pack(journal: Path, target: Path) -> None:
         f" kept from ending, {source.damaged()} damaged lines",
         err=True,
     )
+
+
+VERB = Collect

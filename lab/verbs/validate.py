@@ -13,8 +13,7 @@ import typer
 
 from advisor import data
 from advisor.ask import Drawn, argument, option
-from advisor.cli.plot import check_drawable, show_plot
-from advisor.cli.waiting import waiting
+from advisor.cli.terminal import check_drawable, show_plot, waiting
 from advisor.errors import UsageError
 from advisor.lab import score
 from advisor.lab.score import stored
@@ -29,7 +28,7 @@ _MOST_ROWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command(Drawn):
+class Validate(Drawn):
     """Score the models on published measurements, or your own, with whole groups left out."""
 
     # fmt: off
@@ -222,3 +221,6 @@ def _line(name: str, s: Scores) -> str:
     )
     errors = "".join(f"{value:7.1f}" if value < 1e4 else f"{value:7.0f}" for value in percent)
     return f"{name[:31]:32}{s.rows:6d}{errors}{s.bias:6.2f}{rank:>7}{cover:>7}".rstrip()
+
+
+VERB = Validate

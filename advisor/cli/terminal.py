@@ -1,17 +1,21 @@
-"""``--plot [FILE]``: draw an answer in the terminal, or into a picture.
+"""What a verb shows in a terminal: drawings for ``--plot [FILE]``, and signs of life.
 
 A verb with the option is a ``PlotCommand``, which reads ``--plot`` without a file, and refuses
-what cannot be drawn before the verb has worked for it.
+what cannot be drawn before the verb has worked for it. A spinner turns on a terminal while an
+answer takes more than a second; nothing does in a pipe.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import shutil
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand
@@ -22,7 +26,6 @@ from advisor.errors import AdvisorError, UsageError
 
 if TYPE_CHECKING:
     from advisor.show import Chart, Style
-
 
 SUFFIXES: Final = (".png", ".svg", ".pdf")
 _TERMINAL: Final = "-"
@@ -128,3 +131,68 @@ def _write(charts: Sequence[Chart], file: Path) -> None:
             hint="name a file in a folder that exists",
         ) from None
     typer.echo(f"drawn: {file}", err=True)
+
+
+DELAY_S: Final = 1.0
+Verb = Callable[..., None]
+
+
+def while_waiting(what: str) -> Callable[[Verb], Verb]:
+    """Let a verb that says nothing before its end show a sign of life until then.
+
+    What it prints on standard output is printed when it is done.
+    """
+
+    def decorate(verb: Verb) -> Verb:
+        @functools.wraps(verb)
+        def command(*args: Any, **options: Any) -> None:
+            held = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(held), waiting(what):
+                    verb(*args, **options)
+            finally:
+                sys.stdout.write(held.getvalue())
+
+        return command
+
+    return decorate
+
+
+@contextlib.contextmanager
+def waiting(
+    what: str, *, out: IO[str] | None = None, delay_s: float = DELAY_S, is_quiet: bool = False
+) -> Iterator[None]:
+    """Show ``what`` beside a spinner from ``delay_s`` on, until the block ends.
+
+    Parameters
+    ----------
+    what : str
+        What is being done, e.g. ``"pricing offers"``.
+    out : text stream, optional
+        Standard error by default; nothing is shown where it is no terminal.
+    delay_s : float
+        What is done sooner shows nothing. [s]
+    is_quiet : bool
+        Show nothing: the answer is for a program.
+    """
+    stream = sys.stderr if out is None else out
+    if is_quiet or not stream.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    status = Live(
+        Spinner("dots", f"{what} ..."), console=Console(file=stream), transient=True,
+        redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
+    timer = threading.Timer(delay_s, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
