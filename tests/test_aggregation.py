@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,8 @@ from advisor.planners.systems.autops import (
     most_saved_fraction,
     pack,
 )
-from advisor.simulate.systems import shared_aggregation
+from advisor.simulate.aggregation import shared
+from advisor.simulate.questions import SimulateAggregation
 
 tensors = st.lists(st.floats(1e-5, 0.05), min_size=1, max_size=12).map(tuple)
 tenants = st.builds(AggregatedJob, name=st.just("job"), step_s=st.floats(0.1, 2.0), work_s=tensors)
@@ -185,10 +186,9 @@ def jobs(make_job: Callable[..., Job]) -> list[Job]:
 def test_recorded_jobs_share_as_their_gradients_say(jobs: list[Job]) -> None:
     steps = [np.random.default_rng(k).normal(8.0, 0.4, 100).tolist() for k in range(4)]
 
-    def asked(core: float, **changes: float) -> dict[str, Any]:
-        usual: dict[str, Any] = {"workers": 4, "link_bytes_per_s": 1e9, "cap": 0.8}
-        usual |= {"most_loss": 0.05, "core_bytes_per_s": core, "steps_s": steps} | changes
-        return shared_aggregation(jobs, **usual).to_record()
+    def asked(core: float, loss: float = 0.05) -> Mapping[str, Any]:
+        question = SimulateAggregation(runs=[], workers=4, link=1e9, core_rate=core, loss=loss)
+        return shared(jobs, question, steps).record
 
     (work,) = {one.work.gradient_bytes for one in jobs if one.work is not None}
     core = (3 * 3 + 7) * work / (0.02 * 8.0)  # a fiftieth of the step of 8 s
@@ -203,7 +203,7 @@ def test_recorded_jobs_share_as_their_gradients_say(jobs: list[Job]) -> None:
         assert row["shared_s"] == pytest.approx(row["dedicated_s"] + row["delay_s"])
     # A core as slow as the step takes a core or more for each of them.
     assert asked(core / 50)["saved_fraction"] == 0.0
-    assert asked(core / 10, most_loss=1.0)["cores"] < asked(core / 10, most_loss=1e-4)["cores"]
+    assert asked(core / 10, loss=1.0)["cores"] < asked(core / 10, loss=1e-4)["cores"]
 
 
 def test_the_verb_prints_the_record(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,12 +226,12 @@ def test_the_verb_prints_the_record(jobs: list[Job], monkeypatch: pytest.MonkeyP
 
 def test_jobs_without_gradients_are_refused(jobs: list[Job]) -> None:
     described = replace(jobs[0], measured=None)
-    asked: dict[str, Any] = {"workers": 4, "link_bytes_per_s": 1e9, "cap": 0.8, "most_loss": 0.05}
+    asked = SimulateAggregation(runs=[], link=1e9)
     with pytest.raises(UsageError, match="was not recorded"):
-        shared_aggregation([described], core_bytes_per_s=1e10, **asked)
+        shared([described], replace(asked, core_rate=1e10))
     with pytest.raises(UsageError, match="was not measured"):
-        shared_aggregation([described], **asked)
+        shared([described], asked)
     assert jobs[0].work is not None
     frozen = replace(jobs[0], work=replace(jobs[0].work, trainable_parameters=0))
     with pytest.raises(UsageError, match="no gradients"):
-        shared_aggregation([frozen], **asked)
+        shared([frozen], asked)

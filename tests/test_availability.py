@@ -40,12 +40,14 @@ from advisor.planners.systems.sas import (
 )
 from advisor.records.importers.node_shares import NodeShares, read_node_shares
 from advisor.records.traces import TraceError
-from advisor.simulate.systems import nodes_answer
+from advisor.simulate.availability import nodes_of
+from advisor.simulate.questions import SimulateAvailability
 
 share = st.floats(0.0, 1.0).map(lambda x: round(x, 3))
 possible = arrays.arrays(float, (3, 8, 5), elements=share)
 work = st.floats(0.1, 12.0)
 BIT = 1 + 1e-9
+ASKED = SimulateAvailability(workers=2, hours=6.0)
 
 
 def played(shares: np.ndarray, work: float) -> float:
@@ -193,17 +195,19 @@ def test_jobs_of_the_past_took_what_was_really_free() -> None:
 def test_days_that_repeat_are_chosen_for_and_told_exactly() -> None:
     shares = repeated(12)
     record = NodeShares(source="x", names=tuple("abcdef"), slot_s=7200.0, shares=shares)
-    found = nodes_answer(record, workers=2, work_h=6.0)
-    said = found.placements["groups and swaps"]
+    found = nodes_of(record, ASKED).record
+    said = {way["name"]: way for way in found["ways"]}["groups and swaps"]
     # Every future is the day that comes: what is said is what it takes.
-    assert said.slots == pytest.approx(said.p95_slots)
+    assert said["expected_h"] == pytest.approx(said["p95_h"])
     path = np.tile(shares[:12], (6, 1))
-    assert said.slots == pytest.approx(played(path[:, list(said.nodes)], 3.0))
-    assert found.past["groups and swaps"].mean_h <= found.past[RANDOM].mean_h
-    assert found.past[BEST].mean_h <= min(found.past[name].mean_h for name in WAYS) + 1e-9
-    assert sorted(n for names, _, _ in found.like_nodes for n in names) == list("abcdef")
+    nodes = ["abcdef".index(name) for name in said["nodes"]]
+    assert said["expected_h"] == pytest.approx(2.0 * played(path[:, nodes], 3.0))
+    means = {name: past["mean_h"] for name, past in found["past"].items()}
+    assert means["groups and swaps"] <= means[RANDOM]
+    assert means[BEST] <= min(means[name] for name in WAYS) + 1e-9
+    assert sorted(name for one in found["groups"] for name in one["nodes"]) == list("abcdef")
     short = replace(record, shares=shares[:36])
-    assert nodes_answer(short, workers=2, work_h=6.0).past == {}
+    assert nodes_of(short, ASKED).record["past"] == {}
 
 
 def test_enough_is_counted_slot_by_slot_until_the_job_is_done() -> None:
@@ -230,7 +234,7 @@ def test_a_learned_policy_finds_what_the_reward_pays_for() -> None:
 
 def test_the_way_is_the_best_on_days_left_out_and_the_policy_among_them() -> None:
     record = NodeShares(source="x", names=tuple("abcdef"), slot_s=7200.0, shares=repeated(12))
-    found = nodes_answer(record, workers=2, work_h=6.0).to_record()
+    found = nodes_of(record, ASKED).record
     means = {way["name"]: way["past"]["mean_h"] for way in found["ways"]}
     assert "learned policy" in means
     assert means[found["chosen"]] == min(means.values())

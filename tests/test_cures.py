@@ -21,7 +21,8 @@ from advisor.advice.asking import facts_here
 from advisor.advice.facts import Advice, Facts
 from advisor.advice.script import SourceScript
 from advisor.answer import Candidate
-from advisor.cli.answers import advise
+from advisor.cli.answers import Advise
+from advisor.cli.options import add
 from advisor.collectors.derive import store
 from advisor.collectors.format.event_facts import Limits, Saves
 from advisor.collectors.format.recording import Reading, Recording
@@ -33,7 +34,7 @@ from advisor.lab.experiments import cures as experiment
 from advisor.planners.systems.hydrozoa import NoiseScale
 
 app = typer.Typer()
-app.command()(advise)
+add(app, "advise", Advise)
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 SCRIPT = """\
 import torch

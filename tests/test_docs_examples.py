@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from documentation import ROOT, Block, blocks, pages
 
-from advisor.ask import ENTRIES, Question, read_question
-from advisor.ask.entries import ALIASES
-from advisor.ask.sources import stated
+from advisor.ask import ALIASES, ENTRIES, Question, read_question, stated
 from advisor.catalogue import Catalogue
-from advisor.cli.options import all_in_force
+from advisor.cli.commands import all_in_force
 from advisor.cli.program import VERBS, load_verb
 from advisor.jobs.describe import read_model
 from advisor.jobs.runs import read_runs, runs_of

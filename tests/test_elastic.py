@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.ask import Question
 from advisor.catalogue.containers import container_of, container_offers
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
@@ -29,15 +30,8 @@ from advisor.planners.systems.hydrozoa import (
 )
 from advisor.planners.systems.stragglers import RankSpread
 from advisor.report.simulation import elastic
-from advisor.simulate.elastic import (
-    ElasticQuestion,
-    JobFigures,
-    WorkerContainer,
-    elastic_answer,
-    figures_of,
-    over_phases,
-    question_of,
-)
+from advisor.simulate.elastic import JobFigures, WorkerContainer, figures_of, over_phases, planned
+from advisor.simulate.questions import SimulateElastic
 
 HOUR = 3600.0
 SCALING = WorkerScaling(
@@ -224,14 +218,10 @@ def test_unlike_recorded_ranks_make_elastic_workers_slower(make_job: Callable[..
         assert unlike[1] - alike[1] == pytest.approx(gap * computing + exchanging, rel=0.01)
 
 
-def asked(known: JobFigures, **given: Any) -> ElasticQuestion:
-    settings: dict[str, Any] = {
-        "samples": None, "phases": known.phases, "noise": None, "batch": known.batch,
-        "batches": (1024.0,), "workers": (1, 2), "step_s": 0.0, "sample_s": None,
-        "sync_per_doubling_s": 0.0, "price_usd_per_h": 1.0, "quantum_s": 1.0, "startup_s": 0.0,
-        "resize_s": 60.0, "deadline_s": None, "budget_usd": None,
-    }  # fmt: skip
-    return question_of(known=known, **(settings | given))
+def answered(known: JobFigures, **given: Any) -> Mapping[str, Any]:
+    return planned(
+        SimulateElastic(question=Question(), batches="1024", price=1.0, **given), known
+    ).record
 
 
 def test_a_recorded_noise_scale_is_used_and_the_job_keeps_its_own_length(
@@ -240,18 +230,20 @@ def test_a_recorded_noise_scale_is_used_and_the_job_keeps_its_own_length(
     noise = NoiseScale(samples=512.0, low=400.0, high=700.0, steps=80)
     job = replace(make_job(total_steps=5_004.0), noise=noise)
     known = figures_of(Predictor(), job, "aws:g5.xlarge", [1, 2])
-    (phase,) = asked(known).phases
+    record = answered(known)
+    phase = Phase(
+        samples=record["samples_per_phase"], noise_batch=record["noise_scale_samples"][0]
+    )
     assert phase.noise_batch == pytest.approx(512.0)
     # At its own batch the job takes as many samples as it does.
     own = float(phase.needed_samples(np.array([known.batch]))[0])
     assert own == pytest.approx(job.total_steps * job.global_batch)
     twice = float(phase.needed_samples(np.array([2 * known.batch]))[0])
     assert twice / own == pytest.approx(noise.more_samples(known.batch, 2 * known.batch))
-    record = elastic_answer(asked(known)).to_record()
     assert record["noise_scale_source"] == "recorded"
     assert record["noise_scale_recorded"] == asdict(noise)
-    assert asked(known, noise=(300.0, 300.0)).phases[0].noise_batch == pytest.approx(300.0)
-    unknown = elastic_answer(asked(replace(known, noise=None))).to_record()
+    assert answered(known, noise="300:300")["noise_scale_samples"] == [pytest.approx(300.0)]
+    unknown = answered(replace(known, noise=None))
     assert unknown["noise_scale_source"] == "unknown"
     assert unknown["noise_scale_samples"] == [None]
     said = [" ".join(str(one) for one in elastic(each)) for each in (record, unknown)]

@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 
 from advisor import api
 from advisor.answer import Answer
-from advisor.ask import Constraints, Question
+from advisor.ask import Constraints, Question, layout_space
 from advisor.ask.requests import LayoutRequest
-from advisor.ask.sources import layout_space
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.cli.program import app
 from advisor.errors import AdvisorError

@@ -19,7 +19,7 @@ from advisor.lab.fit.device import without
 from advisor.machines import devices
 from advisor.planners.step.calibrate import at_batch, expected_errors, own_hosts, with_own
 from advisor.planners.step.device import step_time
-from advisor.train.own_steps import OwnStep, errors_of, own_steps, train_steps
+from advisor.train.own_steps import OwnStep, TrainSteps, errors_of, own_steps
 
 SHIPPED = constants().residual
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
@@ -68,7 +68,7 @@ def test_a_noted_run_is_an_own_step_and_moves_what_is_expected_on_its_card(
     runs = tmp_path / "runs"
     shutil.copytree(GOLDEN, runs / GOLDEN.name)
     with pytest.raises(UsageError, match="no recorded job has a measured run"):
-        train_steps(runs)
+        TrainSteps(runs=runs)()
     for name, step_s in (("T4", 0.05), ("T4", 0.052)):
         append_actual(
             runs, Actual(run=GOLDEN.name, provider="", instance_type=name, count=1, step_s=step_s)

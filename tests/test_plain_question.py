@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.ask import ENTRIES, Constraints, JobSpec, SetupRequest
-from advisor.ask.entries import STACK_NAMES
+from advisor.ask.requests import STACK_NAMES
 from advisor.catalogue import parse_gpus
 from advisor.estimate import case
 from advisor.estimate.knowledge import layout_model

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from advisor import words
 from advisor.answer import Recommendation
 from advisor.ask import Constraints
-from advisor.cli import options
-from advisor.cli.options import PlotCommand, leaves, with_terminal
+from advisor.cli.commands import leaves
 from advisor.cli.program import VERBS, load_verb
 from advisor.cli.simulate import app
+from advisor.cli.terminal import PlotCommand, terminal_style, with_terminal
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
@@ -110,7 +110,7 @@ def test_colours_are_the_terminal_s_and_the_user_s_choice(
             pass
 
     monkeypatch.setattr("sys.stdout", Terminal())
-    style = options.terminal_style()
+    style = terminal_style()
     assert style.is_coloured == is_coloured
     assert not style.is_unicode
 

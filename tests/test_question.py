@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,23 @@ from typer.testing import CliRunner
 from advisor import api
 from advisor.ask import (
     ALIASES,
+    CLUSTER,
+    CONSTRAINTS,
     ENTRIES,
+    JOB,
+    LAYOUT,
+    OUTPUT,
+    PANELS,
+    SETUP,
     Constraints,
     LayoutRequest,
     Question,
     SetupRequest,
     flag_of,
+    layout_space,
     merged,
 )
-from advisor.ask.sources import layout_space
-from advisor.cli.options import CLUSTER, CONSTRAINTS, JOB, LAYOUT, SETUP, ask
+from advisor.cli.options import ask
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.knowledge.known import find_job
@@ -33,6 +41,7 @@ from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.layouts.problem import SearchSpace
 
 RUN = CliRunner()
+ROOT = Path(__file__).resolve().parents[1]
 ALL = (*JOB, *CONSTRAINTS, *LAYOUT, *SETUP, *CLUSTER, "catalogue", "objective", "completion")
 SMALL: dict[str, Any] = {"layers": 2, "hidden": 128, "heads": 2, "sequence": 64}
 
@@ -278,6 +287,32 @@ def test_a_flag_has_one_name_and_one_help_in_every_verb(verb: str) -> None:
     for name in names:
         assert flag_of(name) in shown
         assert ENTRIES[name].help in shown, name
+
+
+@pytest.mark.parametrize("verb", ["recommend", "predict", "plan", "gate", "advise"])
+def test_help_lists_every_option_under_its_heading(verb: str) -> None:
+    """Headings stand in one order, and what a question asks under that of its entry."""
+    shown = RUN.invoke(app, [verb, "--help"], terminal_width=200).output.splitlines()
+    places: dict[str, str] = {}
+    headings = [""]
+    for line in shown:
+        if line.endswith(":") and not line.startswith(" "):
+            headings.append(line[:-1])
+        for flag in re.findall(r"(?<= )--[a-z][\w-]*", line[:40]) if line[:3] == "  -" else ():
+            places[flag] = headings[-1]
+    assert [one for one in headings if one in PANELS] == [p for p in PANELS if p in headings]
+    assert len(headings) > 6
+    for name, entry in ENTRIES.items():
+        if (flag := flag_of(name)) in places and name != "batch":
+            assert places[flag] == entry.panel, flag
+    assert places["--json"] == places["--help"] == OUTPUT
+
+
+def test_every_option_of_a_verb_is_a_field_of_its_record() -> None:
+    """Typer's own way of writing options is left to the one place that makes them."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "advisor").rglob("*.py")
+             if "lab" not in path.parts]  # fmt: skip
+    assert sum(text.count("typer.Option(") for text in texts) <= 6
 
 
 def test_help_is_made_of_sentences() -> None:

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.answer import Estimate
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.queueing.engine import Policy, SharedCluster
 from advisor.planners.queueing.simulator import OpenJobs, drawn_s, start_delays_s
 from advisor.records.importers.job_tables import read_cluster_trace
-from advisor.simulate.queue import OwnCluster, queue_answer
+from advisor.simulate.queue import OwnCluster, start_now
 
 FOUR = SharedCluster(nodes=1, devices_per_node=4)
 
@@ -103,14 +102,13 @@ def test_an_export_with_open_jobs_is_answered_for_now(tmp_path: Path) -> None:
     assert trace.left_out == {"that have not ended": 2}
     assert trace.open_jobs.is_running.tolist() == [True, False]
     own = OwnCluster(trace=trace, cluster=FOUR, insertions=5)
-    hour = Estimate(value=1.0, low=1.0, high=1.0)
-    found = queue_answer(own, devices=1, duration_h=hour).now
+    found = start_now(own, devices=1)
     assert found is not None
-    assert (found.running, found.waiting) == (1, 1)
+    assert (found["running"], found["waiting"]) == (1, 1)
     # Jobs take four hours: half an hour is left of one, and four hours of the other.
-    assert found.delay_h["p50"] == pytest.approx(4.5)
-    assert found.within_hour_probability < 0.2
+    assert found["delay_h"]["p50"] == pytest.approx(4.5)
+    assert found["within_hour_probability"] < 0.2
     closed = "".join(line for line in SACCT.splitlines(keepends=True) if "ING" not in line)
     path.write_text(closed)
     own = OwnCluster(trace=read_cluster_trace(path), cluster=FOUR, insertions=5)
-    assert queue_answer(own, devices=1, duration_h=hour).now is None
+    assert start_now(own, devices=1) is None

@@ -13,9 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from advisor.ask import ENTRIES, Question
-from advisor.ask.sources import read_environment, settings, stated, unknown_variables, variable_of
-from advisor.cli.options import CONSTRAINTS, JOB, ask
+from advisor.ask import (
+    CONSTRAINTS,
+    ENTRIES,
+    JOB,
+    Question,
+    read_environment,
+    settings,
+    stated,
+    unknown_variables,
+    variable_of,
+)
+from advisor.cli.options import ask
 from advisor.cli.program import app
 from advisor.collectors.derive import store
 from advisor.errors import UsageError

@@ -31,9 +31,9 @@ from advisor.planners.rightsizing.escra import Escra
 from advisor.planners.rightsizing.policies import compared
 from advisor.planners.rightsizing.replay import RecordedUsage, ResourceLimits, replay_together
 from advisor.quantities import parse_cores_and_memory
-from advisor.simulate.shared_nodes import ResourcePrices, limits_answer
+from advisor.simulate.limits import limited
 
-PRICES = ResourcePrices(usd_per_core_h=0.04, usd_per_gib_h=0.005, source="given")
+PRICES = {"usd_per_core_h": 0.04, "usd_per_gib_h": 0.005, "source": "given"}
 cores = st.lists(st.floats(0.0, 4.0), min_size=5, max_size=30)
 
 
@@ -96,7 +96,7 @@ def test_a_smaller_pool_makes_jobs_wait_and_a_tiny_one_never_holds_them(job: Any
     jobs = [job("a", 1.5), job("b", 1.5)]
 
     def done(pool: ResourceLimits | None, policy: str = "peak") -> float | None:
-        record = limits_answer(jobs, pool=pool, prices=PRICES).to_record()
+        record = limited(jobs, pool, PRICES).record
         found: float | None = {one["name"]: one for one in record["policies"]}[policy]["done_s"]
         return found
 
@@ -108,7 +108,7 @@ def test_a_smaller_pool_makes_jobs_wait_and_a_tiny_one_never_holds_them(job: Any
 
 
 def test_the_choice_is_the_cheapest_that_keeps_all_alive(job: Any) -> None:
-    record = limits_answer([job("a", 0.5), job("b", 2.0)], pool=None, prices=PRICES).to_record()
+    record = limited([job("a", 0.5), job("b", 2.0)], None, PRICES).record
     kept = [one for one in record["policies"]
             if not one["kills"] and one["slowdown"] <= 1.01 and one["done_s"]]  # fmt: skip
     assert record["chosen"] == min(kept, key=lambda one: one["usd_per_h"])["name"]
@@ -146,12 +146,12 @@ def test_pools_that_make_no_sense_are_refused(text: str) -> None:
 
 def test_a_recording_that_was_held_back_is_refused(job: Any) -> None:
     with pytest.raises(UsageError, match="held back"):
-        limits_answer([job("a", 1.0, contention=0.4)], pool=None, prices=PRICES)
+        limited([job("a", 1.0, contention=0.4)], None, PRICES)
 
 
 def test_the_printed_quota_holds_a_real_group(job: Any) -> None:
     """A child that would take a whole core keeps to what was printed for a job of half a core."""
-    record = limits_answer([job("a", 0.5)], pool=None, prices=PRICES).to_record()
+    record = limited([job("a", 0.5)], None, PRICES).record
     quota = record["jobs"][0]["cpu_limit"]
     assert 0.4 <= quota <= 0.6
     try:
@@ -186,7 +186,7 @@ def _spin(group: Any) -> float:
 
 def test_the_printed_memory_holds_a_real_group(job: Any) -> None:
     """A child that takes what was recorded lives within what was printed; twice that is killed."""
-    record = limits_answer([job("a", 0.5, 96 * MIB)], pool=None, prices=PRICES).to_record()
+    record = limited([job("a", 0.5, 96 * MIB)], None, PRICES).record
     limit = int(record["jobs"][0]["memory_limit_bytes"])
     assert 96 * MIB <= limit < 192 * MIB
     root = Path("/sys/fs/cgroup/memory")

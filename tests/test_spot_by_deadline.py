@@ -22,11 +22,13 @@ from advisor.estimate.predictor import Predictor
 from advisor.estimate.spot import spot_jobs
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
-from advisor.planners.spot.availability import Spells, SpotJob, hazard_of_band
+from advisor.planners.spot.availability import BANDS, Spells, SpotJob
 from advisor.planners.spot.deadline import late_probability, replay_plan, replay_policy
 from advisor.planners.spot.policy import SpellHazards, SpotPolicy, with_saves_s
 from advisor.rank.ranking import recommend
-from advisor.simulate.spot import PLANNED, SpotQuestion, packaged_answer
+from advisor.simulate.questions import SimulateSpot
+from advisor.simulate.spot import PLANNED
+from advisor.simulate.spot import answer as simulated
 from advisor.words import recommendation
 
 HOUR_S = 3600.0
@@ -128,17 +130,16 @@ def test_it_costs_what_the_simulator_says(
     factor = whole_run(job, columns, None)[0]
     (planned,) = spot_jobs(job, columns, np.array([0]), np.array([place]), factor)
     on_demand = next(b for b in one.bills if b.pricing == "on-demand").price_usd_per_h / count
-    question = SpotQuestion(
-        job=replace(planned, warning_s=None), nodes=count,
-        deadline_s=DEADLINE_H * HOUR_S, price_usd_per_h=on_demand,
-        spot_price_usd_per_h=offer.price_usd_per_h, hazard=hazard_of_band(band),
+    asked = SimulateSpot(
+        hours=planned.work_s / HOUR_S, restart=planned.restart_s, checkpoint=planned.checkpoint_s,
+        checkpoint_every=planned.checkpoint_interval_s, nodes=count, deadline=DEADLINE_H,
+        price=on_demand, spot_price=offer.price_usd_per_h, interruptions=band,
     )  # fmt: skip
-    (way,) = [w for w in packaged_answer(question).ways if w.name == PLANNED]
-    assert way.miss_probability == 0.0
-    assert way.mean_cost_usd is not None
+    (way,) = [one for one in simulated(asked).record["ways"] if one["name"] == PLANNED]
+    assert way["miss_probability"] == 0.0
     beside = sum(one.breakdown[n].cost_usd or 0.0 for n in ("storage", "results_out"))
-    assert one.cost_usd.value - beside == pytest.approx(way.mean_cost_usd, rel=0.02)
-    assert one.training_time_h.value == pytest.approx(way.finish_h[1], rel=0.02)
+    assert one.cost_usd.value - beside == pytest.approx(way["mean_cost_usd"], rel=0.02)
+    assert one.training_time_h.value == pytest.approx(way["finish_h"]["p50"], rel=0.02)
     assert with_saves_s(planned) > planned.work_s
 
 
@@ -170,3 +171,5 @@ def test_the_simulator_takes_how_often_machines_are_interrupted() -> None:
     assert mean_usd("--interruptions", ">20%") == mean_usd()
     refused = CliRunner().invoke(app, ["simulate", "spot", "--hours", "9", "--interruptions", "9"])
     assert "no interruption band" in str(refused.exception)
+    shown = " ".join(CliRunner().invoke(app, ["simulate", "spot", "--help"]).output.split())
+    assert ", ".join(BANDS) in shown

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from recorded_models import transformer as recorded_transformer
 
 from advisor.answer import Recommendation
-from advisor.ask import Constraints, LayoutRequest
-from advisor.ask.sources import layout_space
+from advisor.ask import Constraints, LayoutRequest, layout_space
 from advisor.catalogue import Catalogue, GpuFilter
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import SPACE

@@ -19,12 +19,11 @@ from typer.testing import CliRunner
 from ui_pages import ASKED, FEW, Opened, opened
 
 from advisor import api
-from advisor.ask import ENTRIES, Question
+from advisor.ask import CONSTRAINTS, ENTRIES, LAYOUT, SETUP, Question
 from advisor.catalogue import Catalogue
-from advisor.cli import simulate
-from advisor.cli.options import CONSTRAINTS, LAYOUT, SETUP
 from advisor.cli.program import app, load_verb
 from advisor.errors import UsageError
+from advisor.simulate import comparison
 from advisor.ui import controls, live_report
 from advisor.ui.desk import Desk, SupersededError, in_thread
 from advisor.ui.live_report import LiveReport
@@ -211,12 +210,12 @@ def test_the_own_cluster_is_compared_with_every_answer(tmp_path: Path) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text("\n".join(["job_id,num_gpu,submit_time,duration", *rows]) + "\n")
     own = {"cluster_trace": str(trace), "cluster": "10x4xV100-SXM2-16GB@100Gbps"}
-    live = LiveReport(Question.read({**ASKED, **own}), beside=simulate.comparison)
+    live = LiveReport(Question.read({**ASKED, **own}), beside=comparison)
     found = live.answer(controls.changed(live.question, {**FEW, "top": 1}), is_whole=False)
     job = api.job_of(live.question.job)
     question = Question.read({**ASKED, **own, "top": 1})
     answer = api.ranked(job, question, predictor=live.predictor, with_changes=False)
-    want = simulate.comparison(question, job, answer, live.predictor)
+    want = comparison(question, job, answer, live.predictor)
     assert want is not None
     record = json.loads(json.dumps(want.to_record()["own_cluster"]))
     assert found["data"]["answer"]["own_cluster"] == record

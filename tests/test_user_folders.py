@@ -10,7 +10,7 @@ import pytest
 from fsspec.core import url_to_fs
 
 from advisor import data
-from advisor.ask.sources import user_file
+from advisor.ask.places import user_file
 from advisor.catalogue import snapshot
 from advisor.collectors import atomic
 from advisor.collectors.derive import store

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from advisor.cli import options as module
-from advisor.cli.options import waiting, while_waiting
+from advisor.cli import terminal as module
+from advisor.cli.terminal import waiting, while_waiting
 
 
 class Terminal(io.StringIO):

@@ -1,11 +1,39 @@
-"""The parts of a question: the job, constraints on the answer, the layout, the software."""
+"""The parts of a question: the job, constraints on the answer, the layout, the software.
+
+Each is a record whose fields are options (``advisor.ask.entries``), in the order of the help.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from advisor.ask.entries import (
+    BITS,
+    BYTES,
+    COUNTS,
+    COVERAGE,
+    FLAG,
+    GPUS,
+    LIMITS,
+    NAMES,
+    OUTPUT,
+    POWER_PRICE,
+    RENTED,
+    SHARE,
+    SOME,
+    SOME_HOURS,
+    SOME_RATE,
+    SPOT,
+    TEXT,
+    USD,
+    VALIDATION,
+    WAIT,
+    choice,
+    option,
+    whole,
+)  # fmt: skip
 from advisor.errors import UsageError
 from advisor.quantities import QUANTILES
 
@@ -19,57 +47,76 @@ _MOST_NODES: Final = 4096
 # To rent a machine, install what the script needs, bring the script there, look that it runs and
 # fetch the results; a guess that ``--effort`` replaces. [h]
 EFFORT_H: Final = 0.5
+# Those of ``planners.core.setup.STACKS``, which is not loaded to read a command line.
+STACK_NAMES: Final = (
+    "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
+    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """Which job is meant, how long it is, and what surrounds it; None leaves a thing as found."""
 
-    # run, job_file, model, cnn: at most one: a recorded run (name or folder), a job file, a
-    # Hugging Face ``config.json`` (or its folder), a network as
-    # ``planners.step.describe.parse_network`` reads it. The latest run where neither
-    # these nor ``layers``, ``hidden``, ``heads``, ``runs`` are given.
-    run: str | None = None
-    job_file: str | None = None
-    model: str | None = None
-    cnn: str | None = None
-    # a table of the job's runs elsewhere (``jobs.runs.read_runs``); alone, all that is known of
-    # it
-    runs: str | None = None
-    runs_of: str | None = None  # the job of that table that is meant
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    ffn: int | None = None
-    is_gated: bool | None = None  # three feed-forward matrices (SwiGLU) in place of two
-    vocabulary: int | None = None
-    experts: int | None = None
-    experts_per_token: int | None = None
-    # sequence, image: tokens of a sample; side of an image [px]
-    sequence: int | None = None
-    image: int | None = None
-    batch: int | None = None  # samples of a step over all devices
-    precision: str | None = None
-    # epochs, total_steps, total_samples, tokens: length of the whole job, at most one
-    epochs: float | None = None
-    total_steps: float | None = None
-    total_samples: float | None = None
-    tokens: float | None = None
-    # data_bytes, result_bytes: brought to every machine first; taken out of the cloud at the end
-    # [bytes]
-    data_bytes: float | None = None
-    # most that one machine gets from where the data lies [bytes/s]
-    data_bytes_per_s: float | None = None
-    # at which one machine writes a checkpoint [bytes/s]
-    checkpoint_bytes_per_s: float | None = None
-    result_bytes: float | None = None
-    # what the ends of epochs take, as a share of the training steps
-    validation_fraction: float | None = None
-    # weights that training starts from, downloaded to every machine [bytes]
-    download_bytes: float | None = None
-    # from the request of a rented machine to the start of the program [h]
-    boot_h: float | None = None
+    # fmt: off
+    run: str | None = option("Recorded run: its name, part of it, or its folder (default: the "
+        "latest).", TEXT)
+    job_file: str | None = option("Job file, as advisor predict --save-job writes it.",
+        TEXT, flags="--job")
+    model: str | None = option("A model that was never run: its name (llama-3.1-8b, or the id on "
+        "the Hugging Face hub), or its config.json or folder.", TEXT)
+    cnn: str | None = option("A convolutional network in numbers: side of the images, width of "
+        "the stem, blocks x width of each stage, and kind of block (plain, basic or bottleneck). "
+        "ResNet-50 is 224:64:3x256,4x512,6x1024,3x2048:bottleneck.", TEXT)
+    runs: str | None = option("Steps of the job measured elsewhere: a CSV with the columns "
+        "machine, step and batch. Without a job, these runs alone describe it.", TEXT)
+    runs_of: str | None = option("Job to take from --runs, if its column job names several. The "
+        "other jobs still say how fast their machines are.", TEXT)
+    layers: int | None = option("Layers of a transformer, with --hidden and --heads.", whole())
+    hidden: int | None = option("Width of the transformer's hidden states.", whole())
+    heads: int | None = option("Attention heads of a transformer layer; with --run, the heads "
+        "that tensor parallelism can divide.", whole())
+    kv_heads: int | None = option("Key and value heads (default: as many as --heads).", whole())
+    ffn: int | None = option("Inner width of the feed-forward block (default: 4 x --hidden).",
+        whole())
+    is_gated: bool | None = option("The feed-forward block is gated, with three matrices "
+        "(SwiGLU).", FLAG, name="gated")
+    vocabulary: int | None = option("Tokens in the vocabulary (default: 50304).", whole(0))
+    experts: int | None = option("Experts of a mixture-of-experts layer (default: 1, dense).",
+        whole())
+    experts_per_token: int | None = option("Experts that each token is sent to.", whole())
+    sequence: int | None = option("Tokens per sample (default: the model's longest, at most 8192; "
+        "2048 without a configuration).", whole())
+    image: int | None = option("Side of an image in pixels, with --model.", whole())
+    batch: int | None = option("Samples per step over all devices (default: as recorded, or as "
+        "models of its kind are trained).", whole(), flags="--batch --global-batch")
+    precision: str | None = option("Precision of products and activations: fp64, fp32, tf32, "
+        "bf16, fp16, fp8, fp4 (default: as recorded, or bf16).",
+        choice("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"))
+    epochs: float | None = option("Epochs the full training run will take (default: as found in "
+        "the script).", SOME)
+    total_steps: float | None = option("Optimizer steps the full training run will take (default: "
+        "as found in the script).", SOME)
+    total_samples: float | None = option("Samples the full training run will see: 2M (default: as "
+        "found in the script).", SOME)
+    tokens: float | None = option("Tokens the full training run will see: 15B or 2T.", SOME)
+    data_bytes: float | None = option("Data to copy to every machine before training: 120GB "
+        "(default: as much as the loader read).", BYTES, name="data")
+    data_bytes_per_s: float | None = option("Maximum rate at which one machine can read the data "
+        "from its source: 100MB/s.", SOME_RATE, name="data_rate")
+    download_bytes: float | None = option("Weights to download to every machine before training: "
+        "16GB (default: 2 bytes a parameter where only adapters or some layers are trained, 0 "
+        "otherwise).", BYTES, name="download")
+    checkpoint_bytes_per_s: float | None = option("Rate at which one machine writes a checkpoint: "
+        "5GB/s to local disks (default: a volume with throughput for a save a minute, 125 to "
+        "1,000 MiB/s).", SOME_RATE, name="checkpoint_rate")
+    result_bytes: float | None = option("Results to download at the end: 20GB (default: one "
+        "checkpoint).", BYTES, name="results")
+    boot_h: float | None = option("Time a rented machine takes to boot and to pull its image: 90s "
+        "or 5m (default: 2m).", WAIT, name="boot")
+    validation_fraction: float | None = option("Validation time after each epoch, as a share of "
+        "training time: 5% (default: as recorded).", VALIDATION, name="validation")
+    # fmt: on
 
     def __post_init__(self) -> None:
         named = [flag for name, flag in _SOURCES.items() if getattr(self, name) is not None]
@@ -154,36 +201,52 @@ LENGTH_FIELDS: Final = tuple(_LENGTHS)
 class Constraints:
     """Constraints on a recommendation."""
 
-    # budget_usd, deadline_h: most to spend on the job, and the longest it may take. [USD], [h]
-    budget_usd: float | None = None
-    deadline_h: float | None = None
-    providers: tuple[str, ...] = ()
-    region: str | None = None  # glob, e.g. ``"us-*"``.
-    gpus: GpuFilter | None = None
-    max_nodes: int = 8
+    # fmt: off
+    budget_usd: float | None = option("Maximum to spend on the job, in USD.",
+        USD, name="budget", panel=LIMITS)
+    deadline_h: float | None = option("Maximum time that the job may take: 6h, 90m, 1h30m or 2d.",
+        SOME_HOURS, name="deadline", panel=LIMITS)
+    providers: tuple[str, ...] = option("Providers to consider, comma-separated: aws,gcp.",
+        NAMES, name="cloud", default=(), panel=RENTED)
+    region: str | None = option("Regions to consider, as a glob: 'us-*'.", TEXT, panel=RENTED)
+    gpus: GpuFilter | None = option("Accelerators of a machine, and how many: A100:8, L4, "
+        "A100:4,H100:8 (either), A100:40GB..80GB:1..8. H100:16, more than a machine holds, is two "
+        "of 8.", GPUS, panel=RENTED)
+    max_nodes: int = option("Maximum number of machines rented together (default: 8).",
+        whole(), default=8, panel=RENTED)
+    max_price_usd_per_h: float | None = option("Maximum price of one machine, in USD per hour.",
+        USD, name="max_price", panel=LIMITS)
+    max_hourly_usd: float | None = option("Maximum price of all machines together, in USD per "
+        "hour.", USD, name="max_hourly", panel=LIMITS)
+    pricings: tuple[Pricing, ...] = option("Consider spot prices as well as on-demand ones.",
+        SPOT, name="spot", default=("on-demand",), flags="--spot/--on-demand", panel=RENTED)
+    mixed: bool | None = option("Consider several types of machines together, in one region "
+        "(default: if equal machines do not suffice).", FLAG, panel=RENTED)
+    saves_checkpoints: bool = option("Whether the job can resume from a checkpoint, which spot "
+        "machines need (default: it can).", FLAG, name="checkpoints", default=True, panel=RENTED)
+    known_network: bool = option("Leave out machines whose network bandwidth is assumed rather "
+        "than known.", FLAG, default=False, panel=RENTED)
+    is_dated: bool = option("Leave out offers whose price has no date.",
+        FLAG, name="dated", default=False, panel=RENTED)
+    coverage: float = option("Probability that an interval holds the true value: 0.5, 0.8, 0.9 or "
+        "0.95 (default: 0.9).", COVERAGE, default=0.9, panel=OUTPUT)
+    confidence: float | None = option("Probability with which budget and deadline must be kept: "
+        "90% (default: the expected cost and time keep them).", SHARE, panel=LIMITS)
+    least_gain_fraction: float = option("Show a row only if it is faster or cheaper than the "
+        "others by this much; 0% shows every row that nothing beats (default: 10%).",
+        SHARE, name="gain", default=0.1, panel=OUTPUT)
+    effort_h: float = option("Work it takes you to rent one machine and set it up (default: 30m). "
+        "Each further machine counts six times as much; 0 counts no work and no quotas of new "
+        "accounts.", WAIT, name="effort", default=EFFORT_H, panel=LIMITS)
+    here_usd_per_h: float = option("What an hour of this machine costs you, in USD: 0.05, or its "
+        "power and the price of a kWh: 200W@0.30 (default: 0).",
+        POWER_PRICE, name="here_price", default=0.0, panel=LIMITS)
+    top: int = option("Maximum number of candidates to show (default: 10).",
+        whole(), default=10, flags="--top -n", panel=OUTPUT)
+    with_probes: bool = option("Suggest the short real run that would help most to choose.",
+        FLAG, name="probes", default=False, flags="--probe/--no-probe", panel=OUTPUT)
+    # fmt: on
     nodes: int | None = None  # exactly so many machines, where more is asked for than one holds
-    pricings: tuple[Pricing, ...] = ("on-demand",)
-    max_price_usd_per_h: float | None = None
-    max_hourly_usd: float | None = None
-    # whether the job can go on from a checkpoint; spot machines make no sense otherwise
-    saves_checkpoints: bool = True
-    # admit several types of machines rented together in one region; None where equal machines do
-    # not keep the constraints, or there are not enough of a type
-    mixed: bool | None = None
-    known_network: bool = False  # leave out machines whose network bandwidth is assumed, not known
-    is_dated: bool = False  # leave out offers whose price has no day
-    coverage: float = 0.9  # probability that an interval shown holds the true value
-    # probability with which budget and deadline are to be kept; None asks it of the expected cost
-    # and time
-    confidence: float | None = None
-    # by which two candidates shown differ at least, one faster and the other cheaper; 0 shows the
-    # whole front
-    least_gain_fraction: float = 0.1
-    # a person's work to rent one machine and set it up; 0 counts none, of quotas neither [h]
-    effort_h: float = EFFORT_H
-    here_usd_per_h: float = 0.0  # what this machine costs while the job runs on it
-    top: int = 10
-    with_probes: bool = False  # also say which short real runs would help most to choose
     # also ask the model of the cost itself about every row; a table has no room for it
     with_direct_costs: bool = True
     space: SearchSpace | None = None  # what a layout may be; everything by default
@@ -252,19 +315,23 @@ class Constraints:
 class LayoutRequest:
     """What the user fixes of the layout; None leaves the choice open."""
 
-    # tp, pp, cp, ep: degrees of tensor, pipeline, context and expert parallelism
-    tp: int | None = None
-    pp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    zero: int | None = None  # ZeRO stage, 0 to 3
-    recompute: Recompute | None = None
-    # micro_batch, accumulate: samples of a micro-batch on one device, and micro-batches of a step
-    micro_batch: int | None = None
-    accumulate: int | None = None
-    offload: bool | None = None  # whether states and activations may move to host memory
-    swap: bool | None = None  # whether layers may be swapped in from host memory (ATOM)
-    average_every: int | None = None  # steps between two averagings of GPUs that swap layers
+    # fmt: off
+    tp: int | None = option("Use exactly this degree of tensor parallelism.", whole())
+    pp: int | None = option("Use exactly this many pipeline stages.", whole())
+    cp: int | None = option("Use exactly this degree of context parallelism.", whole())
+    ep: int | None = option("Use exactly this degree of expert parallelism.", whole())
+    zero: int | None = option("Use exactly this ZeRO stage: 0, 1, 2 or 3.", whole(0, 3))
+    recompute: Recompute | None = option("Use exactly this recomputation of activations: none, "
+        "selective or full.", choice("none", "selective", "full"))
+    micro_batch: int | None = option("Samples per micro-batch on one device.", whole())
+    accumulate: int | None = option("Micro-batches accumulated in each step.", whole())
+    offload: bool | None = option("Allow states and activations to be moved to host memory "
+        "(default: allowed).", FLAG)
+    swap: bool | None = option("Consider swapping layers in from host memory (ATOM; default: on "
+        "GeForce cards).", FLAG)
+    average_every: int | None = option("Steps between two averagings of GPUs that swap layers "
+        "(default: 8); 1 is synchronous SGD.", whole())
+    # fmt: on
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -279,17 +346,34 @@ class SetupRequest:
     The names and values are those of ``planners.core.setup.TrainingSetup``.
     """
 
-    stack: str | None = None
-    kernels: str | None = None
-    attention: str | None = None
-    optimizer: str | None = None
-    weights: str | None = None
-    gradients: str | None = None
-    adapter_rank: int | None = None
-    base_bits: int | None = None
-    frozen_fraction: float | None = None
-    overlaps: bool | None = None
-    overlaps_tensor: bool | None = None
+    # fmt: off
+    stack: str | None = option("Training software, which sets kernels, overlap, loss, gradients, "
+        f"sharding and recomputation: {', '.join(STACK_NAMES)} (default: the usual software for "
+        "such a job).", replace(choice(*STACK_NAMES), metavar="NAME"))
+    kernels: str | None = option("How pointwise operators run: eager, fused or compiled (default: "
+        "as recorded, or eager).", choice("eager", "fused", "compiled"))
+    attention: str | None = option("Attention kernel: flash or unfused (default: flash).",
+        choice("flash", "unfused"))
+    optimizer: str | None = option("Optimizer: adamw, adamw-8bit, adamw-bf16, sgd, sgd-momentum "
+        "or adafactor (default: as recorded, or adamw).",
+        choice("adamw", "adamw-8bit", "adamw-bf16", "sgd", "sgd-momentum",
+                                      "adafactor"))
+    weights: str | None = option("How weights are stored: fp32, or bf16 without an fp32 copy "
+        "(default: fp32).", choice("fp32", "bf16"))
+    gradients: str | None = option("Precision of reduced gradients: fp32, or bf16, which halves "
+        "the traffic (default: as the stack does, or fp32).", choice("fp32", "bf16"))
+    adapter_rank: int | None = option("Train LoRA adapters of this rank in place of the weights.",
+        whole(), name="lora")
+    base_bits: int | None = option("Bits of each frozen weight under adapters: 16, 8 or 4 "
+        "(default: 16).", BITS)
+    frozen_fraction: float | None = option("Share of the parameters to freeze, starting at the "
+        "input: 50%.", SHARE, name="frozen")
+    overlaps: bool | None = option("Reduce gradients while the backward pass runs (default: "
+        "overlapped).", FLAG, name="overlap")
+    overlaps_tensor: bool | None = option("Run tensor-parallel exchanges behind products, as "
+        "asynchronous tensor parallelism does (default: as the stack does).",
+        FLAG, name="tp_overlap")
+    # fmt: on
 
     @property
     def given(self) -> dict[str, Any]:
@@ -301,17 +385,60 @@ class SetupRequest:
 class ClusterRequest:
     """Machines that are given: those of ``plan``, or the user's own shared cluster."""
 
-    machines: str | None = None  # as ``machines.cluster`` reads them
-    # how long they train: asks what can be trained in that time [h]
-    within_h: float | None = None
-    # what the shared cluster ran: an export of ``sacct`` or ``kubectl``, or a CSV of jobs
-    trace: str | None = None
-    policy: str = "fifo"
-    devices: tuple[int, ...] = ()  # numbers of devices to ask it for; empty for one whole machine
-    is_consolidated: bool = False  # it gives a job one machine, or whole machines
-    price_usd_per_device_h: float = 0.0  # what it charges [USD/h]
+    # fmt: off
+    machines: str | None = option("Machines you have: '2x a2-highgpu-8g + 4x g2-standard-48', "
+        "'8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps', or a .json or .toml file.",
+        TEXT, name="cluster")
+    within_h: float | None = option("Time for which the machines of --cluster train: how many "
+        "tokens, samples and steps are finished in it; without a job, of models of several sizes.",
+        SOME_HOURS, name="within", flags="--for")
+    trace: str | None = option("Compare with your shared cluster: its sacct, kubectl or CSV "
+        "export.", TEXT, name="cluster_trace")
+    policy: str = option("Order in which your cluster starts jobs: fifo, fit-first, shortest, "
+        "shortest-gpu, las, las-2d or gittins (default: fifo).",
+        TEXT, name="cluster_policy", default="fifo")
+    devices: tuple[int, ...] = option("Devices to request from your cluster, e.g. 8 or 2,4,8 "
+        "(default: one machine).", COUNTS, name="cluster_devices", default=())
+    is_consolidated: bool = option("Assume that your cluster gives a job one machine, or whole "
+        "machines only.", FLAG, name="cluster_consolidated", default=False)
+    price_usd_per_device_h: float = option("What your cluster charges, in USD per device and hour "
+        "(default: 0).", USD, name="cluster_price", default=0.0)
+    # fmt: on
 
 
 def _given(record: Any) -> dict[str, Any]:
     values = {one.name: getattr(record, one.name) for one in fields(record)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+# Names of a request that are those of the search space.
+_SAME: Final = ("tp", "pp", "cp", "ep", "micro_batch")
+
+
+def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> SearchSpace | None:
+    """Return the layouts that a request leaves; None where it leaves all and none is the default.
+
+    ``default``: where nothing is fixed.
+    """
+    from advisor.planners.layouts import SearchSpace
+
+    fixed = request.fixed
+    changes: dict[str, Any] = {name: fixed[name] for name in _SAME if name in fixed}
+    if request.accumulate is not None:
+        changes["accumulation_steps"] = request.accumulate
+    if request.zero is not None:
+        changes["zero_stages"] = (request.zero,)
+    if request.recompute is not None:
+        changes["recomputes"] = (request.recompute,)
+    if request.offload is False:
+        changes["offloads"] = ()
+    if request.offload:
+        changes["offloads_alone"] = True
+    if request.average_every is not None:
+        changes["average_every"] = request.average_every
+    # Whoever says how often swapping GPUs average asks for them, unless they are refused.
+    if request.swap or (request.swap is None and request.average_every is not None):
+        changes["swaps"] = True
+    if not changes:
+        return default
+    return replace(default or SearchSpace(schedules=("1f1b", "interleaved")), **changes)

@@ -1,4 +1,4 @@
-"""``advisor advise``: what would make a job faster or cheaper before anything is rented."""
+"""``advisor recommend``, ``predict``, ``plan`` and ``advise``: answers about one job."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from advisor.ask import JobSpec, Question
-from advisor.cli.options import (
+from advisor.ask import (
     BYTES_WITH_UNIT,
     CLUSTER,
     CONSTRAINTS,
     JOB,
     LAYOUT,
+    OUTPUT,
+    PRICES,
     RATE,
     SECONDS_WITH_UNIT,
     SETUP,
-    Plot,
-    PlotCommand,
-    Recorded,
-    asks,
-    check_drawable,
-    given_flags,
-    is_terminal,
-    quantity,
-    show_plot,
-    waiting,
-    with_run,
+    Drawn,
+    JobSpec,
+    Printed,
+    Question,
+    asked,
+    option,
 )
+from advisor.cli.options import given_flags, predictor_of, print_json, run_argument, with_run
+from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,174 +42,115 @@ if TYPE_CHECKING:
     from advisor.show import Chart
 
 
-@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), LAYOUT, SETUP)
-def advise(
-    question: Question,
-    recorded: Recorded = None,
-    *,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            help="Machine type to judge the job on: g5.xlarge or aws:g5.xlarge; `here` is this "
-            "machine (default: what advisor recommend would pick).",
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Number of these machines.")] = 1,
-    beside: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Another run to share the device with; shows the speed and the bill of each.",
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --beside: CSV of jobs measured together on such a device, with the columns "
-            "first,second,first_rate,second_rate (names of runs, and rates over those alone).",
-        ),
-    ] = None,
-    serving: Annotated[
-        bool,
-        typer.Option(
-            "--serving",
-            help="Answer for serving instead of training: how many experts of a mixture must stay "
-            "on the device.",
-        ),
-    ] = False,
-    latency: Annotated[
-        float | None,
-        quantity(
-            SECONDS_WITH_UNIT,
-            "--latency",
-            help="With --serving: maximum time per token, e.g. 0.05s (default: twice that with "
-            "every expert on the device).",
-        ),
-    ] = None,
-    memory: Annotated[
-        float | None,
-        quantity(
-            BYTES_WITH_UNIT,
-            "--memory",
-            help="With --serving: memory for weights on the device (default: all it has).",
-        ),
-    ] = None,
-    link: Annotated[
-        float | None,
-        quantity(
-            RATE,
-            "--link",
-            help="With --serving: bandwidth over which experts are loaded, e.g. 25GB/s (default: "
-            "the card's PCIe; on a processor its disk).",
-        ),
-    ] = None,
-    borrow: Annotated[
-        float | None,
-        quantity(
-            RATE,
-            "--borrow",
-            help="Bandwidth to other machines' memory, e.g. 3GB/s: shows what a smaller machine "
-            "that borrows memory would take (needs a recording with --working-set).",
-        ),
-    ] = None,
-    requests: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="With --serving: requests decoded together (default: 1)."
-        ),
-    ] = 1,
-    explain: Annotated[
-        int | None, typer.Option(metavar="N", help="Show advice N in full, with what to paste.")
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show all advice, not only what fits on one screen.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advise(Printed):
     """Suggest changes to a job, with the time and cost that each saves.
 
     Lists only changes that the recording shows to apply, strongest first. Exit code 3 means that
     no machine satisfies the constraints for the unchanged job.
     """
-    from advisor import api
-    from advisor.advice import Serving, read_pairs
-    from advisor.catalogue import Catalogue
-    from advisor.cli.program import TYPED
-    from advisor.estimate import Predictor
-    from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
 
-    asked = with_run(question, recorded)
-    wanted = Serving(
-        token_s=latency, memory_bytes=memory, link_bytes_per_s=link, requests=requests
-    )
-    if serving and beside is not None:
-        raise UsageError("--serving cannot be combined with --beside", hint="ask for one of them")
-    if pairs is not None and beside is None:
-        raise UsageError("--pairs is of --beside", hint="name the other run: --beside RUN")
-    if not serving and wanted != Serving():
-        raise UsageError(
-            "--latency, --memory, --link and --requests are of serving", hint="add --serving"
-        )
-    with waiting("pricing the job with each change", is_quiet=as_json):
-        predictor = Predictor(Catalogue.load(asked.catalogue, overrides=asked.overrides))
-        job = api.job_to_advise(asked, predictor)
-        found = api.advised(
-            job, asked, api.recording_of(asked.job), on=on, count=count, predictor=predictor,
-            beside=None if beside is None else api.job_of(JobSpec(run=beside)),
-            pairs=() if pairs is None else read_pairs(pairs),
-            serving=wanted if serving else None, borrow=borrow,
+    # fmt: off
+    question: Question = asked(JOB, CONSTRAINTS, PRICES, LAYOUT, SETUP)
+    recorded: str | None = run_argument()
+    on: str | None = option("Machine type to judge the job on: g5.xlarge or aws:g5.xlarge; `here` "
+        "is this machine (default: what advisor recommend would pick).")
+    count: int = option("Number of these machines.", default=1, min=1)
+    beside: str | None = option("Another run to share the device with; shows the speed and the "
+        "bill of each.", metavar="RUN")
+    pairs: Path | None = option("With --beside: CSV of jobs measured together on such a device, "
+        "with the columns first,second,first_rate,second_rate (names of runs, and rates over "
+        "those alone).", metavar="FILE")
+    serving: bool = option("Answer for serving instead of training: how many experts of a mixture "
+        "must stay on the device.", default=False)
+    latency: float | None = option("With --serving: maximum time per token, e.g. 0.05s (default: "
+        "twice that with every expert on the device).", SECONDS_WITH_UNIT)
+    memory: float | None = option("With --serving: memory for weights on the device (default: all "
+        "it has).", BYTES_WITH_UNIT)
+    link: float | None = option("With --serving: bandwidth over which experts are loaded, e.g. "
+        "25GB/s (default: the card's PCIe; on a processor its disk).", RATE)
+    borrow: float | None = option("Bandwidth to other machines' memory, e.g. 3GB/s: shows what a "
+        "smaller machine that borrows memory would take (needs a recording with --working-set).",
+        RATE)
+    requests: int = option("With --serving: requests decoded together (default: 1).",
+        default=1, metavar="N", min=1)
+    explain: int | None = option("Show advice N in full, with what to paste.",
+        panel=OUTPUT, metavar="N")
+    full: bool = option("Show all advice, not only what fits on one screen.",
+        default=False, panel=OUTPUT)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor import api
+        from advisor.advice import Serving, read_pairs
+        from advisor.cli.program import TYPED
+        from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
+
+        asked = with_run(self.question, self.recorded)
+        wanted = Serving(
+            token_s=self.latency, memory_bytes=self.memory, link_bytes_per_s=self.link,
+            requests=self.requests,
         )  # fmt: skip
-    record = found.to_record()
-    if as_json:
-        typer.echo(json.dumps(record, indent=2))
-    else:
-        width = shutil.get_terminal_size().columns
-        most = SCREEN_LINES if sys.stdout.isatty() and not full else None
-        lines = (
-            advice_text(record, width=width, most=most, command=TYPED.get())
-            if explain is None
-            else explained_advice(record, explain, width=width)
-        )
-        lines += [line for one in found if serving for line in cache_table(one.details)]
-        typer.echo("\n".join(lines))
-    if not found.meets_constraints:
-        raise typer.Exit(3)
+        if self.serving and self.beside is not None:
+            raise UsageError(
+                "--serving cannot be combined with --beside", hint="ask for one of them"
+            )
+        if self.pairs is not None and self.beside is None:
+            raise UsageError("--pairs is of --beside", hint="name the other run: --beside RUN")
+        if not self.serving and wanted != Serving():
+            raise UsageError(
+                "--latency, --memory, --link and --requests are of serving", hint="add --serving"
+            )
+        with waiting("pricing the job with each change", is_quiet=self.as_json):
+            predictor = predictor_of(asked)
+            job = api.job_to_advise(asked, predictor)
+            found = api.advised(
+                job, asked, api.recording_of(asked.job), on=self.on, count=self.count,
+                predictor=predictor,
+                beside=None if self.beside is None else api.job_of(JobSpec(run=self.beside)),
+                pairs=() if self.pairs is None else read_pairs(self.pairs),
+                serving=wanted if self.serving else None, borrow=self.borrow,
+            )  # fmt: skip
+        record = found.to_record()
+        if self.as_json:
+            print_json(record)
+        else:
+            width = shutil.get_terminal_size().columns
+            most = SCREEN_LINES if sys.stdout.isatty() and not self.full else None
+            lines = (
+                advice_text(record, width=width, most=most, command=TYPED.get())
+                if self.explain is None
+                else explained_advice(record, self.explain, width=width)
+            )
+            lines += [line for one in found if self.serving for line in cache_table(one.details)]
+            typer.echo("\n".join(lines))
+        if not found.meets_constraints:
+            raise typer.Exit(3)
 
 
 # ``advisor plan``: the layout of a transformer, or of a recorded run, on a given cluster.
 
 
-plan_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
-
-
-@asks(
-    ("cluster", "within"), JOB, ("objective", "coverage", "catalogue", "overrides"), LAYOUT, SETUP
-)
-def plan(
-    question: Question,
-    *,
-    plot: Plot = None,
-    stage_layers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N,...",
-            help="Layers of each pipeline stage, in order, over unlike machines (default: as "
-            "makes the slowest stage fastest).",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLayout(Drawn):
     """Choose how to spread a training job over a cluster, and print what to run.
 
     With --for, say how much the cluster trains in that time, of one job or of models of several
     sizes. Exit code 3 means that no layout fits; the message says what would.
     """
-    record = planned(question, stage_layers, is_quiet=as_json)
-    typer.echo(json.dumps(record, indent=2) if as_json else _plan_text(record))
-    if plot is not None:
-        _plot_plan(record, plot)
+
+    # fmt: off
+    question: Question = asked(
+        ("cluster", "within"), JOB, ("objective", "coverage"), PRICES, LAYOUT, SETUP)
+    stage_layers: str | None = option("Layers of each pipeline stage, in order, over unlike "
+        "machines (default: as makes the slowest stage fastest).", metavar="N,N,...")
+    # fmt: on
+
+    def __call__(self) -> None:
+        record = planned(self.question, self.stage_layers, is_quiet=self.as_json)
+        typer.echo(json.dumps(record, indent=2) if self.as_json else _plan_text(record))
+        if self.plot is not None:
+            _plot_plan(record, self.plot)
 
 
 def planned(
@@ -305,141 +244,128 @@ def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
 # ``advisor predict``: one job on one configuration, with its parts and its sources.
 
 
-@asks(JOB, ("completion", "known_network", "coverage", "catalogue", "overrides"), LAYOUT, SETUP)
-def predict(
-    question: Question,
-    *,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on", help="Machine type: g5.xlarge or aws:g5.xlarge; `here` is this machine."
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Accelerator of any provider: L4, H100, MI300X.")
-    ] = None,
-    count: Annotated[
-        int,
-        typer.Option(
-            help="Number of machines (--on), or of accelerators (--gpu): more than one rented "
-            "machine holds are in several, whose network is assumed."
-        ),
-    ] = 1,
-    save_job: Annotated[Path | None, typer.Option(help="Also write the job to this file.")] = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="With --on: show which features changed the learned time and cost."
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predict(Printed):
     """Estimate a job on one configuration: a recorded run, a job file, or a described model.
 
     Every number is marked: measured, looked up, computed, learned or given. Exit code 3 means that
     the job does not fit the machines.
     """
-    from advisor import api
-    from advisor.answer import SCHEMA_VERSION
-    from advisor.catalogue import Catalogue
-    from advisor.estimate import Predictor
 
-    catalogue = cache(partial(Catalogue.load, question.catalogue, overrides=question.overrides))
-    with waiting("reading the job", is_quiet=as_json):
-        wanted = api.job_of(question.job, question.setup, catalogue=catalogue)
-    if save_job is not None:
-        from advisor.jobs import write_job
+    # fmt: off
+    question: Question = asked(
+        JOB, ("completion", "known_network", "coverage"), PRICES, LAYOUT, SETUP)
+    on: str | None = option("Machine type: g5.xlarge or aws:g5.xlarge; `here` is this machine.")
+    gpu: str | None = option("Accelerator of any provider: L4, H100, MI300X.")
+    count: int = option("Number of machines (--on), or of accelerators (--gpu): more than one "
+        "rented machine holds are in several, whose network is assumed.", default=1)
+    save_job: Path | None = option("Also write the job to this file.")
+    explain: bool = option("With --on: show which features changed the learned time and cost.",
+        default=False, panel=OUTPUT)
+    # fmt: on
 
-        write_job(wanted, save_job)
-        typer.echo(f"wrote {save_job}", err=True)
-        if on is None and gpu is None:
+    def __call__(self) -> None:
+        from advisor import api
+        from advisor.answer import SCHEMA_VERSION
+
+        question = self.question
+        predictor = cache(partial(predictor_of, question))
+        with waiting("reading the job", is_quiet=self.as_json):
+            wanted = api.job_of(
+                question.job, question.setup, catalogue=lambda: predictor().catalogue
+            )
+        if self.save_job is not None:
+            from advisor.jobs import write_job
+
+            write_job(wanted, self.save_job)
+            typer.echo(f"wrote {self.save_job}", err=True)
+            if self.on is None and self.gpu is None:
+                return
+        if self.explain and self.on in (None, "here"):
+            raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
+        with waiting("estimating", is_quiet=self.as_json):
+            estimate = api.estimate(
+                wanted, on=self.on, gpu=self.gpu, count=self.count,
+                coverage=question.constraints.coverage, layout=question.layout,
+                completion=question.completion,
+                known_network=question.constraints.known_network, predictor=predictor(),
+            )  # fmt: skip
+        record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
+        if self.explain and self.on is not None:
+            from advisor.estimate import moved_by
+
+            provider, _, name = self.on.rpartition(":")
+            record["effects"] = moved_by(
+                predictor(), wanted, name, provider=provider or None, count=self.count
+            )
+        if self.as_json:
+            print_json(record)
             return
-    if explain and on in (None, "here"):
-        raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
-    with waiting("estimating", is_quiet=as_json):
-        known = Predictor(catalogue())
-        estimate = api.estimate(
-            wanted, on=on, gpu=gpu, count=count, coverage=question.constraints.coverage,
-            layout=question.layout, completion=question.completion,
-            known_network=question.constraints.known_network, predictor=known,
-        )  # fmt: skip
-    record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
-    if explain and on is not None:
-        from advisor.estimate import moved_by
+        from advisor.words import prediction_text
 
-        provider, _, name = on.rpartition(":")
-        record["effects"] = moved_by(known, wanted, name, provider=provider or None, count=count)
-    if as_json:
-        typer.echo(json.dumps(record, indent=2))
-        return
-    from advisor.words import prediction_text
-
-    typer.echo(prediction_text(record, width=shutil.get_terminal_size().columns))
+        typer.echo(prediction_text(record, width=shutil.get_terminal_size().columns))
 
 
 # ``advisor recommend``: rank cloud configurations for a job.
 
 
-recommend_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
-
-
-@asks(JOB, CONSTRAINTS, ("catalogue", "overrides"), CLUSTER, LAYOUT, SETUP)
-def recommend(
-    question: Question,
-    *,
-    explain: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Explain row N in full, with everything it assumes."),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show every row, not only what fits on one screen.")
-    ] = False,
-    plot: Plot = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommend(Drawn):
     """Recommend what to rent for a job, by training time and cost.
 
     With --cluster and no trace, answer for those machines alone, with the record of advisor plan.
     Exit code 3 means that nothing satisfies the constraints; the nearest misses are shown.
     """
-    from advisor import api
-    from advisor.catalogue import Catalogue
-    from advisor.estimate import Predictor
 
-    if question.cluster.trace is None and question.cluster.machines is not None:
-        _refuse_beside_machines(question, {"--explain": explain is not None, "--full": full})
-        _recommend_given(question, plot=plot, as_json=as_json)
-        return
-    if question.cluster.within_h is not None:
-        raise UsageError("--for needs machines", hint="name them: --cluster 8xA100-80GB --for 3d")
-    is_whole = as_json or explain is not None
-    constraints = replace(question.constraints, with_direct_costs=is_whole)
-    question = replace(question, constraints=constraints)
-    with waiting("pricing the job on every offer", is_quiet=as_json):
-        predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
-        job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
-        answer = api.ranked(
-            job, question, predictor=predictor, recording=api.recording_of(question.job)
-        )
-        own = None
-        if (question.cluster.trace, question.cluster.machines) != (None, None):
-            from advisor.cli import simulate
+    # fmt: off
+    question: Question = asked(JOB, CONSTRAINTS, PRICES, CLUSTER, LAYOUT, SETUP)
+    explain: int | None = option("Explain row N in full, with everything it assumes.",
+        panel=OUTPUT, metavar="N")
+    full: bool = option("Show every row, not only what fits on one screen.",
+        default=False, panel=OUTPUT)
+    # fmt: on
 
-            own = simulate.comparison(question, job, answer, predictor)
-    record = answer.to_record() if own is None else own.to_record()
-    charts = _charts(record, plot)
-    if as_json:
-        typer.echo(json.dumps(record, indent=2))
-    elif explain is not None:
-        from advisor.words import explained_text
+    def __call__(self) -> None:
+        from advisor import api
 
-        width = shutil.get_terminal_size().columns
-        typer.echo(explained_text(record, explain, width=width))
-    else:
-        _show(question, record, full=full)
-    show_plot(charts, plot)
-    if not answer.picks and not (own is not None and own.meets_constraints):
-        raise typer.Exit(3)
+        question = self.question
+        if question.cluster.trace is None and question.cluster.machines is not None:
+            own_flags = {"--explain": self.explain is not None, "--full": self.full}
+            _refuse_beside_machines(question, own_flags)
+            _recommend_given(question, plot=self.plot, as_json=self.as_json)
+            return
+        if question.cluster.within_h is not None:
+            raise UsageError(
+                "--for needs machines", hint="name them: --cluster 8xA100-80GB --for 3d"
+            )
+        is_whole = self.as_json or self.explain is not None
+        constraints = replace(question.constraints, with_direct_costs=is_whole)
+        question = replace(question, constraints=constraints)
+        with waiting("pricing the job on every offer", is_quiet=self.as_json):
+            predictor = predictor_of(question)
+            job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
+            answer = api.ranked(
+                job, question, predictor=predictor, recording=api.recording_of(question.job)
+            )
+            own = None
+            if (question.cluster.trace, question.cluster.machines) != (None, None):
+                from advisor.simulate import comparison
+
+                own = comparison(question, job, answer, predictor)
+        record = answer.to_record() if own is None else own.to_record()
+        charts = _charts(record, self.plot)
+        if self.as_json:
+            print_json(record)
+        elif self.explain is not None:
+            from advisor.words import explained_text
+
+            width = shutil.get_terminal_size().columns
+            typer.echo(explained_text(record, self.explain, width=width))
+        else:
+            _show(question, record, full=self.full)
+        show_plot(charts, self.plot)
+        if not answer.picks and not (own is not None and own.meets_constraints):
+            raise typer.Exit(3)
 
 
 # What is asked of machines that are given; other limits choose what to rent.

@@ -7,28 +7,21 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from advisor.cli.options import BYTES_WITH_UNIT, USD, quantity
+from advisor.ask import BYTES_WITH_UNIT, OUTPUT, USD, Printed, argument, option
+from advisor.cli.options import add, print_json
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
     from advisor.catalogue import Catalogue, Pricing, Progress
-
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="List, show, compare and update the offers of the cloud providers. Works offline; only "
-    "`update` uses the network.",
-)
 
 
 class Sort(StrEnum):
@@ -51,253 +44,211 @@ class Form(StrEnum):
     csv = "csv"
 
 
-Snapshot = Annotated[
-    Path | None, typer.Option("--path", help="Folder of a snapshot (default: the one in use).")
-]
-Rules = Annotated[
-    Path | None,
-    typer.Option("--overrides", help="Your own prices, machines and quotas (overrides.csv)."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
-Cloud = Annotated[str | None, typer.Option(help="Providers, comma-separated: aws,gcp.")]
-Region = Annotated[
-    str | None, typer.Option(help="Regions as globs, comma-separated: 'us-*,eu-*'.")
-]
+# Options that several verbs have.
+_SNAPSHOT: Final[dict[str, Any]] = {
+    "help": "Folder of a snapshot (default: the one in use).", "flags": "--path",
+}  # fmt: skip
+_RULES: Final[dict[str, Any]] = {"help": "Your own prices, machines and quotas (overrides.csv)."}
+_CLOUD: Final[dict[str, Any]] = {"help": "Providers, comma-separated: aws,gcp."}
+_REGION: Final[dict[str, Any]] = {"help": "Regions as globs, comma-separated: 'us-*,eu-*'."}
 
 
-@app.command("list")
-def list_offers(
-    cloud: Cloud = None,
-    region: Region = None,
-    types: Annotated[
-        str | None, typer.Option("--type", help="Instance types as globs: 'm5.*,c5.*'.")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="Accelerators: A100:8, L4, A100:40GB..80GB:1..8, H100,H200.")
-    ] = None,
-    cpu_only: Annotated[
-        bool, typer.Option("--cpu-only", help="Show only types without accelerators.")
-    ] = False,
-    min_vcpus: Annotated[
-        float, typer.Option(min=0, help="Minimum number of virtual CPUs of a machine.")
-    ] = 0,
-    min_memory: Annotated[
-        float,
-        quantity(
-            BYTES_WITH_UNIT,
-            "--min-memory",
-            help="Minimum main memory of a machine: 64GB or 64GiB.",
-        ),
-    ] = 0.0,
-    max_price: Annotated[
-        float | None,
-        quantity(USD, "--max-price", help="Maximum price of one machine, in USD per hour."),
-    ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Show only spot prices.")] = False,
-    on_demand: Annotated[
-        bool, typer.Option("--on-demand", help="Show only on-demand prices.")
-    ] = False,
-    reserved: Annotated[
-        bool,
-        typer.Option(
-            "--reserved", help="Show only prices for a commitment of one or three years."
-        ),
-    ] = False,
-    max_age: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Maximum age of a price, in days; those without a date are left out."
-        ),
-    ] = None,
-    retired: Annotated[
-        bool, typer.Option("--retired", help="Include types that can no longer be rented.")
-    ] = False,
-    cheapest: Annotated[
-        bool, typer.Option("--cheapest", help="Show only the cheapest offer of each type.")
-    ] = False,
-    sort: Annotated[Sort, typer.Option(help="Sort order; ties are sorted by price.")] = Sort.price,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            "--top",
-            "-n",
-            min=1,
-            help="Maximum number of offers to show (default: 20 in a table, all otherwise).",
-        ),
-    ] = None,
-    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.table,
-    as_json: AsJson = False,
-    path: Snapshot = None,
-    overrides: Rules = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueList(Printed):
     """List priced offers, cheapest first."""
-    from advisor.catalogue import (
-        Catalogue,
-        OfferFilter,
-        first_offers,
-        list_record,
-        ordered_offers,
-        parse_gpus,
-    )
 
-    catalogue = Catalogue.load(path, overrides=overrides)
-    listings = ("retired",) if retired else ()
-    wanted = OfferFilter(
-        providers=_parts(cloud),
-        regions=_parts(region),
-        types=_parts(types),
-        gpus=None if gpus is None else parse_gpus(gpus),
-        is_cpu_only=cpu_only,
-        min_vcpus=min_vcpus,
-        min_memory_bytes=min_memory,
-        max_price_usd_per_h=float("inf") if max_price is None else max_price,
-        max_age_days=float("inf") if max_age is None else max_age,
-        pricing=_pricing(spot=spot, on_demand=on_demand, reserved=reserved),
-        listings=(*OfferFilter().listings, *listings),
-        with_unspecified=True,
-    )
-    found = ordered_offers(catalogue, catalogue.select(wanted), sort.value, cheapest=cheapest)
-    form = Form.json if as_json else form
-    limit = top if top is not None else (20 if form is Form.table else len(found))
-    record = list_record(catalogue, first_offers(found, limit), len(found))
-    _warn_of_age(catalogue)
-    if form is Form.csv:
-        _write_csv(record["offers"])
-    else:
-        _print(record, "offers", as_json=form is Form.json)
+    # fmt: off
+    cloud: str | None = option(**_CLOUD)
+    region: str | None = option(**_REGION)
+    types: str | None = option("Instance types as globs: 'm5.*,c5.*'.", flags="--type")
+    gpus: str | None = option("Accelerators: A100:8, L4, A100:40GB..80GB:1..8, H100,H200.")
+    cpu_only: bool = option("Show only types without accelerators.", default=False)
+    min_vcpus: float = option("Minimum number of virtual CPUs of a machine.", default=0, min=0)
+    min_memory: float = option("Minimum main memory of a machine: 64GB or 64GiB.",
+        BYTES_WITH_UNIT, 0.0)
+    max_price: float | None = option("Maximum price of one machine, in USD per hour.", USD)
+    spot: bool = option("Show only spot prices.", default=False)
+    on_demand: bool = option("Show only on-demand prices.", default=False)
+    reserved: bool = option("Show only prices for a commitment of one or three years.",
+        default=False)
+    max_age: float | None = option("Maximum age of a price, in days; those without a date are "
+        "left out.", min=0)
+    retired: bool = option("Include types that can no longer be rented.", default=False)
+    cheapest: bool = option("Show only the cheapest offer of each type.", default=False)
+    sort: Sort = option("Sort order; ties are sorted by price.", default=Sort.price, panel=OUTPUT)
+    top: int | None = option("Maximum number of offers to show (default: 20 in a table, all "
+        "otherwise).", flags="--top -n", panel=OUTPUT, min=1)
+    form: Form = option("Output format.", default=Form.table,
+        flags="--format", panel=OUTPUT)
+    path: Path | None = option(**_SNAPSHOT)
+    overrides: Path | None = option(**_RULES)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.catalogue import (
+            Catalogue,
+            OfferFilter,
+            first_offers,
+            list_record,
+            ordered_offers,
+            parse_gpus,
+        )
+
+        catalogue = Catalogue.load(self.path, overrides=self.overrides)
+        listings = ("retired",) if self.retired else ()
+        wanted = OfferFilter(
+            providers=_parts(self.cloud),
+            regions=_parts(self.region),
+            types=_parts(self.types),
+            gpus=None if self.gpus is None else parse_gpus(self.gpus),
+            is_cpu_only=self.cpu_only,
+            min_vcpus=self.min_vcpus,
+            min_memory_bytes=self.min_memory,
+            max_price_usd_per_h=float("inf") if self.max_price is None else self.max_price,
+            max_age_days=float("inf") if self.max_age is None else self.max_age,
+            pricing=_pricing(spot=self.spot, on_demand=self.on_demand, reserved=self.reserved),
+            listings=(*OfferFilter().listings, *listings),
+            with_unspecified=True,
+        )
+        offers = catalogue.select(wanted)
+        found = ordered_offers(catalogue, offers, self.sort.value, cheapest=self.cheapest)
+        form = Form.json if self.as_json else self.form
+        limit = self.top if self.top is not None else (20 if form is Form.table else len(found))
+        record = list_record(catalogue, first_offers(found, limit), len(found))
+        _warn_of_age(catalogue)
+        if form is Form.csv:
+            _write_csv(record["offers"])
+        else:
+            _print(record, "offers", as_json=form is Form.json)
 
 
-@app.command()
-def show(
-    name: Annotated[str, typer.Argument(metavar="TYPE", help="Instance type, e.g. p4d.24xlarge.")],
-    cloud: Annotated[str | None, typer.Option(help="Provider, if several use this name.")] = None,
-    all_regions: Annotated[
-        bool, typer.Option("--all-regions", help="Show the prices of all regions.")
-    ] = False,
-    as_json: AsJson = False,
-    path: Snapshot = None,
-    overrides: Rules = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueShow(Printed):
     """Show one instance type with its prices, links and sources."""
-    from advisor.catalogue import Catalogue, type_record
 
-    catalogue = Catalogue.load(path, overrides=overrides)
-    record = type_record(catalogue, catalogue.instance_type(name, provider=cloud))
-    _print(record, "instance_type", as_json=as_json, all_regions=all_regions)
+    # fmt: off
+    name: str = argument("Instance type, e.g. p4d.24xlarge.", ..., metavar="TYPE")
+    cloud: str | None = option("Provider, if several use this name.")
+    all_regions: bool = option("Show the prices of all regions.", default=False)
+    path: Path | None = option(**_SNAPSHOT)
+    overrides: Path | None = option(**_RULES)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.catalogue import Catalogue, type_record
+
+        catalogue = Catalogue.load(self.path, overrides=self.overrides)
+        record = type_record(catalogue, catalogue.instance_type(self.name, provider=self.cloud))
+        _print(record, "instance_type", as_json=self.as_json, all_regions=self.all_regions)
 
 
-@app.command()
-def info(as_json: AsJson = False, path: Snapshot = None, overrides: Rules = None) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueInfo(Printed):
     """Show how old and how complete the catalogue is."""
-    from advisor.catalogue import Catalogue, info_record
 
-    catalogue = Catalogue.load(path, overrides=overrides)
-    _print(info_record(catalogue), "info", as_json=as_json)
+    # fmt: off
+    path: Path | None = option(**_SNAPSHOT)
+    overrides: Path | None = option(**_RULES)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.catalogue import Catalogue, info_record
+
+        catalogue = Catalogue.load(self.path, overrides=self.overrides)
+        _print(info_record(catalogue), "info", as_json=self.as_json)
 
 
-@app.command()
-def storage(
-    cloud: Cloud = None, region: Region = None, as_json: AsJson = False, path: Snapshot = None
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueStorage(Printed):
     """List prices of storage and outgoing traffic."""
-    from advisor.catalogue import Catalogue
 
-    providers, regions = _parts(cloud), _parts(region)
-    found = [
-        asdict(one)
-        for one in Catalogue.load(path).other_prices
-        if (not providers or one.provider in providers)
-        and (not regions or any(fnmatchcase(one.region, glob) for glob in regions))
-    ]
-    if as_json:
-        typer.echo(json.dumps({"schema_version": 1, "prices": found}, indent=2))
-    else:
-        from advisor.words import other_prices
+    # fmt: off
+    cloud: str | None = option(**_CLOUD)
+    region: str | None = option(**_REGION)
+    path: Path | None = option(**_SNAPSHOT)
+    # fmt: on
 
-        other_prices(found, _console())
+    def __call__(self) -> None:
+        from advisor.catalogue import Catalogue
+
+        providers, regions = _parts(self.cloud), _parts(self.region)
+        found = [
+            asdict(one)
+            for one in Catalogue.load(self.path).other_prices
+            if (not providers or one.provider in providers)
+            and (not regions or any(fnmatchcase(one.region, glob) for glob in regions))
+        ]
+        if self.as_json:
+            print_json({"schema_version": 1, "prices": found})
+        else:
+            from advisor.words import other_prices
+
+            other_prices(found, _console())
 
 
-@app.command()
-def diff(
-    old: Annotated[
-        str, typer.Argument(help="A snapshot: bundled, previous, current, or a folder.")
-    ] = "previous",
-    new: Annotated[str, typer.Argument(help="The snapshot to compare with it.")] = "current",
-    top: Annotated[
-        int, typer.Option("--top", "-n", min=0, help="Maximum number of changes to show.")
-    ] = 20,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueDiff(Printed):
     """Compare two snapshots: types and prices added, removed, changed."""
-    from advisor.catalogue import Catalogue, difference, named_folder
 
-    folders = [named_folder(name) for name in (old, new)]
-    before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
-    record = difference(before, after).to_record(str(folders[0]), str(folders[1]))
-    _print(record, "difference", as_json=as_json, top=top)
+    # fmt: off
+    old: str = argument("A snapshot: bundled, previous, current, or a folder.", "previous")
+    new: str = argument("The snapshot to compare with it.", "current")
+    top: int = option("Maximum number of changes to show.",
+        default=20, flags="--top -n", panel=OUTPUT, min=0)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.catalogue import Catalogue, difference, named_folder
+
+        folders = [named_folder(name) for name in (self.old, self.new)]
+        before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
+        record = difference(before, after).to_record(str(folders[0]), str(folders[1]))
+        _print(record, "difference", as_json=self.as_json, top=self.top)
 
 
-@app.command()
-def update(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SOURCE", help="Sources to update, e.g. aws azure (default: all)."),
-    ] = None,
-    given: Annotated[
-        Path | None,
-        typer.Option("--from", help="Folder or archive of downloaded files: no network is used."),
-    ] = None,
-    as_of: Annotated[
-        str,
-        typer.Option(help="Day (YYYY-MM-DD) to assume for files that state none, with --from."),
-    ] = "",
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SOURCE", help="Accept sudden price changes of this source; may be repeated."
-        ),
-    ] = None,
-    accept_fewer: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SOURCE", help="Accept that this source has lost prices; may be repeated."
-        ),
-    ] = None,
-    mirror: Annotated[
-        str,
-        typer.Option(
-            envvar="ADVISOR_CATALOGUE_MIRROR",
-            help="Download each file from URL/HOST/PATH of this mirror.",
-        ),
-    ] = "",
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Maximum time to wait for one file, in seconds.")
-    ] = 300,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueUpdate(Printed):
     """Update the catalogue, and keep the previous snapshot."""
-    from advisor.catalogue import DownloadLimits, Options, given_files, sources
-    from advisor.catalogue import update_catalogue as bring_up_to_date
 
-    _check_date(as_of)
-    chosen = sources(names or ())
-    options = Options(
-        as_of=as_of,
-        accept=accept or (),
-        accept_fewer=accept_fewer or (),
-        mirror=mirror,
-        limits=DownloadLimits(file_s=timeout),
-    )
-    if given is None:
-        with _downloads() as show:
-            report = bring_up_to_date(chosen, replace(options, on_progress=show))
-    else:
-        with given_files(given, chosen) as files:
-            with_files = [source for source in chosen if source.name in files]
-            report = bring_up_to_date(with_files, replace(options, files=files))
-    _print(report.to_record(), "update", as_json=as_json)
-    if report.folder is None and not report.is_current:
-        raise typer.Exit(1)
+    # fmt: off
+    names: list[str] | None = argument("Sources to update, e.g. aws azure (default: all).",
+        metavar="SOURCE")
+    given: Path | None = option("Folder or archive of downloaded files: no network is used.",
+        flags="--from")
+    as_of: str = option("Day (YYYY-MM-DD) to assume for files that state none, with --from.",
+        default="")
+    accept: list[str] | None = option("Accept sudden price changes of this source; may be "
+        "repeated.", metavar="SOURCE")
+    accept_fewer: list[str] | None = option("Accept that this source has lost prices; may be "
+        "repeated.", metavar="SOURCE")
+    mirror: str = option("Download each file from URL/HOST/PATH of this mirror.",
+        default="", envvar="ADVISOR_CATALOGUE_MIRROR")
+    timeout: float = option("Maximum time to wait for one file, in seconds.", default=300, min=1)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.catalogue import DownloadLimits, Options, given_files, sources
+        from advisor.catalogue import update_catalogue as bring_up_to_date
+
+        _check_date(self.as_of)
+        chosen = sources(self.names or ())
+        options = Options(
+            as_of=self.as_of,
+            accept=self.accept or (),
+            accept_fewer=self.accept_fewer or (),
+            mirror=self.mirror,
+            limits=DownloadLimits(file_s=self.timeout),
+        )
+        if self.given is None:
+            with _downloads() as show:
+                report = bring_up_to_date(chosen, replace(options, on_progress=show))
+        else:
+            with given_files(self.given, chosen) as files:
+                with_files = [source for source in chosen if source.name in files]
+                report = bring_up_to_date(with_files, replace(options, files=files))
+        _print(report.to_record(), "update", as_json=self.as_json)
+        if report.folder is None and not report.is_current:
+            raise typer.Exit(1)
 
 
 def _check_date(text: str) -> None:
@@ -335,7 +286,6 @@ def _downloads() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-@app.command()
 def rollback() -> None:
     """Return to the snapshot before the last update."""
     from advisor.catalogue import roll_back
@@ -390,3 +340,19 @@ def _warn_of_age(catalogue: Catalogue) -> None:
             f"note: the newest price is {age:.0f} days old: run `advisor catalogue update`",
             err=True,
         )
+
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="List, show, compare and update the offers of the cloud providers. Works offline; only "
+    "`update` uses the network.",
+)
+add(app, "list", CatalogueList)
+add(app, "show", CatalogueShow)
+add(app, "info", CatalogueInfo)
+add(app, "storage", CatalogueStorage)
+add(app, "diff", CatalogueDiff)
+add(app, "update", CatalogueUpdate)
+add(app, "rollback", rollback)

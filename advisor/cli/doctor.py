@@ -2,83 +2,79 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from advisor.cli.options import waiting
+from advisor.ask import Printed, option
+from advisor.cli.options import print_json
+from advisor.cli.terminal import waiting
 
 if TYPE_CHECKING:
     from advisor.ask import Setting
 
 
-def doctor(
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again", help="Measure this machine again, even if it was measured before."
-        ),
-    ] = False,
-    device_sheet: Annotated[
-        bool,
-        typer.Option(
-            "--device-sheet",
-            help="Measure what the processor and GPUs sustain (about 30 seconds each); recorded "
-            "runs and `advisor predict --on here` then use it in place of the tables.",
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor(Printed):
     """Check what can be recorded here, and show which settings apply.
 
     The machine is measured once, which takes about four seconds.
     """
-    from advisor.ask import settings, unknown_variables
-    from advisor.cli import options
-    from advisor.cli.program import VERBS, load_verb
-    from advisor.collectors.watch import (
-        cached_or_measured,
-        cached_sheets,
-        describe_host,
-        host_abilities,
-        host_lines,
-        measure_and_remember,
-        measure_sheets,
-        sheet_lines,
-    )
 
-    with waiting("measuring this machine", is_quiet=as_json):
-        measured = measure_and_remember() if again else cached_or_measured()
-        known = measure_sheets() if device_sheet else cached_sheets()
-    described = describe_host(benchmark=measured, sheets=known)
-    abilities = host_abilities()
-    of_verbs, variables = options.all_in_force(os.environ, load_verb, VERBS)
-    found = [*settings(Path.cwd(), os.environ), *of_verbs]
-    unknown = unknown_variables(os.environ, variables)
-    if as_json:
-        record = {
-            "schema_version": 1,
-            "host": asdict(described),
-            "abilities": [asdict(ability) for ability in abilities],
-            "settings": [asdict(one) for one in found],
-            "unknown_variables": unknown,
-        }
-        typer.echo(json.dumps(record, indent=2))
-        return
-    for line in host_lines(described):
-        typer.echo(line)
-    for sheet in known:
-        for line in sheet_lines(sheet):
+    # fmt: off
+    again: bool = option("Measure this machine again, even if it was measured before.",
+        default=False)
+    device_sheet: bool = option("Measure what the processor and GPUs sustain (about 30 seconds "
+        "each); recorded runs and `advisor predict --on here` then use it in place of the tables.",
+        default=False)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.ask import settings, unknown_variables
+        from advisor.cli.commands import all_in_force
+        from advisor.cli.program import VERBS, load_verb
+        from advisor.collectors.watch import (
+            cached_or_measured,
+            cached_sheets,
+            describe_host,
+            host_abilities,
+            host_lines,
+            measure_and_remember,
+            measure_sheets,
+            sheet_lines,
+        )
+
+        with waiting("measuring this machine", is_quiet=self.as_json):
+            measured = measure_and_remember() if self.again else cached_or_measured()
+            known = measure_sheets() if self.device_sheet else cached_sheets()
+        described = describe_host(benchmark=measured, sheets=known)
+        abilities = host_abilities()
+        of_verbs, variables = all_in_force(os.environ, load_verb, VERBS)
+        found = [*settings(Path.cwd(), os.environ), *of_verbs]
+        unknown = unknown_variables(os.environ, variables)
+        if self.as_json:
+            record = {
+                "schema_version": 1,
+                "host": asdict(described),
+                "abilities": [asdict(ability) for ability in abilities],
+                "settings": [asdict(one) for one in found],
+                "unknown_variables": unknown,
+            }
+            print_json(record)
+            return
+        for line in host_lines(described):
             typer.echo(line)
-    for ability in abilities:
-        mark = "yes" if ability.is_there else "no "
-        typer.echo(f"{mark}  {ability.what}: {ability.remark}")
-    typer.echo("\n".join(["", *_table(found), *_unknown(unknown)]))
+        for sheet in known:
+            for line in sheet_lines(sheet):
+                typer.echo(line)
+        for ability in abilities:
+            mark = "yes" if ability.is_there else "no "
+            typer.echo(f"{mark}  {ability.what}: {ability.remark}")
+        typer.echo("\n".join(["", *_table(found), *_unknown(unknown)]))
 
 
 def _table(found: Sequence[Setting]) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import typer
 from typer.core import TyperCommand
 
-from advisor.cli.options import RATE, SECONDS_WITH_UNIT, quantity
+from advisor.ask import OUTPUT, RATE, SECONDS_WITH_UNIT, argument, option
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 
@@ -41,121 +41,8 @@ class ProfileCommand(TyperCommand):
             return False
 
 
-profile_settings: Final[dict[str, Any]] = {
-    "cls": ProfileCommand,
-    "context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": False},
-}
-
-
-def profile(
-    script: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
-            help="A Python script, a module or a notebook with its arguments, or after -- any "
-            "command: torchrun, accelerate launch, uv run, make.",
-        ),
-    ] = None,
-    limit: Annotated[
-        float,
-        quantity(
-            SECONDS_WITH_UNIT,
-            "--for",
-            default="120s",
-            help="Maximum recording time, counted from the first step: 60s, 2m or 1h.",
-        ),
-    ] = 120.0,
-    steps: Annotated[
-        int | None, typer.Option(help="Record exactly this many steps, then stop.", min=1)
-    ] = None,
-    precise: Annotated[
-        bool,
-        typer.Option("--precise", help="Record until the step time is known to 2 %, not 5 %."),
-    ] = False,
-    go_on: Annotated[
-        bool,
-        typer.Option(
-            "--continue", help="Let the training continue after the recording, without hooks."
-        ),
-    ] = False,
-    pid: Annotated[
-        int | None,
-        typer.Option(help="Watch a running process from outside: resources only.", min=1),
-    ] = None,
-    epochs: Annotated[
-        float | None,
-        typer.Option(
-            help="Epochs the full training run will take (default: as found in the script).", min=0
-        ),
-    ] = None,
-    total_steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Optimizer steps the full training run will take (default: as found).", min=1
-        ),
-    ] = None,
-    total_samples: Annotated[
-        int | None,
-        typer.Option(help="Samples the full training run will see (default: as found).", min=1),
-    ] = None,
-    name: Annotated[str, typer.Option(help="Word to include in the run's name.")] = "",
-    runs: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder or URL to keep runs in (default: advisor/runs in your data folder).",
-            envvar="ADVISOR_RUNS",
-        ),
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            help="Run the script as this many ranks that train together on this machine.",
-            min=1,
-            max=64,
-        ),
-    ] = 1,
-    bandwidth: Annotated[
-        float | None,
-        quantity(
-            RATE,
-            "--bandwidth",
-            help="Limit the link of each rank, each way, e.g. 1Gbit/s (needs root).",
-        ),
-    ] = None,
-    interval: Annotated[
-        float, typer.Option(help="Seconds between readings.", min=0.02, max=60)
-    ] = 0.2,
-    working_set: Annotated[
-        bool,
-        typer.Option(
-            "--working-set", help="Also record how much of its memory the script touches (Linux)."
-        ),
-    ] = False,
-    rehearse: Annotated[
-        bool | None,
-        typer.Option(
-            "--rehearse/--no-rehearse",
-            help="Run the script as if on a GPU, with tensors that have shapes but no memory "
-            "(default: if it wants a GPU that is not there).",
-        ),
-    ] = None,
-    rehearse_as: Annotated[
-        str, typer.Option("--as", metavar="8xH100", help="Devices that a rehearsed script finds.")
-    ] = "1xH100",
-    ranks: Annotated[
-        int, typer.Option(help="Number of processes that train together in a rehearsal.", min=1)
-    ] = 1,
-    rank: Annotated[int, typer.Option(help="Rank of the process to rehearse.", min=0)] = 0,
-    network: Annotated[
-        bool, typer.Option("--network", help="Let a rehearsed script open connections.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show neither progress nor summary.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON on stdout at the end.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileScript:
     """Record a training script for a short while.
 
     A script runs in the activated virtual or conda environment, otherwise in the interpreter that
@@ -163,60 +50,109 @@ def profile(
     The script's output is unchanged; progress and the summary go to stderr. The script's exit code
     is passed on (0 if the recording ended it).
     """
-    from advisor.collectors.derive import GivenWork, is_url
-    from advisor.collectors.run import become_agent, plan_recording, run_plan, share_run
 
-    if limit <= 0:
-        raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
-    words = _command(script or [], pid)
-    interpreter = _interpreter(words)
-    is_notebook = bool(words) and words[0].endswith(_NOTEBOOK)
-    wanted = plan_recording(
-        words if interpreter is None else [interpreter.path, *words],
-        interpreter=interpreter,
-        run_root=runs,
-        name=name or _name_of(words),
-        attached=pid,
-        limit_s=limit,
-        limit_steps=steps,
-        interval_s=interval,
-        continue_run=go_on,
-        is_precise=precise,
-        given=GivenWork(epochs=epochs, total_steps=total_steps, total_samples=total_samples),
-        progress_s=0.0 if quiet else 5.0,
-        summary="json" if as_json else "none" if quiet else "text",
-        workers=workers,
-        bandwidth_bit_per_s=None if bandwidth is None else 8 * bandwidth,
-        working_set=working_set,
-        rehearsal=_rehearsal(rehearse, rehearse_as, ranks, rank, network),
-    )
-    if is_notebook:
-        wanted = _as_script(wanted)
-    if runs is None or not is_url(runs):
-        become_agent(wanted)
-    code = run_plan(wanted)
-    share_run(Path(wanted.run), runs)
-    raise typer.Exit(code)
+    settings: ClassVar[dict[str, Any]] = {
+        "cls": ProfileCommand,
+        "context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": False},
+    }
+    # fmt: off
+    script: list[str] | None = argument("A Python script, a module or a notebook with its "
+        "arguments, or after -- any command: torchrun, accelerate launch, uv run, make.",
+        metavar="SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...")
+    limit: float = option("Maximum recording time, counted from the first step: 60s, 2m or 1h.",
+        SECONDS_WITH_UNIT, "120s", flags="--for")
+    steps: int | None = option("Record exactly this many steps, then stop.", min=1)
+    precise: bool = option("Record until the step time is known to 2 %, not 5 %.", default=False)
+    go_on: bool = option("Let the training continue after the recording, without hooks.",
+        default=False, flags="--continue")
+    pid: int | None = option("Watch a running process from outside: resources only.", min=1)
+    epochs: float | None = option("Epochs the full training run will take (default: as found in "
+        "the script).", min=0)
+    total_steps: int | None = option("Optimizer steps the full training run will take (default: "
+        "as found).", min=1)
+    total_samples: int | None = option("Samples the full training run will see (default: as "
+        "found).", min=1)
+    name: str = option("Word to include in the run's name.", default="")
+    runs: str | None = option("Folder or URL to keep runs in (default: advisor/runs in your data "
+        "folder).", envvar="ADVISOR_RUNS")
+    workers: int = option("Run the script as this many ranks that train together on this machine.",
+        default=1, min=1, max=64)
+    bandwidth: float | None = option("Limit the link of each rank, each way, e.g. 1Gbit/s (needs "
+        "root).", RATE)
+    interval: float = option("Seconds between readings.", default=0.2, min=0.02, max=60)
+    working_set: bool = option("Also record how much of its memory the script touches (Linux).",
+        default=False)
+    rehearse: bool | None = option("Run the script as if on a GPU, with tensors that have shapes "
+        "but no memory (default: if it wants a GPU that is not there).",
+        flags="--rehearse/--no-rehearse")
+    rehearse_as: str = option("Devices that a rehearsed script finds.",
+        default="1xH100", flags="--as", metavar="8xH100")
+    ranks: int = option("Number of processes that train together in a rehearsal.",
+        default=1, min=1)
+    rank: int = option("Rank of the process to rehearse.", default=0, min=0)
+    network: bool = option("Let a rehearsed script open connections.", default=False)
+    quiet: bool = option("Show neither progress nor summary.",
+        default=False, flags="--quiet -q", panel=OUTPUT)
+    as_json: bool = option("Print the summary as JSON on stdout at the end.",
+        default=False, flags="--json", panel=OUTPUT)
+    # fmt: on
 
+    def __call__(self) -> None:
+        from advisor.collectors.derive import GivenWork, is_url
+        from advisor.collectors.run import become_agent, plan_recording, run_plan, share_run
 
-def _rehearsal(
-    is_wanted: bool | None, devices: str, ranks: int, rank: int, network: bool
-) -> dict[str, Any]:
-    """Return whether and as what the script is rehearsed."""
-    from advisor.collectors.run import rehearsed
+        if self.limit <= 0:
+            raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
+        words = _command(self.script or [], self.pid)
+        interpreter = _interpreter(words)
+        is_notebook = bool(words) and words[0].endswith(_NOTEBOOK)
+        wanted = plan_recording(
+            words if interpreter is None else [interpreter.path, *words],
+            interpreter=interpreter,
+            run_root=self.runs,
+            name=self.name or _name_of(words),
+            attached=self.pid,
+            limit_s=self.limit,
+            limit_steps=self.steps,
+            interval_s=self.interval,
+            continue_run=self.go_on,
+            is_precise=self.precise,
+            given=GivenWork(
+                epochs=self.epochs, total_steps=self.total_steps, total_samples=self.total_samples
+            ),
+            progress_s=0.0 if self.quiet else 5.0,
+            summary="json" if self.as_json else "none" if self.quiet else "text",
+            workers=self.workers,
+            bandwidth_bit_per_s=None if self.bandwidth is None else 8 * self.bandwidth,
+            working_set=self.working_set,
+            rehearsal=self._rehearsal(),
+        )
+        if is_notebook:
+            wanted = _as_script(wanted)
+        if self.runs is None or not is_url(self.runs):
+            become_agent(wanted)
+        code = run_plan(wanted)
+        share_run(Path(wanted.run), self.runs)
+        raise typer.Exit(code)
 
-    count, _, name = (
-        devices.strip().rpartition("x") if devices[:1].isdigit() else ("1", "", devices)
-    )
-    if not count.isdigit() or not name:
-        raise UsageError(f"--as {devices!r} names no devices", hint="use H100, 8xH100 or 4xL4")
-    when: Literal["wanted", "always", "never"] = "never" if is_wanted is False else "wanted"
-    if is_wanted or ranks > 1:
-        when = "always"
-    device = None if name.upper() == "H100" else _device(name)
-    return rehearsed(
-        when=when, device=device, devices=int(count), ranks=ranks, rank=rank, network=network
-    )
+    def _rehearsal(self) -> dict[str, Any]:
+        """Return whether and as what the script is rehearsed."""
+        from advisor.collectors.run import rehearsed
+
+        devices = self.rehearse_as
+        count, _, name = (
+            devices.strip().rpartition("x") if devices[:1].isdigit() else ("1", "", devices)
+        )
+        if not count.isdigit() or not name:
+            raise UsageError(f"--as {devices!r} names no devices", hint="use H100, 8xH100 or 4xL4")
+        when: Literal["wanted", "always", "never"] = "wanted"
+        when = "never" if self.rehearse is False else when
+        if self.rehearse or self.ranks > 1:
+            when = "always"
+        return rehearsed(
+            when=when, device=None if name.upper() == "H100" else _device(name),
+            devices=int(count), ranks=self.ranks, rank=self.rank, network=self.network,
+        )  # fmt: skip
 
 
 def _device(name: str) -> dict[str, Any]:

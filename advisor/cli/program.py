@@ -21,28 +21,41 @@ from typer.core import TyperCommand, TyperGroup
 from advisor import data
 from advisor.collectors.errors import explain  # now: later there may be no memory to do so
 
-# Verb -> (where its function or its group of verbs stands, what the overview says). Those without
-# a place are brought by others: a module with ``app`` or ``command`` (``advisor.cli.elsewhere``).
+# Verb -> (where its record or its group of verbs stands, what the overview says). Those without a
+# place are brought by others: a module with ``app``, or with a record ``VERB`` or a function
+# ``command`` (``advisor.cli.elsewhere``).
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "profile": ("advisor.cli.profile.profile", "Record a training script for a short while."),
+    "profile": (
+        "advisor.cli.profile.ProfileScript",
+        "Record a training script for a short while.",
+    ),
     "recommend": (
-        "advisor.cli.answers.recommend",
+        "advisor.cli.answers.Recommend",
         "Recommend what to rent for a job, by time and cost.",
     ),
-    "report": ("advisor.cli.hand_over.report", "Write the answer as one interactive HTML page."),
-    "ui": ("advisor.cli.hand_over.ui", "Show the recommendation in the browser, with controls."),
-    "advise": ("advisor.cli.answers.advise", "Suggest changes to a job, and what each saves."),
-    "predict": ("advisor.cli.answers.predict", "Estimate one job on one configuration."),
+    "report": (
+        "advisor.cli.hand_over.WriteReport",
+        "Write the answer as one interactive HTML page.",
+    ),
+    "ui": (
+        "advisor.cli.hand_over.ServeUi",
+        "Show the recommendation in the browser, with controls.",
+    ),
+    "advise": ("advisor.cli.answers.Advise", "Suggest changes to a job, and what each saves."),
+    "predict": ("advisor.cli.answers.Predict", "Estimate one job on one configuration."),
     "catalogue": (
         "advisor.cli.catalogue.app",
         "List, show and update the offers of the cloud providers.",
     ),
-    "plan": ("advisor.cli.answers.plan", "Lay a job out on machines you name; print what to run."),
+    "plan": (
+        "advisor.cli.answers.PlanLayout",
+        "Lay a job out on machines you name; print what to run.",
+    ),
     "export": (
-        "advisor.cli.hand_over.export",
+        "advisor.cli.hand_over.Export",
         "Write a recommendation as a file that another tool runs.",
     ),
-    "gate": ("advisor.cli.hand_over.gate", "Judge a submission before it is sent, by exit code."),
+    "gate": ("advisor.cli.hand_over.Gate", "Judge a submission before it is sent, by exit code."),
     "runs": ("advisor.cli.runs.app", "List, show, recover and remove recorded runs."),
     "validate": ("", "Score the models against published measurements."),
     "data": ("", "List the published measurements, and fetch those not included."),
@@ -53,7 +66,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "Simulate a job on spot nodes, clusters or elastic workers.",
     ),
     "train": ("advisor.cli.train.app", "Refit the models from measurements."),
-    "doctor": ("advisor.cli.doctor.doctor", "Check this machine, and show which settings apply."),
+    "doctor": ("advisor.cli.doctor.Doctor", "Check this machine, and show which settings apply."),
 }
 # The words of the command line: more can be asked by adding to them.
 TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
@@ -79,7 +92,7 @@ class LazyGroup(TyperGroup):
         name, stand_in, rest = super().resolve_command(ctx, args)
         if name is None or stand_in is None:
             return name, stand_in, rest
-        from advisor.cli.options import with_settings
+        from advisor.cli.commands import with_settings
 
         return name, with_settings(load_verb(name), name, VERBS), rest
 
@@ -108,12 +121,15 @@ def load_verb(name: str) -> Any:
         from advisor.cli import elsewhere
 
         module = elsewhere.load(name)
-    attribute = attribute or ("app" if hasattr(module, "app") else "command")
+    names = ("app", "VERB", "command")
+    attribute = attribute or next(one for one in names if hasattr(module, one))
     verb = getattr(module, attribute)
     if not isinstance(verb, typer.Typer):
-        function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode=None)
-        verb.command(name, **getattr(module, f"{attribute}_settings", {}))(function)
-    from advisor.cli.options import in_plain_words
+        from advisor.cli.options import add
+
+        one, verb = verb, typer.Typer(add_completion=False, rich_markup_mode=None)
+        add(verb, name, one)
+    from advisor.cli.commands import in_plain_words
 
     command = in_plain_words(typer.main.get_command(verb))
     command.name = name

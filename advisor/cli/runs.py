@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from advisor.ask import Question
-from advisor.cli.options import (
+from advisor.ask import (
     HOURS,
     LAYOUT,
+    OUTPUT,
     SECONDS_WITH_UNIT,
     SETUP,
     USD,
-    Plot,
-    PlotCommand,
-    asks,
-    check_drawable,
-    quantity,
-    show_plot,
-    waiting,
+    Drawn,
+    Printed,
+    Question,
+    argument,
+    asked,
+    option,
 )
+from advisor.cli.options import add, print_json
+from advisor.cli.terminal import check_drawable, show_plot, waiting
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import percent_text, seconds_text
@@ -46,44 +48,46 @@ if TYPE_CHECKING:
 _NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
 
 
-def compare(
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help="Only this recorded run (default: all of them)."),
-    ] = None,
-    plot: Plot = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsCompare(Drawn):
     """Compare predictions with real runs, and warn where errors drift.
 
     Runs are recorded by `advisor runs actual` and shown oldest first; each is compared with
     what was predicted before it.
     """
-    from advisor.collectors.derive import find_run, local_folders
-    from advisor.train import drift, read
 
-    found = read(*local_folders())
-    if run is not None:
-        name = find_run(run).name
-        found = tuple(one for one in found if one.actual.run == name)
-    summary = drift(found)
-    record: dict[str, Any] = {
-        "schema_version": 1,
-        "runs": [one.to_row() for one in found],
-        "drift": summary.to_record(),
-    }
-    if as_json:
-        typer.echo(json.dumps(record, indent=2))
-    elif not found:
-        typer.echo(f"no actual run has been recorded yet: note one with `{_NOTE_ONE}`", err=True)
-    else:
-        typer.echo("\n".join([*_table(found), *_verdict(summary)]))
-    if plot is not None:
-        from advisor.show import compared_charts
+    # fmt: off
+    run: str | None = argument("Only this recorded run (default: all of them).", metavar="RUN")
+    # fmt: on
 
-        charts = compared_charts(record)
-        check_drawable(charts, plot, hint=f"note what a real run took: {_NOTE_ONE}")
-        show_plot(charts, plot)
+    def __call__(self) -> None:
+        from advisor.collectors.derive import find_run, local_folders
+        from advisor.train import drift, read
+
+        found = read(*local_folders())
+        if self.run is not None:
+            name = find_run(self.run).name
+            found = tuple(one for one in found if one.actual.run == name)
+        summary = drift(found)
+        record: dict[str, Any] = {
+            "schema_version": 1,
+            "runs": [one.to_row() for one in found],
+            "drift": summary.to_record(),
+        }
+        if self.as_json:
+            print_json(record)
+        elif not found:
+            typer.echo(
+                f"no actual run has been recorded yet: note one with `{_NOTE_ONE}`", err=True
+            )
+        else:
+            typer.echo("\n".join([*_table(found), *_verdict(summary)]))
+        if self.plot is not None:
+            from advisor.show import compared_charts
+
+            charts = compared_charts(record)
+            check_drawable(charts, self.plot, hint=f"note what a real run took: {_NOTE_ONE}")
+            show_plot(charts, self.plot)
 
 
 def _table(found: Sequence[Comparison]) -> list[str]:
@@ -154,43 +158,8 @@ _NO_STEP: Final = UsageError("the step time is missing", hint="give --step-time 
 _LAYOUT: Final = tuple(n for n in LAYOUT if n not in ("swap", "average_every"))
 
 
-@asks(_TRANSFORMER, ("cluster",), _LAYOUT, SETUP)
-def actual(
-    question: Question,
-    *,
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            help="The recorded run of the same job: its name, part of it, or its folder; none "
-            "with --model, or --layers."
-        ),
-    ] = None,
-    instance_type: Annotated[
-        str | None,
-        typer.Argument(
-            help="Instance type it ran on, e.g. g5.xlarge (default: found from time and cost)."
-        ),
-    ] = None,
-    time: Annotated[
-        float | None, quantity(HOURS, "--time", help="What the whole job took: 3h12m, 45m or 2d.")
-    ] = None,
-    cost: Annotated[
-        float | None, quantity(USD, "--cost", help="What was billed for it, in USD.")
-    ] = None,
-    step_time: Annotated[
-        float | None,
-        quantity(
-            SECONDS_WITH_UNIT,
-            "--step-time",
-            help="Mean time of an optimizer step, in place of --time: 310ms.",
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option(help="Machines that it ran on.")] = 1,
-    provider: Annotated[
-        str | None, typer.Option(help="Provider, if several use this name.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsActual(Printed):
     """Record what a real run took; later estimates learn from it.
 
     Name a transformer that was never profiled by --model (or --layers, --hidden, --heads), its
@@ -198,31 +167,47 @@ def actual(
     `recommend` for every transformer. With a recorded RUN, --cluster and --batch, three runs on
     different numbers of machines show how the job scales there.
     """
-    found: Comparison | StepComparison
-    if run is None:
-        found = _layout_run(question, step_time)
-    elif question.cluster.machines is not None:
-        found = _cluster_run(run, question, step_time)
-    else:
-        _refuse_described(question)
-        from advisor.train import note_run
 
-        found = note_run(
-            run,
-            instance_type,
-            count=count,
-            provider=provider,
-            time_h=time,
-            step_s=step_time,
-            cost_usd=cost,
-        )
-    from advisor.train import StepComparison
+    # fmt: off
+    question: Question = asked(_TRANSFORMER, ("cluster",), _LAYOUT, SETUP)
+    run: str | None = argument("The recorded run of the same job: its name, part of it, or its "
+        "folder; none with --model, or --layers.")
+    instance_type: str | None = argument("Instance type it ran on, e.g. g5.xlarge (default: found "
+        "from time and cost).")
+    time: float | None = option("What the whole job took: 3h12m, 45m or 2d.", HOURS)
+    cost: float | None = option("What was billed for it, in USD.", USD)
+    step_time: float | None = option("Mean time of an optimizer step, in place of --time: 310ms.",
+        SECONDS_WITH_UNIT)
+    count: int = option("Machines that it ran on.", default=1)
+    provider: str | None = option("Provider, if several use this name.")
+    # fmt: on
 
-    if as_json:
-        typer.echo(json.dumps(found.to_record(), indent=2))
-    else:
-        typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
-    warn_of_drift()
+    def __call__(self) -> None:
+        found: Comparison | StepComparison
+        if self.run is None:
+            found = _layout_run(self.question, self.step_time)
+        elif self.question.cluster.machines is not None:
+            found = _cluster_run(self.run, self.question, self.step_time)
+        else:
+            _refuse_described(self.question)
+            from advisor.train import note_run
+
+            found = note_run(
+                self.run,
+                self.instance_type,
+                count=self.count,
+                provider=self.provider,
+                time_h=self.time,
+                step_s=self.step_time,
+                cost_usd=self.cost,
+            )
+        from advisor.train import StepComparison
+
+        if self.as_json:
+            print_json(found.to_record())
+        else:
+            typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
+        warn_of_drift()
 
 
 def _refuse_described(question: Question) -> None:
@@ -320,23 +305,8 @@ def _text(found: Comparison) -> str:
 # ``advisor runs choose``: which configuration to try next, from runs of this and other jobs.
 
 
-def choose(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job, as its runs call it.")],
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
-        ),
-    ] = None,
-    fmt: Annotated[
-        str,
-        typer.Option(
-            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
-        ),
-    ] = "auto",
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of configurations to show.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsChoose(Printed):
     """Choose the next configuration to try for a job.
 
     It learns from the job's own runs and from those of other jobs.
@@ -344,22 +314,34 @@ def choose(
     After a run that failed or timed out, machines that cost more than twice as much per hour come
     first.
     """
-    from advisor.learned import next_tries
-    from advisor.train import read_runs
 
-    with waiting("reading the runs", is_quiet=as_json):
-        records = read_runs(runs, fmt)
-    known = sorted({record.job.job_id for record in records})
-    if job not in known:
-        raise UsageError(
-            f"no run of a job named {job!r}",
-            hint=f"one of: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",
-        )
-    with waiting("learning from them", is_quiet=as_json):
-        found = next_tries(records, job)
-    typer.echo(
-        json.dumps(found.to_record(), indent=2) if as_json else _runs_choose_text(found, top)
-    )
+    # fmt: off
+    job: str = argument("The job, as its runs call it.", ..., metavar="JOB")
+    runs: list[Path] | None = option("Files or folders of runs (default: the packaged ones and "
+        "your own).", flags="--data")
+    fmt: str = option("Format of the runs: auto, or one of those of `advisor runs import`.",
+        default="auto", flags="--format")
+    top: int = option("Maximum number of configurations to show.", default=5, panel=OUTPUT, min=1)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.learned import next_tries
+        from advisor.train import read_runs
+
+        with waiting("reading the runs", is_quiet=self.as_json):
+            records = read_runs(self.runs, self.fmt)
+        known = sorted({record.job.job_id for record in records})
+        if self.job not in known:
+            raise UsageError(
+                f"no run of a job named {self.job!r}",
+                hint=f"one of: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",
+            )
+        with waiting("learning from them", is_quiet=self.as_json):
+            found = next_tries(records, self.job)
+        if self.as_json:
+            print_json(found.to_record())
+        else:
+            typer.echo(_runs_choose_text(found, self.top))
 
 
 def _runs_choose_text(found: NextTries, top: int) -> str:
@@ -402,47 +384,42 @@ HELP = "Read runs of another format and write them as records.\n\n\b\nFormats:\n
 _RECORDS: Final = Path("records.jsonl.gz")
 
 
-def import_runs(
-    fmt: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="Format of the runs, one of those named above.")
-    ],
-    path: Annotated[Path | None, typer.Argument(help="File or folder to read.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help=f"File to write (default: {_RECORDS}).")
-    ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            help="Machines that the runs ran on, if the tracker does not know: g5.xlarge or "
-            "'2 x aws:g5.xlarge'."
-        ),
-    ] = None,
-    price: Annotated[
-        float | None,
-        quantity(USD, "--price", help="Price paid for one of these machines, in USD per hour."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsImport:
     """Read runs of another format and write them as records; bad rows are refused."""
-    from advisor.records import UNKNOWN, read_runs_as, write_records
 
-    if path is None:
-        file = "PATH" if fmt in FORMATS else fmt
-        name = fmt if fmt in FORMATS else "csv" if fmt.endswith(".csv") else "FORMAT"
-        raise UsageError(
-            "runs import reads a format and a path, and one of them is missing",
-            hint=f"advisor runs import {name} {file}; formats: {', '.join(FORMATS)}",
-        )
-    records = read_runs_as(fmt, path, _machines(machine, price))
-    target = out or _RECORDS
-    write_records(target, records, is_kept=out is None)
-    counts = Counter(record.status for record in records)
-    told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    typer.echo(f"{len(records)} runs ({told}) in {target}")
-    nameless = sum(record.configuration[0].instance_type == UNKNOWN for record in records)
-    if nameless:
-        typer.echo(
-            f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge", err=True
-        )
+    # fmt: off
+    fmt: str = argument("Format of the runs, one of those named above.", ..., metavar="FORMAT")
+    path: Path | None = argument("File or folder to read.")
+    out: Path | None = option(f"File to write (default: {_RECORDS}).")
+    machine: str | None = option("Machines that the runs ran on, if the tracker does not know: "
+        "g5.xlarge or '2 x aws:g5.xlarge'.")
+    price: float | None = option("Price paid for one of these machines, in USD per hour.", USD)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.records import UNKNOWN, read_runs_as, write_records
+
+        if self.path is None:
+            file = "PATH" if self.fmt in FORMATS else self.fmt
+            guess = "csv" if self.fmt.endswith(".csv") else "FORMAT"
+            name = self.fmt if self.fmt in FORMATS else guess
+            raise UsageError(
+                "runs import reads a format and a path, and one of them is missing",
+                hint=f"advisor runs import {name} {file}; formats: {', '.join(FORMATS)}",
+            )
+        records = read_runs_as(self.fmt, self.path, _machines(self.machine, self.price))
+        target = self.out or _RECORDS
+        write_records(target, records, is_kept=self.out is None)
+        counts = Counter(record.status for record in records)
+        told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        typer.echo(f"{len(records)} runs ({told}) in {target}")
+        nameless = sum(record.configuration[0].instance_type == UNKNOWN for record in records)
+        if nameless:
+            typer.echo(
+                f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge",
+                err=True,
+            )
 
 
 def _machines(machine: str | None, price: float | None) -> Instances | None:
@@ -457,37 +434,25 @@ def _machines(machine: str | None, price: float | None) -> Instances | None:
     return None
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="List, show, recover and remove recorded runs.",
-)
-app.command("actual")(actual)
-app.command("compare", cls=PlotCommand)(compare)
-app.command("import", help=HELP)(import_runs)
-app.command("choose")(choose)
-
-Name = Annotated[str, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the record as JSON.")]
+run_name: Final = partial(argument, "Name, part of a name, or folder.", ..., metavar="RUN")
 
 
-@app.command("list")
-def show_list(as_json: AsJson = False) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsList(Printed):
     """List the recorded runs, oldest first."""
-    from dataclasses import asdict
 
-    from advisor.collectors.derive import default_run_root, list_runs, run_lines
+    def __call__(self) -> None:
+        from advisor.collectors.derive import default_run_root, list_runs, run_lines
 
-    lines = run_lines(list_runs())
-    if as_json:
-        rows = [{**asdict(line), "command": " ".join(line.command)} for line in lines]
-        typer.echo(json.dumps({"schema_version": 1, "runs": rows}, indent=2))
-        return
-    if lines:
-        typer.echo("\n".join(table(lines, _columns())))
-    else:
-        typer.echo(f"no run in {shown(str(default_run_root()))}", err=True)
+        lines = run_lines(list_runs())
+        if self.as_json:
+            rows = [{**asdict(line), "command": " ".join(line.command)} for line in lines]
+            print_json({"schema_version": 1, "runs": rows})
+            return
+        if lines:
+            typer.echo("\n".join(table(lines, _columns())))
+        else:
+            typer.echo(f"no run in {shown(str(default_run_root()))}", err=True)
 
 
 def _columns() -> int:
@@ -513,71 +478,102 @@ def _short(word: str) -> str:
     return os.path.basename(word.rstrip("/")) or word if is_path else word
 
 
-@app.command(cls=PlotCommand)
-def show(run: Name, plot: Plot = None, as_json: AsJson = False) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsShow(Drawn):
     """Show what a run recorded.
 
     Exit code 3 means that the recording is not good enough to answer from.
     """
-    from advisor.collectors.derive import (
-        find_run,
-        read_recording,
-        shortfall_of,
-        summary_record,
-        summary_text,
-    )
-    from advisor.errors import NotKnownError
 
-    seen = read_recording(find_run(run))
-    if as_json:
-        typer.echo(json.dumps(summary_record(seen), indent=2))
-    else:
-        typer.echo(summary_text(seen, _columns()), nl=False)
-    if plot is not None:
-        from advisor.show import run_charts
+    # fmt: off
+    run: str = run_name()
+    # fmt: on
 
-        charts = run_charts(seen)
-        check_drawable(
-            charts, plot, hint="nothing was read or stepped in this run; record another"
+    def __call__(self) -> None:
+        from advisor.collectors.derive import (
+            find_run,
+            read_recording,
+            shortfall_of,
+            summary_record,
+            summary_text,
         )
-        show_plot(charts, plot)
-    if missing := shortfall_of(seen):
-        raise NotKnownError(missing[0], hint=missing[1])
+        from advisor.errors import NotKnownError
+
+        seen = read_recording(find_run(self.run))
+        if self.as_json:
+            print_json(summary_record(seen))
+        else:
+            typer.echo(summary_text(seen, _columns()), nl=False)
+        if self.plot is not None:
+            from advisor.show import run_charts
+
+            charts = run_charts(seen)
+            check_drawable(
+                charts, self.plot, hint="nothing was read or stepped in this run; record another"
+            )
+            show_plot(charts, self.plot)
+        if missing := shortfall_of(seen):
+            raise NotKnownError(missing[0], hint=missing[1])
 
 
-@app.command()
-def recover(
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Name, part of a name, or folder.")
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Close every such run, and delete empty ones.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsRecover:
     """Close a run whose profiler was killed, so that it can be used."""
-    from advisor.collectors.derive import find_run, recover_run
 
-    if (run is None) != every:
-        raise UsageError("recover takes a run, or --all", hint="`advisor runs list` shows them")
-    if run is not None:
-        from advisor.collectors.derive import summary_text
+    # fmt: off
+    run: str | None = argument("Name, part of a name, or folder.", metavar="RUN")
+    every: bool = option("Close every such run, and delete empty ones.",
+        default=False, flags="--all")
+    # fmt: on
 
-        typer.echo(summary_text(recover_run(find_run(run)), _columns()), nl=False)
-        return
-    from advisor.collectors.derive import recover_all
+    def __call__(self) -> None:
+        from advisor.collectors.derive import find_run, recover_run
 
-    found = recover_all()
-    for one in found:
-        typer.echo(f"{one.run}: {one.what}, {one.why}")
-    if not found:
-        typer.echo("every run has ended", err=True)
+        if (self.run is None) != self.every:
+            raise UsageError(
+                "recover takes a run, or --all", hint="`advisor runs list` shows them"
+            )
+        if self.run is not None:
+            from advisor.collectors.derive import summary_text
+
+            typer.echo(summary_text(recover_run(find_run(self.run)), _columns()), nl=False)
+            return
+        from advisor.collectors.derive import recover_all
+
+        found = recover_all()
+        for one in found:
+            typer.echo(f"{one.run}: {one.what}, {one.why}")
+        if not found:
+            typer.echo("every run has ended", err=True)
 
 
-@app.command()
-def rm(run: Name) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsRemove:
     """Delete a run."""
-    from advisor.collectors.derive import find_run, remove_run
 
-    path = find_run(run)
-    remove_run(path)
-    typer.echo(f"deleted {printable(str(path))}", err=True)
+    # fmt: off
+    run: str = run_name()
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.collectors.derive import find_run, remove_run
+
+        path = find_run(self.run)
+        remove_run(path)
+        typer.echo(f"deleted {printable(str(path))}", err=True)
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, show, recover and remove recorded runs.",
+)
+add(app, "actual", RunsActual)
+add(app, "compare", RunsCompare)
+add(app, "import", RunsImport, help=HELP)
+add(app, "choose", RunsChoose)
+add(app, "list", RunsList)
+add(app, "show", RunsShow)
+add(app, "recover", RunsRecover)
+add(app, "rm", RunsRemove)

@@ -1,447 +1,27 @@
-"""``advisor simulate spot|elastic|queue|...``: replay a job, for the curious.
+"""``advisor simulate VERB``: replay a job, for the curious.
 
-Here are the verbs in which several jobs, nodes or sites share something; those of one job on
-machines that come and go are in ``simulate_jobs``.
+Every verb has one shape: a question (``advisor.simulate.questions``), the module of its name that
+answers it, the answer's record, and the lines and tables of it (``advisor.report.simulation``).
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Any, Final
 
 import typer
 
-from advisor.ask import Question
-from advisor.cli.options import (
-    COUNT,
-    HOURS,
-    RATE,
-    SECONDS,
-    SHARE,
-    USD,
-    Plot,
-    PlotCommand,
-    quantity,
-    waiting,
-)
-from advisor.cli.simulate_jobs import elastic, failures, spot
-from advisor.cli.simulate_options import AsJson, Deadline, Runs, show
-from advisor.errors import UsageError
-from advisor.quantities import parse_cores_and_memory
+from advisor.cli.options import add, print_json
+from advisor.cli.terminal import check_drawable, show_plot, waiting
+from advisor.simulate import QUESTIONS, simulated
 
-if TYPE_CHECKING:
-    from advisor.answer import Recommendation
-    from advisor.estimate import PeerGroup, Predictor
-    from advisor.jobs import Job
-    from advisor.planners.systems import FirstMinutes, Peers
-    from advisor.simulate import ClusterComparison
-
-
-# ``advisor simulate aggregation``: put the gradients of several jobs on shared cores.
-
-
-def aggregation(
-    runs: Runs,
-    link: Annotated[
-        float, quantity(RATE, "--link", help="Network of each machine, each way, e.g. 10Gbit/s.")
-    ],
-    workers: Annotated[int, typer.Option(min=1, help="Machines that each job trains on.")] = 4,
-    servers: Annotated[
-        int, typer.Option(min=1, help="Machines whose network the aggregators use.")
-    ] = 1,
-    loss: Annotated[
-        float,
-        quantity(
-            SHARE, "--loss", default="5%", help="Longest delay of a job, as a share of its step."
-        ),
-    ] = 0.05,
-    cap: Annotated[
-        float, quantity(SHARE, "--cap", default="80%", help="Highest load of an aggregating core.")
-    ] = 0.8,
-    core_rate: Annotated[
-        float | None,
-        quantity(
-            RATE,
-            "--core-rate",
-            help="Memory traffic of one aggregating core (default: as measured where the job "
-            "ran).",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Share aggregating cores among jobs (Parameter Service).
-
-    Shows how many cores the jobs need together instead of one or more each, how long each waits
-    for the others, and what all-reduce would take, which needs no such core.
-    """
-    from advisor import api
-    from advisor.ask import JobSpec
-    from advisor.simulate import shared_aggregation
-
-    jobs = [api.job_of(JobSpec(run=run)) for run in runs]
-    found = shared_aggregation(
-        jobs, workers=workers, link_bytes_per_s=link, cap=cap,
-        most_loss=loss, core_bytes_per_s=core_rate, servers=servers,
-        steps_s=[_recorded_steps_s(run) for run in runs],
-    )  # fmt: skip
-    show(found.to_record(), (), None, as_json, "aggregation")
-
-
-def _recorded_steps_s(run: str) -> tuple[float, ...]:
-    """Return the steps of a recorded run; none of what was not recorded."""
-    from advisor.collectors import RecordingError
-    from advisor.collectors.derive import find_run, read_recording
-
-    try:
-        ranks = read_recording(find_run(run)).ranks
-    except (RecordingError, OSError):
-        return ()
-    return ranks[0].step_s if ranks else ()
-
-
-# ``advisor simulate limits``: recorded jobs on shared nodes under every way of setting limits.
-
-
-def limits(
-    runs: Runs,
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="What the jobs share, cores x memory: 8x32GB (default: the sum of their peaks).",
-        ),
-    ] = None,
-    core_price: Annotated[
-        float | None,
-        quantity(USD, "--core-price", help="Price of a core for an hour (default: from "
-                 "two types of the catalogue that differ only in memory)."),
-    ] = None,
-    memory_price: Annotated[
-        float | None, quantity(USD, "--memory-price", help="Price of a GiB for an hour.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Set limits of CPU and memory on shared nodes (Escra).
-
-    Each job runs again as it was recorded, under fixed limits, the Vertical Pod Autoscaler,
-    Autopilot, KRR and Escra's controller. The answer has what is reserved and not used, how often
-    a job is throttled or killed, and what it costs.
-    """
-    from advisor.collectors.derive import find_run, read_recording
-    from advisor.estimate import Predictor
-    from advisor.planners.rightsizing import ResourceLimits
-    from advisor.simulate import ResourcePrices, limits_answer, resource_prices
-
-    if (core_price is None) != (memory_price is None):
-        raise UsageError(
-            "--core-price and --memory-price go together", hint="give both, or neither"
-        )
-    size = None
-    if pool is not None:
-        cores, memory_bytes = parse_cores_and_memory(pool, option="--pool")
-        size = ResourceLimits(cores=cores, memory_bytes=memory_bytes)
-    with waiting("replaying the jobs", is_quiet=as_json):
-        recordings = [read_recording(find_run(run)) for run in runs]
-        if core_price is None or memory_price is None:
-            prices = resource_prices(Predictor())
-        else:
-            prices = ResourcePrices(
-                usd_per_core_h=core_price, usd_per_gib_h=memory_price, source="given"
-            )
-        answer = limits_answer(recordings, pool=size, prices=prices)
-    show(answer.to_record(), (), None, as_json, "limits")
-
-
-# ``advisor simulate availability``: choose nodes of a shared cluster for a job's workers.
-
-
-def availability(
-    workers: Annotated[int, typer.Option(min=1, help="Workers of your job, one on each node.")],
-    hours: Annotated[
-        float, quantity(HOURS, "--hours", help="Computing time of your job on whole nodes.")
-    ],
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="Free share of each node over time: a CSV with the columns time, node, "
-            "free_fraction, or counts of several pools (default: twelve virtual clusters of "
-            "Helios, May 2020)."
-        ),
-    ] = None,
-    slot: Annotated[
-        float,
-        quantity(SECONDS, "--slot", default="30m", help="Length of the slots of the forecast."),
-    ] = 1800.0,
-    need: Annotated[
-        float,
-        quantity(
-            SHARE,
-            "--need",
-            default="50%",
-            help="Share of its node that each worker needs; shows how likely all get it.",
-        ),
-    ] = 0.5,
-    as_json: AsJson = False,
-) -> None:
-    """Choose nodes of a shared cluster by their free shares.
-
-    All workers wait for the slowest node. Several ways of choosing, one of them learned from the
-    record, are tried on parts of the record that were left out; the one whose jobs were fastest
-    names the nodes.
-    """
-    from advisor.records import published_node_shares, read_node_shares
-    from advisor.simulate import nodes_answer
-
-    with waiting("playing jobs on the record", is_quiet=as_json):
-        record = published_node_shares() if trace is None else read_node_shares(trace, slot_s=slot)
-        answer = nodes_answer(record, workers=workers, work_h=hours, need=need)
-    show(answer.to_record(), (), None, as_json, "availability")
-
-
-# ``advisor simulate peers``: predict how fast peers train that average now and then.
-
-
-_PEER = re.compile(r"(?:(?P<count>\d{1,6})\s*x\s*)?(?P<what>[^@]+?)\s*(?:@\s*(?P<site>[\w.-]+))?$")
-_LINK = re.compile(r"(?P<one>[\w.-]+)\s*,\s*(?P<other>[\w.-]+)\s*=\s*(?P<rate>.+)$")
-
-
-def peers(
-    target_batch: Annotated[
-        float,
-        quantity(
-            COUNT,
-            "--target-batch",
-            help="Samples that all peers accumulate between two averagings.",
-        ),
-    ],
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer",
-            help="Equal peers: COUNT x RATE @ SITE, e.g. '4x85@us'. RATE is one's own samples/s, "
-            "or a recorded run of it alone.",
-        ),
-    ] = None,
-    running: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--running",
-            help="A recorded run of one peer while all train, in place of --peer: its first "
-            "minute is used.",
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --running: how many peers train (default: those named)."),
-    ] = None,
-    link: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--link",
-            help="Bandwidth between two sites, of one stream as iperf measures it: "
-            "'us,eu=210Mbps'.",
-        ),
-    ] = None,
-    parameters: Annotated[
-        float | None,
-        quantity(
-            COUNT, "--parameters", help="Parameters of the model: 198M (default: as recorded)."
-        ),
-    ] = None,
-    samples: Annotated[
-        float | None, quantity(COUNT, "--samples", help="Samples of the whole job, for its time.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Predict the speed of peers that share a batch (Hivemind).
-
-    Give the rate of each peer alone (`--peer`), or the first minute of the running job
-    (`--running`). A link between sites slows every averaging down.
-    """
-    from advisor.estimate import peers_answer, peers_of
-
-    if bool(peer) == bool(running):
-        raise UsageError(
-            "say what is known of the peers, in one way",
-            hint="each one alone: --peer 4x85@us; or the running job: --running RUN",
-        )
-    links = _links(link or [])
-    asked: Peers | FirstMinutes
-    if running:
-        asked = _running(running, nodes, target_batch, parameters, links)
-    else:
-        found = [_peer(text) for text in peer or []]
-        jobs = [job for _, job in found if job is not None]
-        asked = peers_of(
-            [group for group, _ in found], target_batch=target_batch,
-            parameters=_parameters(parameters, jobs), links=links,
-        )  # fmt: skip
-    show(peers_answer(asked, samples=samples).to_record(), (), None, as_json, "peers")
-
-
-def _peer(text: str) -> tuple[PeerGroup, Job | None]:
-    """Read one group of peers, and the run it names, if it names one."""
-    from advisor.estimate import PeerGroup
-    from advisor.jobs import load_job
-
-    words = _PEER.match(text.strip())
-    if words is None:
-        raise UsageError(f"cannot read the peers {text!r}", hint="write e.g. 4x85@us")
-    count, site = int(words["count"] or 1), words["site"] or ""
-    try:
-        rate = float(words["what"].removesuffix("/s"))
-    except ValueError:
-        job = load_job(words["what"])
-        rate = job.global_batch / _step_s(job)
-        return PeerGroup(count=count, samples_per_s=rate, site=site), job
-    return PeerGroup(count=count, samples_per_s=rate, site=site), None
-
-
-def _step_s(job: Job) -> float:
-    if job.measured is None:
-        raise UsageError(f"{job.name} was not recorded", hint="name a recorded run, or its rate")
-    return job.measured.step_s
-
-
-def _running(
-    runs: list[str], nodes: int | None, target_batch: float, parameters: float | None,
-    links: dict[frozenset[str], float],
-) -> FirstMinutes:  # fmt: skip
-    """Return the first minute of the running peers as one row."""
-    from advisor.collectors.derive import find_run, read_recording
-    from advisor.estimate import minute_of, series_of, together
-    from advisor.jobs import load_job
-
-    jobs = [load_job(run) for run in runs]
-    minutes = [
-        minute_of(series_of(read_recording(find_run(run)), float(job.global_batch)))
-        for run, job in zip(runs, jobs, strict=True)
-    ]
-    if nodes is not None and nodes < len(runs):
-        raise UsageError(f"{len(runs)} runs of {nodes} peers", hint="name each peer's run once")
-    return together(
-        minutes, target_batch=target_batch, parameters_gb=_parameters(parameters, jobs) / 1e9,
-        link_bytes_per_s=min(links.values(), default=float("inf")), peers=nodes,
-    )  # fmt: skip
-
-
-def _parameters(given: float | None, jobs: list[Job]) -> float:
-    if given is not None:
-        return given
-    known = {float(job.work.parameters) for job in jobs if job.work is not None}
-    if len(known) != 1:
-        raise UsageError(
-            "how many parameters the model has is not known", hint="add e.g. --parameters 198M"
-        )
-    return known.pop()
-
-
-def _links(texts: list[str]) -> dict[frozenset[str], float]:
-    from advisor.quantities import parse_rate
-
-    found = {}
-    for text in texts:
-        words = _LINK.match(text.strip())
-        if words is None or words["one"] == words["other"]:
-            raise UsageError(f"cannot read the link {text!r}", hint="write e.g. us,eu=210Mbps")
-        rate = parse_rate(words["rate"], option="--link")
-        if rate <= 0:
-            raise UsageError(
-                f"the rate of a link must be positive, got {words['rate']}", hint="us,eu=210Mbps"
-            )
-        found[frozenset((words["one"], words["other"]))] = rate
-    return found
-
-
-# ``advisor simulate queue``: insert a job into a shared cluster's past.
-
-
-def queue(
-    trace: Annotated[
-        Path, typer.Option(help="Jobs of the cluster: an export of sacct or kubectl, or a CSV.")
-    ],
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")],
-    devices_per_node: Annotated[int, typer.Option(min=1, help="Devices of each node.")],
-    devices: Annotated[int, typer.Option(min=1, help="Devices that your job asks for.")],
-    hours: Annotated[
-        float, quantity(HOURS, "--hours", help="Computing time of your job on these devices.")
-    ],
-    low: Annotated[
-        float | None, quantity(HOURS, "--low", help="Lower bound of the computing time (90 %).")
-    ] = None,
-    high: Annotated[
-        float | None, quantity(HOURS, "--high", help="Upper bound of the computing time (90 %).")
-    ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="Order in which jobs start: fifo, fit-first, shortest, shortest-gpu, las, "
-            "las-2d or gittins."
-        ),
-    ] = "fifo",
-    consolidated: Annotated[
-        bool, typer.Option(help="Give each job one node, or whole nodes.")
-    ] = False,
-    insertions: Annotated[
-        int, typer.Option(min=1, help="Random times at which your job is submitted.")
-    ] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of these random times.")] = 0,
-    deadline: Deadline = None,
-    rent_hours: Annotated[
-        float | None,
-        quantity(
-            HOURS, "--rent-hours", help="Completion time on rented machines, start-up included."
-        ),
-    ] = None,
-    rent_cost: Annotated[
-        float, quantity(USD, "--rent-cost", help="What renting costs, in USD.")
-    ] = 0.0,
-    plot: Plot = None,
-    as_json: AsJson = False,
-) -> None:
-    """Replay a job on a shared cluster's recorded history.
-
-    Shows how long the job waits, when it is done, whether renting pays off, and what the
-    cluster's own jobs would meet under every policy.
-    """
-    from advisor.answer import Estimate
-    from advisor.planners.queueing import POLICIES, SharedCluster
-    from advisor.records import read_cluster_trace
-    from advisor.simulate import OwnCluster, queue_answer
-
-    known = next((p for p in POLICIES if p == policy), None)
-    if known is None:
-        raise UsageError(f"no policy named {policy!r}", hint=f"one of {', '.join(POLICIES)}")
-    if not (0 < (low or hours) <= hours <= (high or hours)):
-        raise UsageError(
-            f"not 0 < low <= hours <= high: {low or hours}, {hours}, {high or hours}",
-            hint="leave the bounds out where the time is certain",
-        )
-    own = OwnCluster(
-        trace=read_cluster_trace(trace),
-        cluster=SharedCluster(nodes=nodes, devices_per_node=devices_per_node),
-        policy=known,
-        placement="consolidated" if consolidated else "count",
-        insertions=insertions,
-        seed=seed,
-    )
-    rented = None
-    if rent_hours is not None:
-        rented = Estimate(value=rent_hours, low=rent_hours, high=rent_hours)
-    with waiting("replaying the cluster's jobs", is_quiet=as_json):
-        answer = queue_answer(
-            own,
-            devices=devices,
-            duration_h=Estimate(value=hours, low=low or hours, high=high or hours),
-            deadline_h=deadline,
-            rent_completion_h=rented,
-            rent_cost_usd=rent_cost,
-            with_policies=True,
-        )
-    show(answer.to_record(), answer.charts, plot, as_json, "queue")
-
-
+# What is done while the user waits.
+_DOING: Final = {
+    "spot": "replaying the job", "queue": "replaying the cluster's jobs",
+    "availability": "playing jobs on the record", "elastic": "planning",
+    "failures": "expecting failures", "peers": "predicting the peers' speed",
+    "aggregation": "packing the gradients", "limits": "replaying the jobs",
+}  # fmt: skip
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -449,48 +29,24 @@ app = typer.Typer(
     help="Replay a job on spot nodes, on a shared cluster, with elastic workers, with failures, "
     "over peers at several sites, with aggregation that jobs share, or under limits.",
 )
-app.command("spot", cls=PlotCommand)(spot)
-app.command("queue", cls=PlotCommand)(queue)
-app.command("availability")(availability)
-app.command("elastic", cls=PlotCommand)(elastic)
-app.command("failures", cls=PlotCommand)(failures)
-app.command("peers")(peers)
-app.command("aggregation")(aggregation)
-app.command("limits")(limits)
 
 
-# The options of ``advisor recommend`` that name the user's own shared cluster.
+def _show(verb: str, asked: Any) -> None:
+    """Answer a question; print the record or its text, and draw the charts where asked."""
+    with waiting(_DOING[verb], is_quiet=asked.as_json):
+        found = simulated(verb, asked)
+    plot = getattr(asked, "plot", None)
+    check_drawable(found.charts, plot, hint="name a trace with --trace")
+    if asked.as_json:
+        print_json(found.record)
+    else:
+        from rich.console import Console
+
+        from advisor.report import show_simulated
+
+        show_simulated(verb, found.record, Console())
+    show_plot(found.charts, plot)
 
 
-def comparison(
-    question: Question, job: Job, answer: Recommendation, predictor: Predictor
-) -> ClusterComparison | None:
-    """Return the comparison that the question asks for, None where it names no cluster.
-
-    Raises UsageError if one of trace and machines is missing; otherwise as
-    ``compare_with_cluster``.
-    """
-    asked, constraints = question.cluster, question.constraints
-    if asked.trace is None and asked.machines is None:
-        return None
-    if asked.trace is None or asked.machines is None:
-        raise UsageError(
-            "--cluster-trace and --cluster are needed together",
-            hint="--cluster-trace sacct.txt --cluster 10x4xV100-SXM2-16GB@100Gbps",
-        )
-    from advisor.simulate import compare_with_cluster
-
-    return compare_with_cluster(
-        job,
-        answer,
-        trace=asked.trace,
-        cluster=asked.machines,
-        policy=asked.policy,
-        devices=asked.devices or None,
-        consolidated=asked.is_consolidated,
-        price_usd_per_device_h=asked.price_usd_per_device_h,
-        deadline=constraints.deadline_h,
-        budget=constraints.budget_usd,
-        coverage=constraints.coverage,
-        predictor=predictor,
-    )
+for _verb, _question in QUESTIONS.items():
+    add(app, _verb, _question, run=partial(_show, _verb))

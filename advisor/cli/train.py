@@ -6,17 +6,18 @@ of the constants that ship are the laboratory's.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, ClassVar, Final
 
 import typer
 from typer.core import TyperGroup
 
-from advisor.cli.options import while_waiting
+from advisor.ask import Printed, argument, option
+from advisor.cli.options import add, print_json
+from advisor.cli.terminal import while_waiting
 from advisor.data import laboratory
-from advisor.train import Day, Out, day_of, train_models, train_steps
+from advisor.train import TrainModels, TrainSteps, day_of, day_option, out_option
 
 _DEFAULT: Final = "models"
 
@@ -42,12 +43,6 @@ app = typer.Typer(
     help="Fit models again from measurements. Without a verb it does what `models` does, with its "
     "options.",
 )
-_Data = Annotated[
-    Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
-]
-_Table = Annotated[
-    Path | None, typer.Option("--data", help="Table of published runs (default: packaged).")
-]
 # Fits of the constants that ship, which the laboratory makes: what their verbs say.
 _FITS: Final = {
     "device-model": "Fit the device model on published measurements.",
@@ -59,52 +54,64 @@ _FITS: Final = {
 }
 
 
-def _fit(verb: str) -> Callable[..., None]:
-    def command(given: _Data = None, out: Out = None, day: Day = None) -> None:
-        laboratory("advisor.lab.fit.verbs").fit(verb, given, out, day)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConstants:
+    """One of ``_FITS``."""
 
-    command.__doc__ = _FITS[verb]
-    if verb == "campaigns":
-        command.__annotations__["given"] = _Table
-    return command
+    verb: ClassVar[str] = ""
+    # fmt: off
+    given: Path | None = option("Measurements laid out like shared/data.", flags="--data")
+    out: Path | None = out_option()
+    day: str | None = day_option()
+    # fmt: on
+
+    @while_waiting("fitting")
+    def __call__(self) -> None:
+        laboratory("advisor.lab.fit.verbs").fit(self.verb, self.given, self.out, self.day)
 
 
-def check(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Folders of trained_models, or paths of such folders (default: all)."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Check only the models that are fitted in seconds.")
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the folder with the new fit.")
-    ] = False,
-    day: Annotated[
-        str | None, typer.Option(help="With --replace: day of the fits (default: today).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainCampaigns(TrainConstants):
+    """A fit of a table."""
+
+    # fmt: off
+    given: Path | None = option("Table of published runs (default: packaged).", flags="--data")
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainCheck(Printed):
     """Refit the shipped models by the commands on their cards."""
-    again = laboratory("advisor.lab.fit.check")
-    found = []
-    for name in names or again.possible(is_quick=quick):
-        folder = again.folder_of(name)
-        if not as_json:
-            typer.echo(f"fitting {folder.name} again ...", err=True)
-        checked = again.check(folder, day_of(day) if replace else None)
-        found.append(checked)
-        if not as_json:
-            typer.echo(checked.text(is_replaced=replace))
-    if as_json:
-        record = {"schema_version": 1, "models": [checked.to_record() for checked in found]}
-        typer.echo(json.dumps(record, indent=2))
-    if not replace and any(checked.differences for checked in found):
-        raise typer.Exit(1)
+
+    # fmt: off
+    names: list[str] | None = argument("Folders of trained_models, or paths of such folders "
+        "(default: all).")
+    quick: bool = option("Check only the models that are fitted in seconds.", default=False)
+    replace: bool = option("Replace the folder with the new fit.", default=False)
+    day: str | None = option("With --replace: day of the fits (default: today).")
+    # fmt: on
+
+    def __call__(self) -> None:
+        again = laboratory("advisor.lab.fit.check")
+        found = []
+        for name in self.names or again.possible(is_quick=self.quick):
+            folder = again.folder_of(name)
+            if not self.as_json:
+                typer.echo(f"fitting {folder.name} again ...", err=True)
+            checked = again.check(folder, day_of(self.day) if self.replace else None)
+            found.append(checked)
+            if not self.as_json:
+                typer.echo(checked.text(is_replaced=self.replace))
+        if self.as_json:
+            record = {"schema_version": 1, "models": [checked.to_record() for checked in found]}
+            print_json(record)
+        if not self.replace and any(checked.differences for checked in found):
+            raise typer.Exit(1)
 
 
-for _verb in _FITS:
-    app.command(_verb)(while_waiting("fitting")(_fit(_verb)))
-app.command("models")(train_models)
-app.command("steps")(train_steps)
-app.command("check")(check)
+for _verb, _about in _FITS.items():
+    _kind = TrainCampaigns if _verb == "campaigns" else TrainConstants
+    add(app, _verb, type(_verb, (_kind,), {"verb": _verb, "__doc__": _about}))
+add(app, "models", TrainModels)
+add(app, "steps", TrainSteps)
+add(app, "check", TrainCheck)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -122,27 +123,26 @@ def _cluster_line(record: Mapping[str, Any]) -> str:
 
 
 def _table(ways: list[Mapping[str, Any]]) -> Table:
+    coverage = percent_text(ways[0]["duration_h"]["coverage"])
+    columns: dict[str, Cell] = {
+        "devices": lambda way: str(way["devices"]),
+        f"computing ({coverage})": lambda way: interval_text(hours_interval(way["duration_h"])),
+        "waits (10-90 %)": lambda way: _spread(way["delay_h"]),
+        "done after (10-90 %)": lambda way: _spread(way["completion_h"]),
+        "late": lambda way: _late(way["miss_probability"]),
+    }
+    if ways[0]["miss_probability"] is None:
+        del columns["late"]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("devices", justify="right")
-    table.add_column(
-        f"computing ({percent_text(ways[0]['duration_h']['coverage'])})", justify="right"
-    )
-    table.add_column("waits (10-90 %)", justify="right")
-    table.add_column("done after (10-90 %)", justify="right")
-    has_deadline = ways[0]["miss_probability"] is not None
-    if has_deadline:
-        table.add_column("late", justify="right")
+    for name in columns:
+        table.add_column(name, justify="right")
     for way in ways:
-        cells = [
-            str(way["devices"]),
-            interval_text(hours_interval(way["duration_h"])),
-            _spread(way["delay_h"]),
-            _spread(way["completion_h"]),
-        ]
-        if has_deadline:
-            cells.append(percent_text(way["miss_probability"]))
-        table.add_row(*(escape(cell) for cell in cells))
+        table.add_row(*(escape(cell(way)) for cell in columns.values()))
     return table
+
+
+def _late(probability: float | None) -> str:
+    return "" if probability is None else percent_text(probability)
 
 
 def _spread(levels: Mapping[str, float | None] | None) -> str:
@@ -188,35 +188,38 @@ def _rents(rents: list[Mapping[str, Any]]) -> Table:
     return table
 
 
+# From a row of a record to what a column shows of it.
+Cell = Callable[[Mapping[str, Any]], str]
 _HOPELESS = 100  # a job that takes so many times its work is not waited for
 
 
-def _simulation_table(*columns: str) -> Table:
-    """Return a table whose first column is words and the others numbers."""
+def _simulation_table(
+    columns: Mapping[str, Cell], rows: Iterable[Mapping[str, Any]] = ()
+) -> Table:
+    """Return a table whose first column is words and the others numbers, a line a row."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
     return table
 
 
 def spot(record: Mapping[str, Any]) -> list[Text | Table]:
     """List every way of running the job, on demand first."""
     job = record["job"]
-    table = _simulation_table("way", "finish (10-90 %)", "cost (10-90 %)", "late")
-    for way in record["ways"]:
-        late = way["miss_probability"]
-        table.add_row(
-            way["name"],
-            _spread(way["finish_h"]),
-            _spread_usd(way["cost_usd"]),
-            "" if late is None else percent_text(late),
-        )
+    columns: dict[str, Cell] = {
+        "way": lambda way: way["name"],
+        "finish (10-90 %)": lambda way: _spread(way["finish_h"]),
+        "cost (10-90 %)": lambda way: _spread_usd(way["cost_usd"]),
+        "late": lambda way: _late(way["miss_probability"]),
+    }
     head = (
         f"{seconds_text(job['work_s'])} of work on {counted(job['nodes'], 'spot node')}; "
         f"{record['trace']} of {digits(record['days'])} days, in which all nodes were up "
         f"{percent_text(record['availability_fraction'])} of the time"
     )
-    return [Text(head), table]
+    return [Text(head), _simulation_table(columns, record["ways"])]
 
 
 def queue(record: Mapping[str, Any]) -> list[Text | Table]:
@@ -258,18 +261,18 @@ def _policies(rows: Sequence[Mapping[str, Any]], own: str) -> list[Text | Table]
     """Set all policies side by side on the trace's own jobs."""
     if not rows:
         return []
-    table = _simulation_table(
-        "policy", "mean completion h", "mean delay h", "p90 delay h", f"by {own}"
-    )
-    for row in rows:
-        table.add_row(
-            row["policy"], f"{row['mean_completion_h']:.2f}", f"{row['mean_delay_h']:.2f}",
-            f"{row['p90_delay_h']:.2f}", f"{row['completion_factor']:.2f}",
-        )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "policy": lambda row: row["policy"],
+        "mean completion h": lambda row: f"{row['mean_completion_h']:.2f}",
+        "mean delay h": lambda row: f"{row['mean_delay_h']:.2f}",
+        "p90 delay h": lambda row: f"{row['p90_delay_h']:.2f}",
+        f"by {own}": lambda row: f"{row['completion_factor']:.2f}",
+    }
     by_name = {row["policy"]: row for row in rows}
     fifo, las = by_name["fifo"], by_name["las-2d"]
     gain = fifo["mean_completion_h"] / las["mean_completion_h"]
     said = f"2D-LAS completes the trace's jobs {gain:.2f} times as fast as FIFO on average"
+    table = _simulation_table(columns, rows)
     return [Text(""), Text("the trace's own jobs under every policy"), table, Text(said)]
 
 
@@ -299,20 +302,19 @@ def availability(record: Mapping[str, Any]) -> list[Text | Table]:
         f"{percent_text(chosen['enough_probability'])} of the slots every worker has "
         f"{percent_text(record['need_fraction'])} of its node"
     )
-    table = _simulation_table(
-        "way of choosing", "expected h", "enough", "past jobs: mean h", "median", "p90"
-    )
-    for way in record["ways"]:
-        mark = " *" if way is chosen else ""
-        table.add_row(
-            way["name"] + mark, f"{way['expected_h']:.1f}",
-            percent_text(way["enough_probability"]),
-            *_past_cells(way["past"]),
-        )  # fmt: skip
     ways = {way["name"] for way in record["ways"]}
-    for name, past in record["past"].items():
-        if name not in ways:
-            table.add_row(name, "", "", *_past_cells(past))
+    others = [
+        {"name": name, "past": past} for name, past in record["past"].items() if name not in ways
+    ]
+    columns: dict[str, Cell] = {
+        "way of choosing": lambda way: way["name"] + (" *" if way is chosen else ""),
+        "expected h": lambda way: f"{way['expected_h']:.1f}" if "nodes" in way else "",
+        "enough": lambda way: _late(way.get("enough_probability")),
+        "past jobs: mean h": lambda way: _past_hours(way, "mean_h"),
+        "median": lambda way: _past_hours(way, "median_h"),
+        "p90": lambda way: _past_hours(way, "p90_h"),
+    }
+    table = _simulation_table(columns, [*record["ways"], *others])
     alike = "; ".join(
         f"{', '.join(one['nodes'])} ({100 * one['free_mean']:.0f} % free)"
         for one in record["groups"]
@@ -350,35 +352,34 @@ def _kept_policy(record: Mapping[str, Any]) -> str:
     return said
 
 
-def _past_cells(past: Mapping[str, float] | None) -> tuple[str, str, str]:
-    if past is None:
-        return "-", "-", "-"
-    return f"{past['mean_h']:.1f}", f"{past['median_h']:.1f}", f"{past['p90_h']:.1f}"
+def _past_hours(way: Mapping[str, Any], name: str) -> str:
+    return "-" if way["past"] is None else f"{way['past'][name]:.1f}"
 
 
 def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
     """Set the best fixed number of workers beside the best schedule."""
-    table = _simulation_table("", "time", "cost", "resizes", "workers (batch) by phase")
-    table.columns[-1].justify = "left"
     plans = [("fixed", record["fixed"]), ("elastic", record["elastic"])]
     if record["constant"] != record["fixed"]:
         plans.insert(0, ("fixed, one batch", record["constant"]))
     if record["on_machines"] is not None:
         plans += [("machines, fixed", record["on_machines"]["fixed"]),
                   ("machines, elastic", record["on_machines"]["elastic"])]  # fmt: skip
-    for name, plan in plans:
-        if plan is None:
-            table.add_row(name, "-", "-", "-", "no fixed number of workers meets the limit")
-            continue
-        shown: list[str] = []
-        for count, batch in zip(plan["workers"], plan["batches"], strict=True):
-            part = f"{count} ({batch:g})"
-            if not shown or shown[-1] != part:
-                shown.append(part)
-        table.add_row(
-            name, hours_text(plan["time_h"]), usd_text(plan["cost_usd"]), f"{plan['resizes']}",
-            " > ".join(shown),
-        )  # fmt: skip
+
+    def by_phase(plan: Mapping[str, Any]) -> str:
+        if "workers" not in plan:
+            return "no fixed number of workers meets the limit"
+        counts = zip(plan["workers"], plan["batches"], strict=True)
+        return " > ".join(one for one, _ in groupby(f"{n} ({batch:g})" for n, batch in counts))
+
+    columns: dict[str, Cell] = {
+        "": lambda plan: plan["name"],
+        "time": lambda plan: hours_text(plan["time_h"]) if "workers" in plan else "-",
+        "cost": lambda plan: usd_text(plan["cost_usd"]) if "workers" in plan else "-",
+        "resizes": lambda plan: f"{plan.get('resizes', '-')}",
+        "workers (batch) by phase": by_phase,
+    }
+    table = _simulation_table(columns, [{"name": name, **(plan or {})} for name, plan in plans])
+    table.columns[-1].justify = "left"
     parts: list[Text | Table] = [table]
     if record["source"] != "given":
         parts[:0] = [Text(_taken(record)), Text(_noise(record))]
@@ -434,18 +435,25 @@ def _noise(record: Mapping[str, Any]) -> str:
 def failures(record: Mapping[str, Any]) -> list[Text | Table]:
     """Say what failures add, by scale, without and with a second network path."""
     job = record["job"]
-    table = _simulation_table("devices", "failures", "checkpoint every", "adds", "second path", "")
+
+    def every(row: Mapping[str, Any]) -> str:
+        seconds = row["plain"]["checkpoint_interval_s"]
+        return seconds_text(seconds) if job["saves_checkpoints"] else "-"
+
+    def failed(row: Mapping[str, Any]) -> str:
+        count = row["plain"]["expected_failures"]
+        return "-" if count is None else f"{count:.3g}"
+
+    columns: dict[str, Cell] = {
+        "devices": lambda row: f"{row['devices']:,}" + (" (asked)" if row["is_asked"] else ""),
+        "failures": failed,
+        "checkpoint every": every,
+        "adds": lambda row: _added(row["plain"]),
+        "second path": lambda row: _added(row["second_path"]),
+        "": lambda row: "negligible" if row["plain"]["is_negligible"] else "",
+    }
+    table = _simulation_table(columns, record["scales"])
     table.columns[-1].justify = "left"
-    for row in record["scales"]:
-        plain, second = row["plain"], row["second_path"]
-        table.add_row(
-            f"{row['devices']:,}" + (" (asked)" if row["is_asked"] else ""),
-            "-" if plain["expected_failures"] is None else f"{plain['expected_failures']:.3g}",
-            seconds_text(plain["checkpoint_interval_s"]) if job["saves_checkpoints"] else "-",
-            _added(plain),
-            _added(second),
-            "negligible" if plain["is_negligible"] else "",
-        )
     save = "no checkpoints"
     if job["saves_checkpoints"]:
         save = f"{seconds_text(job['checkpoint_s'])} to save a checkpoint"
@@ -485,18 +493,20 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
 
 def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
     """Say what sharing saves, and what each job's step exchanges in each way."""
+    columns: dict[str, Cell] = {
+        "step": lambda job: seconds_text(job["step_s"]),
+        "of a core": lambda job: percent_text(job["demand_cores"], 1),
+        "all-reduce": lambda job: seconds_text(job["all_reduce_s"]),
+        "own core": lambda job: seconds_text(job["dedicated_s"]),
+        "shared": lambda job: seconds_text(job["shared_s"]),
+        "slower": lambda job: percent_text(job["loss_fraction"], 1),
+    }
     table = Table(box=None, pad_edge=False)
     table.add_column("job", overflow="fold")
-    for head in ("step", "of a core", "all-reduce", "own core", "shared", "slower"):
+    for head in columns:
         table.add_column(head, justify="right")
     for job in record["jobs"]:
-        table.add_row(
-            Text(job["name"]),
-            seconds_text(job["step_s"]),
-            percent_text(job["demand_cores"], 1),
-            *(seconds_text(job[way]) for way in ("all_reduce_s", "dedicated_s", "shared_s")),
-            percent_text(job["loss_fraction"], 1),
-        )
+        table.add_row(Text(job["name"]), *(cell(job) for cell in columns.values()))
     cores, own = record["cores"], record["dedicated_cores"]
     head = (
         f"{len(record['jobs'])} jobs on {record['workers']} machines each need {cores} "
@@ -516,21 +526,20 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
 def limits(record: Mapping[str, Any]) -> list[Text | Table]:
     """Say what each way of setting limits reserves, and what to paste of the fixed ones."""
     pool, prices = record["pool"], record["prices"]
-    table = _simulation_table(
-        "policy", "cores", "GiB", "unused", "unused GiB", "throttled", "slower", "kills",
-        "all done", "USD/h",
-    )  # fmt: skip
-    for one in record["policies"]:
-        hours = sum(job["length_s"] for job in record["jobs"]) / 3600.0
-        table.add_row(
-            one["name"] + (" *" if one["name"] == record["chosen"] else ""),
-            digits(one["reserved_cores"]), digits(one["reserved_gib"]),
-            digits(one["slack_core_h"] / hours), digits(one["slack_gib_h"] / hours),
-            percent_text(one["throttled_fraction"]), percent_text(one["slowdown"] - 1, 1),
-            str(one["kills"]),
-            "never" if one["done_s"] is None else seconds_text(one["done_s"]),
-            f"{one['usd_per_h']:.3g}",
-        )  # fmt: skip
+    hours = sum(job["length_s"] for job in record["jobs"]) / 3600.0
+    columns: dict[str, Cell] = {
+        "policy": lambda one: one["name"] + (" *" if one["name"] == record["chosen"] else ""),
+        "cores": lambda one: digits(one["reserved_cores"]),
+        "GiB": lambda one: digits(one["reserved_gib"]),
+        "unused": lambda one: digits(one["slack_core_h"] / hours),
+        "unused GiB": lambda one: digits(one["slack_gib_h"] / hours),
+        "throttled": lambda one: percent_text(one["throttled_fraction"]),
+        "slower": lambda one: percent_text(one["slowdown"] - 1, 1),
+        "kills": lambda one: str(one["kills"]),
+        "all done": lambda one: "never" if one["done_s"] is None else seconds_text(one["done_s"]),
+        "USD/h": lambda one: f"{one['usd_per_h']:.3g}",
+    }
+    table = _simulation_table(columns, record["policies"])
     table.padding = (0, 1, 0, 0)  # ten columns in eighty
     for one in table.columns:
         one.no_wrap = " " not in str(one.header)

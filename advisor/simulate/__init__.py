@@ -1,7 +1,7 @@
-"""Replays for the curious: spot, a shared cluster, elastic workers, failures. One question a file.
+"""Replays for the curious: spot, a shared cluster, elastic workers, failures. One verb a file.
 
-Each answer is a record (``to_record``, what ``--json`` prints), text and charts of the same
-numbers.
+``questions`` has what is asked; ``answer`` of a verb's module returns the record that ``--json``
+prints, and charts of the same numbers.
 """
 
 from advisor.faces import face

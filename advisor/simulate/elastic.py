@@ -1,20 +1,22 @@
-"""Workers that join and leave beside a fixed number, as text, record and charts."""
+"""Workers that join and leave beside a fixed number."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import ContainerOffer
+from advisor.catalogue import Catalogue, ContainerOffer, container_of
+from advisor.collectors import RecordingError
 from advisor.errors import UsageError
-from advisor.estimate import Predictor, TimeColumns, constants, on_demand
-from advisor.jobs import Job
+from advisor.estimate import Predictor, TimeColumns, constants, job_of, on_demand
+from advisor.jobs import Job, load_job
 from advisor.planners.core import GIB, HOUR_S, PlanningError
 from advisor.planners.links import straggling
 from advisor.planners.systems import (
@@ -26,159 +28,150 @@ from advisor.planners.systems import (
     WorkerScaling,
     elastic_plan,
 )
+from advisor.quantities import parse_cores_and_memory
 from advisor.show import Chart, Series
+from advisor.simulate.questions import Simulated, SimulateElastic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticQuestion:
-    """A job in phases, how it scales, what a worker costs, and the limit."""
-
-    phases: Sequence[Phase]
-    scaling: WorkerScaling
-    billing: Billing
-    batch: float
-    batches: Sequence[float] = ()
-    resize_s: float = 60.0
-    deadline_s: float | None = None
-    budget_usd: float | None = None
-    source: str = ""
-    noise_from: str = ""
-    recorded_noise: NoiseScale | None = None
-    # the same job on machines rented whole, where ``billing`` is of containers
-    machines: Billing | None = None
-    containers: str = ""  # offer, size, day and source of their price, in words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticAnswer:
-    """The plan and its charts."""
-
-    question: ElasticQuestion
-    plan: ElasticPlan
-    charts: Sequence[Chart] = field(repr=False, default=())
-    on_machines: ElasticPlan | None = None  # where the plan is of containers
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record."""
-        plan, recorded = self.plan, self.question.recorded_noise
-        return {
-            "schema_version": 1,
-            "source": self.question.source or "given",
-            "batch": self.question.batch,
-            "phases": len(self.question.phases),
-            "samples_per_phase": self.question.phases[0].samples,
-            "noise_scale_samples": [phase.noise_batch for phase in self.question.phases],
-            "noise_scale_source": self.question.noise_from or "unknown",
-            "noise_scale_recorded": None if recorded is None else asdict(recorded),
-            "price_usd_per_h": self.question.billing.price_usd_per_h,
-            "scaling": asdict(self.question.scaling),
-            "step_s": self.question.scaling.steps_s(np.array([self.question.batch]))[0].tolist(),
-            "deadline_h": _hours(self.question.deadline_s),
-            "budget_usd": self.question.budget_usd,
-            "fixed": None if plan.fixed is None else _schedule(plan.fixed),
-            "elastic": _schedule(plan.elastic),
-            "constant": None if plan.constant is None else _schedule(plan.constant),
-            "saving_fraction": plan.saving_fraction,
-            "batch_saving_fraction": plan.batch_saving_fraction,
-            "containers": self.question.containers,
-            "on_machines": None
-            if self.on_machines is None
-            else {
-                "price_usd_per_h": _price(self.question.machines),
-                "fixed": None
-                if self.on_machines.fixed is None
-                else _schedule(self.on_machines.fixed),
-                "elastic": _schedule(self.on_machines.elastic),
-            },
-            "front": [{"time_h": s.time_s / HOUR_S, "cost_usd": s.cost_usd} for s in plan.front],
-        }
+def answer(asked: SimulateElastic) -> Simulated:
+    """Plan when workers join and leave, from the figures of a job or those that are given."""
+    spec = asked.question.job
+    if spec.names_a_job or spec.runs is not None:
+        return planned(asked, _known(asked))
+    by_hand = {
+        "--samples": asked.samples, "--phases": asked.phases, "--batch": spec.batch,
+        "--sample-time": asked.sample_time, "--price": asked.price,
+    }  # fmt: skip
+    counts = _counts(asked)
+    if missing := [flag for flag, value in by_hand.items() if value is None]:
+        raise UsageError(
+            f"missing: {', '.join(missing)}",
+            hint="give them, or take them from a recording: --run latest --on g5.xlarge",
+        )
+    if asked.on is not None:
+        raise UsageError("--on needs a job", hint="name one: --run latest --on g5.xlarge")
+    return planned(asked, JobFigures(
+        samples=0.0, phases=0, batch=float(spec.batch or 0), price_usd_per_h=0.0,
+        startup_s=0.0, source="", scaling=_scaling(asked, counts),
+    ))  # fmt: skip
 
 
-def question_of(
-    *,
-    samples: float | None,
-    phases: int | None,
-    noise: Sequence[float] | None,
-    batch: float,
-    batches: Sequence[float],
-    workers: Sequence[int],
-    step_s: float,
-    sample_s: float | None,
-    sync_per_doubling_s: float,
-    price_usd_per_h: float,
-    quantum_s: float,
-    startup_s: float,
-    resize_s: float,
-    deadline_s: float | None,
-    budget_usd: float | None,
-    spread_fraction: float | None = None,
-    known: JobFigures | None = None,
-    noise_growth: float = 1.0,
-    container: WorkerContainer | None = None,
-) -> ElasticQuestion:
+def _known(asked: SimulateElastic) -> JobFigures:
+    """Return what the one estimate says of the job on these machines."""
+    counts = _counts(asked)
+    if asked.on is None:
+        raise UsageError("a job needs machines", hint="name a worker's type: --on g5.xlarge")
+    question = asked.question
+    predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
+    job = job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
+    known = figures_of(predictor, job, asked.on, counts)
+    if asked.sample_time is not None:
+        return replace(known, scaling=_scaling(asked, counts))
+    return known
+
+
+def _scaling(asked: SimulateElastic, counts: Sequence[int]) -> WorkerScaling:
+    """Return how the job scales by the figures that are given, none of them estimated."""
+    assert asked.sample_time is not None
+    counts = sorted(set(counts))
+    return WorkerScaling(
+        workers=tuple(counts), step_s=asked.step_time, sample_s=asked.sample_time,
+        sync_s=tuple(asked.sync_time * float(np.log2(max(n, 1))) for n in counts),
+        spread_fraction=constants().scaling.straggler_sd_fraction,
+    )  # fmt: skip
+
+
+def planned(asked: SimulateElastic, known: JobFigures) -> Simulated:
+    """Plan a schedule of a job with these figures, and draw it; options replace single figures.
+
+    Raises PlanningError if nothing meets the limit.
+    """
+    phases, scaling = _phases(asked, known), known.scaling
+    if asked.spread is not None:
+        scaling = replace(scaling, spread_fraction=asked.spread)
+    price = known.price_usd_per_h if asked.price is None else asked.price
+    startup_s = asked.startup or known.startup_s
+    rented = Billing(price_usd_per_h=price, quantum_s=asked.quantum, startup_s=startup_s)
+    container = _container(asked, known)
+    billing = rented if container is None else container.billing(startup_s)
+    deadline_s = None if asked.deadline is None else asked.deadline * HOUR_S
+    plan_for = partial(
+        elastic_plan, phases, scaling, batch=known.batch,
+        batches=_numbers("--batches", asked.batches), resize_s=asked.resize,
+        deadline_s=deadline_s, budget_usd=asked.budget,
+    )  # fmt: skip
+    plan, on_machines = plan_for(billing=billing), None
+    if container is not None:
+        with suppress(PlanningError):  # nothing that is rented whole meets the limit
+            on_machines = plan_for(billing=rented)
+    record = {
+        "schema_version": 1,
+        "source": known.source or "given",
+        "batch": known.batch,
+        **_phase_record(asked, known, phases),
+        "price_usd_per_h": billing.price_usd_per_h,
+        "scaling": asdict(scaling),
+        "step_s": scaling.steps_s(np.array([known.batch]))[0].tolist(),
+        "deadline_h": None if deadline_s is None else deadline_s / HOUR_S,
+        "budget_usd": asked.budget,
+        "fixed": _schedule(plan.fixed),
+        "elastic": _schedule(plan.elastic),
+        "constant": _schedule(plan.constant),
+        "saving_fraction": plan.saving_fraction,
+        "batch_saving_fraction": plan.batch_saving_fraction,
+        "containers": "" if container is None else container.words,
+        "on_machines": None if on_machines is None else {
+            "price_usd_per_h": rented.price_usd_per_h,
+            "fixed": _schedule(on_machines.fixed),
+            "elastic": _schedule(on_machines.elastic),
+        },
+        "front": [{"time_h": s.time_s / HOUR_S, "cost_usd": s.cost_usd} for s in plan.front],
+    }  # fmt: skip
+    return Simulated(record=record, charts=_charts(plan, deadline_s))
+
+
+def _phases(asked: SimulateElastic, known: JobFigures) -> list[Phase]:
     """Return equal phases whose noise scale grows geometrically between the points known of it.
 
-    ``samples``: of a phase at a very small batch; by default the whole job's at its own batch,
-    divided among the phases [samples]; ``phases``: those of the job by default; where it has one
-    and its noise grows, as many as there are doublings of it, and one; ``sample_s``: the
-    recording's steps on each number of workers by default; otherwise communication grows by
-    ``sync_per_doubling_s`` with each doubling of them [s]; ``noise``: at as many points of the
-    training, from its first phase to its last; that of the recorded gradients by default, growing
-    to ``noise_growth`` times it; ``container``: what workers run in, in place of whole machines;
-    ``spread_fraction``: of the workers' compute, over its mean; by default that of the recorded
-    ranks, or of the clusters that the constants were fitted to.
+    Each takes its share of the whole job's samples; where the job has one phase and its noise
+    grows, there are as many as there are doublings of it, and one. Without ``--noise`` the scale
+    is that of the recorded gradients, growing to ``--noise-growth`` times it.
     """
-    measured = None if known is None or noise is not None else known.noise
-    points = noise if measured is None else (measured.samples, measured.samples * noise_growth)
-    if phases is None:
-        assert known is not None
-        phases = max(known.phases, _doublings(points) + 1 if known.phases == 1 else 1)
-    scales = [None] * phases if points is None else over_phases(points, phases)
-    counts = sorted(set(workers))
-    if samples is None:
-        assert known is not None
-        each = known.samples / phases
-        needed = [each / (1.0 + known.batch / one if one else 1.0) for one in scales]
-    else:
-        needed = [samples] * phases
-    if known is not None and sample_s is None:
-        scaling = known.scaling
-        if spread_fraction is not None:
-            scaling = replace(scaling, spread_fraction=spread_fraction)
-    else:
-        assert sample_s is not None
-        usual = constants().scaling.straggler_sd_fraction
-        scaling = WorkerScaling(
-            workers=tuple(counts),
-            step_s=step_s,
-            sample_s=sample_s,
-            sync_s=tuple(sync_per_doubling_s * float(np.log2(max(n, 1))) for n in counts),
-            spread_fraction=usual if spread_fraction is None else spread_fraction,
-        )
-    rented = Billing(price_usd_per_h=price_usd_per_h, quantum_s=quantum_s, startup_s=startup_s)
-    return ElasticQuestion(
-        phases=[
-            Phase(samples=one, noise_batch=scale)
-            for one, scale in zip(needed, scales, strict=True)
-        ],
-        scaling=scaling,
-        billing=rented if container is None else container.billing(startup_s),
-        machines=None if container is None else rented,
-        containers="" if container is None else container.words,
-        batch=batch,
-        batches=batches,
-        resize_s=resize_s,
-        deadline_s=deadline_s,
-        budget_usd=budget_usd,
-        source="" if known is None else known.source,
-        noise_from="given" if noise is not None else "" if measured is None else "recorded",
-        recorded_noise=measured,
+    points = _noise(asked.noise)
+    if points is None and known.noise is not None:
+        points = (known.noise.samples, known.noise.samples * asked.noise_growth)
+    count = asked.phases or max(
+        known.phases, _doublings(points) + 1 if known.phases == 1 else 1
     )
+    scales = [None] * count if points is None else over_phases(points, count)
+    if asked.samples is not None:
+        return [Phase(samples=asked.samples, noise_batch=scale) for scale in scales]
+    return [
+        Phase(
+            samples=known.samples / count / (1.0 + known.batch / one if one else 1.0),
+            noise_batch=one,
+        )
+        for one in scales
+    ]
 
 
 def _doublings(points: Sequence[float] | None) -> int:
     """Return how often what is known at some points doubles from the least to the most."""
     return 0 if points is None else math.ceil(math.log2(max(points) / min(points)))
+
+
+def _phase_record(
+    asked: SimulateElastic, known: JobFigures, phases: Sequence[Phase]
+) -> dict[str, Any]:
+    measured = None if asked.noise is not None else known.noise
+    source = "given" if asked.noise is not None else "unknown" if measured is None else "recorded"
+    return {
+        "phases": len(phases),
+        "samples_per_phase": phases[0].samples,
+        "noise_scale_samples": [phase.noise_batch for phase in phases],
+        "noise_scale_source": source,
+        "noise_scale_recorded": None if measured is None else asdict(measured),
+    }
 
 
 def over_phases(points: Sequence[float], phases: int) -> list[float]:
@@ -326,38 +319,75 @@ def _layout_name(columns: TimeColumns, at: int) -> str:
     return f"tp{layout.tp} pp{layout.pp} shards{shards}"
 
 
-def elastic_answer(question: ElasticQuestion) -> ElasticAnswer:
-    """Plan a schedule and draw it.
-
-    Raises PlanningError if nothing meets the limit.
-    """
-    plan = _planned(question, question.billing)
-    other = None
-    if question.machines is not None:
-        with suppress(PlanningError):  # nothing that is rented whole meets the limit
-            other = _planned(question, question.machines)
-    return ElasticAnswer(
-        question=question, plan=plan, charts=_charts(question, plan), on_machines=other
+def _container(asked: SimulateElastic, known: JobFigures) -> WorkerContainer | None:
+    """Return what workers run in: by default as large as the machine that they compute as."""
+    name = asked.container
+    if name is None:
+        if asked.coordinator is not None:
+            raise UsageError("--coordinator is of containers", hint="add --container aws-fargate")
+        return None
+    offer, vcpus, gib = container_of(name, vcpus=known.vcpus, gib=known.gib)
+    if not vcpus or not gib:
+        raise UsageError(
+            "the size of a container is not known", hint=f"give it: --container {name}:4x16"
+        )
+    beside = None
+    if asked.coordinator is not None:
+        cores, memory_bytes = parse_cores_and_memory(asked.coordinator, option="--coordinator")
+        beside = cores, memory_bytes / 2**30
+    return WorkerContainer(
+        offer=offer, vcpus=vcpus, gib=gib, accelerator=known.accelerator, coordinator=beside
     )
 
 
-def _planned(question: ElasticQuestion, billing: Billing) -> ElasticPlan:
-    return elastic_plan(
-        question.phases, question.scaling, billing, batch=question.batch,
-        batches=question.batches, resize_s=question.resize_s, deadline_s=question.deadline_s,
-        budget_usd=question.budget_usd,
-    )  # fmt: skip
+def _counts(asked: SimulateElastic) -> list[int]:
+    return [int(count) for count in _numbers("--workers", asked.workers)]
 
 
-def _price(billing: Billing | None) -> float | None:
-    return None if billing is None else billing.price_usd_per_h
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UsageError(
+            f"{option}: cannot read {text!r} as a list of numbers", hint="write e.g. 1,2,4"
+        ) from None
 
 
-def _hours(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds / HOUR_S
+def _noise(text: str | None) -> tuple[float, ...] | None:
+    """Return the noise scale at some points: numbers, or runs whose gradients were recorded."""
+    if text is None:
+        return None
+    found = tuple(_noise_at(part) for part in text.replace(",", ":").split(":"))
+    if not found or min(found) <= 0:
+        raise UsageError(
+            f"--noise: cannot read {text!r} as a noise scale", hint="write e.g. 500:20000"
+        )
+    return found
 
 
-def _schedule(schedule: Schedule) -> dict[str, Any]:
+def _noise_at(part: str) -> float:
+    try:
+        return float(part)
+    except ValueError:
+        pass
+    try:
+        job = load_job(part.strip())
+    except RecordingError as error:
+        raise UsageError(
+            f"--noise: {part!r} is neither a noise scale nor a recorded run",
+            hint="write e.g. 500:20000, or the runs of several points: early:late",
+        ) from error
+    if job.noise is None:
+        raise UsageError(
+            f"--noise: the gradients of {job.name} show no noise scale",
+            hint="record it with accumulation or on two workers, or give the number",
+        )
+    return job.noise.samples
+
+
+def _schedule(schedule: Schedule | None) -> dict[str, Any] | None:
+    if schedule is None:
+        return None
     record = asdict(schedule)
     record["phase_h"] = [s / HOUR_S for s in record.pop("phase_s")]
     record["time_h"] = record.pop("time_s") / HOUR_S
@@ -365,7 +395,7 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
     return record
 
 
-def _charts(question: ElasticQuestion, plan: ElasticPlan) -> list[Chart]:
+def _charts(plan: ElasticPlan, deadline_s: float | None) -> list[Chart]:
     # The schedule last: where both have the same workers it should be seen.
     both = [("elastic", plan.elastic)]
     if plan.fixed is not None:
@@ -387,8 +417,8 @@ def _charts(question: ElasticQuestion, plan: ElasticPlan) -> list[Chart]:
             y=[s.cost_usd for s in front],
         )
     ]
-    if question.deadline_s is not None:
-        points.append(Series(name="deadline", x=[question.deadline_s / HOUR_S], shape="vertical"))
+    if deadline_s is not None:
+        points.append(Series(name="deadline", x=[deadline_s / HOUR_S], shape="vertical"))
     return [
         Chart(title="Workers over the job", x_label="hours", y_label="workers", series=workers),
         Chart(

@@ -7,51 +7,24 @@ inserting it into the cluster's recorded past (``advisor.simulate.queue``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from advisor.answer import Candidate, Estimate, Recommendation
+from advisor.answer import Estimate, Recommendation
+from advisor.ask import Question
 from advisor.errors import UsageError
 from advisor.estimate import Predictor, on_demand, refusal
 from advisor.jobs import Job
 from advisor.machines import ClusterGroup, own_fleet, read_cluster
 from advisor.planners.core import PlanningError
-from advisor.planners.queueing import POLICIES, Policy, RentOrWait, SharedCluster
+from advisor.planners.queueing import SharedCluster
 from advisor.quantities import parse_hours
 from advisor.records import read_cluster_trace
-from advisor.simulate.queue import OwnCluster, QueueAnswer, queue_answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWay:
-    """The job on so many devices of the own cluster."""
-
-    # devices, nodes: asked for, and the machines that they are spread over evenly
-    devices: int
-    nodes: int
-    step_time_s: Estimate
-    queue: QueueAnswer  # its computing time, what it waits, when it is done
-    cost_usd: float  # what using the own cluster costs [USD]
-    rents: tuple[RentOrWait, ...]  # against each candidate of the list, in its order
-
-    def to_record(self, rented: Sequence[Candidate]) -> dict[str, Any]:
-        """Return the JSON form; candidates are named by their rank."""
-        return {
-            "devices": self.devices,
-            "nodes": self.nodes,
-            "step_time_s": self.step_time_s.to_record(),
-            "duration_h": self.queue.duration_h.to_record(),
-            **self.queue.wait_record(),
-            "cost_usd": self.cost_usd,
-            "rent_or_wait": [
-                {"rank": one.rank, **asdict(rent)}
-                for one, rent in zip(rented, self.rents, strict=True)
-            ],
-        }
+from advisor.simulate.queue import OwnCluster, Waited, known_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +32,38 @@ class ClusterComparison:
     """A recommendation and the same job on the user's own cluster."""
 
     recommendation: Recommendation
-    accelerator: str  # of the own cluster
-    ways: tuple[OwnWay, ...]  # one a number of devices
+    own_cluster: Mapping[str, Any]  # the cluster, and the job on each number of its devices
     # one of the ways stays within the budget and ends before the deadline in more than half of the
     # insertions
     meets_constraints: bool
 
     def to_record(self) -> dict[str, Any]:
         """Return the recommendation's record with one more part, ``own_cluster``."""
-        shared = self.ways[0].queue.cluster_record()
-        rented = self.recommendation.front or self.recommendation.nearest
-        shared["cluster"]["accelerator"] = self.accelerator
-        return self.recommendation.to_record() | {
-            "own_cluster": {**shared, "ways": [way.to_record(rented) for way in self.ways]}
-        }
+        return self.recommendation.to_record() | {"own_cluster": self.own_cluster}
+
+
+def comparison(
+    question: Question, job: Job, answer: Recommendation, predictor: Predictor
+) -> ClusterComparison | None:
+    """Return the comparison that a question asks for, None where it names no cluster.
+
+    Raises UsageError if one of trace and machines is missing; otherwise as
+    ``compare_with_cluster``.
+    """
+    asked, constraints = question.cluster, question.constraints
+    if asked.trace is None and asked.machines is None:
+        return None
+    if asked.trace is None or asked.machines is None:
+        raise UsageError(
+            "--cluster-trace and --cluster are needed together",
+            hint="--cluster-trace sacct.txt --cluster 10x4xV100-SXM2-16GB@100Gbps",
+        )
+    return compare_with_cluster(
+        job, answer, trace=asked.trace, cluster=asked.machines, policy=asked.policy,
+        devices=asked.devices or None, consolidated=asked.is_consolidated,
+        price_usd_per_device_h=asked.price_usd_per_device_h, deadline=constraints.deadline_h,
+        budget=constraints.budget_usd, coverage=constraints.coverage, predictor=predictor,
+    )  # fmt: skip
 
 
 def compare_with_cluster(
@@ -122,7 +113,7 @@ def compare_with_cluster(
         That of the recommendation, to keep its catalogue.
     """
     predictor = predictor or Predictor()
-    known = _policy(policy)
+    known = known_policy(policy)
     if not price_usd_per_device_h >= 0:
         raise UsageError(
             f"the price is out of range: {price_usd_per_device_h}",
@@ -132,53 +123,40 @@ def compare_with_cluster(
     own = OwnCluster(
         trace=read_cluster_trace(Path(trace)),
         cluster=SharedCluster(nodes=group.count, devices_per_node=group.node.devices),
-        policy=known,
-        placement="consolidated" if consolidated else "count",
-        insertions=insertions,
-        seed=seed,
-    )
+        policy=known, placement="consolidated" if consolidated else "count",
+        insertions=insertions, seed=seed,
+    )  # fmt: skip
     wanted = _wanted(devices, min(group.node.devices, job.global_batch), own.cluster)
     deadline_h = None if deadline is None else parse_hours(deadline, option="--deadline")
     rented = recommendation.front or recommendation.nearest
     ways = []
     for count in wanted:
         step, duration_h = on_own_devices(job, group, count, predictor, coverage)
-        queue = queue_answer(own, devices=count, duration_h=duration_h, deadline_h=deadline_h)
-        ways.append(_own_way(count, step, queue, price_usd_per_device_h, rented))
+        waited = Waited.of(own, count, duration_h, deadline_h)
+        bill = price_usd_per_device_h * count * duration_h.value
+        ways.append({
+            "devices": count,
+            "nodes": -(-count // own.cluster.devices_per_node),
+            "step_time_s": step.to_record(),
+            "duration_h": duration_h.to_record(),
+            **waited.record,
+            "cost_usd": bill,
+            "rent_or_wait": [
+                {"rank": one.rank, **asdict(waited.rent_or_wait(
+                    one.training_time_h, one.cost_usd.value, bill))}
+                for one in rented
+            ],
+        })  # fmt: skip
+    shared = waited.cluster_record()
+    shared["cluster"]["accelerator"] = group.part.name
+    most_usd = np.inf if budget is None else budget
     return ClusterComparison(
         recommendation=recommendation,
-        accelerator=group.part.name,
-        ways=tuple(ways),
+        own_cluster={**shared, "ways": ways},
         meets_constraints=any(
-            way.cost_usd <= (np.inf if budget is None else budget)
-            and (way.queue.miss_probability or 0.0) < 0.5
-            for way in ways
+            way["cost_usd"] <= most_usd and (way["miss_probability"] or 0.0) < 0.5 for way in ways
         ),
     )
-
-
-def _own_way(
-    devices: int, step: Estimate, queue: QueueAnswer, price_usd_per_device_h: float,
-    rented: Sequence[Candidate],
-) -> OwnWay:  # fmt: skip
-    bill = price_usd_per_device_h * devices * queue.duration_h.value
-    return OwnWay(
-        devices=devices,
-        nodes=-(-devices // queue.cluster.cluster.devices_per_node),
-        step_time_s=step,
-        queue=queue,
-        cost_usd=bill,
-        rents=tuple(
-            queue.rent_or_wait(one.training_time_h, one.cost_usd.value, bill) for one in rented
-        ),
-    )
-
-
-def _policy(name: str) -> Policy:
-    known = next((one for one in POLICIES if one == name), None)
-    if known is None:
-        raise UsageError(f"no policy named {name!r}", hint=f"one of {', '.join(POLICIES)}")
-    return known
 
 
 def _group(text: str, predictor: Predictor) -> ClusterGroup:

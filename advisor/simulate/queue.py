@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.answer import Estimate
+from advisor.errors import UsageError
 from advisor.planners.core import HOUR_S, PlanningError
 from advisor.planners.queueing import (
     POLICIES,
@@ -26,11 +26,10 @@ from advisor.planners.queueing import (
     start_delays_s,
     wait_on_cluster,
 )
-from advisor.records import ClusterTrace
+from advisor.records import ClusterTrace, read_cluster_trace
 from advisor.show import Chart, Series
+from advisor.simulate.questions import Simulated, SimulateQueue
 from advisor.simulate.samples import LEVELS, ended, named, percentiles
-
-# The user's shared cluster, and when a job would start there that is submitted now.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +44,8 @@ class OwnCluster:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartNow:
-    """A job that is submitted now, among those that run and wait."""
-
-    running: int
-    waiting: int
-    within_hour_probability: float  # that it starts within the hour
-    delay_h: dict[str, float]  # 10th, 50th and 90th percentile of the wait [h]
-
-
-def start_now(own: OwnCluster, devices: int) -> StartNow | None:
-    """Return when the job would start if it were submitted now.
+def start_now(own: OwnCluster, devices: int) -> dict[str, Any] | None:
+    """Return when a job would start that is submitted now, among those that run and wait.
 
     None where the trace does not say who runs and waits, or the policy stops running jobs.
 
@@ -70,34 +59,18 @@ def start_now(own: OwnCluster, devices: int) -> StartNow | None:
         seed=own.seed, placement=own.placement,
     )  # fmt: skip
     running = int(open_jobs.is_running.sum())
-    return StartNow(
-        running=running,
-        waiting=open_jobs.devices.size - running,
-        within_hour_probability=float(np.mean(delays_s <= HOUR_S)),
-        delay_h={
+    return {
+        "running": running,
+        "waiting": open_jobs.devices.size - running,
+        "within_hour_probability": float(np.mean(delays_s <= HOUR_S)),
+        "delay_h": {
             name: float(np.quantile(delays_s, level)) / HOUR_S for name, level in LEVELS.items()
         },
-    )
+    }
 
 
-# All policies side by side on one cluster's jobs: what another one would give its users.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyOutcome:
-    """The trace's own jobs under a policy."""
-
-    policy: Policy
-    # mean_completion_h, mean_delay_h, p90_delay_h: submission to end; of it what is not computing
-    # [h]
-    mean_completion_h: float
-    mean_delay_h: float
-    p90_delay_h: float
-    completion_factor: float  # mean completion, by that of the cluster's own policy
-
-
-def side_by_side(own: OwnCluster, parameters: QueueParameters) -> tuple[PolicyOutcome, ...]:
-    """Return every policy on the same jobs, the shortest mean completion first.
+def side_by_side(own: OwnCluster, parameters: QueueParameters) -> list[dict[str, Any]]:
+    """Return the trace's own jobs under every policy, the shortest mean completion first.
 
     ``own``: its own policy is what the others are held against.
     """
@@ -109,137 +82,128 @@ def side_by_side(own: OwnCluster, parameters: QueueParameters) -> tuple[PolicyOu
     }
     reference = float(outcomes[own.policy].completion_s.mean())
     found = [
-        PolicyOutcome(
-            policy=policy,
-            mean_completion_h=float(one.completion_s.mean()) / HOUR_S,
-            mean_delay_h=float(one.delay_s.mean()) / HOUR_S,
-            p90_delay_h=float(np.quantile(one.delay_s, 0.9)) / HOUR_S,
-            completion_factor=float(one.completion_s.mean()) / reference,
-        )
+        {
+            "policy": policy,
+            "mean_completion_h": float(one.completion_s.mean()) / HOUR_S,
+            "mean_delay_h": float(one.delay_s.mean()) / HOUR_S,
+            "p90_delay_h": float(np.quantile(one.delay_s, 0.9)) / HOUR_S,
+            "completion_factor": float(one.completion_s.mean()) / reference,
+        }
         for policy, one in outcomes.items()
     ]
-    return tuple(sorted(found, key=lambda one: one.mean_completion_h))
+    return sorted(found, key=lambda one: one["mean_completion_h"])
 
 
 SAMPLES = 500
 
 
+def known_policy(name: str) -> Policy:
+    """Return a policy by its name; raises UsageError if there is none."""
+    known = next((one for one in POLICIES if one == name), None)
+    if known is None:
+        raise UsageError(f"no policy named {name!r}", hint=f"one of {', '.join(POLICIES)}")
+    return known
+
+
+def answer(asked: SimulateQueue) -> Simulated:
+    """Insert a job into a recorded cluster at random times, and hold renting against waiting.
+
+    Raises PlanningError if the deadline lies in the past, or the cluster cannot hold the job or
+    the trace.
+    """
+    policy = known_policy(asked.policy)
+    low, hours, high = asked.low or asked.hours, asked.hours, asked.high or asked.hours
+    if not 0 < low <= hours <= high:
+        raise UsageError(
+            f"not 0 < low <= hours <= high: {low}, {hours}, {high}",
+            hint="leave the bounds out where the time is certain",
+        )
+    own = OwnCluster(
+        trace=read_cluster_trace(asked.trace),
+        cluster=SharedCluster(nodes=asked.nodes, devices_per_node=asked.devices_per_node),
+        policy=policy, placement="consolidated" if asked.consolidated else "count",
+        insertions=asked.insertions, seed=asked.seed,
+    )  # fmt: skip
+    duration = Estimate(value=hours, low=low, high=high)
+    waited = Waited.of(own, asked.devices, duration, asked.deadline)
+    rented, rent = None, None
+    if (rent_h := asked.rent_hours) is not None:
+        rented = Estimate(value=rent_h, low=rent_h, high=rent_h)
+        rent = asdict(waited.rent_or_wait(rented, asked.rent_cost))
+    record = {
+        "schema_version": 1,
+        **waited.cluster_record(),
+        "job": {"devices": asked.devices, "duration_h": asdict(duration)},
+        **waited.record,
+        "rent_or_wait": rent,
+        "policies": side_by_side(own, _parameters(own)),
+    }
+    return Simulated(record=record, charts=_charts(own, waited.wait, asked.deadline, rented))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueAnswer:
-    """One job on the shared cluster; times are hours from submission."""
+class Waited:
+    """What one job met on the shared cluster; times are hours from submission."""
 
     cluster: OwnCluster
-    devices: int
-    duration_h: Estimate
-    # delay_h, completion_h: 10th, 50th and 90th percentile [h]
-    delay_h: tuple[float, ...]
-    completion_h: tuple[float, ...]
-    miss_probability: float | None  # none without a deadline
-    load: float  # inf where all jobs came at once
-    beyond_trace_fraction: float
-    # simulated_delay_h, recorded_delay_h: mean delay of the trace's own jobs, simulated and as
-    # recorded (None where the file does not say): how far the simulation can be trusted [h]
-    simulated_delay_h: float
-    recorded_delay_h: float | None
-    # submitted at the time of the export; None where it does not say who runs and waits, or the
-    # policy stops running jobs
-    now: StartNow | None
-    rent: RentOrWait | None  # none where no rented alternative was given
     wait: Wait = field(repr=False)
-    # the trace's own jobs under every policy, where they were asked for
-    policies: tuple[PolicyOutcome, ...] = ()
-    charts: Sequence[Chart] = field(repr=False, default=())
+    # of the trace's own jobs, simulated: how far the simulation can be trusted [h]
+    simulated_delay_h: float
+    record: dict[str, Any]
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record."""
-        return {
-            "schema_version": 1,
-            **self.cluster_record(),
-            "job": {"devices": self.devices, "duration_h": asdict(self.duration_h)},
-            **self.wait_record(),
-            "rent_or_wait": None if self.rent is None else asdict(self.rent),
-            "policies": [asdict(one) for one in self.policies],
+    @classmethod
+    def of(
+        cls, own: OwnCluster, devices: int, duration_h: Estimate, deadline_h: float | None = None
+    ) -> Waited:
+        """Insert a job into the recorded cluster at random times.
+
+        ``duration_h``: computing time on the own cluster's devices [h].
+
+        Raises PlanningError if the deadline lies in the past, or the cluster cannot hold the job
+        or the trace.
+        """
+        if deadline_h is not None and deadline_h <= 0:
+            raise PlanningError(
+                f"the deadline lies {-deadline_h:g} h in the past",
+                hint="give the time from now on, e.g. 12h",
+                exit_code=2,
+            )
+        wait, simulated_delay_h = _waited(own, devices, duration_h)
+        record = {
+            # Completion less computing: rounding may leave it below 0.
+            "delay_h": named(percentiles(np.maximum(wait.delay_s, 0.0) / HOUR_S)),
+            "completion_h": named(percentiles(wait.completion_s / HOUR_S)),
+            "miss_probability": None if deadline_h is None else wait.late(deadline_h * HOUR_S),
+            "beyond_trace_fraction": wait.beyond_trace_fraction,
+            "submitted_now": start_now(own, devices),
         }
+        return cls(cluster=own, wait=wait, simulated_delay_h=simulated_delay_h, record=record)
 
     def cluster_record(self) -> dict[str, Any]:
         """Return what was said of the cluster and what its trace holds."""
-        own, trace = self.cluster, self.cluster.trace
+        own, trace, load = self.cluster, self.cluster.trace, self.wait.load
+        recorded = trace.waited_s[np.isfinite(trace.waited_s)]
         return {
             "trace": {"source": trace.source, "jobs": int(trace.jobs.submit_s.size),
                       "left_out": dict(trace.left_out),
-                      "load_fraction": self.load if self.load < float("inf") else None,
+                      "load_fraction": load if load < float("inf") else None,
                       "simulated_mean_delay_h": self.simulated_delay_h,
-                      "recorded_mean_delay_h": self.recorded_delay_h},
+                      "recorded_mean_delay_h": float(recorded.mean()) / HOUR_S
+                      if recorded.size else None},
             "cluster": {"nodes": own.cluster.nodes,
                         "devices_per_node": own.cluster.devices_per_node,
                         "policy": own.policy, "placement": own.placement},
         }  # fmt: skip
 
-    def wait_record(self) -> dict[str, Any]:
-        """Return what the job met."""
-        return {
-            "delay_h": named(self.delay_h),
-            "completion_h": named(self.completion_h),
-            "miss_probability": self.miss_probability,
-            "beyond_trace_fraction": self.beyond_trace_fraction,
-            "submitted_now": None if self.now is None else asdict(self.now),
-        }
-
     def rent_or_wait(
         self, completion_h: Estimate, cost_usd: float, own_cost_usd: float = 0.0
     ) -> RentOrWait:
         """Compare with machines that would end the job after ``completion_h`` for ``cost_usd``."""
-        return _rent_or_wait(self.cluster, self.wait, completion_h, cost_usd, own_cost_usd)
-
-
-def queue_answer(
-    own: OwnCluster,
-    *,
-    devices: int,
-    duration_h: Estimate,
-    deadline_h: float | None = None,
-    rent_completion_h: Estimate | None = None,
-    rent_cost_usd: float = 0.0,
-    with_policies: bool = False,
-) -> QueueAnswer:
-    """Insert a job into the recorded cluster at random times.
-
-    ``duration_h``: computing time on the own cluster's devices [h]; ``rent_completion_h``:
-    completion on rented machines, start-up included [h]; ``with_policies``: also simulate the
-    trace's own jobs under every policy; False by default.
-
-    Raises PlanningError if the deadline lies in the past, or the cluster cannot hold the job or
-    the trace.
-    """
-    if deadline_h is not None and deadline_h <= 0:
-        raise PlanningError(
-            f"the deadline lies {-deadline_h:g} h in the past",
-            hint="give the time from now on, e.g. 12h",
-            exit_code=2,
-        )
-    wait, simulated_delay_h = _waited(own, devices, duration_h)
-    recorded = own.trace.waited_s[np.isfinite(own.trace.waited_s)]
-    rent = None
-    if rent_completion_h is not None:
-        rent = _rent_or_wait(own, wait, rent_completion_h, rent_cost_usd, 0.0)
-    return QueueAnswer(
-        cluster=own,
-        devices=devices,
-        duration_h=duration_h,
-        # Completion less computing: rounding may leave it below 0.
-        delay_h=percentiles(np.maximum(wait.delay_s, 0.0) / HOUR_S),
-        completion_h=percentiles(wait.completion_s / HOUR_S),
-        miss_probability=None if deadline_h is None else wait.late(deadline_h * HOUR_S),
-        load=wait.load,
-        beyond_trace_fraction=wait.beyond_trace_fraction,
-        simulated_delay_h=simulated_delay_h,
-        recorded_delay_h=float(recorded.mean()) / HOUR_S if recorded.size else None,
-        now=start_now(own, devices),
-        rent=rent,
-        wait=wait,
-        policies=side_by_side(own, _parameters(own)) if with_policies else (),
-        charts=_charts(own, wait, deadline_h, rent_completion_h),
-    )
+        rented = samples_of(completion_h, SAMPLES, self.cluster.seed + 1)
+        return rent_or_wait(
+            self.wait, rent_completion_s=rented * HOUR_S, rent_cost_usd=cost_usd,
+            own_cost_usd=own_cost_usd,
+        )  # fmt: skip
 
 
 def _waited(own: OwnCluster, devices: int, duration_h: Estimate) -> tuple[Wait, float]:
@@ -272,17 +236,6 @@ def samples_of(estimate: Estimate, count: int, seed: int = 0) -> Column:
     below = np.log(estimate.value / estimate.low) / reach
     above = np.log(estimate.high / estimate.value) / reach
     return np.asarray(estimate.value * np.exp(draws * np.where(draws < 0, below, above)))
-
-
-def _rent_or_wait(
-    own: OwnCluster, wait: Wait, completion_h: Estimate, cost_usd: float, own_cost_usd: float
-) -> RentOrWait:
-    return rent_or_wait(
-        wait,
-        rent_completion_s=samples_of(completion_h, SAMPLES, own.seed + 1) * HOUR_S,
-        rent_cost_usd=cost_usd,
-        own_cost_usd=own_cost_usd,
-    )
 
 
 def _parameters(own: OwnCluster) -> QueueParameters:

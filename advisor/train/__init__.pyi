@@ -7,9 +7,9 @@ from .feedback import note_cluster_run as note_cluster_run
 from .feedback import note_layout_run as note_layout_run
 from .feedback import note_run as note_run
 from .feedback import read as read
-from .folder import Day as Day
-from .folder import Out as Out
 from .folder import day_of as day_of
+from .folder import day_option as day_option
+from .folder import out_option as out_option
 from .labelled import read_runs as read_runs
-from .models import train_models as train_models
-from .own_steps import train_steps as train_steps
+from .models import TrainModels as TrainModels
+from .own_steps import TrainSteps as TrainSteps

@@ -17,12 +17,12 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
-from pathlib import Path
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
-import typer
 
+from advisor.ask import option
 from advisor.errors import UsageError
 from advisor.learned import FEATURES, LEAST_ROWS, NAMES
 from advisor.quantities import percent_text
@@ -34,15 +34,10 @@ CARD: Final = "card.md"
 METRICS: Final = "metrics.json"
 ORIGIN: Final = ("schema_version", "command", "day", "inputs")  # of ``metrics.json``
 
-Day = Annotated[
-    str | None,
-    typer.Option(
-        "--day", help="Day of the fit as the card states it, YYYY-MM-DD (default: today)."
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="Folder to write to (default: the packaged one).")
-]
+day_option: Final = partial(
+    option, "Day of the fit as the card states it, YYYY-MM-DD (default: today)."
+)
+out_option: Final = partial(option, "Folder to write to (default: the packaged one).")
 
 
 def origin(

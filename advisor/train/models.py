@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import typer
 
 from advisor import data
+from advisor.ask import OUTPUT, Printed, option
 from advisor.errors import ModelError, UsageError
 from advisor.estimate import COST, OWN_RUNS
 from advisor.records import RunRecord, tables_read
@@ -35,82 +36,108 @@ _LEAST_GROUPS: Final = 2
 _MOST_FOLDS: Final = 24  # of the pairs of ``both``
 
 
-def train_models(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--data", help="Files or folders of runs (default: the packaged ones and your own)."
-        ),
-    ] = None,
-    fmt: Annotated[
-        str,
-        typer.Option(
-            "--format", help="Format of the runs: auto, or one of those of `advisor runs import`."
-        ),
-    ] = AUTO,
-    model: Annotated[str, typer.Option(help=f"Predictor to fit: {', '.join(MODELS)}.")] = "auto",
-    target: Annotated[
-        str,
-        typer.Option(
-            help="What is learned: over_analytic, over_anchor, cost_over_anchor (shown "
-            "by `predict`), time or cost."
-        ),
-    ] = "over_analytic",
-    split: Annotated[
-        str, typer.Option(help=f"What is left out to choose and to score: {', '.join(SPLITS)}.")
-    ] = "job",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder to write the model to (default: where `recommend` looks)."),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option(help="Where the work runs: loky (this machine), dask or ray.")
-    ] = "loky",
-    address: Annotated[
-        str | None,
-        typer.Option("--scheduler", "--address", help="Address of a running Dask or Ray cluster."),
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Number of processes to run in parallel.")] = 1,
-    seed: Annotated[
-        int, typer.Option(help="Random seed; the same data and seed give the same model.")
-    ] = 0,
-    spread: Annotated[
-        bool,
-        typer.Option(
-            "--spread",
-            help="Keep each file on its Dask worker, to fit boosted trees on any number of runs.",
-        ),
-    ] = False,
-    checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder that keeps finished parts of a long fit.")
-    ] = None,
-    day: model_folder.Day = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainModels(Printed):
     """Fit a predictor on labelled runs."""
-    from advisor.learned import require_replaceable
 
-    day = model_folder.day_of(day)
-    if out is not None:  # before the fit, which takes minutes
-        require_replaceable(out)
-    for line in left_out_notes(runs, fmt):
-        typer.echo(line, err=True)
-    if spread:
-        _spread(runs, fmt, target, out, backend, address, seed, day, as_json)
-        return
-    with tables_read() as inputs:
-        each = read_each(runs, fmt)
-    records = [record for some in each.values() for record in some]
-    with workers(backend, address), progress(checkpoints, is_quiet=quiet or as_json):
-        trained, results = train(
-            records, model=model, target=target, split=split, n_jobs=jobs, seed=seed
-        )
-        effects = _effects(trained, model, each, jobs, seed)
-    results = {**results, **effects}
-    told = _given(runs, format=fmt, model=model, target=target, split=split, seed=str(seed))
-    origin = model_folder.origin("models", inputs, day, told)
-    _save(trained, results, origin, out, lambda fitted: card(fitted, records), as_json)
+    # fmt: off
+    runs: list[Path] | None = option("Files or folders of runs (default: the packaged ones and "
+        "your own).", flags="--data")
+    fmt: str = option("Format of the runs: auto, or one of those of `advisor runs import`.",
+        default=AUTO, flags="--format")
+    model: str = option(f"Predictor to fit: {', '.join(MODELS)}.", default="auto")
+    target: str = option("What is learned: over_analytic, over_anchor, cost_over_anchor (shown by "
+        "`predict`), time or cost.", default="over_analytic")
+    split: str = option(f"What is left out to choose and to score: {', '.join(SPLITS)}.",
+        default="job")
+    out: Path | None = option("Folder to write the model to (default: where `recommend` looks).")
+    backend: str = option("Where the work runs: loky (this machine), dask or ray.", default="loky")
+    address: str | None = option("Address of a running Dask or Ray cluster.",
+        flags="--scheduler --address")
+    jobs: int = option("Number of processes to run in parallel.", default=1)
+    seed: int = option("Random seed; the same data and seed give the same model.", default=0)
+    spread: bool = option("Keep each file on its Dask worker, to fit boosted trees on any number "
+        "of runs.", default=False)
+    checkpoints: Path | None = option("Folder that keeps finished parts of a long fit.")
+    day: str | None = model_folder.day_option()
+    quiet: bool = option("Show no progress.", default=False, flags="--quiet -q", panel=OUTPUT)
+    # fmt: on
+
+    def __call__(self) -> None:
+        from advisor.learned import require_replaceable
+
+        day = model_folder.day_of(self.day)
+        if self.out is not None:  # before the fit, which takes minutes
+            require_replaceable(self.out)
+        for line in left_out_notes(self.runs, self.fmt):
+            typer.echo(line, err=True)
+        if self.spread:
+            self._spread(day)
+            return
+        with tables_read() as inputs:
+            each = read_each(self.runs, self.fmt)
+        records = [record for some in each.values() for record in some]
+        bar = progress(self.checkpoints, is_quiet=self.quiet or self.as_json)
+        with workers(self.backend, self.address), bar:
+            trained, results = train(
+                records, model=self.model, target=self.target, split=self.split,
+                n_jobs=self.jobs, seed=self.seed,
+            )  # fmt: skip
+            effects = _effects(trained, self.model, each, self.jobs, self.seed)
+        results = {**results, **effects}
+        told = self._given("fmt", "model", "target", "split", "seed")
+        origin = model_folder.origin("models", inputs, day, told)
+        self._save(trained, results, origin, lambda fitted: card(fitted, records))
+
+    def _spread(self, day: str) -> None:
+        """Fit on a Dask cluster, each file of runs on one of its workers."""
+        from advisor.train.cluster import train_on_dask
+
+        if self.backend != "dask":
+            raise UsageError("--spread needs a Dask cluster", hint="add --backend dask")
+        files = [f for path in self.runs or default_paths() for f in run_files(path)]
+        with workers(self.backend, self.address):
+            trained, results = train_on_dask(
+                files, fmt=self.fmt, target=self.target, seed=self.seed
+            )
+        inputs = {f"runs, {trained.about['records']}": trained.about["data_sha256"]}
+        told = [*self._given("fmt", "target", "seed"), "--spread", "--backend", self.backend]
+        origin = model_folder.origin("models", inputs, day, told)
+        self._save(trained, results, origin, lambda fitted: spread_card(fitted, len(files)))
+
+    def _given(self, *names: str) -> list[str]:
+        """Return the options that change the model and are not the usual ones."""
+        given = [part for path in self.runs or [] for part in ("--data", str(path))]
+        usual = TrainModels()
+        for name in names:
+            if getattr(self, name) != getattr(usual, name):
+                given += [f"--{'format' if name == 'fmt' else name}", str(getattr(self, name))]
+        return given
+
+    def _save(
+        self, trained: Any, results: Any, origin: dict[str, Any], told: Callable[[Any], str]
+    ) -> None:
+        """Write the model, if it errs less than the shipped one, and say how wrong it is.
+
+        Raises ModelError then.
+        """
+        from advisor.train.effect import is_worth_keeping
+
+        folder = self.out or data.writable_models() / trained.name
+        is_kept = is_worth_keeping(results["own"])
+        if is_kept:
+            stated = replace(trained, metrics=origin | dict(trained.metrics))
+            stated.save(folder, told(stated))
+        record = {"schema_version": 1, "model": str(folder) if is_kept else None, **results}
+        text = "\n".join([*_table(results), *([f"saved {folder}"] if is_kept else [])])
+        typer.echo(json.dumps(record, indent=2) if self.as_json else text)
+        if not is_kept:
+            raise ModelError(
+                "the new model errs no less than the shipped one on your own runs: it is not "
+                "saved",
+                hint="what answered before still does; note more real runs (advisor runs actual "
+                "RUN MACHINE --step-time 310ms), and train again",
+            )
 
 
 def _effects(
@@ -137,61 +164,6 @@ def _effects(
         found["own"] = beside_shipped(asked, own, trained, answers)
     found["folders"] = by_folder(asked, build, folders, n_jobs) if len(each) > 1 else []
     return found
-
-
-def _given(runs: list[Path] | None, **options: str) -> list[str]:
-    """Return the options that change the model and are not the usual ones."""
-    given = [part for path in runs or [] for part in ("--data", str(path))]
-    usual = {"format": AUTO, "model": "auto", "target": "over_analytic", "split": "job",
-             "seed": "0"}  # fmt: skip
-    for name, value in options.items():
-        given += [] if value == usual[name] else [f"--{name}", value]
-    return given
-
-
-def _save(
-    trained: Any, results: Any, origin: dict[str, Any], out: Path | None,
-    told: Callable[[Any], str], as_json: bool,
-) -> None:  # fmt: skip
-    """Write the model and say how wrong it is; one that errs more than the shipped is only told.
-
-    Raises ModelError then.
-    """
-    from advisor.train.effect import is_worth_keeping
-
-    folder = out or data.writable_models() / trained.name
-    is_kept = is_worth_keeping(results["own"])
-    if is_kept:
-        stated = replace(trained, metrics=origin | dict(trained.metrics))
-        stated.save(folder, told(stated))
-    record = {"schema_version": 1, "model": str(folder) if is_kept else None, **results}
-    text = "\n".join([*_table(results), *([f"saved {folder}"] if is_kept else [])])
-    typer.echo(json.dumps(record, indent=2) if as_json else text)
-    if not is_kept:
-        raise ModelError(
-            "the new model errs no less than the shipped one on your own runs: it is not saved",
-            hint="what answered before still does; note more real runs (advisor runs actual RUN "
-            "MACHINE --step-time 310ms), and train again",
-        )
-
-
-def _spread(
-    runs: list[Path] | None, fmt: str, target: str, out: Path | None, backend: str,
-    address: str | None, seed: int, day: str, as_json: bool,
-) -> None:  # fmt: skip
-    """Fit on a Dask cluster, each file of runs on one of its workers."""
-    from advisor.train.cluster import train_on_dask
-
-    if backend != "dask":
-        raise UsageError("--spread needs a Dask cluster", hint="add --backend dask")
-    files = [f for path in runs or default_paths() for f in run_files(path)]
-    with workers(backend, address):
-        trained, results = train_on_dask(files, fmt=fmt, target=target, seed=seed)
-    inputs = {f"runs, {trained.about['records']}": trained.about["data_sha256"]}
-    told = _given(runs, format=fmt, target=target, seed=str(seed))
-    told += ["--spread", "--backend", backend]
-    origin = model_folder.origin("models", inputs, day, told)
-    _save(trained, results, origin, out, lambda fitted: spread_card(fitted, len(files)), as_json)
 
 
 def train(

@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import typer
 
+from advisor.ask import option
 from advisor.catalogue import Catalogue
 from advisor.collectors import atomic
 from advisor.collectors.derive import list_runs
@@ -45,27 +45,28 @@ class OwnStep:
     seconds: float
 
 
-def train_steps(
-    runs: Annotated[
-        Path | None, typer.Option(help="Folder of recordings (default: where they are kept).")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write (default: where answers look).")
-    ] = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSteps:
     """Learn from measured runs how machines differ."""
-    steps = list(own_steps(runs))
-    if not steps:
-        raise UsageError(
-            "no recorded job has a measured run on one accelerator",
-            hint="note one: advisor runs actual RUN TYPE --step-time 310ms",
-        )
-    file = out or own_steps_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    record = own_steps_record(errors_of(steps))
-    atomic.write_bytes(file, (json.dumps(record) + "\n").encode())
-    jobs, cards = len({s.job for s in steps}), sorted({s.device.name for s in steps})
-    typer.echo(f"{len(steps)} runs of {jobs} jobs on {', '.join(cards)}: {file}")
+
+    # fmt: off
+    runs: Path | None = option("Folder of recordings (default: where they are kept).")
+    out: Path | None = option("File to write (default: where answers look).")
+    # fmt: on
+
+    def __call__(self) -> None:
+        steps = list(own_steps(self.runs))
+        if not steps:
+            raise UsageError(
+                "no recorded job has a measured run on one accelerator",
+                hint="note one: advisor runs actual RUN TYPE --step-time 310ms",
+            )
+        file = self.out or own_steps_file()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        record = own_steps_record(errors_of(steps))
+        atomic.write_bytes(file, (json.dumps(record) + "\n").encode())
+        jobs, cards = len({s.job for s in steps}), sorted({s.device.name for s in steps})
+        typer.echo(f"{len(steps)} runs of {jobs} jobs on {', '.join(cards)}: {file}")
 
 
 def own_steps(runs: Path | None = None) -> Iterator[OwnStep]:

@@ -16,17 +16,6 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ROOT / "docs" / "cli"
 
-# What the parts of a question are called; other options are the verb's own.
-_PARTS: Final = {
-    "": "Options",
-    "job": "The job",
-    "constraints": "Constraints",
-    "cluster": "Machines that are given",
-    "layout": "The layout",
-    "setup": "The training software",
-    "question": "Question and catalogue",
-}
-
 
 def verbs() -> dict[str, Any]:
     """Return every command by its words: ``recommend``, ``runs list``, ..., groups included."""
@@ -140,20 +129,19 @@ def _usage(p: Any) -> str:
 
 
 def _tables(params: list[Any], level: int) -> Iterator[str]:
-    from advisor.ask import ALIASES, ENTRIES
+    from advisor.ask import OPTIONS, OUTPUT, PANELS
 
-    parts: dict[str, list[Any]] = {}
-    is_shared = any(p.opts == ["--question"] for p in params)
+    panels: dict[str, list[Any]] = {panel: [] for panel in PANELS}
     for p in params:
-        entry = ENTRIES.get(p.name) or ENTRIES.get(getattr(ALIASES.get(p.name), "name", ""))
-        part = "question" if p.name == "question" else entry.part if entry and is_shared else ""
-        parts.setdefault(part, []).append(p)
-    for part in sorted(parts, key=lambda one: (one == "", list(_PARTS).index(one))):
-        if len(parts) > 1:
-            title = "Other options" if part == "" else _PARTS[part]
-            yield from (f"{'#' * level} {title}", "")
+        panels[getattr(p, "rich_help_panel", None) or OPTIONS].append(p)
+    shown = {panel: rows for panel, rows in panels.items() if rows}
+    if shown and shown.keys() <= {OPTIONS, OUTPUT}:
+        shown = {OPTIONS: params}
+    for panel, rows in shown.items():
+        if len(shown) > 1:
+            yield from (f"{'#' * level} {panel}", "")
         yield from ("| option | meaning | default |", "|---|---|---|")
-        yield from map(_row, parts[part])
+        yield from map(_row, rows)
         yield ""
 
 

@@ -124,7 +124,7 @@ def tracked_summary(path: Path) -> object:
 def targets() -> dict[str, Target]:
     """Return every reader of files and texts, by name."""
     from advisor import quantities
-    from advisor.ask.sources import read_question, stated
+    from advisor.ask import read_question, stated
     from advisor.catalogue import parse_gpus
     from advisor.catalogue.overrides import read_rules
     from advisor.gate import read_submission

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from advisor.cli.options import HOURS, quantity
+from advisor.ask import HOURS, option
 from advisor.errors import UsageError
 
 JOURNAL = "runs.jsonl"
@@ -17,82 +17,56 @@ PRICES = "prices.json"
 _PLANS = ("seconds", "minutes")
 
 
-def command(
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", help="Folder of the runs, made if missing; with --describe also a .jsonl.gz."
-        ),
-    ],
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of runs to make.")
-    ] = None,
-    hours: Annotated[
-        float | None, quantity(HOURS, "--hours", help="Start no further run after this time.")
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Pattern of run keys, e.g. 'full/mlp-*'; repeatable.")
-    ] = None,
-    plan: Annotated[
-        str,
-        typer.Option(
-            help="Plan: seconds (many small jobs), or minutes (jobs of a minute or more on one "
-            "core, of which a partial run sees at most 5 %)."
-        ),
-    ] = "seconds",
-    cap_s: Annotated[
-        float | None,
-        typer.Option(
-            help="Maximum time of a run, in seconds, after which it is cut short (default: "
-            "25, or 3600 for jobs of minutes)."
-        ),
-    ] = None,
-    attempts: Annotated[
-        int, typer.Option(min=1, help="Maximum number of attempts at a noisy run.")
-    ] = 3,
-    nice: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=19,
-            help="Scheduling priority of the runs; a larger value gives way to other programs.",
-        ),
-    ] = 0,
-    pack: Annotated[
-        Path | None, typer.Option(help="Only write the runs so far to this .jsonl.gz.")
-    ] = None,
-    describe: Annotated[
-        bool, typer.Option("--describe", help="Only count the runs so far, and show their noise.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
     """Train many small jobs under resource limits, and record what each took.
 
     The same command continues where it stopped. Quotas and network limits need root: without
     them those runs are left out.
     """
-    if (hours is not None and hours <= 0) or (cap_s is not None and cap_s <= 0):
-        raise UsageError(
-            f"times must be positive, got hours={hours}, cap_s={cap_s}", hint="try --hours 1"
-        )
-    if describe:
-        _describe(out)
-        return
-    if pack is not None:
-        _pack(out / JOURNAL, pack)
-        return
-    if plan not in _PLANS:
-        raise UsageError(f"no plan named {plan!r}", hint=f"one of: {', '.join(_PLANS)}")
-    options = ["--out", str(out), "--plan", plan, "--nice", str(nice)]
-    options += [] if cap_s is None else ["--cap-s", str(cap_s)]
-    options += ["--prices", str(_prices(out))]
-    _describe_machine(out)
-    options += ["--attempts", str(attempts)]
-    options += [option for pattern in only or () for option in ("--only", pattern)]
-    options += [] if limit is None else ["--limit", str(limit)]
-    options += [] if hours is None else ["--hours", str(hours)]
-    # In place of this process: whoever ends the command ends the collection with it.
-    program = [sys.executable, "-m", "advisor.lab.minicloud", *options]
-    os.execv(sys.executable, program)
+
+    # fmt: off
+    out: Path = option("Folder of the runs, made if missing; with --describe also a .jsonl.gz.",
+        default=...)
+    limit: int | None = option("Maximum number of runs to make.", min=1)
+    hours: float | None = option("Start no further run after this time.", HOURS)
+    only: list[str] | None = option("Pattern of run keys, e.g. 'full/mlp-*'; repeatable.")
+    plan: str = option("Plan: seconds (many small jobs), or minutes (jobs of a minute or more on "
+        "one core, of which a partial run sees at most 5 %).", default="seconds")
+    cap_s: float | None = option("Maximum time of a run, in seconds, after which it is cut short "
+        "(default: 25, or 3600 for jobs of minutes).")
+    attempts: int = option("Maximum number of attempts at a noisy run.", default=3, min=1)
+    nice: int = option("Scheduling priority of the runs; a larger value gives way to other "
+        "programs.", default=0, min=0, max=19)
+    pack: Path | None = option("Only write the runs so far to this .jsonl.gz.")
+    describe: bool = option("Only count the runs so far, and show their noise.", default=False)
+    # fmt: on
+
+    def __call__(self) -> None:
+        if any(time is not None and time <= 0 for time in (self.hours, self.cap_s)):
+            raise UsageError(
+                f"times must be positive, got hours={self.hours}, cap_s={self.cap_s}",
+                hint="try --hours 1",
+            )
+        if self.describe:
+            _describe(self.out)
+            return
+        if self.pack is not None:
+            _pack(self.out / JOURNAL, self.pack)
+            return
+        if self.plan not in _PLANS:
+            raise UsageError(f"no plan named {self.plan!r}", hint=f"one of: {', '.join(_PLANS)}")
+        options = ["--out", str(self.out), "--plan", self.plan, "--nice", str(self.nice)]
+        options += [] if self.cap_s is None else ["--cap-s", str(self.cap_s)]
+        options += ["--prices", str(_prices(self.out))]
+        _describe_machine(self.out)
+        options += ["--attempts", str(self.attempts)]
+        options += [word for pattern in self.only or () for word in ("--only", pattern)]
+        options += [] if self.limit is None else ["--limit", str(self.limit)]
+        options += [] if self.hours is None else ["--hours", str(self.hours)]
+        # In place of this process: whoever ends the command ends the collection with it.
+        program = [sys.executable, "-m", "advisor.lab.minicloud", *options]
+        os.execv(sys.executable, program)
 
 
 def _prices(out: Path) -> Path:
@@ -156,3 +130,6 @@ def _pack(journal: Path, target: Path) -> None:
         f" kept from ending, {source.damaged()} damaged lines",
         err=True,
     )
+
+
+VERB = Collect

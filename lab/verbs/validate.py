@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from advisor import data
-from advisor.cli.options import Plot, PlotCommand, check_drawable, show_plot, waiting
+from advisor.ask import Drawn, argument, option
+from advisor.cli.terminal import check_drawable, show_plot, waiting
 from advisor.errors import UsageError
 from advisor.lab import score
 from advisor.lab.score import stored
@@ -24,92 +25,77 @@ if TYPE_CHECKING:
 
 # Of very many rows every so many is drawn: more marks than this are one stain.
 _MOST_ROWS: Final = 1000
-command_settings: Final[dict[str, Any]] = {"cls": PlotCommand}
 
 
-def command(
-    protocol: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PROTOCOL|TABLE]",
-            help="A protocol (omit it to list them), or a CSV table in the form of a published "
-            "suite.",
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--data", help="Measurements laid out like shared/data.")
-    ] = None,
-    is_blind: Annotated[
-        bool,
-        typer.Option(
-            "--blind",
-            help="Also refit and reselect everything without the scored group, and print both.",
-        ),
-    ] = False,
-    questions: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the rows (question, truth, group, unseen) as CSV, and answer none."
-        ),
-    ] = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            help="Score another predictor's answers to these rows (CSV: row, value, low, high)."
-        ),
-    ] = None,
-    plot: Plot = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validate(Drawn):
     """Score the models on published measurements, or your own, with whole groups left out."""
-    if protocol is None:
-        for name, (_, question) in score.PROTOCOLS.items():
-            typer.echo(f"{name:14} {question}")
-        return
-    is_table = protocol not in score.PROTOCOLS and (_is_path(protocol) or Path(protocol).exists())
-    if is_table and is_blind:
-        raise UsageError(
-            "--blind scores a protocol, not a table of your own",
-            hint="what had the published rows in sight is printed below the table's scores",
+
+    # fmt: off
+    protocol: str | None = argument("A protocol (omit it to list them), or a CSV table in the "
+        "form of a published suite.", metavar="[PROTOCOL|TABLE]")
+    folder: Path | None = option("Measurements laid out like shared/data.", flags="--data")
+    is_blind: bool = option("Also refit and reselect everything without the scored group, and "
+        "print both.", default=False, flags="--blind")
+    questions: Path | None = option("Write the rows (question, truth, group, unseen) as CSV, and "
+        "answer none.")
+    answers: Path | None = option("Score another predictor's answers to these rows (CSV: row, "
+        "value, low, high).")
+    # fmt: on
+
+    def __call__(self) -> None:
+        protocol = self.protocol
+        if protocol is None:
+            for name, (_, question) in score.PROTOCOLS.items():
+                typer.echo(f"{name:14} {question}")
+            return
+        is_table = protocol not in score.PROTOCOLS and (
+            _is_path(protocol) or Path(protocol).exists()
         )
-    if protocol not in score.PROTOCOLS and not is_table:
-        raise UsageError(
-            f"no protocol named {protocol!r}", hint=f"one of: {', '.join(score.PROTOCOLS)}"
-        )
-    measured = data.measurements(folder)
-    if questions is not None or answers is not None:
-        _for_others(protocol, measured, questions, answers, plot, as_json, is_table=is_table)
-        return
-    with waiting(f"scoring {'the table' if is_table else protocol}", is_quiet=as_json):
+        if is_table and self.is_blind:
+            raise UsageError(
+                "--blind scores a protocol, not a table of your own",
+                hint="what had the published rows in sight is printed below the table's scores",
+            )
+        if protocol not in score.PROTOCOLS and not is_table:
+            raise UsageError(
+                f"no protocol named {protocol!r}", hint=f"one of: {', '.join(score.PROTOCOLS)}"
+            )
+        measured = data.measurements(self.folder)
+        if self.questions is not None or self.answers is not None:
+            self._for_others(protocol, measured, is_table=is_table)
+            return
+        what = "the table" if is_table else protocol
+        with waiting(f"scoring {what}", is_quiet=self.as_json):
+            if is_table:
+                from advisor.lab.score.tables import score_table
+
+                result = score_table(Path(protocol), measured)
+            else:
+                with reads.tables_read() as inputs:
+                    result = score.run(protocol, measured, is_blind=self.is_blind)
+        if not is_table and stored.place_of(protocol, inputs) == stored.fetched():
+            typer.echo(
+                "with measurements or constants that do not ship: the second column", err=True
+            )
+        _print(result, self.plot, self.as_json)
+
+    def _for_others(self, name: str, measured: Path, *, is_table: bool) -> None:
+        """Write the rows for another predictor, or score what it answered."""
+        from advisor.lab.score import harness, tables
+
         if is_table:
-            from advisor.lab.score.tables import score_table
-
-            result = score_table(Path(protocol), measured)
+            protocol, rows = tables.asked_table(Path(name), measured)
         else:
-            with reads.tables_read() as inputs:
-                result = score.run(protocol, measured, is_blind=is_blind)
-    if not is_table and stored.place_of(protocol, inputs) == stored.fetched():
-        typer.echo("with measurements or constants that do not ship: the second column", err=True)
-    _print(result, plot, as_json)
-
-
-def _for_others(
-    name: str, measured: Path, questions: Path | None, answers: Path | None, plot: str | None,
-    as_json: bool, *, is_table: bool,
-) -> None:  # fmt: skip
-    """Write the rows for another predictor, or score what it answered."""
-    from advisor.lab.score import harness, tables
-
-    if is_table:
-        protocol, rows = tables.asked_table(Path(name), measured)
-    else:
-        protocol = score.load(name)
-        rows = protocol.rows(measured)
-    if questions is not None:
-        typer.echo(f"{harness.write_questions(rows, questions):,} rows in {questions}", err=True)
-    if answers is not None:
-        theirs = replace(protocol, scores=f"answers of {answers.name}", figures=None)
-        _print(harness.evaluate(theirs, rows, harness.read_answers(answers, rows)), plot, as_json)
+            protocol = score.load(name)
+            rows = protocol.rows(measured)
+        if self.questions is not None:
+            written = harness.write_questions(rows, self.questions)
+            typer.echo(f"{written:,} rows in {self.questions}", err=True)
+        if self.answers is not None:
+            theirs = replace(protocol, scores=f"answers of {self.answers.name}", figures=None)
+            answers = harness.read_answers(self.answers, rows)
+            _print(harness.evaluate(theirs, rows, answers), self.plot, self.as_json)
 
 
 def _is_path(name: str) -> bool:
@@ -235,3 +221,6 @@ def _line(name: str, s: Scores) -> str:
     )
     errors = "".join(f"{value:7.1f}" if value < 1e4 else f"{value:7.0f}" for value in percent)
     return f"{name[:31]:32}{s.rows:6d}{errors}{s.bias:6.2f}{rank:>7}{cover:>7}".rstrip()
+
+
+VERB = Validate

@@ -1,0 +1,198 @@
+"""What a verb shows in a terminal: drawings for ``--plot [FILE]``, and signs of life.
+
+A verb with the option is a ``PlotCommand``, which reads ``--plot`` without a file, and refuses
+what cannot be drawn before the verb has worked for it. A spinner turns on a terminal while an
+answer takes more than a second; nothing does in a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+from advisor.ask import PLOT_FLAG
+from advisor.collectors import atomic
+from advisor.errors import AdvisorError, UsageError
+
+if TYPE_CHECKING:
+    from advisor.show import Chart, Style
+
+SUFFIXES: Final = (".png", ".svg", ".pdf")
+_TERMINAL: Final = "-"
+_HINT: Final = "name a .png, .svg or .pdf file; for the terminal, write --plot last"
+
+
+class PlotCommand(TyperCommand):
+    """A verb whose ``--plot`` may stand without a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; what cannot be drawn is refused here."""
+        rest = super().parse_args(ctx, with_terminal(args))
+        refuse(ctx.params.get("plot"), as_json=bool(ctx.params.get("as_json")))
+        return list(rest)
+
+
+def with_terminal(args: Sequence[str]) -> list[str]:
+    """Return arguments in which a ``--plot`` without a file names the terminal.
+
+    What follows is its file unless it is another flag or has no suffix.
+
+    >>> with_terminal(["latest", "--plot"]), with_terminal(["--plot", "a.png"])
+    (['latest', '--plot', '-'], ['--plot', 'a.png'])
+    """
+    found: list[str] = []
+    for place, word in enumerate(args):
+        found.append(word)
+        following = args[place + 1] if place + 1 < len(args) else _TERMINAL * 2
+        is_file = following == _TERMINAL or (following[0:1] != "-" and Path(following).suffix)
+        if word == PLOT_FLAG and "--" not in args[:place] and not is_file:
+            found.append(_TERMINAL)
+    return found
+
+
+def refuse(plot: str | None, *, as_json: bool) -> None:
+    """Refuse a file of another kind, and a drawing among the record's JSON.
+
+    Raises UsageError.
+    """
+    if plot == _TERMINAL and as_json:
+        raise UsageError(
+            "a drawing in the terminal would stand in the JSON record",
+            hint="draw into a file, --plot FILE.png, or leave --json out",
+        )
+    if plot not in (None, _TERMINAL) and Path(str(plot)).suffix.lower() not in SUFFIXES:
+        raise UsageError(f"cannot draw into {plot}", hint=_HINT)
+
+
+def show_plot(charts: Sequence[Chart], plot: str | None) -> None:
+    """Draw charts where ``--plot`` asked for them: nowhere, in the terminal or into a file.
+
+    Raises AdvisorError if the file cannot be written.
+    """
+    if plot is None:
+        return
+    if plot == _TERMINAL:
+        from advisor.show import charts_text
+
+        style = terminal_style()
+        typer.echo("\n" + charts_text(charts, style), color=style.is_coloured)
+        return
+    _write(charts, Path(plot))
+
+
+def is_terminal(plot: str) -> bool:
+    """Say whether ``--plot`` asked for the terminal."""
+    return plot == _TERMINAL
+
+
+def check_drawable(charts: Sequence[Chart], plot: str | None, *, hint: str) -> None:
+    """Refuse ``--plot`` where an answer has no charts; ``hint`` says what would give it some.
+
+    Raises UsageError.
+    """
+    if plot is not None and not charts:
+        raise UsageError("there is nothing to draw", hint=hint)
+
+
+def terminal_style() -> Style:
+    """Return what standard output can show: its width, colours, signs."""
+    from rich.console import Console
+
+    from advisor.show import Style
+
+    console = Console(file=sys.stdout)
+    return Style(
+        width=shutil.get_terminal_size().columns,
+        is_coloured=console.color_system is not None and not console.no_color,
+        is_unicode=not console.options.ascii_only,
+    )
+
+
+def _write(charts: Sequence[Chart], file: Path) -> None:
+    from advisor.show import write_charts
+
+    drawn = io.BytesIO()
+    write_charts(charts, drawn, file.suffix.lower())
+    try:
+        atomic.write_bytes(file, drawn.getvalue())
+    except OSError as error:
+        raise AdvisorError(
+            f"cannot write {file}: {error.strerror or error}",
+            hint="name a file in a folder that exists",
+        ) from None
+    typer.echo(f"drawn: {file}", err=True)
+
+
+DELAY_S: Final = 1.0
+Verb = Callable[..., None]
+
+
+def while_waiting(what: str) -> Callable[[Verb], Verb]:
+    """Let a verb that says nothing before its end show a sign of life until then.
+
+    What it prints on standard output is printed when it is done.
+    """
+
+    def decorate(verb: Verb) -> Verb:
+        @functools.wraps(verb)
+        def command(*args: Any, **options: Any) -> None:
+            held = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(held), waiting(what):
+                    verb(*args, **options)
+            finally:
+                sys.stdout.write(held.getvalue())
+
+        return command
+
+    return decorate
+
+
+@contextlib.contextmanager
+def waiting(
+    what: str, *, out: IO[str] | None = None, delay_s: float = DELAY_S, is_quiet: bool = False
+) -> Iterator[None]:
+    """Show ``what`` beside a spinner from ``delay_s`` on, until the block ends.
+
+    Parameters
+    ----------
+    what : str
+        What is being done, e.g. ``"pricing offers"``.
+    out : text stream, optional
+        Standard error by default; nothing is shown where it is no terminal.
+    delay_s : float
+        What is done sooner shows nothing. [s]
+    is_quiet : bool
+        Show nothing: the answer is for a program.
+    """
+    stream = sys.stderr if out is None else out
+    if is_quiet or not stream.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    status = Live(
+        Spinner("dots", f"{what} ..."), console=Console(file=stream), transient=True,
+        redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
+    timer = threading.Timer(delay_s, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
