@@ -140,9 +140,7 @@ def _phases(asked: SimulateElastic, known: JobFigures) -> list[Phase]:
     points = _noise(asked.noise)
     if points is None and known.noise is not None:
         points = (known.noise.samples, known.noise.samples * asked.noise_growth)
-    count = asked.phases or max(
-        known.phases, _doublings(points) + 1 if known.phases == 1 else 1
-    )
+    count = asked.phases or max(known.phases, _doublings(points) + 1 if known.phases == 1 else 1)
     scales = [None] * count if points is None else over_phases(points, count)
     if asked.samples is not None:
         return [Phase(samples=asked.samples, noise_batch=scale) for scale in scales]
