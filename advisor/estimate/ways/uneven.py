@@ -19,7 +19,7 @@ from advisor.answer import Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn, ReducedStep, Stage, replica
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
-from advisor.planners.core import GIB, Column, Floats, Layouts, PlanningError, Recompute, UnitTimes
+from advisor.planners.core import GIB, Column, Floats, Layouts, PlanningError, Recompute
 from advisor.planners.memory import Kept
 from advisor.planners.systems import (
     CephaloConstants,
