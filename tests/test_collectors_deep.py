@@ -332,8 +332,8 @@ def test_layer_times_and_operators_survive_the_way_into_a_recording(tmp_path: Pa
         facts = hooks.events.facts["deep_step"]
     deep = deep_step(facts, 0.5)
     assert deep is not None
-    assert sum(operator.time_s for operator in deep.operators) == pytest.approx(0.5)
-    assert [layer.name for layer in deep.layers] == ["0", "1", "2"]
+    assert sum(deep.operators["time_s"]) == pytest.approx(0.5)
+    assert deep.layers["name"] == ("0", "1", "2")
     assert deep_step([], None) is None
 
 

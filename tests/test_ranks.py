@@ -26,8 +26,8 @@ from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.events import CommunicationCounts, Events
 from advisor.collectors.format.recording import Reading, Recording, StepTime, read_reading
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.ranks import buckets, buffers_beside
-from advisor.collectors.hooks.state import tcp_bytes
+from advisor.collectors.hooks.communication import tcp_bytes
+from advisor.collectors.hooks.wrapping import buckets, buffers_beside
 from advisor.collectors.run import child
 from advisor.collectors.watch import network
 from advisor.estimate.case import constants, host_anchor

@@ -27,7 +27,7 @@ from advisor.collectors.format.record_files import parse_json
 from advisor.collectors.format.recording import TotalWork
 from advisor.collectors.format.step_time import Steps
 from advisor.collectors.hooks.chores import _WORK_AT, _WORK_REHEARSED, Chores
-from advisor.collectors.hooks.loaders import RunDelay
+from advisor.collectors.hooks.run_delay import RunDelay
 from advisor.collectors.hooks.session import Session
 from advisor.collectors.hooks.trace.operators import _main_precision, _phase
 from advisor.collectors.watch.probes import _mean, _total
@@ -35,7 +35,7 @@ from advisor.collectors.watch.processes import Process
 from advisor.estimate.ways.data_parallel import _parts
 from advisor.estimate.ways.model_parallel import _link_log_sd
 from advisor.estimate.ways.recorded_units import _send_s
-from advisor.planners.core import Operator, Transformer, Work
+from advisor.planners.core import Operator, Operators, Transformer, Work
 from advisor.planners.core.arrays import stage_tables
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.layouts.pipeline import _least_sum
@@ -402,7 +402,7 @@ def test_a_step_is_told_apart_by_its_kinds_of_operators() -> None:
     kinds = {"matmul": (8e9, 4e6), "convolution": (3e9, 2e6), "winograd": (1e9, 1e6),
              "attention": (2e9, 5e6), "reduction": (0.0, 8e6)}  # fmt: skip
     work = Work(
-        operators=tuple(
+        operators=Operators.of(
             Operator(name=kind, kind=cast(Any, kind), phase="forward", count=2, flop=flop,
                      bytes=moved, fixed_bytes=0.0)
             for kind, (flop, moved) in kinds.items()

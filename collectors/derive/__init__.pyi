@@ -6,6 +6,7 @@ from .certainty import SETTLED as SETTLED
 from .certainty import StopRule as StopRule
 from .certainty import Verdict as Verdict
 from .certainty import judge as judge
+from .certainty import length_log_sd as length_log_sd
 from .certainty import ratio as ratio
 from .certainty import shortfall_of as shortfall_of
 from .certainty import step_log_sd as step_log_sd

@@ -40,6 +40,12 @@ def step_log_sd(step: StepTime) -> float:
     return math.log(step.high_s / step.low_s) / (2 * REACH)
 
 
+def length_log_sd(recording: Recording, is_given: bool) -> float:
+    """Return the deviation of ln(steps) of a job whose length was told, or found."""
+    work = recording.total_work
+    return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]
+
+
 def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
     """Return the error of ln(time), widened by how far its correction for neighbours may be off.
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from advisor.collectors.format import DeepStep, LayerCost, OperatorCount, Reading
+from advisor.collectors.format import Columns, DeepStep, Reading
 
 
 def deep_step(
@@ -40,9 +40,11 @@ def deep_step(
     )
     return DeepStep(
         peak_bytes=max((m[0] + m[1] for m in (*frontier, *update)), default=None),
-        operators=tuple(_operator(row, fastest[_key(row)] * scale) for row in first["operators"]),
-        least_operators=tuple(_operator(row, 0.0) for row in least),
-        layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
+        operators=_operators(
+            first["operators"], [fastest[_key(row)] * scale for row in first["operators"]]
+        ),
+        least_operators=_operators(least, [0.0] * len(least)) if least else {},
+        layers=_layers(facts, scale),
         flags=tuple(first["flags"]),
         gradient_bytes=first.get("gradient_bytes", 0),
         buffer_bytes=first.get("buffer_bytes", 0),
@@ -58,10 +60,14 @@ def deep_step(
     )
 
 
-def _operator(row: dict[str, Any], time_s: float) -> OperatorCount:
-    """Return a row of a traced step; recordings of before know of no fused modules."""
-    values = {name: row[name] for name in _OF_OPERATORS}
-    return OperatorCount(time_s=time_s, fused_by=row.get("fused_by", ""), **values)
+def _operators(rows: Sequence[dict[str, Any]], time_s: Sequence[float]) -> Columns:
+    """Return the rows of a traced step; recordings of before know of no fused modules."""
+    fused_by = tuple(row.get("fused_by", "") for row in rows)
+    return {**_taken(rows, _OF_OPERATORS), "fused_by": fused_by, "time_s": tuple(time_s)}
+
+
+def _taken(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(row[name] for row in rows) for name in names}
 
 
 # Fields that are taken over as the hooks wrote them.
@@ -107,18 +113,18 @@ def _fastest(facts: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
     return times
 
 
-def _layer(facts: list[dict[str, Any]], index: int, scale: float) -> LayerCost:
-    layer = facts[0]["layers"][index]
+def _layers(facts: list[dict[str, Any]], scale: float) -> Columns:
+    """Return the layers of the first trace, with their least times among all that have them."""
+    layers = facts[0]["layers"]
     same = [
-        fact["layers"][index]
-        for fact in facts
-        if index < len(fact["layers"]) and fact["layers"][index]["name"] == layer["name"]
-    ]
-    return LayerCost(
-        forward_s=min(one["forward_ns"] for one in same) * scale,
-        backward_s=min(one["backward_ns"] for one in same) * scale,
-        **{name: layer[name] for name in _OF_LAYERS},
-    )
+        [all_[at] for fact in facts
+         if at < len(all_ := fact["layers"]) and all_[at]["name"] == layer["name"]]
+        for at, layer in enumerate(layers)
+    ]  # fmt: skip
+    return _taken(layers, _OF_LAYERS) | {
+        f"{phase}_s": tuple(min(one[f"{phase}_ns"] for one in seen) * scale for seen in same)
+        for phase in ("forward", "backward")
+    }
 
 
 # Memory to rent for what was seen to be used, and what another batch would need.

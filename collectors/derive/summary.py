@@ -156,7 +156,7 @@ def _rank_lines(seen: Recording) -> list[str]:
 
 def _model_line(deep: DeepStep) -> str:
     sides = (one for one in (deep.least_operators, deep.operators) if one)
-    texts = (number_text(sum(one.flop for one in side) / 1e9) for side in sides)
+    texts = (number_text(sum(side["flop"]) / 1e9) for side in sides)
     flop = " to ".join(dict.fromkeys(texts))
     return (
         f"model: {deep.parameters:,} parameters, {deep.precision} on {deep.device}, "

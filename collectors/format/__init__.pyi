@@ -39,13 +39,12 @@ from .record_files import parse as parse
 from .record_files import parse_json as parse_json
 from .record_files import profiler_lives as profiler_lives
 from .record_files import sync_file as sync_file
+from .recording import Columns as Columns
 from .recording import DeepStep as DeepStep
 from .recording import DeviceSheet as DeviceSheet
 from .recording import Host as Host
 from .recording import HostBenchmark as HostBenchmark
-from .recording import LayerCost as LayerCost
 from .recording import Loading as Loading
-from .recording import OperatorCount as OperatorCount
 from .recording import ProcessSeries as ProcessSeries
 from .recording import RankSeries as RankSeries
 from .recording import Reading as Reading
@@ -59,6 +58,7 @@ from .recording import TotalWork as TotalWork
 from .recording import TouchedReading as TouchedReading
 from .recording import read_reading as read_reading
 from .recording import read_touched as read_touched
+from .recording import rows_of as rows_of
 from .step_time import Mean as Mean
 from .step_time import Steps as Steps
 from .step_time import mean as mean

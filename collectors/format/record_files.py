@@ -16,8 +16,7 @@ from zlib import crc32
 
 from advisor.collectors.errors import printable_json
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.format import start_ticks
-from advisor.collectors.hooks.suspicion import may_hold_secrets
+from advisor.collectors.hooks.format import may_hold_secrets, start_ticks
 
 _SYNC = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 

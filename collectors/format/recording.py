@@ -6,7 +6,7 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -235,48 +235,39 @@ class StepTime:
     contention_half_width_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCount:
-    """All calls of one operator with the same sizes in the deep step.
+# Rows of the hooks' tables as columns of one length, by name; empty where there are no rows.
+Columns = Mapping[str, tuple[Any, ...]]
 
-    ``bytes`` is operands read plus results written; ``fixed_bytes`` the part that belongs to
-    parameters, gradients and optimizer state. ``time_s`` is the host's, scaled to the corrected
-    step. ``phase`` is ``"forward"``, ``"backward"`` or ``"optimizer"``; ``shapes`` the tensor
-    operands' sizes, e.g. ``"128,32x64,64x128"``. Operators on integers count no flop and are filed
-    under ``"fp32"``. ``fused_by`` is the class of the module whose time steps these are and which
-    accelerators compute by few kernels a step, ``"GRU"``; empty of any other.
+
+def rows_of(columns: Columns, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of some columns.
+
+    >>> list(rows_of({"name": ("a", "b"), "count": (1, 2)}, "count"))
+    [(1,), (2,)]
     """
-
-    name: str
-    phase: Literal["forward", "backward", "optimizer"]
-    count: int
-    flop: float
-    bytes: float
-    fixed_bytes: float
-    dtype: str
-    time_s: float
-    shapes: str = ""
-    fused_by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCost:
-    """One leaf module in forward order, over the deep step's samples."""
-
-    name: str
-    kind: str
-    parameters: int
-    forward_s: float
-    backward_s: float
-    forward_flop: float
-    backward_flop: float
-    output_bytes: int
-    saved_bytes: int
+    return zip(*(columns[name] for name in names), strict=True) if columns else iter(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepStep:
-    """One real step traced inside the user's own loop."""
+    """One real step traced inside the user's own loop.
+
+    Attributes
+    ----------
+    operators : Columns
+        All calls of one operator with the same sizes: ``name``, ``phase`` (``"forward"``,
+        ``"backward"`` or ``"optimizer"``), ``count``, ``flop``, ``bytes`` (operands read plus
+        results written), ``fixed_bytes`` (the part that belongs to parameters, gradients and
+        optimizer state), ``dtype`` (operators on integers count no flop and are filed under
+        ``"fp32"``), ``shapes`` (the tensor operands' sizes, e.g. ``"128,32x64,64x128"``),
+        ``fused_by`` (the class of the module whose time steps these are and which accelerators
+        compute by few kernels a step, ``"GRU"``; empty of any other), and ``time_s``, the
+        host's, scaled to the corrected step.
+    layers : Columns
+        Leaf modules in forward order, over the step's samples: ``name``, ``kind``,
+        ``parameters``, ``forward_s``, ``backward_s``, ``forward_flop``, ``backward_flop``,
+        ``output_bytes``, ``saved_bytes``.
+    """
 
     samples: int  # samples that went through it (all micro-batches of the step)
     micro_batches: int  # passes over samples of their own in it (gradient accumulation)
@@ -289,8 +280,8 @@ class DeepStep:
     precision: str  # autocast or parameter type: ``"fp32"``, ``"bf16"``,
     device: str
     is_compiled: bool
-    operators: tuple[OperatorCount, ...]
-    layers: tuple[LayerCost, ...]
+    operators: Columns
+    layers: Columns
     flags: tuple[str, ...]
     gradient_bytes: int = 0
     # buffers of the modules that learn: data parallelism sends them to all ranks in every step
@@ -311,7 +302,7 @@ class DeepStep:
     update_s: float | None = None
     # of a rehearsed step in which sizes that the network decides are the least there can be;
     # ``operators`` are of the most. Empty where it decides none
-    least_operators: tuple[OperatorCount, ...] = ()
+    least_operators: Columns = field(default_factory=dict)
     # of a rehearsal's one rank. shards: what all ranks' optimizers update, over what this one's
     # do; ranks: those that divide the work of a sample, which is all of theirs here; elsewhere:
     # what other ranks compute that this one's step does not show, in words

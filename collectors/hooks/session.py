@@ -17,9 +17,9 @@ import time
 
 from . import format as fmt
 from .chores import Chores
-from .format import HOLD_NS, MOST_HELD
-from .ranks import GradientSampler
+from .gradient_norms import GradientSampler
 from .state import ProcessState
+from .writer import HOLD_NS, MOST_HELD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -269,7 +269,7 @@ class RecordingPlan:
 # is pinned to its share of them; where there are not, they contend, and their steps are
 # corrected for that (``ranks``).
 #
-# A script that opens no process group of its own is wrapped: see ``collectors.hooks.ranks``.
+# A script that opens no process group of its own is wrapped: see ``collectors.hooks.wrapping``.
 
 
 MOST_RANKS: Final = 64

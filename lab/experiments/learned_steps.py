@@ -20,7 +20,7 @@ is in no published row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,7 +33,7 @@ from advisor.lab.fit.described import known_steps
 from advisor.lab.fit.described_columns import MeasuredStep
 from advisor.lab.fit.device import fit_errors, left_out_labels, seen_errors, seen_steps, thinned
 from advisor.machines.devices import device_parameters, residual_parameters
-from advisor.planners.core.nouns import Operator
+from advisor.planners.core import Operators, select
 from advisor.planners.step.calibrate import SeenErrors, errors_at
 from advisor.planners.step.device import KINDS
 
@@ -86,24 +86,22 @@ def _scaled(columns: Floats) -> Floats:
     return np.asarray((columns - columns.mean(axis=0)) / np.maximum(columns.std(axis=0), 1e-9))
 
 
-def _mix(operators: Sequence[Operator]) -> Floats:
+def _mix(operators: Operators) -> Floats:
     """Return the shares of kinds in operations and traffic, and of phases in calls."""
-    amounts = np.array([(o.flop, o.bytes, o.kernels) for o in operators])
+    amounts = np.stack([operators.flop, operators.bytes, operators.kernels], axis=1)
     shares = amounts / np.maximum(amounts.sum(axis=0), 1.0)
-    kinds = np.array([KINDS.index(o.kind) for o in operators])
-    phases = np.array([PHASES.index(o.phase) for o in operators])
+    kinds = np.array([KINDS.index(kind) for kind in operators.kind])
+    phases = np.array([PHASES.index(phase) for phase in operators.phase])
     by_kind = np.array([np.bincount(kinds, s, len(KINDS)) for s in shares[:, :2].T]).ravel()
     return np.asarray(np.r_[by_kind, np.bincount(phases, shares[:, 2], len(PHASES))])
 
 
-def _tokens(operators: Sequence[Operator]) -> Floats:
+def _tokens(operators: Operators) -> Floats:
     """Return a step as ``TOKENS`` runs of operators in order: their mix and their sizes."""
     found = []
     for part in np.array_split(np.arange(len(operators)), min(TOKENS, len(operators))):
-        ran = [operators[i] for i in part]
-        flop, moved, calls = (
-            sum(getattr(o, what) for o in ran) for what in ("flop", "bytes", "kernels")
-        )
+        ran = select(operators, part)
+        flop, moved, calls = (float(one.sum()) for one in (ran.flop, ran.bytes, ran.kernels))
         sizes = np.log([max(flop / calls, 1.0), max(moved / calls, 1.0), calls]) / 10.0
         found.append(np.r_[_mix(ran), sizes])
     width = len(found[0])

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from advisor.planners.core.nouns import Device, Operator, Work
+from advisor.planners.core import Device, Operator, Operators, Work
 from advisor.planners.step.device import KINDS, PRODUCTS
 from advisor.planners.step.device_rates import generations_before_pascal, log_rates, vector_units
 
@@ -23,7 +23,7 @@ class MeasuredStep:
 
     seconds: float  # of the phases among ``operators`` [s]
     # what was timed: no optimizer where the suite leaves the update out
-    operators: tuple[Operator, ...]
+    operators: Operators
     work: Work  # the whole step, at the measured micro-batch, in the precision that was run
     device: Device
     is_half: bool
@@ -174,7 +174,7 @@ def _best_share(device: Device) -> float:
     return (device.best_fp16_flop_per_s or np.inf) / half
 
 
-def _merged(operators: tuple[Operator, ...]) -> list[Operator]:
+def _merged(operators: Operators) -> list[Operator]:
     """Join operators that are calls of the same sizes: their maxima are the same."""
     found: dict[tuple[object, ...], Operator] = {}
     for one in operators:

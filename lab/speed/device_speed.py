@@ -6,7 +6,7 @@ PYTHONPATH=. python -m advisor.lab.speed.device_speed
 import time
 
 from advisor.machines.devices import accelerator_devices, device_parameters
-from advisor.planners.core.nouns import Operator, Work
+from advisor.planners.core import Operator, Operators, Work
 from advisor.planners.step.device import step_time
 
 OPERATORS = 60  # groups of operators in a job, about what a profiled transformer has
@@ -14,7 +14,7 @@ BATCHES = 100
 
 
 def main() -> None:
-    operators = tuple(
+    operators = Operators.of(
         Operator(
             name=f"op{i}", kind="matmul" if i % 3 == 0 else "elementwise",
             phase=("forward", "backward")[i % 2], count=10, flop=1e10 * (i + 1),

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..trace.source import is_library
+from ..trace.frames import is_library
 from ..trace.whole import local
 
 TYPE_CHECKING = False

@@ -13,9 +13,10 @@ import time
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ranks import is_compiled
+from ..gradient_norms import is_compiled
 from . import operators
-from .storages import Modules, Storages, key_of, tensors_in
+from .modules import Modules
+from .storages import Storages, key_of, tensors_in
 from .whole import WholeModel
 
 TYPE_CHECKING = False
