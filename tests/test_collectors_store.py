@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.collectors.derive import store
-from advisor.collectors.derive.deep_step import advised_memory_bytes, peak_memory_bytes
+from advisor.collectors.derive.resources import advised_memory_bytes, peak_memory_bytes
 from advisor.collectors.derive.store import (
     default_run_root,
     find_run,

@@ -23,7 +23,7 @@ from advisor.advice.script import SourceScript
 from advisor.answer import Candidate
 from advisor.cli.answers import advise
 from advisor.collectors.derive import store
-from advisor.collectors.format.event_facts import Limits, Saves
+from advisor.collectors.format.facts import Limits, Saves
 from advisor.collectors.format.recording import Reading, Recording, rows_of
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor

@@ -237,7 +237,7 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         c, m = times * one.flop / rate * slower, moved / memory * slower
         took = max(c, m) + p.unhidden_fraction * min(c, m)
         parts[one.phase]["compute" if c >= m else "memory"] += took
-        n = one.count if is_cpu else one.kernels
+        n = one.count if is_cpu or one.listed is None else one.listed
         calls[one.phase] += n
         in_library = one.kind == "recurrent" or one.listed is not None
         of_python[one.phase] += n if one.phase == "forward" and not in_library else 0

@@ -22,7 +22,7 @@ from advisor.ask import Constraints
 from advisor.catalogue import parse_gpus
 from advisor.collectors.derive.summary import summary_lines
 from advisor.collectors.format import Recording, rows_of
-from advisor.collectors.hooks.rehearsal.memory import replay, rounded
+from advisor.collectors.hooks.rehearsal.allocator import replay, rounded
 from advisor.collectors.run import profile, rehearsed
 from advisor.errors import RunError
 from advisor.estimate import Predictor, constants

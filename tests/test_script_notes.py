@@ -12,7 +12,7 @@ from recorded_models import convolutions, transformer
 
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.collectors.format.event_facts import Told
+from advisor.collectors.format.why_cpu import Told
 from advisor.estimate.estimate import estimate_on_type
 from advisor.estimate.plan import Plan
 from advisor.estimate.predictor import Predictor

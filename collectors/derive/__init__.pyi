@@ -11,12 +11,12 @@ from .certainty import ratio as ratio
 from .certainty import shortfall_of as shortfall_of
 from .certainty import step_log_sd as step_log_sd
 from .certainty import with_correction as with_correction
-from .deep_step import advised_memory_bytes as advised_memory_bytes
 from .read import recording as recording
 from .read import rule_of as rule_of
 from .read import trainer_of as trainer_of
 from .read import world_size_of as world_size_of
 from .resources import Resources as Resources
+from .resources import advised_memory_bytes as advised_memory_bytes
 from .resources import resources_of as resources_of
 from .run_list import RunLine as RunLine
 from .run_list import closing_fact as closing_fact

@@ -1,4 +1,4 @@
-"""The profiler's own file: what was asked for, where, every reading, and how it ended."""
+"""The profiler's own file: what was asked for, where, every reading and their series, the end."""
 
 from __future__ import annotations
 
@@ -136,9 +136,6 @@ def _contradiction(run: Path, what: str) -> RecordingError:
         f"the recording {run.name} contradicts itself: {what[:200]}",
         hint="profile again; `advisor runs rm` removes this one",
     )
-
-
-# Series from readings: each process of the tree, and when a quota took time away.
 
 
 def process_series(

@@ -9,7 +9,7 @@ from typing import Any
 
 from advisor.collectors.derive.causes import early_end
 from advisor.collectors.derive.certainty import shortfall_of
-from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.collectors.derive.resources import advised_memory_bytes
 from advisor.collectors.derive.work import length_hint
 from advisor.collectors.errors import bytes_text, counted, duration_text, number_text
 from advisor.collectors.format import (

@@ -11,22 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from advisor.collectors.format.event_facts import (
-    Ended,
-    GradientNorms,
-    Limits,
-    Rehearsed,
-    Routing,
-    Saves,
-    Told,
-)
+from advisor.collectors.format.facts import Ended, GradientNorms, Limits, Rehearsed, Routing, Saves
 from advisor.collectors.format.record_files import fields
+from advisor.collectors.format.why_cpu import Told
 from advisor.collectors.hooks import format as fmt
-
-# Series of a recording beside its readings: of each rank, of each process, of a quota.
-#
-# Nouns of ``recording``, apart for their number; all derived from the raw files.
-
 
 # What memory may grow by in a window that says something of ordinary running.
 _STEADY: Final = 1.05
@@ -146,12 +134,6 @@ class DeviceSheet:
     step_s_by_threads: tuple[float, ...] = ()
     torch_version: str = ""
     measured_at: str = ""
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> DeviceSheet:
-        """Make a sheet of its JSON form, with lists for tuples."""
-        lists = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
-        return cls(**{**record, **lists})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +269,7 @@ class DeepStep:
     # buffers of the modules that learn: data parallelism sends them to all ranks in every step
     buffer_bytes: int = 0
     # fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
-    # that are its peak for some batch; see ``memory.step_memory_bytes`` [bytes]
+    # that are its peak for some batch: the largest of fixed + growing x batch / traced [bytes]
     memory_frontier: tuple[tuple[int, int, int], ...] = ()
     # the same while optimizers update, where these are apart: of rehearsals
     update_frontier: tuple[tuple[int, int, int], ...] = ()
@@ -315,10 +297,10 @@ class DeepStep:
 class Loading:
     """The training loader: what feeds the job."""
 
-    batch: int | None
-    dataset_samples: int | None
-    batches_per_epoch: int | None
-    workers: int  # loader processes; 0 loads inside the loop
+    batch: int | None = None
+    dataset_samples: int | None = None
+    batches_per_epoch: int | None = None
+    workers: int = 0  # loader processes; 0 loads inside the loop
     # wait_s, raw_wait_s: mean time per step that the loop spends in the loader, without neighbours
     # and by the clock; the first is part of the corrected step [s]
     wait_s: float
@@ -402,11 +384,11 @@ class Recording:
 
     run_id: str
     path: Path
-    command: tuple[str, ...]
-    status: RunStatus
-    stop_reason: str
-    exit_code: int | None
-    started_at: str
+    command: tuple[str, ...] = ()
+    status: RunStatus = "running"
+    stop_reason: str = ""
+    exit_code: int | None = None
+    started_at: str = ""
     duration_s: float
     host: Host
     readings: tuple[Reading, ...]
@@ -488,41 +470,32 @@ class Recording:
         return found
 
 
-# Payloads of the sampler (``watch.sampler`` packs them) as readings.
+# The fields of a reading as the sampler packs them: times in ns, and below 0 what nobody read.
+_PACKED: Final = (
+    "t_s", "processes", "cpu_s", "run_delay_s", "rss_bytes", "pss_bytes", "disk_read_bytes",
+    "disk_write_bytes", "network_received_bytes", "network_sent_bytes", "throttled_s",
+    "pressure_fraction", "stolen_s", "major_faults", "gpu_fraction", "gpu_memory_bytes",
+    "gpu_power_w", "gpu_clock_mhz", "gpu_received_bytes_per_s", "gpu_sent_bytes_per_s",
+    "minor_faults", "slowest_delay_s", "machine_cpu_s",
+)  # fmt: skip
+_TIMES: Final = frozenset(
+    name for name in _PACKED if name.endswith("_s") and not name.endswith("_per_s")
+)
+_MAY_BE_UNREAD: Final = frozenset(
+    name for name in _PACKED if name.startswith(("pss_", "pressure_", "gpu_"))
+)
 
 
 def read_reading(payload: bytes, start_ns: int) -> Reading:
     """Return the reading in a payload, its time counted from ``start_ns``."""
-    (
-        t_ns, processes, cpu_ns, run_delay_ns, rss, pss, read, written, received, sent,
-        throttled_ns, pressure, stolen, faults, busy, gpu_bytes, power, clock, pcie_in,
-        pcie_out, minor_faults, slowest_ns, machine_cpu_ns,
-    ) = fields(fmt.READING_PAYLOAD, payload)  # fmt: skip
-    return Reading(
-        t_s=(t_ns - start_ns) / 1e9,
-        processes=processes,
-        cpu_s=cpu_ns / 1e9,
-        run_delay_s=run_delay_ns / 1e9,
-        rss_bytes=rss,
-        pss_bytes=None if pss < 0 else pss,
-        disk_read_bytes=read,
-        disk_write_bytes=written,
-        network_received_bytes=received,
-        network_sent_bytes=sent,
-        throttled_s=throttled_ns / 1e9,
-        pressure_fraction=None if pressure < 0 else pressure,
-        gpu_fraction=None if busy < 0 else busy,
-        gpu_memory_bytes=None if gpu_bytes < 0 else gpu_bytes,
-        gpu_power_w=None if power < 0 else power,
-        stolen_s=stolen / 1e9,
-        major_faults=faults,
-        minor_faults=minor_faults,
-        gpu_clock_mhz=None if clock < 0 else clock,
-        gpu_received_bytes_per_s=None if pcie_in < 0 else pcie_in,
-        gpu_sent_bytes_per_s=None if pcie_out < 0 else pcie_out,
-        slowest_delay_s=slowest_ns / 1e9,
-        machine_cpu_s=machine_cpu_ns / 1e9 or None,
-    )
+    packed = dict(zip(_PACKED, fields(fmt.READING_PAYLOAD, payload), strict=True))
+    packed["t_s"] -= start_ns
+    values: dict[str, Any] = {
+        name: None if name in _MAY_BE_UNREAD and value < 0 else value / 1e9 if name in _TIMES
+        else value
+        for name, value in packed.items()
+    }  # fmt: skip
+    return Reading(**values | {"machine_cpu_s": values["machine_cpu_s"] or None})
 
 
 def read_touched(payload: bytes, start_ns: int) -> TouchedReading | None:

@@ -20,15 +20,12 @@ if TYPE_CHECKING:
     from .state import ProcessState
 
 
-# Limits on the use of the machine, as the script's own process sees them.
-
-
 # Variables that the frameworks' thread pools read when they start.
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, Any]:
-    """Return the limits in force."""
+    """Return the limits on the use of the machine, as the script's own process sees them."""
     try:
         affinity = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not on Linux

@@ -1,6 +1,7 @@
 """The cost of training together in this process: time in collectives, bytes, DDP's own times.
 
-Offsets in ``struct tcp_info`` from ``linux/tcp.h``, which only ever grows at the end.
+The calls of ``torch.distributed`` are timed here. DistributedDataParallel exchanges gradients in
+C++ while the backward pass goes on; it times that itself, and is asked for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+# Offsets in ``struct tcp_info`` from ``linux/tcp.h``, which only ever grows at the end.
 ACKED_OFFSET = 120  # tcpi_bytes_acked, followed by tcpi_bytes_received
 COUNTERS = struct.Struct("=QQ")
 _INFO_BYTES = ACKED_OFFSET + COUNTERS.size
@@ -51,12 +53,6 @@ def tcp_bytes() -> tuple[int, int]:
                 its_sent, its_received = COUNTERS.unpack_from(info, ACKED_OFFSET)
                 sent, received = sent + its_sent, received + its_received
     return sent, received
-
-
-# The cost of training together in this process: time in collectives, bytes, DDP's own timing.
-#
-# The calls of ``torch.distributed`` are timed here. DistributedDataParallel exchanges gradients in
-# C++ while the backward pass goes on; it times that itself, and is asked for it.
 
 
 _COLLECTIVES = (

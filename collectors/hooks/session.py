@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# The parsed arguments that are about devices: ``--no-cuda``, ``--device cpu``.
-
-
 _WORDS = ("cuda", "gpu", "cpu", "accel", "device", "platform")
 # No other value of theirs is kept: --device-key may say anything.
 _DEVICES = re.compile(

@@ -3,6 +3,10 @@
 A kernel's launch returns before the kernel runs, so the time between two steps in Python says
 little about a single one. An event goes into the device's queue at every step and is looked at
 when it has passed: nothing waits for the device.
+
+A traced step tells what its operators took, and an update of many small tensors is mostly what
+happens between them: PyTorch's loop over parameters. So a few steps after the traced ones are
+timed from the begin of each ``Optimizer.step`` to its end.
 """
 
 from __future__ import annotations
@@ -41,13 +45,6 @@ class DeviceClock:
             if second == first + 1:
                 took_ns = int(event.elapsed_time(following) * 1e6)
                 self._writer.write(fmt.DEVICE_STEP, fmt.DEVICE_STEP_PAYLOAD.pack(second, took_ns))
-
-
-# Times of optimizers' updates in ordinary steps, with the Python between operators.
-#
-# A traced step tells what its operators took, and an update of many small tensors is mostly what
-# happens between them: PyTorch's loop over parameters. So a few steps after the traced ones are
-# timed from the begin of each ``Optimizer.step`` to its end.
 
 
 # Training steps that are timed, after the last traced one and before steps are only noted.

@@ -1,4 +1,18 @@
-"""Ranks of a script without a process group, made to train together: ``profile --workers N``."""
+"""Ranks of a script without a process group, made to train together: ``profile --workers N``.
+
+Every rank runs the script unchanged. What ``DistributedDataParallel`` and ``DistributedSampler``
+would do is done around it:
+
+- parameters begin as rank 0's, when the first loader begins after an optimizer was made;
+- a loader that shuffles delivers the rank's share of the data, in an order that all agree on;
+- after each backward pass the gradients that it made are averaged over the ranks, and buffers
+  (running statistics) become rank 0's.
+
+Averaging after a pass is right for any number of optimizers, clipping, loss scaling and
+accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass,
+so the waiting is what DDP would take at most. A script that joins a process group itself, or
+makes a ``DistributedDataParallel``, is left to itself.
+"""
 
 from __future__ import annotations
 
@@ -70,22 +84,6 @@ def buffers_beside(parameters: list[Any]) -> list[Any]:
 
 def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
-
-
-# ``profile --workers N`` of a script without a process group: its ranks train together.
-#
-# Every rank runs the script unchanged. What ``DistributedDataParallel`` and ``DistributedSampler``
-# would do is done around it:
-#
-# - parameters begin as rank 0's, when the first loader begins after an optimizer was made;
-# - a loader that shuffles delivers the rank's share of the data, in an order that all agree on;
-# - after each backward pass the gradients that it made are averaged over the ranks, and buffers
-#   (running statistics) become rank 0's.
-#
-# Averaging after a pass is right for any number of optimizers, clipping, loss scaling and
-# accumulation: a sum of averages is the average of the sums. It is not overlapped with the pass,
-# so the waiting is what DDP would take at most. A script that joins a process group itself, or
-# makes a ``DistributedDataParallel``, is left to itself.
 
 
 # Optimizers that decide by the value of the loss, which is each rank's own: ranks would part.

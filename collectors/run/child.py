@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format import noun
 from advisor.collectors.hooks import lineage
 from advisor.collectors.hooks.format import REHEARSAL, WRAP_VARIABLE
 from advisor.collectors.watch import INTERFACE, Nodes, can_make_nodes, cluster_of_namespaces
@@ -256,9 +257,7 @@ class RecordingPlan:
     @classmethod
     def from_json(cls, text: str) -> RecordingPlan:
         """Return the plan that ``to_json`` wrote."""
-        values = json.loads(text)
-        values["command"] = tuple(values["command"])
-        return cls(**values)
+        return noun(cls, json.loads(text))
 
 
 # Several ranks of one command on this machine: a small cluster that is recorded as one run.

@@ -111,17 +111,6 @@ class Operator:
     # calls on accelerators, where the framework runs it over lists of tensors; None: ``count``
     listed: float | None = None
 
-    @property
-    def kernels(self) -> float:
-        """Calls in the step on an accelerator."""
-        return self.count if self.listed is None else self.listed
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether an accelerator's library runs it, for all time steps of a recurrent layer."""
-        is_fused = self.listed is not None and self.phase != "optimizer"
-        return is_fused or self.kind == "recurrent"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operators:
@@ -129,7 +118,7 @@ class Operators:
 
     The fields are those of ``Operator``; ``listed`` is NaN for None.
 
-    Raises ValueError if columns differ in length, or sizes are impossible.
+    Raises ValueError if sizes are impossible.
     """
 
     name: NDArray[Any]
@@ -143,8 +132,6 @@ class Operators:
     listed: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        if len({len(getattr(self, column.name)) for column in fields(self)}) != 1:
-            raise ValueError("columns of operators differ in length")
         is_called = np.isnan(self.listed) | ((self.listed > 0) & (self.listed <= self.count))
         is_sized = (self.count > 0) & (self.flop >= 0)
         is_sized &= (self.fixed_bytes >= 0) & (self.fixed_bytes <= self.bytes)
@@ -176,13 +163,13 @@ class Operators:
         return len(self.name)
 
     def __getitem__(self, place: int) -> Operator:
-        values = {column.name: getattr(self, column.name)[place] for column in fields(self)}
-        return _row(**{n: v if n in _WORDS else float(v) for n, v in values.items()})
+        return tuple(self)[place]
 
     def __iter__(self) -> Iterator[Operator]:
         columns = {column.name: getattr(self, column.name).tolist() for column in fields(self)}
-        for values in zip(*columns.values(), strict=True):
-            yield _row(**dict(zip(columns, values, strict=True)))
+        for *others, listed in zip(*columns.values(), strict=True):
+            known = None if math.isnan(listed) else listed
+            yield Operator(**dict(zip(columns, (*others, known), strict=True)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Operators) and tuple(self) == tuple(other)
@@ -209,10 +196,6 @@ class Operators:
     def grown_bytes(self) -> NDArray[np.float64]:
         """The part of ``bytes`` that grows with the batch [bytes]."""
         return self.bytes - self.fixed_bytes
-
-
-def _row(*, listed: float, **values: Any) -> Operator:
-    return Operator(listed=None if math.isnan(listed) else listed, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

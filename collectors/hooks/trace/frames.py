@@ -15,10 +15,9 @@ import re
 import sys
 
 from .. import format as fmt
-from .exits import Exits, value_of_counter
 from .expressions import dotted
 from .libraries import NOT_COUNTED, stated_length
-from .turns import is_endless, turns_of_for, turns_of_while
+from .loop_source import Exits, is_endless, turns_of_for, turns_of_while, value_of_counter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -32,30 +32,19 @@ _GATHERS = frozenset(["embedding", "index_select", "index", "gather", "_unsafe_i
 class OperatorCall:
     """One call as observed; sizes are bytes, keys name storages."""
 
-    __slots__ = (
-        "dtype", "flop", "group", "is_backward", "is_gather", "is_grad_enabled",
-        "is_inside_module", "is_optimizer", "is_product", "is_view", "leaves", "name", "owner",
-        "parts", "ranks", "reads", "shapes", "took", "wanted_gradients", "writes",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.dtype = ""
-        self.shapes = ""
-        self.flop = 0.0
-        self.reads: list[tuple[int, int]] = []
-        self.writes: list[tuple[int, int]] = []
-        self.is_view = False
-        self.leaves: list[Any] = []
-        self.wanted_gradients = 0
-        self.is_grad_enabled = False
-        self.took: Any = 0
-        self.owner = -1
-        self.is_backward = self.is_optimizer = self.is_inside_module = False
-        self.is_product = self.is_gather = False
-        self.group: Any = None  # of a collective: its group's name and size
-        # Ranks that share this work, and of which of its storages they have others: ``whole``.
-        self.ranks, self.parts = 1, WHOLE
+    name = dtype = shapes = ""
+    flop = 0.0
+    reads: list[tuple[int, int]]
+    writes: list[tuple[int, int]]
+    leaves: list[Any]
+    wanted_gradients = 0
+    took: Any = 0
+    owner = -1
+    is_view = is_grad_enabled = is_backward = is_optimizer = is_inside_module = False
+    is_product = is_gather = False
+    group: Any = None  # of a collective: its group's name and size
+    # Ranks that share this work, and of which of its storages they have others: ``whole``.
+    ranks, parts = 1, WHOLE
 
 
 _schemas: dict[Any, tuple[str, tuple[str, ...], tuple[int, ...]]] = {}
