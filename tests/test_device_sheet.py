@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from advisor import api
+from advisor.collectors.format.facts import noun
 from advisor.collectors.format.recording import DeviceSheet, Host
 from advisor.collectors.watch import benchmark
 from advisor.jobs.job import Job
@@ -98,7 +99,7 @@ def test_drivers_names_are_understood(driver: str, device: str) -> None:
 
 def test_a_sheet_survives_the_way_to_disk_and_back() -> None:
     record = json.loads(json.dumps(asdict(SHEET)))
-    assert DeviceSheet.from_record(record) == SHEET
+    assert noun(DeviceSheet, record) == SHEET
 
 
 def test_a_sheet_that_cannot_be_read_is_none(

@@ -66,13 +66,7 @@ def program_so_far(recording: Recording) -> Job:
         if is_whole
         else "as long as it was recorded: it was stopped",
         feed=NO_FEED,
-        measured=Measured(
-            step_s=busy_s,
-            log_sd=with_correction(RUN_LOG_SD, recording.contention_half_width, 1.0),
-            host=recording.host,
-            threads=recording.threads,
-            device="cpu",
-        ),
+        measured=_measured(recording, busy_s),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=1,
     )
@@ -107,9 +101,7 @@ def rounds_job(
         raise NotKnownError(missing[0], hint=missing[1])
     total, source = _length(recording, rounds, *lengths)
     seen = step.steps + step.warmup_steps
-    log_sd = _log_sd(step, rounds, max(0.0, 1.0 - seen / total))
-    if is_whole:
-        log_sd = with_correction(RUN_LOG_SD, recording.contention_half_width, 1.0)
+    log_sd = None if is_whole else _log_sd(step, rounds, max(0.0, 1.0 - seen / total))
     batch, ends = max(1, round(recording.step_samples or 1)), _ends(recording, total)
     return Job(
         name=recording.run_id,
@@ -119,13 +111,7 @@ def rounds_job(
         total_steps=total,
         total_source=source,
         feed=NO_FEED,
-        measured=Measured(
-            step_s=step.corrected_s,
-            log_sd=log_sd,
-            host=recording.host,
-            threads=recording.threads,
-            device="cpu",
-        ),
+        measured=_measured(recording, step.corrected_s, log_sd),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=batch,
         startup_s=_beside_s(recording, step, total, ends, is_whole=is_whole),
@@ -136,6 +122,14 @@ def rounds_job(
         assumptions=(_NO_GPU.format(kind=rounds.kind),),
         limits=recording.limits,
     )
+
+
+def _measured(recording: Recording, step_s: float, log_sd: float | None = None) -> Measured:
+    """Return what a step takes; with the error of a whole run where none is given."""
+    if log_sd is None:
+        log_sd = with_correction(RUN_LOG_SD, recording.contention_half_width, 1.0)
+    host, threads = recording.host, recording.threads
+    return Measured(step_s=step_s, log_sd=log_sd, host=host, threads=threads, device="cpu")
 
 
 def _is_seen_to_its_end(recording: Recording) -> bool:

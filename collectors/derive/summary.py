@@ -261,13 +261,10 @@ def _rank_record(one: RankSeries) -> dict[str, Any]:
 
 def _process_record(one: ProcessSeries) -> dict[str, Any]:
     """Return a process as it was last seen, and its largest resident memory."""
+    counters = ("cpu_s", "minor_faults", "major_faults", "received_bytes", "sent_bytes")
     return {
         "pid": one.pid,
         "rank": one.rank,
         "peak_rss_bytes": max(one.rss_bytes),
-        "cpu_s": one.cpu_s[-1],
-        "minor_faults": one.minor_faults[-1],
-        "major_faults": one.major_faults[-1],
-        "received_bytes": one.received_bytes[-1],
-        "sent_bytes": one.sent_bytes[-1],
+        **{name: getattr(one, name)[-1] for name in counters},
     }

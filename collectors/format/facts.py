@@ -123,12 +123,8 @@ def limits_of(fact: Mapping[str, Any], logical_cpus: int, cpu_limit: float) -> L
     cores = min(float(affinity), cpu_limit)
     if not fact or cores >= logical_cpus:
         return Limits(threads=threads, threads_source=source)
-    return Limits(
-        threads=threads,
-        threads_source=source,
-        cores=cores,
-        cores_source="its CPU affinity" if affinity <= cpu_limit else "a CPU quota",
-    )
+    who = "its CPU affinity" if affinity <= cpu_limit else "a CPU quota"
+    return Limits(threads=threads, threads_source=source, cores=cores, cores_source=who)
 
 
 def _threads(fact: Mapping[str, Any]) -> tuple[int | None, str]:

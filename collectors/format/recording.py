@@ -6,9 +6,10 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final, Literal
 
 from advisor.collectors.format.facts import Ended, GradientNorms, Limits, Rehearsed, Routing, Saves
@@ -100,7 +101,7 @@ class HostBenchmark:
     copy_bytes_per_s: float
     copy_one_core_bytes_per_s: float
     # interpreter-free integer work of one core while all are busy, in CoreMark-like iterations;
-    # see ``benchmark_kernels`` for how it was tied to CoreMark [1/s]
+    # see ``watch.benchmark`` for how it was tied to CoreMark [1/s]
     scalar_score: float
     disk_read_bytes_per_s: float | None
     measured_at: str
@@ -164,7 +165,7 @@ class Reading:
 
     ``gpu_*`` is None where there is no GPU or NVML; received and sent are over its bus. Fractions
     are in [0, 1]. ``rss_bytes`` is the sum over the processes; ``pss_bytes`` counts what they
-    share once (see ``proportional``; None where an earlier version had not looked yet).
+    share once (see ``watch.sampler``; None where an earlier version had not looked yet).
     ``stolen_s`` is time that the hypervisor gave to others, over all processors; ``major_faults``
     page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
     they were read). ``run_delay_s`` is the waiting for a core of all processes,
@@ -457,44 +458,27 @@ class Recording:
 
     @property
     def wait_by_step(self) -> dict[int, tuple[float, ...]]:
-        """Rank -> time of each step blocked in communication [s]; see ``series.RankSeries``."""
+        """Rank -> time of each step blocked in communication [s]; see ``RankSeries``."""
         return {one.rank: one.wait_s for one in self.ranks}
 
-    @property
-    def rss_by_process(self) -> dict[int, tuple[tuple[float, int], ...]]:
-        """Process id -> (time since the start [s], resident bytes), once a second."""
-        found: dict[int, tuple[tuple[float, int], ...]] = {}
-        for one in self.processes:  # a pid that was used again has two series
-            its = tuple(zip(one.t_s, one.rss_bytes, strict=True))
-            found[one.pid] = (*found.get(one.pid, ()), *its)
-        return found
 
-
-# The fields of a reading as the sampler packs them: times in ns, and below 0 what nobody read.
-_PACKED: Final = (
+# The fields of the sampler's payloads (``watch.sampler`` packs them): times in ns, and below 0
+# what nobody read.
+_READING: Final = (
     "t_s", "processes", "cpu_s", "run_delay_s", "rss_bytes", "pss_bytes", "disk_read_bytes",
     "disk_write_bytes", "network_received_bytes", "network_sent_bytes", "throttled_s",
     "pressure_fraction", "stolen_s", "major_faults", "gpu_fraction", "gpu_memory_bytes",
     "gpu_power_w", "gpu_clock_mhz", "gpu_received_bytes_per_s", "gpu_sent_bytes_per_s",
     "minor_faults", "slowest_delay_s", "machine_cpu_s",
 )  # fmt: skip
-_TIMES: Final = frozenset(
-    name for name in _PACKED if name.endswith("_s") and not name.endswith("_per_s")
-)
-_MAY_BE_UNREAD: Final = frozenset(
-    name for name in _PACKED if name.startswith(("pss_", "pressure_", "gpu_"))
-)
+_TOUCHED: Final = (
+    "t_s", "window_s", "touched_bytes", "resident_bytes", "processes", "held_bytes",
+)  # fmt: skip
 
 
 def read_reading(payload: bytes, start_ns: int) -> Reading:
     """Return the reading in a payload, its time counted from ``start_ns``."""
-    packed = dict(zip(_PACKED, fields(fmt.READING_PAYLOAD, payload), strict=True))
-    packed["t_s"] -= start_ns
-    values: dict[str, Any] = {
-        name: None if name in _MAY_BE_UNREAD and value < 0 else value / 1e9 if name in _TIMES
-        else value
-        for name, value in packed.items()
-    }  # fmt: skip
+    values = dict(_unpacked(_READING, fmt.READING_PAYLOAD, payload, start_ns))
     return Reading(**values | {"machine_cpu_s": values["machine_cpu_s"] or None})
 
 
@@ -502,12 +486,15 @@ def read_touched(payload: bytes, start_ns: int) -> TouchedReading | None:
     """Return the window in a payload; None if it is too short to hold one."""
     if len(payload) < fmt.TOUCHED_PAYLOAD.size:
         return None
-    t_ns, window_ns, touched, resident, processes, held = fields(fmt.TOUCHED_PAYLOAD, payload)
-    return TouchedReading(
-        t_s=(t_ns - start_ns) / 1e9,
-        window_s=window_ns / 1e9,
-        touched_bytes=touched,
-        resident_bytes=resident,
-        processes=processes,
-        held_bytes=held,
-    )
+    return TouchedReading(**dict(_unpacked(_TOUCHED, fmt.TOUCHED_PAYLOAD, payload, start_ns)))
+
+
+def _unpacked(
+    names: Sequence[str], layout: Struct, payload: bytes, start_ns: int
+) -> Iterator[tuple[str, Any]]:
+    for name, value in zip(names, fields(layout, payload), strict=True):
+        if name.endswith("_s") and not name.endswith("_per_s"):
+            yield name, (value - start_ns * (name == "t_s")) / 1e9
+        else:
+            is_unread = value < 0 and name.startswith(("pss_", "pressure_", "gpu_"))
+            yield name, None if is_unread else value

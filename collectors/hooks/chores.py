@@ -9,7 +9,7 @@ import time
 
 from . import format as fmt
 from . import lineage
-from .control import Control
+from .kept import OwnFile
 from .routing import RouterHooks
 from .step_clocks import DeviceClock, UpdateTimer
 
@@ -62,6 +62,38 @@ _LAST_PLANNED = 13
 _PERIOD_NS = 20_000_000
 _ORDERS_NS = 100_000_000
 _RANK_BACKWARD = fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
+
+
+class Control:
+    """The profiler's orders to this process: go on, stop, or let go.
+
+    Notes
+    -----
+    A profiler that was killed cannot ask for anything any more: when its heartbeat is older than
+    a minute the hooks let go, so that a long training run neither pays nor fills the disk. The
+    descriptor stays open over forks; it is only ever read at a position.
+    """
+
+    _DEAD_NS = 60_000_000_000
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, fmt.CONTROL_FILE)
+        self._file: OwnFile | None = None
+        self.action = 0
+        self.from_step = fmt.NEVER
+
+    def poll(self) -> None:
+        """Read what is wanted."""
+        try:
+            if self._file is None:
+                self._file = OwnFile(self._path)
+            payload = os.pread(self._file.number(), fmt.CONTROL_PAYLOAD.size, 0)
+            action, from_step, beat_ns = fmt.CONTROL_PAYLOAD.unpack(payload)
+        except Exception:  # gone or torn: nobody is asking
+            action, from_step, beat_ns = fmt.ACTION_DETACH, 1, time.monotonic_ns()
+        if time.monotonic_ns() - beat_ns > self._DEAD_NS:
+            action, from_step = fmt.ACTION_DETACH, 1
+        self.action, self.from_step = action, from_step or fmt.NEVER
 
 
 class Chores:

@@ -90,6 +90,7 @@ FLAG_DEEP, FLAG_AFTER_DEEP, FLAG_BOUNDARY, FLAG_COMPLETES, FLAG_RENEWED = 1, 2, 
 CONTROL_FILE = "control"
 CONTROL_PAYLOAD = struct.Struct("<QQQ")
 ACTION_STOP, ACTION_DETACH = 1, 2
+NEVER = 2**63
 
 # Environment of a rank of ``profile --workers N``: how many there are, and the port at rank 0 on
 # which the hooks may bring them together.

@@ -6,7 +6,6 @@ import os
 
 from . import format as fmt
 from .communication import Communication
-from .control import NEVER
 from .loaders import Loaders
 from .optimizers import Optimizers
 from .writer import Writer
@@ -51,7 +50,7 @@ class ProcessState:
         self.optimizer_made_ns = 0  # when the last one was
         self.threads_called: int | None = None
         self.is_rank = fmt.WRAP_VARIABLE in os.environ
-        self.last_step = NEVER
+        self.last_step = fmt.NEVER
         self.is_released = False
         self._failures: set[str] = set()
 

@@ -266,7 +266,7 @@ class RecordingPlan:
 # a bandwidth they talk over loopback; with one each has a network namespace of its own, joined
 # by a bridge, and a link limited each way (``network``). Where there are enough cores each rank
 # is pinned to its share of them; where there are not, they contend, and their steps are
-# corrected for that (``ranks``).
+# corrected for that (``derive.ranks``).
 #
 # A script that opens no process group of its own is wrapped: see ``collectors.hooks.wrapping``.
 

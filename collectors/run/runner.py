@@ -217,13 +217,13 @@ def plan_recording(
     summary : {"none", "text", "json"}
         What the agent prints at the end: text on stderr, or JSON on stdout.
     workers : int
-        Run the command as so many ranks on this machine; see ``local_ranks``.
+        Run the command as so many ranks on this machine; see ``child.Ranks``.
     bandwidth_bit_per_s : float, optional
         Limit each rank's link, each way; needs root. [bit/s]
     reader : {"proc", "psutil"}, optional
         How processes are read; by default through ``/proc`` where this is Linux.
     working_set : bool
-        Record how much memory is touched, too; see ``touched``.
+        Record how much memory is touched, too; see ``TouchedMemory``.
     rehearsal : dict, optional
         Whether a script that wants accelerators is rehearsed, and as what: see ``rehearsed``; by
         default it is, as one H100.

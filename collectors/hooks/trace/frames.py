@@ -37,7 +37,7 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
     Each candidate has ``source`` and ``confidence`` and either ``steps`` (framework state) or
     ``loops``, innermost first: ``turns`` (None: unknown), ``text``, ``where``, ``is_loader``
     (turns are batches), ``variable`` (value of the loop's counter now, where there is one),
-    ``bound`` (where it breaks off), ``may_end`` (it may break off elsewhere; see ``bounds``) and
+    ``bound`` (where it breaks off), ``may_end`` (it may break off elsewhere; see ``Exits``) and
     ``is_endless`` (it would not end by itself).
     """
     candidates = []
@@ -221,7 +221,7 @@ def of_user(frame: FrameType | None) -> str:
 
 
 def user_loops(frame: FrameType | None) -> list[dict[str, Any]]:
-    """Return the loops of the user's code around a call, innermost first; see ``total_work``.
+    """Return the loops of the user's code around a call, innermost first; see ``find``.
 
     A library that calls the user's code back in a loop of its own (an optimisation of
     hyper-parameters) is a loop whose turns nobody knows.

@@ -286,7 +286,7 @@ def _called(node: Any) -> str:
 def turns_of_while(loop: Any, owner: Any, scope: dict[str, Any]) -> tuple[int | None, int | None]:
     """Return (turns, counter) of ``while counter < bound`` where the loop itself counts.
 
-    (None, None) for any other condition: what somebody else counts is a bound, see ``bounds``.
+    (None, None) for any other condition: what somebody else counts is a bound: see ``Exits``.
     """
     tests = loop.test.values if isinstance(loop.test, ast.BoolOp) else [loop.test]
     if isinstance(loop.test, ast.BoolOp) and not isinstance(loop.test.op, ast.And):
