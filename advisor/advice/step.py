@@ -161,11 +161,8 @@ def _of_wide_groups(operators: Columns) -> float:
 
     By the backward pass, where operands tell them from transposed ones.
     """
-    backward = [
-        (flop, shapes)
-        for phase, flop, shapes in rows_of(operators, "phase", "flop", "shapes")
-        if phase == "backward"
-    ]
+    rows = rows_of(operators, "phase", "flop", "shapes")
+    backward = [(flop, shapes) for phase, flop, shapes in rows if phase == "backward"]
     wide = sum(flop for flop, shapes in backward if is_of_wide_groups(shapes))
     return float(wide / max(sum(flop for flop, _ in backward), 1.0))
 

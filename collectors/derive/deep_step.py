@@ -31,11 +31,7 @@ def deep_step(
     total_ns = sum(fastest.values())
     scale = 1e-9 if step_s is None or not total_ns else step_s / total_ns
     frontier, update = (
-        tuple(
-            # Recordings of before count no storages.
-            (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
-            for moment in first.get(name, ())
-        )
+        tuple((*moment, 0)[:3] for moment in first.get(name, ()))  # of before: no storages
         for name in ("memory_frontier", "update_frontier")
     )
     return noun(

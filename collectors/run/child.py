@@ -221,10 +221,6 @@ class RecordingPlan:
     # the notebook whose code is the command's second word, in a folder that goes at the end; or ""
     notebook: str = ""
 
-    def to_json(self) -> str:
-        """Return the plan as JSON."""
-        return json.dumps(asdict(self))
-
     def open_copy(self) -> int:
         """Return a descriptor, inherited by whoever is executed, that ``from_file`` reads.
 
@@ -239,7 +235,7 @@ class RecordingPlan:
             os.unlink(path)
             os.set_inheritable(fd, True)
         try:
-            rest = self.to_json().encode()
+            rest = json.dumps(asdict(self)).encode()
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.lseek(fd, 0, os.SEEK_SET)
@@ -252,12 +248,7 @@ class RecordingPlan:
     def from_file(cls, fd: int) -> RecordingPlan:
         """Return the plan that ``open_copy`` left, and close it: the command does not get it."""
         with open(fd, encoding="utf-8") as file:
-            return cls.from_json(file.read())
-
-    @classmethod
-    def from_json(cls, text: str) -> RecordingPlan:
-        """Return the plan that ``to_json`` wrote."""
-        return noun(cls, json.loads(text))
+            return noun(cls, json.load(file))
 
 
 # Several ranks of one command on this machine: a small cluster that is recorded as one run.

@@ -174,8 +174,6 @@ class Operators:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Operators) and tuple(self) == tuple(other)
 
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def kernels(self) -> NDArray[np.float64]:
         """Calls in the step on an accelerator."""

@@ -100,9 +100,7 @@ LIBRARIES = (
     TrainingLibrary("apex", "bitsandbytes", "pluggy", "_pytest"),  # of hooks and parameters
 )  # fmt: skip
 SPREADS = {name: stack for one in LIBRARIES for name, stack in one.spreads.items()}
-NOT_COUNTED = frozenset(
-    package for one in LIBRARIES if not one.is_counted for package in one.packages
-)
+NOT_COUNTED = [package for one in LIBRARIES if not one.is_counted for package in one.packages]
 
 
 def stated_length(frame: FrameType) -> dict[str, Any] | None:
