@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import numpy as np
 
@@ -141,19 +141,16 @@ def _computed_by_one(operators: Operators, shards: float) -> Operators:
 
 
 def _layers(deep: DeepStep, passes: int) -> tuple[Layer, ...]:
-    sizes = ("forward_flop", "backward_flop", "output_bytes", "saved_bytes")
+    samples, sizes = deep.samples, ("forward_flop", "backward_flop", "output_bytes", "saved_bytes")
     columns = ("name", "kind", "parameters", "forward_s", "backward_s", *sizes)
     return tuple(
         Layer(
             name=name, kind=kind, parameters=parameters, forward_s=forward_s / passes,
-            backward_s=backward_s / passes, **_per_sample(sizes, each, deep.samples),
+            backward_s=backward_s / passes,
+            **{f"{of}_per_sample": size / samples for of, size in zip(sizes, each, strict=True)},
         )
         for name, kind, parameters, forward_s, backward_s, *each in rows_of(deep.layers, *columns)
     )  # fmt: skip
-
-
-def _per_sample(names: Sequence[str], sizes: Sequence[float], samples: int) -> dict[str, Any]:
-    return {f"{of}_per_sample": size / samples for of, size in zip(names, sizes, strict=True)}
 
 
 def _operators(

@@ -234,9 +234,8 @@ def summary_record(seen: Recording) -> dict[str, Any]:
     values["major_faults"] = None if last is None else last.major_faults
     deep = values.get("deep_step")
     if deep:
-        deep.pop("operators")
-        deep.pop("least_operators")
-        deep.pop("layers")
+        for table in ("operators", "least_operators", "layers"):
+            deep.pop(table)
     values["path"] = str(seen.path)
     missing = shortfall_of(seen)
     values["not_known"] = None if missing is None else {"what": missing[0], "hint": missing[1]}
@@ -246,16 +245,14 @@ def summary_record(seen: Recording) -> dict[str, Any]:
 
 def _rank_record(one: RankSeries) -> dict[str, Any]:
     """Return a rank in means; the steps themselves stay in the run."""
-    step_s, wait_s = one.step_s, one.wait_s
+    step_s, wait_s, sides = one.step_s, one.wait_s, ("sent", "received", "payload")
     return {
         "rank": one.rank,
         "pid": one.pid,
         "steps": len(step_s),
         "step_s": sum(step_s) / len(step_s) if step_s else None,
         "wait_s": sum(wait_s) / len(wait_s) if wait_s else None,
-        "sent_bytes_per_step": one.sent_bytes_per_step,
-        "received_bytes_per_step": one.received_bytes_per_step,
-        "payload_bytes_per_step": one.payload_bytes_per_step,
+        **{f"{of}_bytes_per_step": getattr(one, f"{of}_bytes_per_step") for of in sides},
     }
 
 
