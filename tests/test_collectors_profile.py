@@ -56,9 +56,10 @@ def test_the_model_is_measured_by_closed_forms(recorded: Recording) -> None:
     assert deep is not None
     assert deep.parameters == deep.trainable_parameters == 64 * 128 + 128 + 128 * 10 + 10
     assert deep.samples == 32
-    forward = sum(o.flop for o in deep.operators if o.name == "aten::addmm")
+    rows = list(rows_of(deep.operators, "name", "flop"))
+    forward = sum(flop for name, flop in rows if name == "aten::addmm")
     assert forward == 2 * 32 * (64 * 128 + 128 * 10)
-    backward = sum(o.flop for o in deep.operators if o.name == "aten::mm")
+    backward = sum(flop for name, flop in rows if name == "aten::mm")
     # The first layer's input wants no gradient.
     assert backward == 2 * 32 * (64 * 128 + 2 * 128 * 10)
     assert deep.flags == ()
