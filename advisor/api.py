@@ -25,7 +25,7 @@ from advisor.estimate import (
     job_of,
     machine_at_hand,
 )
-from advisor.jobs import Job, check_length, load_job, program_so_far
+from advisor.jobs import Job, check_length, load_job
 from advisor.quantities import QUANTILES, parse_rate
 from advisor.rank import recommend as rank
 
@@ -238,6 +238,8 @@ def job_to_advise(question: Question, predictor: Predictor, *, job: Job | None =
             raise
         if recording.status not in ("stopped", "interrupted") or not recording.readings:
             raise
+        from advisor.jobs import program_so_far
+
         return program_so_far(recording)
 
 

@@ -11,6 +11,8 @@ needed and a writer killed between them leaves the old folder under another name
 ``current_folder`` finds and the next writer puts back.
 
 Standard library only: the profiler's own process may import it.
+
+Standard library only: the profiler's own process, which has no other packages, may import it.
 """
 
 from __future__ import annotations
@@ -309,9 +311,6 @@ def _abandoned(draft: Path) -> Iterator[bool]:
             os.close(handle)
 
 
-# Folders that nobody but their owner can look into, whatever the umask.
-
-
 OWNER_ONLY = 0o700
 
 
@@ -329,11 +328,6 @@ def private_folder(path: Path) -> Path:
         folder.mkdir(mode=OWNER_ONLY, exist_ok=True)
         folder.chmod(OWNER_ONLY)
     return path
-
-
-# The folders of a user's own files: the XDG base folders, on every system.
-#
-# Standard library only: the profiler's own process, which has no other packages, may import it.
 
 
 def data_folder() -> Path:

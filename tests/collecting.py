@@ -18,11 +18,11 @@ import pytest
 from advisor.collectors.derive.read import read_events
 from advisor.collectors.format.events import Events
 from advisor.collectors.format.recording import HostBenchmark, Recording
-from advisor.collectors.hooks import boot
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks import patches
 from advisor.collectors.hooks.session import Session
-from advisor.collectors.hooks.trace import source as told
-from advisor.collectors.hooks.trace import source as total_work
+from advisor.collectors.hooks.trace import device_choice as told
+from advisor.collectors.hooks.trace import frames as total_work
 from advisor.collectors.run.runner import profile
 from advisor.collectors.watch import benchmark
 
@@ -64,7 +64,7 @@ def hooked(folder: Path) -> Iterator[Hooked]:
     """
     give_order(folder)
     hooks = Hooked(folder)
-    for name, patch in boot.of(hooks.session).items():
+    for name, patch in patches.of(hooks.session).items():
         if name in sys.modules:
             patch(sys.modules[name])
     with pytest.MonkeyPatch.context() as unread:

@@ -20,7 +20,7 @@ from advisor.cli import main
 from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.estimate import Predictor
 from advisor.jobs.job import Feed, Job, Measured
-from advisor.planners.core.nouns import Operator, Work
+from advisor.planners.core import Operator, Operators, Work
 
 InProcess = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -125,7 +125,7 @@ def resnet50(micro_batch: int = 32) -> Work:
         )
     )
     return Work(
-        operators=tuple(operators),
+        operators=Operators.of(operators),
         micro_batch=micro_batch,
         parameters=_PARAMETERS,
         trainable_parameters=_PARAMETERS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.planners.core.nouns import Layer, Operator, Work
+from advisor.planners.core import Layer, Operator, Operators, Work
 
 
 def work_of(layers: list[Layer], micro_batch: int = 4, *, has_attention: bool = False) -> Work:
@@ -31,7 +31,7 @@ def work_of(layers: list[Layer], micro_batch: int = 4, *, has_attention: bool = 
         )
     )
     return Work(
-        operators=tuple(operators),
+        operators=Operators.of(operators),
         micro_batch=micro_batch,
         parameters=parameters,
         trainable_parameters=parameters,

@@ -20,7 +20,6 @@ from advisor.advice.facts import Advice, Facts, How, saved
 from advisor.answer import Estimate
 from advisor.ask import JobSpec
 from advisor.collectors.derive import store
-from advisor.collectors.format import OperatorCount
 from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Measured, Program
@@ -160,13 +159,13 @@ def test_channels_last_is_for_convolutions_in_16_bits(
     assert "channels-last" not in names("import torch\n", replace(facts, job=make_job()))
     assert names("def f(:\n").isdisjoint({"channels-last"})  # what cannot be read says nothing
     # Convolutions in groups of many channels take three times as long in it.
-    row = OperatorCount(
-        name="aten::convolution_backward", phase="backward", count=1, flop=1e12, bytes=1e6,
-        fixed_bytes=0.0, dtype="fp32", time_s=0.1, shapes="8x64x28x28,8x64x28x28,64x64x3x3",
-    )  # fmt: skip
     assert seen.deep_step is not None
-    for shapes, is_offered in ((row.shapes, True), ("8x64x28x28,8x64x28x28,64x32x3x3", False)):
-        deep = replace(seen.deep_step, operators=(replace(row, shapes=shapes),))
+    for weights, is_offered in (("64x64x3x3", True), ("64x32x3x3", False)):
+        rows = {
+            "name": ("aten::convolution_backward",), "phase": ("backward",), "count": (1,),
+            "flop": (1e12,), "shapes": (f"8x64x28x28,8x64x28x28,{weights}",), "time_s": (0.1,),
+        }  # fmt: skip
+        deep = replace(seen.deep_step, operators=rows)
         grouped = replace(facts, recording=replace(seen, deep_step=deep))
         assert ("channels-last" in names("import torch\n", grouped)) == is_offered
 

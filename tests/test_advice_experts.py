@@ -17,7 +17,7 @@ from advisor.advice.asking import facts_on
 from advisor.advice.experts import Serving
 from advisor.advice.facts import Facts
 from advisor.ask import Question
-from advisor.collectors.format.event_facts import RoutedPass, Routing
+from advisor.collectors.format.facts import RoutedPass, Routing
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job

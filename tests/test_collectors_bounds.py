@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_collectors_work import look_at
 
-from advisor.collectors.hooks.trace.expressions import Exits, value_of
+from advisor.collectors.hooks.trace.expressions import value_of
+from advisor.collectors.hooks.trace.loop_source import Exits
 
 HEADS = {
     "range": ("for i in range({start}, {start} + {size} * {stride}, {stride}):", True),

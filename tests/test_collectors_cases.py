@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from collecting import MARKED, ROOT, record, record_command
 
-from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.collectors.derive.resources import advised_memory_bytes
 from advisor.collectors.format.recording import Recording
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -15,9 +15,16 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.collectors.derive.deep_step import deep_step, step_memory_bytes
+from advisor.collectors.derive.deep_step import deep_step
 from advisor.collectors.format.recording import DeepStep
-from advisor.collectors.hooks.trace.storages import Storages, key_of
+from advisor.collectors.hooks.trace.live_memory import LookedAtMemory
+from advisor.collectors.hooks.trace.storages import key_of
+
+
+def step_memory_bytes(deep: DeepStep, samples: float) -> float:
+    """Return the peak of a step over so many samples: the largest of its moments, grown."""
+    ratio = samples * deep.micro_batches / deep.samples
+    return max(fixed + growing * ratio for fixed, growing, _ in deep.memory_frontier)
 
 
 class Convolutional(nn.Module):
@@ -332,8 +339,8 @@ def test_layer_times_and_operators_survive_the_way_into_a_recording(tmp_path: Pa
         facts = hooks.events.facts["deep_step"]
     deep = deep_step(facts, 0.5)
     assert deep is not None
-    assert sum(operator.time_s for operator in deep.operators) == pytest.approx(0.5)
-    assert [layer.name for layer in deep.layers] == ["0", "1", "2"]
+    assert sum(deep.operators["time_s"]) == pytest.approx(0.5)
+    assert deep.layers["name"] == ("0", "1", "2")
     assert deep_step([], None) is None
 
 
@@ -356,17 +363,17 @@ def test_a_fork_leaves_the_parents_trace_alone(tmp_path: Path) -> None:
 
 def test_what_a_loop_still_holds_lives_until_it_is_made_anew() -> None:
     """``output = model(x)``: the former output is there until the new one has its name."""
-    model, storages = torch.empty(1000), Storages()
+    model, storages = torch.empty(1000), LookedAtMemory()
     storages.add_model([model])
     made = [torch.empty(n, dtype=torch.uint8) for n in (10, 500, 20)]
     for tensor in made:
-        storages.made(tensor, -1)
+        storages.add(tensor)
         storages.operator_ended()
     output = made[1]
     del made, tensor
     storages.operator_ended()
     storages.operator_ended()
-    moments = storages.frontier({key_of(model)})
+    moments, _ = storages.frontiers({key_of(model)})
     # When the new one is made: both, and the first of the three.
     assert max(growing for _, growing, _ in moments) == 10 + 2 * output.nbytes
     assert {fixed for fixed, _, _ in moments} == {model.nbytes}

@@ -11,9 +11,9 @@ import torch
 from collecting import hooked
 from torch import nn
 
-from advisor.collectors.hooks.trace import operators
+from advisor.collectors.hooks.trace import flop
 
-PRODUCTS = set(operators.CLOSED_FORMS)
+PRODUCTS = set(flop.CLOSED_FORMS)
 
 
 def traced(tmp_path: Path, module: nn.Module, make: Callable[[], torch.Tensor]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def product_flop(facts: dict[str, Any], phase: str) -> float:
     return sum(
         float(row["flop"])
         for row in facts["operators"]
-        if row["phase"] == phase and operators.is_product(row["name"].partition("::")[2])
+        if row["phase"] == phase and flop.is_product(row["name"].partition("::")[2])
     )
 
 

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from advisor.collectors.format import rows_of
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.optimizers import Optimizers
-from advisor.jobs.from_recording import recorded_work
+from advisor.jobs.recorded_work import recorded_work
 
 
 class Optimizer:
@@ -283,10 +284,8 @@ def test_two_optimizers_are_recorded_as_one_step(tmp_path: Path, made: str, time
     # Losses of several models are no passes over samples of their own.
     assert seen.deep_step.micro_batches == 1
     work = recorded_work(seen.deep_step, None)
+    counts = list(rows_of(seen.deep_step.operators, "phase", "count"))
     for phase in ("forward", "backward"):
-        in_step, in_pass = (
-            sum(one.count for one in rows if one.phase == phase)
-            for rows in (seen.deep_step.operators, work.operators)
-        )
-        assert in_pass == in_step
+        in_pass = work.operators.count[work.operators.phase == phase].sum()
+        assert in_pass == sum(count for one, count in counts if one == phase)
     assert work.micro_batch == seen.deep_step.samples

@@ -112,9 +112,7 @@ def test_a_command_too_long_for_the_system_is_refused_in_words(
 @given(st.lists(st.text(st.characters(codec="utf-8")), max_size=5), st.integers())
 def test_a_plan_arrives_as_it_was_made(words: list[str], steps: int) -> None:
     plan = RecordingPlan(run="/r", command=tuple(words), limit_steps=steps, options={"a": [1]})
-    if sys.platform == "linux":
-        assert RecordingPlan.from_file(plan.open_copy()) == plan
-    assert RecordingPlan.from_json(plan.to_json()) == plan
+    assert RecordingPlan.from_file(plan.open_copy()) == plan
 
 
 # What a terminal would obey: controls (C0, C1), line ends, directions of text.

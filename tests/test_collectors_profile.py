@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor.collectors.derive.store import latest_run, list_runs, read_recording
-from advisor.collectors.format.recording import Recording
+from advisor.collectors.format import Recording, rows_of
 from advisor.collectors.run.runner import profile
 
 SCRIPT = """
@@ -56,9 +56,10 @@ def test_the_model_is_measured_by_closed_forms(recorded: Recording) -> None:
     assert deep is not None
     assert deep.parameters == deep.trainable_parameters == 64 * 128 + 128 + 128 * 10 + 10
     assert deep.samples == 32
-    forward = sum(o.flop for o in deep.operators if o.name == "aten::addmm")
+    rows = list(rows_of(deep.operators, "name", "flop"))
+    forward = sum(flop for name, flop in rows if name == "aten::addmm")
     assert forward == 2 * 32 * (64 * 128 + 128 * 10)
-    backward = sum(o.flop for o in deep.operators if o.name == "aten::mm")
+    backward = sum(flop for name, flop in rows if name == "aten::mm")
     # The first layer's input wants no gradient.
     assert backward == 2 * 32 * (64 * 128 + 2 * 128 * 10)
     assert deep.flags == ()
@@ -68,15 +69,10 @@ def test_the_model_is_measured_by_closed_forms(recorded: Recording) -> None:
 def test_the_layers_add_up_to_the_operators(recorded: Recording) -> None:
     deep = recorded.deep_step
     assert deep is not None
-    assert [layer.kind for layer in deep.layers] == [
-        "Linear",
-        "ReLU",
-        "Linear",
-        "CrossEntropyLoss",
-    ]
-    by_layer = sum(layer.forward_flop for layer in deep.layers)
-    by_operator = sum(o.flop for o in deep.operators if o.phase == "forward")
-    assert by_layer == by_operator
+    assert deep.layers["kind"] == ("Linear", "ReLU", "Linear", "CrossEntropyLoss")
+    rows = rows_of(deep.operators, "phase", "flop")
+    by_operator = sum(flop for phase, flop in rows if phase == "forward")
+    assert sum(deep.layers["forward_flop"]) == by_operator
 
 
 def test_the_loader_is_known(recorded: Recording) -> None:

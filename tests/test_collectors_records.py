@@ -17,7 +17,7 @@ from advisor.collectors.derive.store import latest_run, list_runs, new_run, read
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.record_files import PROFILER_FILE, Appender, Tail, parse
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.format import HOLD_NS, Writer
+from advisor.collectors.hooks.writer import HOLD_NS, Writer
 
 RECORDS = st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=60)), max_size=20)
 

@@ -10,8 +10,8 @@ import torch
 from collecting import Hooked, hooked
 from torch import nn
 
-from advisor.collectors.format.event_facts import routing_of
-from advisor.collectors.hooks.chores import _chosen, routers_of
+from advisor.collectors.format.facts import routing_of
+from advisor.collectors.hooks.routing import _chosen, routers_of
 
 EXPERTS, TOP, HIDDEN = 6, 2, 8
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from advisor.collectors.format.event_facts import saves_of
+from advisor.collectors.format.facts import saves_of
 from advisor.collectors.format.recording import Recording
 from advisor.collectors.run.runner import profile
 from advisor.estimate.completion import checkpoint_s

@@ -23,13 +23,13 @@ from advisor.collectors import hooks as hooks_package
 from advisor.collectors.derive.read import read_events
 from advisor.collectors.format.events import Events
 from advisor.collectors.format.record_files import parse
-from advisor.collectors.hooks import boot, loaders
+from advisor.collectors.hooks import boot, run_delay
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.chores import Chores
-from advisor.collectors.hooks.format import Writer
-from advisor.collectors.hooks.loaders import RunDelay
+from advisor.collectors.hooks.run_delay import RunDelay
 from advisor.collectors.hooks.session import Session
 from advisor.collectors.hooks.trace import deep
+from advisor.collectors.hooks.writer import Writer
 
 
 @pytest.fixture
@@ -186,11 +186,11 @@ def test_a_thread_that_was_born_meanwhile_has_waited_since_its_birth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     delays = {"1": 5, "2": 30}
-    monkeypatch.setattr(loaders, "_listdir", lambda _: list(delays))
+    monkeypatch.setattr(run_delay, "_listdir", lambda _: list(delays))
     monkeypatch.setattr(
-        loaders, "_open", lambda path: int(path.split("/")[-2]) if "task" in path else 0
+        run_delay, "_open", lambda path: int(path.split("/")[-2]) if "task" in path else 0
     )
-    monkeypatch.setattr(loaders, "_delay", lambda number: delays.get(str(number), 0))
+    monkeypatch.setattr(run_delay, "_delay", lambda number: delays.get(str(number), 0))
     monkeypatch.setattr("os.close", lambda _: None)
     monkeypatch.setattr("os.getpid", lambda: 1)
     seen = RunDelay()

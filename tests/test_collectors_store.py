@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.collectors.derive import store
-from advisor.collectors.derive.deep_step import advised_memory_bytes, peak_memory_bytes
+from advisor.collectors.derive.resources import advised_memory_bytes, peak_memory_bytes
 from advisor.collectors.derive.store import (
     default_run_root,
     find_run,
@@ -124,7 +124,7 @@ def test_a_run_of_schema_1_reads_as_it_did(tmp_path: Path) -> None:
     assert (seen.total_work.steps, seen.total_work.epochs) == (180, 4)
     assert seen.deep_step is not None
     assert seen.deep_step.parameters == 94154
-    assert sum(o.flop for o in seen.deep_step.operators) == pytest.approx(458e6, rel=0.01)
+    assert sum(seen.deep_step.operators["flop"]) == pytest.approx(458e6, rel=0.01)
     assert seen.loading is not None
     assert (seen.loading.batch, seen.loading.dataset_samples) == (32, 1437)
     assert seen.optimizers == ("AdamW",)

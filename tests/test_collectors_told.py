@@ -11,10 +11,10 @@ from collecting import record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.collectors.format.event_facts import Told, on_accelerators, told_of
 from advisor.collectors.format.events import Events
+from advisor.collectors.format.why_cpu import Told, on_accelerators, told_of
 from advisor.collectors.hooks.session import device_switches
-from advisor.collectors.hooks.trace.source import DeviceMentions
+from advisor.collectors.hooks.trace.device_choice import DeviceMentions
 
 
 def source(folder: Path, text: str) -> DeviceMentions:

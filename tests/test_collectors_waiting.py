@@ -14,8 +14,8 @@ from collecting import record
 
 from advisor.collectors.format.recording import Recording
 from advisor.collectors.hooks import loaders
-from advisor.collectors.hooks.format import Writer
 from advisor.collectors.hooks.loaders import Loaders
+from advisor.collectors.hooks.writer import Writer
 
 US = 1000
 

@@ -16,7 +16,7 @@ import pytest
 from advisor.collectors.derive.work import GivenWork, endless_loop, length_hint, total_work, unused
 from advisor.collectors.format.events import Events, LoaderCounts
 from advisor.collectors.format.recording import TotalWork
-from advisor.collectors.hooks.trace import source as hook
+from advisor.collectors.hooks.trace import frames as hook
 
 PREAMBLE = """
 import itertools

@@ -24,8 +24,8 @@ from advisor.answer import Candidate
 from advisor.cli.answers import Advise
 from advisor.cli.options import add
 from advisor.collectors.derive import store
-from advisor.collectors.format.event_facts import Limits, Saves
-from advisor.collectors.format.recording import Reading, Recording
+from advisor.collectors.format.facts import Limits, Saves
+from advisor.collectors.format.recording import Reading, Recording, rows_of
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
@@ -102,8 +102,8 @@ def test_a_fused_update_takes_its_operators_out_of_the_recorded_step(
     assert deep is not None
     assert job.measured is not None
     times = dict.fromkeys(("forward", "backward", "optimizer"), 0.0)
-    for one in deep.operators:
-        times[one.phase] += one.time_s
+    for phase, time_s in rows_of(deep.operators, "phase", "time_s"):
+        times[phase] += time_s
     share = times["optimizer"] / sum(times.values())
     computing = 1 - job.feed.wait_s / job.measured.step_s
     assert found.evidence == "measured"

@@ -11,8 +11,8 @@ import pytest
 from advisor import data
 from advisor.machines import devices
 from advisor.machines.devices import cpu_device
+from advisor.planners.core import Device, Operator, OperatorKind, Operators, Work
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
 from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.step.calibrate import calibrated_work
 from advisor.planners.step.device import GRAIN, PRODUCTS, step_time
@@ -28,7 +28,7 @@ from advisor.planners.step.device_rates import (
 )
 
 WORK = Work(
-    operators=(
+    operators=Operators.of((
         Operator(
             name="mm", kind="matmul", phase="forward", count=10, flop=1e12, bytes=1e9,
             fixed_bytes=1e8,
@@ -44,7 +44,7 @@ WORK = Work(
             name="adam", kind="optimizer", phase="optimizer", count=5, flop=1e8, bytes=1e9,
             fixed_bytes=1e9,
         ),
-    ),
+    )),
     micro_batch=8, parameters=10**8, trainable_parameters=10**8, parameter_bytes=4e8,
     optimizer_state_bytes=8e8, saved_bytes_per_sample=1e8,
 )  # fmt: skip
@@ -104,7 +104,7 @@ def test_precision_that_a_device_lacks_is_said(sheet: dict[str, Device]) -> None
 
 def test_a_job_without_forward_operators_is_refused(parameters: DeviceParameters) -> None:
     with pytest.raises(PlanningError, match="forward"):
-        step_time(dataclasses.replace(WORK, operators=()), [], [1], parameters)
+        step_time(dataclasses.replace(WORK, operators=Operators.of(())), [], [1], parameters)
 
 
 def test_cpu_devices_scale_with_their_cores() -> None:
@@ -146,7 +146,7 @@ def test_small_calls_leave_cores_of_a_cpu_idle(
         name="relu", kind="elementwise", phase="forward", count=1, flop=elements,
         bytes=4.0 * elements,
     )  # fmt: skip
-    work = dataclasses.replace(WORK, operators=(call,), micro_batch=1)
+    work = dataclasses.replace(WORK, operators=Operators.of([call]), micro_batch=1)
     one = Device(
         name="one", kind="cpu", memory_bytes=1e9, memory_bytes_per_s=1e9, fp32_flop_per_s=1e15,
         cores=1,
@@ -165,8 +165,8 @@ def test_the_interval_is_wider_the_less_was_seen(
     parameters: DeviceParameters, sheet: dict[str, Device]
 ) -> None:
     def log_sd(device: Device, kind: OperatorKind = "matmul") -> float:
-        operators = tuple(dataclasses.replace(o, kind=kind) for o in WORK.operators)
-        work = dataclasses.replace(WORK, operators=operators)
+        operators = [dataclasses.replace(o, kind=kind) for o in WORK.operators]
+        work = dataclasses.replace(WORK, operators=Operators.of(operators))
         return float(step_time(work, [device], [8], parameters).log_sd[0])
 
     known = sheet["A100-SXM4-40GB"]
@@ -184,14 +184,14 @@ def test_the_interval_is_wider_the_less_was_seen(
 
 MIXED = dataclasses.replace(
     WORK,
-    operators=(
+    operators=Operators.of((
         *WORK.operators,
         Operator(name="conv", kind="convolution", phase="forward", count=7, flop=9e11, bytes=3e9,
                  fixed_bytes=1e7, listed=5),
         Operator(name="dw", kind="depthwise", phase="backward", count=3, flop=4e9, bytes=6e9),
         Operator(name="tiny", kind="elementwise", phase="forward", count=9, flop=1e3, bytes=1e6),
         Operator(name="lstm", kind="recurrent", phase="forward", count=70, flop=4e8, bytes=1e7),
-    ),
+    )),
     precision="fp16", input_bytes_per_sample=6e5,
 )  # fmt: skip
 
@@ -237,7 +237,7 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         c, m = times * one.flop / rate * slower, moved / memory * slower
         took = max(c, m) + p.unhidden_fraction * min(c, m)
         parts[one.phase]["compute" if c >= m else "memory"] += took
-        n = one.count if is_cpu else one.kernels
+        n = one.count if is_cpu or one.listed is None else one.listed
         calls[one.phase] += n
         in_library = one.kind == "recurrent" or one.listed is not None
         of_python[one.phase] += n if one.phase == "forward" and not in_library else 0
@@ -288,7 +288,7 @@ def test_a_step_is_its_operators_one_by_one_and_the_calls_that_start_them(
     work = dataclasses.replace(MIXED, precision=precision, **changes)
     if precision == "fp32" and "call_s" in changes:  # its convolutions run as TF32: another class
         work = dataclasses.replace(
-            work, operators=tuple(o for o in work.operators if o.kind != "convolution")
+            work, operators=Operators.of(o for o in work.operators if o.kind != "convolution")
         )
     batches = [0.25, 8.0, 64.0]
     found = step_time(work, told, batches, parameters)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.machines import devices
-from advisor.planners.core.nouns import Device, Operator, OperatorKind, Work
+from advisor.planners.core import Device, Operator, OperatorKind, Operators, Work
 from advisor.planners.step import device_rates
 from advisor.planners.step.describe import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
@@ -85,8 +85,8 @@ def test_torchs_own_calls_are_told_apart() -> None:
 
 def _seconds(kind: OperatorKind, device: Device, precision: str) -> float:
     work = Work(
-        operators=(Operator(name=kind, kind=kind, phase="forward", count=1, flop=1e12, bytes=1e6,
-                            dtype=precision),),
+        operators=Operators.of([Operator(name=kind, kind=kind, phase="forward", count=1, flop=1e12,
+                                         bytes=1e6, dtype=precision)]),
         micro_batch=1, parameters=1, trainable_parameters=1, parameter_bytes=4,
         optimizer_state_bytes=0, saved_bytes_per_sample=0, precision=precision,  # type: ignore[arg-type]
     )  # fmt: skip

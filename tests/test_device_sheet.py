@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from advisor import api
+from advisor.collectors.format.facts import noun
 from advisor.collectors.format.recording import DeviceSheet, Host
 from advisor.collectors.watch import benchmark
 from advisor.jobs.job import Job
 from advisor.machines import devices
 from advisor.machines.devices import host_device, processor
+from advisor.planners.core import Operators
 from advisor.planners.step.device import step_time
 
 SHEET = DeviceSheet(
@@ -55,8 +57,8 @@ def test_measured_launch_cost_enters_the_step(host: Host, make_job: Callable[...
     work = make_job().work
     assert work is not None
     small = replace(
-        work, operators=tuple(replace(o, flop=0.0, bytes=0.0, fixed_bytes=0.0)
-                              for o in work.operators),
+        work, operators=Operators.of(replace(o, flop=0.0, bytes=0.0, fixed_bytes=0.0)
+                                     for o in work.operators),
     )  # fmt: skip
     device = processor(replace(host, sheets=(SHEET,)), 1)
     found = step_time(small, [device], [work.micro_batch], devices.device_parameters())
@@ -97,7 +99,7 @@ def test_drivers_names_are_understood(driver: str, device: str) -> None:
 
 def test_a_sheet_survives_the_way_to_disk_and_back() -> None:
     record = json.loads(json.dumps(asdict(SHEET)))
-    assert DeviceSheet.from_record(record) == SHEET
+    assert noun(DeviceSheet, record) == SHEET
 
 
 def test_a_sheet_that_cannot_be_read_is_none(

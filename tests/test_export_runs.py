@@ -19,7 +19,7 @@ from exporting import MACHINES, ask, recording_of, row_on
 
 from advisor import api
 from advisor.ask import Constraints, Question
-from advisor.collectors.format.event_facts import Told
+from advisor.collectors.format.why_cpu import Told
 from advisor.estimate.predictor import Predictor
 from advisor.export.launch import NotRunnableError
 from advisor.export.target import Exported, NotExportableError

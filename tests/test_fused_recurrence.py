@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from advisor.collectors.derive.deep_step import deep_step
-from advisor.jobs.from_recording import recorded_work
+from advisor.jobs.recorded_work import recorded_work
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.device import step_time
@@ -52,8 +52,9 @@ def work_of(folder: Path, module: nn.Module) -> Work:
 
 def calls(work: Work, phase: str) -> tuple[float, float]:
     """Return the calls of a pass on a processor and on an accelerator."""
-    rows = [one for one in work.operators if one.phase == phase]
-    return sum(one.count for one in rows), sum(one.kernels for one in rows)
+    made = work.operators
+    rows = made.phase == phase
+    return made.count[rows].sum(), made.kernels[rows].sum()
 
 
 @pytest.mark.parametrize(("kind", "fewer"), [(nn.GRU, 2.0), (nn.RNN, 1.3)])
@@ -87,10 +88,11 @@ def test_a_librarys_time_steps_are_started_as_cheaply_as_the_engines(
     work = replace(work, call_s=call_s)
     parameters = device_parameters()
     found = step_time(work, [accelerator_devices()["T4"]], [work.micro_batch], parameters)
-    rows = [one for one in work.operators if one.phase == "forward"]
-    inside = sum(one.kernels for one in rows if one.is_recurrent)
+    made = work.operators
+    rows = made.phase == "forward"
+    inside = made.kernels[rows & made.is_recurrent].sum()
     assert inside == pytest.approx(2 * STEPS * LAYERS, abs=2 * LAYERS)
-    started = sum(one.kernels for one in rows) - inside
+    started = made.kernels[rows].sum() - inside
     expected = call_s * (started + parameters.engine_call_fraction * inside)
     assert found.micro_batch_s[0, 0] - found.backward_s[0, 0] == pytest.approx(expected, rel=1e-6)
 
@@ -100,7 +102,7 @@ def test_a_loop_over_cells_is_not_fused(tmp_path: Path) -> None:
     for phase in ("forward", "backward"):
         here, there = calls(work, phase)
         assert here == there
-    assert not any(one.is_recurrent for one in work.operators)
+    assert not work.operators.is_recurrent.any()
 
 
 @given(st.floats(1, 1e6), st.floats(0, 1))

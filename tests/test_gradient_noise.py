@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from advisor.collectors.format.event_facts import FEWEST, GradientNorms, gradient_norms
 from advisor.collectors.format.events import Events
-from advisor.collectors.hooks import ranks as gradients
+from advisor.collectors.format.facts import FEWEST, GradientNorms, gradient_norms
+from advisor.collectors.hooks import gradient_norms as gradients
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.systems.hydrozoa import NoiseScale, measured_noise
 

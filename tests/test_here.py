@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from advisor import api
 from advisor.answer import Answer
 from advisor.ask import LayoutRequest, Question
-from advisor.collectors.format.event_facts import Limits, limits_of
+from advisor.collectors.format.facts import Limits, limits_of
 from advisor.collectors.watch import host as hosts
 from advisor.errors import AdvisorError
 from advisor.estimate.predictor import Predictor

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.collectors.format.event_facts import Told
+from advisor.collectors.format.why_cpu import Told
 from advisor.estimate.launch.modules import tensor_parallel_plan
 from advisor.estimate.launch.recorded_script import (
     Script,

@@ -15,9 +15,9 @@ from advisor.estimate.case import constants
 from advisor.estimate.knowledge.layout_model import software_of
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.lab.fit.memory import read_memory
+from advisor.planners.core import Layer, Operators, Work
 from advisor.planners.core.arrays import Layouts, Shapes, Software, shapes_of
 from advisor.planners.core.errors import GIB
-from advisor.planners.core.nouns import Layer, Work
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.memory.recorded_steps import (
     MemoryParameters,
@@ -44,7 +44,7 @@ PARAMETERS = MemoryParameters(
     log_sd=0.1,
 )
 CNN = Work(
-    operators=(),
+    operators=Operators.of(()),
     micro_batch=8,
     parameters=25_000_000,
     trainable_parameters=25_000_000,
@@ -55,7 +55,7 @@ CNN = Work(
     layers=tuple(Layer(name=str(i), parameters=500_000) for i in range(50)),
 )
 GPT = Work(
-    operators=(),
+    operators=Operators.of(()),
     micro_batch=1,
     parameters=1_300_000_000,
     trainable_parameters=1_300_000_000,

@@ -105,7 +105,7 @@ def test_runs_of_a_week_look_at_different_places_in_one_order() -> None:
     ("planners/memory/recorded_steps.py", "_last_that_fits", "tests/test_memory.py::"),
     (LINKS, "tensor_parallel_s", "tests/test_mixed_search.py::"),
     ("collectors/hooks/trace/whole.py", "_by_sums", "tests/test_rehearsal.py::"),
-    ("collectors/hooks/ranks.py", "_norm2", "tests/test_gradient_noise.py::"),
+    ("collectors/hooks/gradient_norms.py", "_norm2", "tests/test_gradient_noise.py::"),
     ("collectors/hooks/loaders.py", "_note", "tests/test_collectors_waiting.py::"),
 ])  # fmt: skip
 def test_the_nearest_tests_are_those_of_the_function(path: str, function: str, test: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.derive.deep_step import deep_step
-from advisor.jobs.from_recording import recorded_work
+from advisor.jobs.recorded_work import recorded_work
 from advisor.machines.devices import accelerator_devices, device_parameters
 from advisor.planners.core.nouns import Work
 from advisor.planners.step.device import step_time

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from advisor.answer import Candidate, Configuration, Estimate, Offer, Recommendation
 from advisor.ask import Constraints, JobSpec
 from advisor.catalogue import Catalogue, OfferFilter
-from advisor.collectors.format.event_facts import Told
+from advisor.collectors.format.why_cpu import Told
 from advisor.estimate.answer import offer_of
 from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor

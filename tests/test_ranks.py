@@ -26,8 +26,8 @@ from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.events import CommunicationCounts, Events
 from advisor.collectors.format.recording import Reading, Recording, StepTime, read_reading
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.ranks import buckets, buffers_beside
-from advisor.collectors.hooks.state import tcp_bytes
+from advisor.collectors.hooks.communication import tcp_bytes
+from advisor.collectors.hooks.wrapping import buckets, buffers_beside
 from advisor.collectors.run import child
 from advisor.collectors.watch import network
 from advisor.estimate.case import constants, host_anchor
@@ -388,7 +388,7 @@ def test_a_script_with_ddp_is_recorded_rank_by_rank(tmp_path: Path) -> None:
     of_ranks = {one.rank: one for one in seen.processes if one.rank is not None}
     assert set(of_ranks) == {0, 1}
     assert all(max(one.rss_bytes) > 50e6 for one in of_ranks.values())
-    assert set(seen.rss_by_process) >= {one.pid for one in seen.ranks}
+    assert {one.pid for one in seen.processes} >= {one.pid for one in seen.ranks}
     assert seen.readings[-1].minor_faults > 1000
     record_of = summary.summary_record(seen)
     assert [one["rank"] for one in record_of["ranks"]] == [0, 1]

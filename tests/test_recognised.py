@@ -10,7 +10,6 @@ import pytest
 from recorded_models import transformer
 
 from advisor import api
-from advisor.collectors.format.recording import OperatorCount
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import recognised, recorded_heads
@@ -99,13 +98,6 @@ def test_heads_are_read_from_a_real_step(tmp_path: Path) -> None:
                 model(torch.randn(2, 5, 96)).sum().backward()
                 optimizer.step()
             rows = hooks.deep()["operators"]
-        counts = [
-            OperatorCount(
-                name=row["name"], phase=row["phase"], count=row["count"], flop=row["flop"],
-                bytes=row["bytes"], fixed_bytes=row["fixed_bytes"], dtype=row["dtype"],
-                time_s=row["time_ns"] / 1e9, shapes=row["shapes"],
-            )
-            for row in rows
-        ]  # fmt: skip
-        assert recorded_heads(counts) == heads
-    assert recorded_heads([]) is None
+        traced = {name: tuple(row[name] for row in rows) for name in rows[0]}
+        assert recorded_heads(traced) == heads
+    assert recorded_heads({}) is None

@@ -19,9 +19,10 @@ from advisor.collectors.derive.store import read_recording
 from advisor.estimate.estimate import estimate_on_gpu
 from advisor.estimate.predictor import Predictor
 from advisor.jobs import job_from_spec
-from advisor.jobs.from_recording import call_s, job_from_recording
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
+from advisor.jobs.recorded_work import call_s
 from advisor.lab import score
 from advisor.lab.data import recorded
 from advisor.lab.fit.described import recorded_rows
@@ -29,7 +30,7 @@ from advisor.lab.fit.hosts import fit_call
 from advisor.lab.score.recorded import without_group
 from advisor.machines import suite_device
 from advisor.machines.devices import device_parameters
-from advisor.planners.core.nouns import Operator, Work
+from advisor.planners.core import Operator, Operators, Work
 from advisor.planners.step import at_batch, in_precision, step_time
 from advisor.planners.step.device_rates import convolution_kind, unmeasured
 
@@ -101,8 +102,9 @@ def test_a_step_takes_at_least_its_calls_times_the_least_host_time(name: str, ba
     device = suite_device("H100-SXM5-80GB")
     assert device is not None
     found = step_time(work, [device], [float(batch)], parameters)
-    calls = {p: sum(o.kernels for o in work.operators if o.phase == p) for p in ("forward",)}
-    engine = sum(o.kernels for o in work.operators if o.phase == "backward")
+    made = work.operators
+    calls = {"forward": made.kernels[made.phase == "forward"].sum()}
+    engine = made.kernels[made.phase == "backward"].sum()
     least = call_s(recorded.TORCH) * math.exp(-4 * parameters.host_log_sd)
     at_least = least * (calls["forward"] + parameters.engine_call_fraction * engine)
     assert found.micro_batch_s[0, 0] >= at_least
@@ -130,7 +132,9 @@ def test_a_step_grows_with_its_batch(physics: Predictor) -> None:
 def test_a_job_at_another_batch_is_the_same_work_in_proportion() -> None:
     work = work_of("torchvision-resnet18-b2")
     twice = at_batch(work, 4)
-    assert at_batch(twice, 2).operators == pytest.approx(work.operators)
+    again = at_batch(twice, 2).operators
+    assert again.flop == pytest.approx(work.operators.flop)
+    assert again.bytes == pytest.approx(work.operators.bytes)
     for device in map(suite_device, GPUS):
         assert device is not None
         one, two = (step_time(w, [device], [8.0], device_parameters()) for w in (work, twice))
@@ -189,7 +193,7 @@ def test_what_autocast_does_to_a_step_operator_by_operator() -> None:
     update = Operator(name="aten::add", kind="optimizer", phase="optimizer", count=1, flop=1.0,
                       bytes=8.0, fixed_bytes=8.0)  # fmt: skip
     recorded_work = replace(work_of("timm-resnet50_gn-b2"), precision="fp32")
-    whole = replace(recorded_work, operators=(*operators, update))
+    whole = replace(recorded_work, operators=Operators.of([*operators, update]))
     cast = {o.name: o for o in in_precision(whole, "bf16").operators if o.phase != "backward"}
     for name in ("aten::native_layer_norm", "aten::_softmax"):  # in 32 bits, and cast around
         found = cast["autocast::" + name]
@@ -205,7 +209,10 @@ def test_what_autocast_does_to_a_step_operator_by_operator() -> None:
         assert (one.count, one.bytes) == (3, (4 + 2) * whole.trainable_parameters)
         assert one.fixed_bytes == one.bytes
     returned = replace(
-        whole, operators=(*whole.operators, replace(operators[1], name="aten::native_batch_norm"))
+        whole,
+        operators=Operators.of(
+            [*whole.operators, replace(operators[1], name="aten::native_batch_norm")]
+        ),
     )
     narrow = {o.name: o for o in in_precision(returned, "bf16").operators}
     assert narrow["aten::relu"].bytes == 20 + 40

@@ -24,8 +24,9 @@ from advisor.answer import (
     to_record,
 )
 from advisor.collectors.derive.resources import Resources
-from advisor.collectors.format.event_facts import Limits, Told
+from advisor.collectors.format.facts import Limits
 from advisor.collectors.format.recording import Host
+from advisor.collectors.format.why_cpu import Told
 from advisor.errors import AdvisorError
 from advisor.gate.decision import Remedy
 from advisor.jobs.job import Feed, Job, Measured, Program, Transfers

@@ -21,12 +21,13 @@ from advisor.api import estimate
 from advisor.ask import Constraints
 from advisor.catalogue import parse_gpus
 from advisor.collectors.derive.summary import summary_lines
-from advisor.collectors.format import Recording
-from advisor.collectors.hooks.rehearsal.memory import replay, rounded
+from advisor.collectors.format import Recording, rows_of
+from advisor.collectors.hooks.rehearsal.allocator import replay, rounded
 from advisor.collectors.run import profile, rehearsed
 from advisor.errors import RunError
 from advisor.estimate import Predictor, constants
 from advisor.jobs.from_recording import job_from_recording
+from advisor.planners.core import Operators
 from advisor.rank.ranking import recommend
 
 HERE = Path(__file__).parent
@@ -608,11 +609,11 @@ def test_kernels_are_those_of_cuda(tmp_path: Path) -> None:
     """,
     )
     assert seen.deep_step is not None
-    made = {one.name: one for one in seen.deep_step.operators}
+    made = dict(rows_of(seen.deep_step.operators, "name", "shapes"))
     assert {"aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"} <= set(made)
     assert {"aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::silu_backward"} <= set(made)
     flash = made["aten::_scaled_dot_product_flash_attention"]
-    assert flash.shapes.startswith("2x8x30x16,2x2x30x16")  # no copies of the heads of keys
+    assert flash.startswith("2x8x30x16,2x2x30x16")  # no copies of the heads of keys
 
 
 EXPERTS = """
@@ -641,16 +642,17 @@ def test_what_the_network_decides_is_bounded_from_both_sides(tmp_path: Path) -> 
     seen = rehearse(tmp_path, EXPERTS % ("cuda", ""))
     assert seen.deep_step is not None
     least, most = (
-        sum(one.flop for one in operators)
+        sum(operators["flop"])
         for operators in (seen.deep_step.least_operators, seen.deep_step.operators)
     )
     real = rehearse(tmp_path, EXPERTS % ("cpu", ""), when="never")
     assert real.deep_step is not None
-    assert least < sum(one.flop for one in real.deep_step.operators) < most / 2
+    assert least < sum(real.deep_step.operators["flop"]) < most / 2
     job = job_from_recording(seen, total_steps=1e6)
     assert job.work is not None
+    none = Operators.of(())
     outer = [
-        replace(job, work=replace(job.work, operators=operators, least_operators=()))
+        replace(job, work=replace(job.work, operators=operators, least_operators=none))
         for operators in (job.work.least_operators, job.work.operators)
     ]
     predictor = Predictor()

@@ -12,12 +12,11 @@ from recorded_models import convolutions, transformer
 
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.collectors.format.event_facts import Told
+from advisor.collectors.format.why_cpu import Told
 from advisor.estimate.estimate import estimate_on_type
 from advisor.estimate.plan import Plan
 from advisor.estimate.predictor import Predictor
-from advisor.jobs.from_recording import script_notes
-from advisor.jobs.job import Job
+from advisor.jobs.job import Job, script_notes
 from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.nouns import Layer, Work
 from advisor.rank.given import PlanQuestion, plan

@@ -23,9 +23,9 @@ from advisor.collectors.errors import bytes_text, duration_text
 from advisor.collectors.format.record_files import parse_json
 from advisor.collectors.format.recording import TotalWork
 from advisor.collectors.format.step_time import Steps
-from advisor.collectors.hooks.loaders import RunDelay
+from advisor.collectors.hooks.run_delay import RunDelay
 from advisor.collectors.watch.processes import Process
-from advisor.planners.core import Operator, Transformer, Work
+from advisor.planners.core import Operator, Operators, Transformer, Work
 from advisor.planners.core.arrays import stage_tables
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.layouts.problem import splits
@@ -213,7 +213,7 @@ def test_a_step_is_told_apart_by_its_kinds_of_operators() -> None:
     kinds = {"matmul": (8e9, 4e6), "convolution": (3e9, 2e6), "winograd": (1e9, 1e6),
              "attention": (2e9, 5e6), "reduction": (0.0, 8e6)}  # fmt: skip
     work = Work(
-        operators=tuple(
+        operators=Operators.of(
             Operator(name=kind, kind=cast(Any, kind), phase="forward", count=2, flop=flop,
                      bytes=moved, fixed_bytes=0.0)
             for kind, (flop, moved) in kinds.items()
@@ -226,7 +226,7 @@ def test_a_step_is_told_apart_by_its_kinds_of_operators() -> None:
         assert found[2] == pytest.approx(2 * 4 / 14)  # convolutions, Winograd's too
         assert found[3] == pytest.approx(2 * 2 / 14)
         assert found[4] == pytest.approx(3 * 8 / 20)
-        calls = sum(o.kernels for o in work.operators)
+        calls = work.operators.kernels.sum()
         assert found[0] == pytest.approx(math.log(14e9 * batch / 4 / calls) / 1.50)
         assert found[1] == pytest.approx(math.log(14e9 / 20e6) / 0.76)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.planners.core import Moment, Operators, Work
 from advisor.planners.core.errors import GIB, MIB
-from advisor.planners.core.nouns import Moment, Work
 from advisor.planners.memory.recorded_steps import (
     BLOCK_BYTES,
     LARGE_SEGMENT_BYTES,
@@ -31,8 +31,9 @@ PARAMETERS = MemoryParameters(
 )  # fmt: skip
 # fp32 and Adam: 4 + 4 + 8 bytes a parameter.
 PLAIN = Work(
-    operators=(), micro_batch=8, parameters=1_000_000, trainable_parameters=1_000_000,
-    parameter_bytes=4e6, optimizer_state_bytes=8e6, saved_bytes_per_sample=1e6,
+    operators=Operators.of(()), micro_batch=8, parameters=1_000_000,
+    trainable_parameters=1_000_000, parameter_bytes=4e6, optimizer_state_bytes=8e6,
+    saved_bytes_per_sample=1e6,
 )  # fmt: skip
 # The backward pass begins without gradients; it ends with all; the optimizer computes with one.
 RECORDED = replace(

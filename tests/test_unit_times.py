@@ -9,8 +9,8 @@ import pytest
 from recorded_models import transformer
 
 from advisor.machines import devices
+from advisor.planners.core import Operator, Operators, Phase
 from advisor.planners.core.layout_case import UnitTimes
-from advisor.planners.core.nouns import Operator, Phase
 from advisor.planners.step.device import step_time
 from advisor.planners.step.model_units import (
     idle_s_per_sample,
@@ -75,7 +75,7 @@ def test_equal_blocks_take_equally_long_and_as_their_own_roofline() -> None:
                 for phase, times, flop in passes
             ]  # fmt: skip
             given = layer.output_bytes_per_sample
-        work = replace(WORK, operators=tuple(made))
+        work = replace(WORK, operators=Operators.of(made))
         columns = step_time(work, [CARD], BATCHES, PARAMETERS)
         rooflines.append([columns.micro_batch_s[0] - columns.backward_s[0], columns.backward_s[0]])
     share = np.array(rooflines) / np.sum(rooflines, axis=0)

@@ -14,7 +14,7 @@ from torch import nn
 
 from advisor.collectors.derive.deep_step import deep_step
 from advisor.collectors.format.events import Events
-from advisor.collectors.hooks import optimizers as updates
+from advisor.collectors.hooks import step_clocks as updates
 
 SLOW_S = 0.004
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
+
+import numpy as np
 
 from advisor import show
 from advisor.answer import SCHEMA_VERSION, Candidate, Estimate, Recorded
 from advisor.ask import Constraints
 from advisor.catalogue import Pricing
-from advisor.collectors.format import OperatorCount, Recording
+from advisor.collectors.format import Recording, rows_of
 from advisor.jobs import Job
 from advisor.planners.core import Operator
 from advisor.planners.layouts import SearchSpace
@@ -305,23 +308,31 @@ _LEAST_LEFT = 0.02
 class Cut:
     """Recorded operators of a step that a cure would take out."""
 
-    operators: tuple[OperatorCount, ...]
+    calls: Mapping[tuple[str, str], int]  # by name and phase
     seconds: float  # what they took of the recorded step [s]
     share: float
 
 
-def cut_of(facts: Facts, is_cut: Callable[[OperatorCount], bool]) -> Cut | None:
-    """Return the recorded operators that are meant; None where there are none, or no step."""
+def cut_of(facts: Facts, is_cut: Callable[[str, str, str], bool]) -> Cut | None:
+    """Return the recorded operators that are meant; None where there are none, or no step.
+
+    ``is_cut`` is asked by name, phase and shapes.
+    """
     recording = facts.recording
     if recording is None or recording.deep_step is None or recording.step_time is None:
         return None
-    traced = recording.deep_step.operators
-    found = tuple(one for one in traced if is_cut(one))
-    whole = sum(one.time_s for one in traced)
-    if not found or whole <= 0:
+    calls: Counter[tuple[str, str]] = Counter()
+    taken = whole = 0.0
+    columns = ("name", "phase", "shapes", "count", "time_s")
+    for name, phase, shapes, count, time_s in rows_of(recording.deep_step.operators, *columns):
+        whole += time_s
+        if is_cut(name, phase, shapes):
+            calls[name, phase] += count
+            taken += time_s
+    if not calls or whole <= 0:
         return None
-    share = sum(one.time_s for one in found) / whole
-    return Cut(operators=found, seconds=share * _computing_s(facts.job), share=share)
+    share = taken / whole
+    return Cut(calls=calls, seconds=share * _computing_s(facts.job), share=share)
 
 
 def without(
@@ -333,14 +344,14 @@ def without(
     what that takes on the recorded machine [s].
     """
     assert job.work is not None
-    names = {(one.name, one.phase) for one in cut.operators}
-    kept = tuple(one for one in job.work.operators if (one.name, one.phase) not in names)
+    made = job.work.operators
+    kept = [pair not in cut.calls for pair in zip(made.name, made.phase, strict=True)]
     measured = job.measured
     if measured is not None:
         left = measured.step_s - cut.seconds + instead_s
         least = _LEAST_LEFT * measured.step_s
         measured = replace(measured, step_s=max(left, least))
-    work = replace(job.work, operators=(*kept, *instead))
+    work = replace(job.work, operators=made.keeping(np.array(kept, bool), *instead))
     return replace(job, work=work, measured=measured)
 
 

@@ -242,7 +242,7 @@ def _waiting(facts: Facts) -> Iterator[Advice | None]:
         return
     calls = script.each_step(lambda call: last_name(call.func) in _READS and not call.args)
     cut = cut_of(
-        facts, lambda one: one.name == "aten::_local_scalar_dense" and one.phase != "optimizer"
+        facts, lambda name, phase, _: name == "aten::_local_scalar_dense" and phase != "optimizer"
     )
     if not calls or cut is None:
         return
@@ -252,7 +252,7 @@ def _waiting(facts: Facts) -> Iterator[Advice | None]:
         name="read-less",
         change=f"Do not read results back in every step ({script.path.name}:{lines}).",
         evidence="measured",
-        rests_on=f"{sum(one.count for one in cut.operators)} reads a step; each waits until the "
+        rests_on=f"{sum(cut.calls.values())} reads a step; each waits until the "
         "device has done all that it was told",
         condition="Where the number is only logged: keep the tensor, read it every 100 steps.",
         how=How(

@@ -334,9 +334,8 @@ def _preempted(two: _Two) -> str:
 
 def _kernels(job: Job, passes: int) -> float:
     assert job.work is not None
-    return sum(
-        one.count * (1 if one.phase == "optimizer" else passes) for one in job.work.operators
-    )
+    operators = job.work.operators
+    return float((operators.count * np.where(operators.is_update, 1, passes)).sum())
 
 
 def _saved(now: Estimate, factors: Sequence[float]) -> Estimate:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from advisor.advice.facts import Advice, Cut, Facts, How, cut_of, faster_by, saved, source, without
 from advisor.advice.script import SourceScript, argument, has_argument
 from advisor.ask import JobSpec, SetupRequest
-from advisor.collectors.format import OperatorCount
+from advisor.collectors.format import Columns, rows_of
 from advisor.errors import AdvisorError
 from advisor.jobs import Job, job_from_spec
 from advisor.machines import accelerator_devices, host_device
-from advisor.planners.core import Operator, PlanningError, Precision
+from advisor.planners.core import Operator, PlanningError, Precision, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_of_wide_groups, runs_as
 from advisor.planners.systems import NoiseScale
@@ -119,8 +120,8 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
     script = SourceScript.of(facts.recording)
     steps = now.breakdown.get("steps")
     assert work is not None
-    flop = sum(one.flop for one in work.operators)
-    convolved = sum(one.flop for one in work.operators if one.kind in _CONVOLUTIONS)
+    flop = float(work.operators.flop.sum())
+    convolved = float(work.operators.flop[np.isin(work.operators.kind, _CONVOLUTIONS)].sum())
     if work.precision not in ("bf16", "fp16") or not facts.has_accelerators or steps is None:
         return
     if script is None or script.mentions("channels_last") or convolved < 0.5 * flop:
@@ -155,14 +156,15 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
     )
 
 
-def _of_wide_groups(operators: Iterable[OperatorCount]) -> float:
+def _of_wide_groups(operators: Columns) -> float:
     """Return the share of the operations that are convolutions in groups of many channels.
 
     By the backward pass, where operands tell them from transposed ones.
     """
-    backward = [one for one in operators if one.phase == "backward"]
-    wide = sum(one.flop for one in backward if is_of_wide_groups(one.shapes))
-    return wide / max(sum(one.flop for one in backward), 1.0)
+    rows = rows_of(operators, "phase", "flop", "shapes")
+    backward = [(flop, shapes) for phase, flop, shapes in rows if phase == "backward"]
+    wide = sum(flop for flop, shapes in backward if is_of_wide_groups(shapes))
+    return float(wide / max(sum(flop for flop, _ in backward), 1.0))
 
 
 def _fused_attention(facts: Facts) -> Iterator[Advice | None]:
@@ -196,9 +198,9 @@ def _fused_attention(facts: Facts) -> Iterator[Advice | None]:
     )
 
 
-def _is_of_scores(one: OperatorCount) -> bool:
+def _is_of_scores(name: str, _: str, shapes: str) -> bool:
     """Whether an operator reads attention's scores: as PyTorch's own softmax of a product."""
-    return one.name in _SCORES and one.shapes.count("x") >= 3
+    return name in _SCORES and shapes.count("x") >= 3
 
 
 # A loop over time steps calls an operator more than so many times as often as there are modules.
@@ -215,8 +217,12 @@ def _fast_kernels(facts: Facts) -> Iterator[Advice | None]:
     if recording is None or work is None or not recording.fallbacks or not job.is_rehearsed:
         return
     calls = _LOOPED * max(len(work.layers), 1)
-    looped = [one for one in work.operators if one.phase != "optimizer" and one.count > calls]
-    forward = [replace(one, count=1.0, listed=None) for one in looped if one.phase == "forward"]
+    made = work.operators
+    looped = ~made.is_update & (made.count > calls)
+    forward = [
+        replace(one, count=1.0, listed=None)
+        for one in select(made, looped & (made.phase == "forward"))
+    ]
     kernels = [
         *forward,
         *(replace(one, phase="backward", flop=2 * one.flop, bytes=2 * one.bytes)
@@ -224,11 +230,10 @@ def _fast_kernels(facts: Facts) -> Iterator[Advice | None]:
     ]  # fmt: skip
     if not kernels:
         return
-    kept = tuple(one for one in work.operators if one not in looped)
-    share = sum(one.bytes for one in looped) / sum(one.bytes for one in work.operators)
+    share = float(made.bytes[looped].sum() / made.bytes.sum())
     names = " ".join(recording.fallbacks)
     yield facts.priced(
-        replace(job, work=replace(work, operators=(*kept, *kernels)), fallback=""),
+        replace(job, work=replace(work, operators=made.keeping(~looped, *kernels)), fallback=""),
         name="fast-kernels",
         change=f"Install {names} on the rented machine (no more than this).",
         rests_on=f"{percent_text(share)} of the traced bytes are those of a loop over time steps, "
@@ -511,10 +516,10 @@ def _fused(facts: Facts) -> Iterator[Advice | None]:
     if not names or not names <= set(_FUSED) or job.work is None:
         return
     cut = cut_of(facts, _is_update)
-    if cut is None or any(one.name.startswith(_KERNELS) for one in cut.operators):
+    if cut is None or any(name.startswith(_KERNELS) for name, _ in cut.calls):
         return
     cut = _as_timed(cut, recording.deep_step.update_s, job.measured.step_s)
-    tensors = _most_calls(cut.operators)
+    tensors = max(cut.calls.values())  # of what it calls most: once a tensor, or twice
     update = moved_once(
         job.work.trainable_parameters, max(_FUSED[name] for name in names), tensors
     )
@@ -529,7 +534,7 @@ def _fused(facts: Facts) -> Iterator[Advice | None]:
         change=f"Update the parameters in one kernel: {sorted(names)[0]}(..., fused=True).",
         evidence="measured",
         rests_on=f"the update took {percent_text(cut.share, 1)} of the recorded step in "
-        f"{sum(one.count for one in cut.operators):,} operators; fused it moves "
+        f"{sum(cut.calls.values()):,} operators; fused it moves "
         f"{digits(update.bytes / 1e6)} MB once",
         condition="Parameters of floating point on a CPU or GPU; not beside foreach=True.",
         how=How(kind="lines", text=_fused_lines(facts, names)),
@@ -546,16 +551,8 @@ def _as_timed(cut: Cut, update_s: float | None, step_s: float) -> Cut:
     return replace(cut, seconds=min(update_s, step_s), share=min(update_s / step_s, 1.0))
 
 
-def _most_calls(operators: Iterable[OperatorCount]) -> int:
-    """Return how often the update called what it calls most: once a tensor, or twice."""
-    calls: Counter[str] = Counter()
-    for one in operators:
-        calls[one.name] += one.count
-    return max(calls.values())
-
-
-def _is_update(one: OperatorCount) -> bool:
-    return one.phase == "optimizer" and not one.name.startswith("profiler::")
+def _is_update(name: str, phase: str, _: str) -> bool:
+    return phase == "optimizer" and not name.startswith("profiler::")
 
 
 def _fused_lines(facts: Facts, names: set[str]) -> str:
@@ -594,7 +591,9 @@ def _dropped_gradients(facts: Facts) -> Iterator[Advice | None]:
         return
     calls = [c for c in script.named("zero_grad") if argument(c, "set_to_none") is False]
     gradients = _gradient_sizes(facts)
-    cut = cut_of(facts, lambda one: one.name in _ZEROS and one.shapes.split(",")[0] in gradients)
+    cut = cut_of(
+        facts, lambda name, _, shapes: name in _ZEROS and shapes.split(",")[0] in gradients
+    )
     if not calls or cut is None:
         return
     yield facts.priced(
@@ -613,8 +612,9 @@ def _gradient_sizes(facts: Facts) -> set[str]:
     recording = facts.recording
     if recording is None or recording.deep_step is None:
         return set()
-    updates = (one for one in recording.deep_step.operators if one.phase == "optimizer")
-    return {size for one in updates for size in one.shapes.split(",") if size}
+    rows = rows_of(recording.deep_step.operators, "phase", "shapes")
+    updates = [shapes for phase, shapes in rows if phase == "optimizer"]
+    return {size for shapes in updates for size in shapes.split(",") if size}
 
 
 advise_optimizers: Final = source("optimizers", _fused, _eight_bits, _dropped_gradients)

@@ -5,14 +5,13 @@ from .describe import described_job as described_job
 from .describe import setup_words as setup_words
 from .describe import stack_notes as stack_notes
 from .describe import transformer_units as transformer_units
-from .from_recording import program_so_far as program_so_far
-from .from_recording import script_notes as script_notes
 from .job import RUN_LOG_SD as RUN_LOG_SD
 from .job import VOLUME_BYTES_PER_S as VOLUME_BYTES_PER_S
 from .job import Job as Job
 from .job import Measured as Measured
 from .job import Program as Program
 from .job import data_in_s as data_in_s
+from .job import script_notes as script_notes
 from .job import write_bytes_per_s as write_bytes_per_s
 from .journal import FILE_NAME as FILE_NAME
 from .journal import Entry as Entry
@@ -33,3 +32,4 @@ from .runs import from_entry as from_entry
 from .runs import read_layout_runs as read_layout_runs
 from .runs import read_runs as read_runs
 from .runs import runs_of as runs_of
+from .untraced import program_so_far as program_so_far

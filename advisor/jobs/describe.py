@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from advisor.answer import TrainingUnits, Utilisation
 from advisor.ask import SetupRequest
 from advisor.collectors import bounded
 from advisor.collectors.errors import counted
-from advisor.collectors.format import OperatorCount
+from advisor.collectors.format import Columns, rows_of
 from advisor.errors import UsageError
 from advisor.jobs.job import Feed, Job
 from advisor.planners import step
@@ -346,18 +346,18 @@ def recognised(job: Job, *, heads: int | None = None) -> Job:
     return replace(job, assumptions=(*others, note))
 
 
-def recorded_heads(operators: Iterable[OperatorCount]) -> int | None:
+def recorded_heads(operators: Columns) -> int | None:
     """Return the heads of the recorded attention operators; None where none was seen whole.
 
     PyTorch's fused attention gets queries as (samples, heads, tokens, width), first of its
     operands.
     """
     seen: Counter[int] = Counter()
-    for operator in operators:
-        sizes = operator.shapes.split(",")[0].split("x")
-        is_attention = "scaled_dot_product" in operator.name and operator.phase == "forward"
+    for name, phase, shapes, count in rows_of(operators, "name", "phase", "shapes", "count"):
+        sizes = shapes.split(",")[0].split("x")
+        is_attention = "scaled_dot_product" in name and phase == "forward"
         if is_attention and len(sizes) == 4 and sizes[1].isdigit():
-            seen[int(sizes[1])] += operator.count
+            seen[int(sizes[1])] += count
     return seen.most_common(1)[0][0] if seen else None
 
 
@@ -464,7 +464,7 @@ def _restated(work: Work, setup: TrainingSetup) -> Work:
         changed = replace(
             changed,
             optimizer_state_bytes=kept,
-            operators=(*(o for o in work.operators if o.phase != "optimizer"), updated),
+            operators=work.operators.keeping(~work.operators.is_update, updated),
         )
     if setup.weights != work.setup.weights:
         stored = setup.stored_bytes(work.precision) * work.parameters
@@ -531,7 +531,8 @@ def setup_words(work: Work) -> str:
 
 def _has_attention(work: Work) -> bool:
     return work.transformer is not None or any(
-        operator.kind == "attention" or operator.name == "scores" for operator in work.operators
+        kind == "attention" or name == "scores"
+        for kind, name in zip(work.operators.kind, work.operators.name, strict=True)
     )
 
 

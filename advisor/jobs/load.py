@@ -29,8 +29,9 @@ from advisor.jobs.describe import (
     unseen_input,
     with_setup,
 )
-from advisor.jobs.from_recording import call_s, job_from_recording
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import BOOT_S, Job
+from advisor.jobs.recorded_work import call_s
 from advisor.jobs.runs import (
     Actual,
     read_actuals,
@@ -478,7 +479,7 @@ def step_of(other: Job, job: Job) -> Actual | None:
 def _are_one(other: Job, job: Job) -> bool:
     if other.work is None or job.work is None or other.work.precision != job.work.precision:
         return False
-    flop = [sum(o.flop for o in w.operators) / w.micro_batch for w in (other.work, job.work)]
+    flop = [float(w.operators.flop.sum()) / w.micro_batch for w in (other.work, job.work)]
     return abs(flop[0] - flop[1]) <= _SAME_FLOP * max(flop)
 
 

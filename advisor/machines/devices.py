@@ -389,7 +389,7 @@ _SAME_MEMORY: Final = 0.01
 def is_same_machine(recorded: Host, here: Host) -> bool:
     """Whether a job was recorded on the machine at hand, as far as machines can be told apart.
 
-    Limits are no part of it: they are the job's (``collectors.format.event_facts``).
+    Limits are no part of it: they are the job's (``collectors.format.facts``).
     """
     return (
         recorded.cpu_model == here.cpu_model

@@ -182,18 +182,15 @@ def _per_core(channels: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
 
 def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
     """Return what one step of ``batch`` samples computes; the optimizer's part does not grow."""
-    factor = batch / work.micro_batch
-    flop = dict.fromkeys(_CLASSES, 0.0)
-    total_flop = total_bytes = operators = 0.0
-    for o in work.operators:
-        times = 1.0 if o.phase == "optimizer" else factor
-        total_flop += o.flop * times
-        total_bytes += o.fixed_bytes + (o.bytes - o.fixed_bytes) * times
-        operators += o.count
-        # All convolutions are one class to what is learned.
-        kind = "convolution" if o.kind in ("winograd", "depthwise") else o.kind
-        if kind in flop:
-            flop[kind] += o.flop * times
+    counted = work.operators
+    times = np.where(counted.is_update, 1.0, batch / work.micro_batch)
+    # All convolutions are one class to what is learned.
+    is_convolved = np.isin(counted.kind, ("winograd", "depthwise"))
+    kinds = np.where(is_convolved, "convolution", counted.kind)
+    flop = {kind: float((counted.flop * times)[kinds == kind].sum()) for kind in _CLASSES}
+    total_flop = float((counted.flop * times).sum())
+    total_bytes = float((counted.fixed_bytes + counted.grown_bytes * times).sum())
+    operators = float(counted.count.sum())
     facts: dict[str, Fact] = {
         "batch": batch,
         "parameters": float(work.parameters),

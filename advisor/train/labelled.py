@@ -17,7 +17,7 @@ from advisor.collectors.derive import local_folders
 from advisor.errors import RunError, UsageError
 from advisor.jobs import FILE_NAME, file_in
 from advisor.machines import device_parameters, processor
-from advisor.planners.core import Operator, OperatorKind, Phase, Work
+from advisor.planners.core import Operator, OperatorKind, Operators, Phase, Work
 from advisor.planners.step import step_time
 from advisor.records import (
     COUNTED,
@@ -206,7 +206,7 @@ def counted_work(job: JobFacts) -> Work:
     batch = max(round(facts.get("batch", 1.0)), 1)
     parameters = int(facts.get("parameters", 0.0))
     return Work(
-        operators=tuple(operators),
+        operators=Operators.of(operators),
         micro_batch=batch,
         parameters=parameters,
         trainable_parameters=parameters,

@@ -1,4 +1,4 @@
-"""The certainty that a recording needs before it is answered from.
+"""The certainty that a recording needs before it ends, and before it is answered from.
 
 An interval says how far an answer may be off; beyond ``MOST_RATIO`` between its ends it is no
 answer any more, and the recording has to go on. One rule for all who read recordings.
@@ -38,6 +38,12 @@ def step_log_sd(step: StepTime) -> float:
     if step.low_s <= 0:
         return math.inf
     return math.log(step.high_s / step.low_s) / (2 * REACH)
+
+
+def length_log_sd(recording: Recording, is_given: bool) -> float:
+    """Return the deviation of ln(steps) of a job whose length was told, or found."""
+    work = recording.total_work
+    return 0.0 if is_given or work is None else LENGTH_LOG_SD[work.confidence]
 
 
 def with_correction(log_sd: float, half_width_s: float | None, value_s: float | None) -> float:
@@ -97,21 +103,19 @@ def _go_on(step: StepTime) -> str:
     return "close other programs and profile again: advisor profile --precise --for 10m SCRIPT"
 
 
-# The rule that says when enough of a script has been seen.
-#
-# A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means
-# of the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled
-# when all of these hold: enough steps and seconds after warm-up, an epoch boundary seen where
-# epochs are short, the batch-means interval narrow, and the last two stretches in agreement.
-
-
 # Why a recording ended by this rule: the one verdict, wherever it is asked for again.
 SETTLED = "the step time has settled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
-    """The thresholds."""
+    """The thresholds of the rule that says when enough of a script has been seen.
+
+    A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means
+    of the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled
+    when all of these hold: enough steps and seconds after warm-up, an epoch boundary seen where
+    epochs are short, the batch-means interval narrow, and the last two stretches in agreement.
+    """
 
     least_steps: int = 30
     least_s: float = 10.0

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from advisor.collectors.format import DeepStep, LayerCost, OperatorCount, Reading
+from advisor.collectors.format import Columns, DeepStep, noun
 
 
 def deep_step(
@@ -31,46 +31,38 @@ def deep_step(
     total_ns = sum(fastest.values())
     scale = 1e-9 if step_s is None or not total_ns else step_s / total_ns
     frontier, update = (
-        tuple(
-            # Recordings of before count no storages.
-            (int(moment[0]), int(moment[1]), int(moment[2]) if len(moment) > 2 else 0)
-            for moment in first.get(name, ())
-        )
+        tuple((*moment, 0)[:3] for moment in first.get(name, ()))  # of before: no storages
         for name in ("memory_frontier", "update_frontier")
     )
-    return DeepStep(
+    return noun(
+        DeepStep,
+        first,
         peak_bytes=max((m[0] + m[1] for m in (*frontier, *update)), default=None),
-        operators=tuple(_operator(row, fastest[_key(row)] * scale) for row in first["operators"]),
-        least_operators=tuple(_operator(row, 0.0) for row in least),
-        layers=tuple(_layer(facts, index, scale) for index in range(len(first["layers"]))),
-        flags=tuple(first["flags"]),
-        gradient_bytes=first.get("gradient_bytes", 0),
-        buffer_bytes=first.get("buffer_bytes", 0),
-        shards=float(first.get("shards", 1.0)),
-        ranks=int(first.get("ranks", 1)),
-        elsewhere=str(first.get("elsewhere", "")),
+        operators=_operators(
+            first["operators"], [fastest[_key(row)] * scale for row in first["operators"]]
+        ),
+        least_operators=_operators(least, [0.0] * len(least)) if least else {},
+        layers=_layers(facts, scale),
         memory_frontier=frontier,
         update_frontier=update,
-        lost=tuple((float(times), int(size)) for times, size in first.get("lost", ())),
         contention=_contention(facts),
         update_s=_update_s(updates, step_s),
-        **{name: first[name] for name in _OF_STEPS},
     )
 
 
-def _operator(row: dict[str, Any], time_s: float) -> OperatorCount:
-    """Return a row of a traced step; recordings of before know of no fused modules."""
-    values = {name: row[name] for name in _OF_OPERATORS}
-    return OperatorCount(time_s=time_s, fused_by=row.get("fused_by", ""), **values)
+def _operators(rows: Sequence[dict[str, Any]], time_s: Sequence[float]) -> Columns:
+    """Return the rows of a traced step; recordings of before know of no fused modules."""
+    fused_by = tuple(row.get("fused_by", "") for row in rows)
+    return {**_taken(rows, _OF_OPERATORS), "fused_by": fused_by, "time_s": tuple(time_s)}
+
+
+def _taken(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(row[name] for row in rows) for name in names}
 
 
 # Fields that are taken over as the hooks wrote them.
 _OF_OPERATORS: Final = (
     "name", "phase", "count", "flop", "bytes", "fixed_bytes", "dtype", "shapes",
-)  # fmt: skip
-_OF_STEPS: Final = (
-    "samples", "micro_batches", "parameters", "trainable_parameters", "parameter_bytes",
-    "optimizer_state_bytes", "saved_bytes", "precision", "device", "is_compiled",
 )  # fmt: skip
 _OF_LAYERS: Final = (
     "name", "kind", "parameters", "forward_flop", "backward_flop", "output_bytes", "saved_bytes",
@@ -107,102 +99,15 @@ def _fastest(facts: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
     return times
 
 
-def _layer(facts: list[dict[str, Any]], index: int, scale: float) -> LayerCost:
-    layer = facts[0]["layers"][index]
+def _layers(facts: list[dict[str, Any]], scale: float) -> Columns:
+    """Return the layers of the first trace, with their least times among all that have them."""
+    layers = facts[0]["layers"]
     same = [
-        fact["layers"][index]
-        for fact in facts
-        if index < len(fact["layers"]) and fact["layers"][index]["name"] == layer["name"]
-    ]
-    return LayerCost(
-        forward_s=min(one["forward_ns"] for one in same) * scale,
-        backward_s=min(one["backward_ns"] for one in same) * scale,
-        **{name: layer[name] for name in _OF_LAYERS},
-    )
-
-
-# Memory to rent for what was seen to be used, and what another batch would need.
-#
-# =============  ================================================================================
-# name           meaning [bytes]
-# =============  ================================================================================
-# fixed          parameters, gradients, optimizer state: what a batch of any size needs
-# growing        activations and their gradients: in proportion to the micro-batch
-# =============  ================================================================================
-
-
-GIB = 2**30
-
-# The peak of a minute is not the peak of a day: allocators fragment, the last batch of an epoch,
-# validation and checkpoints come later.
-MARGIN = 1.2
-# Memory is sold in these steps; above the last, in multiples of it. [GiB]
-_STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-
-
-def advised_memory_bytes(peak_bytes: int) -> int:
-    """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
-
-    Examples
-    --------
-    >>> advised_memory_bytes(800 * 2**20) == 2**30
-    True
-    """
-    if peak_bytes < 0:
-        raise ValueError(f"a peak of {peak_bytes} bytes is out of range")
-    wanted = peak_bytes * MARGIN / GIB
-    for step in _STEPS_GIB:
-        if wanted <= step:
-            return int(step * GIB)
-    last = _STEPS_GIB[-1]
-    return int(-(-wanted // last) * last) * GIB
-
-
-def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 0) -> int:
-    """Return the largest memory of all processes together, shared pages counted once.
-
-    Forked loader workers have their parent's pages in their own resident set too. Recordings of
-    earlier versions looked seldom for what is shared, and not in their first seconds: there the
-    resident memory counts by the share of it that was proportional when it was looked.
-
-    ``largest_process_bytes``: largest resident memory of any single process; proportional memory
-    is divided by strangers as well, hence the result is no less than this [bytes].
-    """
-    if readings and readings[0].pss_bytes is not None:
-        peak = max(reading.pss_bytes or 0 for reading in readings)
-    else:
-        peak = _peak_by_shares(readings)
-    return max(peak, largest_process_bytes)
-
-
-def _peak_by_shares(readings: Sequence[Reading]) -> int:
-    peak = 0.0
-    share = next((one for one in map(_proportional_share, readings) if one), 1.0)
-    before = None
-    for reading in readings:
-        if reading.pss_bytes != before:
-            before, share = reading.pss_bytes, _proportional_share(reading) or share
-        peak = max(peak, reading.rss_bytes * share)
-    return int(peak)
-
-
-def _proportional_share(reading: Reading) -> float:
-    """Return the proportional share of the resident memory; 0 where it is not known."""
-    if reading.pss_bytes is None or not reading.rss_bytes:
-        return 0.0
-    return min(1.0, reading.pss_bytes / reading.rss_bytes)
-
-
-def step_memory_bytes(deep: DeepStep, samples: float) -> float:
-    """Return the peak of tensor memory in a step over ``samples`` samples, as one micro-batch.
-
-    max over the moments of the traced step of fixed + growing samples / traced samples: with the
-    batch the peak moves from the optimizer over the end of the backward pass to its beginning.
-
-    Raises ValueError if the memory of the step was not followed.
-    """
-    if not deep.memory_frontier:
-        raise ValueError("the step's memory was not followed")
-    ratio = samples * deep.micro_batches / deep.samples
-    moments = (*deep.memory_frontier, *deep.update_frontier)
-    return max(fixed + growing * ratio for fixed, growing, _ in moments)
+        [all_[at] for fact in facts
+         if at < len(all_ := fact["layers"]) and all_[at]["name"] == layer["name"]]
+        for at, layer in enumerate(layers)
+    ]  # fmt: skip
+    return _taken(layers, _OF_LAYERS) | {
+        f"{phase}_s": tuple(min(one[f"{phase}_ns"] for one in seen) * scale for seen in same)
+        for phase in ("forward", "backward")
+    }

@@ -1,4 +1,4 @@
-"""The profiler's own file: what was asked for, where, every reading, and how it ended."""
+"""The profiler's own file: what was asked for, where, every reading and their series, the end."""
 
 from __future__ import annotations
 
@@ -26,21 +26,6 @@ from advisor.collectors.hooks import format as fmt
 
 
 @dataclass(slots=True)
-class ProcessReading:
-    """One process at one time; see ``hooks.format.PROCESS_PAYLOAD``."""
-
-    t_ns: int
-    pid: int
-    start_ticks: int
-    rss_bytes: int
-    cpu_ns: int
-    minor_faults: int
-    major_faults: int
-    received_bytes: int
-    sent_bytes: int
-
-
-@dataclass(slots=True)
 class ProfilerLog:
     """The profiler's own file.
 
@@ -49,7 +34,7 @@ class ProfilerLog:
 
     header: dict[str, Any] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
-    processes: list[ProcessReading] = field(default_factory=list)
+    processes: list[tuple[int, ...]] = field(default_factory=list)  # ``format.PROCESS_PAYLOAD``
     touched: list[TouchedReading] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +59,7 @@ def read_profiler_log(path: Path) -> ProfilerLog:
         elif kind == fmt.READING and len(payload) >= fmt.READING_BYTES and log.header:
             log.readings.append(read_reading(payload, log.header["t_ns"]))
         elif kind == fmt.PROCESS and len(payload) >= fmt.PROCESS_PAYLOAD.size:
-            log.processes.append(ProcessReading(*fmt.PROCESS_PAYLOAD.unpack_from(payload)))
+            log.processes.append(fmt.PROCESS_PAYLOAD.unpack_from(payload))
         elif kind == fmt.TOUCHED and log.header:
             if (window := read_touched(payload, log.header["t_ns"])) is not None:
                 log.touched.append(window)
@@ -138,30 +123,22 @@ def _contradiction(run: Path, what: str) -> RecordingError:
     )
 
 
-# Series from readings: each process of the tree, and when a quota took time away.
-
-
 def process_series(
-    readings: Sequence[ProcessReading], start_ns: int, ranks: Mapping[int, int]
+    readings: Sequence[tuple[int, ...]], start_ns: int, ranks: Mapping[int, int]
 ) -> tuple[ProcessSeries, ...]:
     """Return each process's series, in the order of their first readings."""
-    by_process: dict[tuple[int, int], list[ProcessReading]] = {}
+    by_process: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for one in readings:
-        by_process.setdefault((one.pid, one.start_ticks), []).append(one)
-    return tuple(
-        ProcessSeries(
-            pid=pid,
-            rank=ranks.get(pid),
-            t_s=tuple((one.t_ns - start_ns) / 1e9 for one in its),
-            rss_bytes=tuple(one.rss_bytes for one in its),
-            cpu_s=tuple(one.cpu_ns / 1e9 for one in its),
-            minor_faults=tuple(one.minor_faults for one in its),
-            major_faults=tuple(one.major_faults for one in its),
-            received_bytes=tuple(one.received_bytes for one in its),
-            sent_bytes=tuple(one.sent_bytes for one in its),
-        )
-        for (pid, _), its in by_process.items()
-    )
+        by_process.setdefault(one[1:3], []).append(one)
+    found = []
+    for (pid, _), its in by_process.items():
+        t_ns, _, _, rss, cpu_ns, minor, major, received, sent = zip(*its, strict=True)
+        found.append(ProcessSeries(
+            pid=pid, rank=ranks.get(pid), t_s=tuple((t - start_ns) / 1e9 for t in t_ns),
+            rss_bytes=rss, cpu_s=tuple(cpu / 1e9 for cpu in cpu_ns), minor_faults=minor,
+            major_faults=major, received_bytes=received, sent_bytes=sent,
+        ))  # fmt: skip
+    return tuple(found)
 
 
 def throttling(readings: Sequence[Reading]) -> tuple[Throttling, ...]:

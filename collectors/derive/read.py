@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from advisor.collectors.derive.certainty import SETTLED, StopRule, Verdict, judge
-from advisor.collectors.derive.deep_step import deep_step, peak_memory_bytes
+from advisor.collectors.derive.deep_step import deep_step
 from advisor.collectors.derive.profiler_log import (
     ProfilerLog,
     process_series,
@@ -23,6 +23,7 @@ from advisor.collectors.derive.ranks import (
     unshared_data,
     wrapping_of,
 )
+from advisor.collectors.derive.resources import peak_memory_bytes
 from advisor.collectors.derive.timing import Times, Tree, times
 from advisor.collectors.derive.work import (
     GivenWork,
@@ -40,10 +41,8 @@ from advisor.collectors.format import (
     PROFILER_FILE,
     Corrected,
     DeepStep,
-    DeviceSheet,
     Events,
     Host,
-    HostBenchmark,
     Loading,
     Recording,
     StepClock,
@@ -51,6 +50,7 @@ from advisor.collectors.format import (
     ended_of,
     gradient_norms,
     limits_of,
+    noun,
     rehearsed_of,
     routing_of,
     saves_of,
@@ -122,7 +122,7 @@ def _derive(run: Path) -> Recording:
     replicas = world_size // (1 if deep is None else deep.ranks)
     samples = None if per_step is None else per_step * replicas
     options = log.header.get("options", {})
-    given = GivenWork(**options.get("given", {}))
+    given = noun(GivenWork, options.get("given", {}))
     whole = timed.whole
     ranks = ranks_of(processes, trainer)
     start_ns = int(log.header["t_ns"])
@@ -133,15 +133,12 @@ def _derive(run: Path) -> Recording:
     length = total_work(
         trainer, given, samples_per_step=samples or 0.0, is_finished=_is_finished(log)
     )
-    derived = Recording(
+    derived = noun(
+        Recording,
+        {**options, **log.header, **log.end},
         run_id=printable(run.name),
         path=run,
-        command=tuple(log.header.get("command", ())),
         folder=str(log.header.get("cwd", "")),
-        status=log.end.get("status", "running"),
-        stop_reason=log.end.get("stop_reason", ""),
-        exit_code=log.end.get("exit_code"),
-        started_at=log.header.get("started_at", ""),
         duration_s=whole.raw_s,
         host=host,
         readings=tuple(log.readings),
@@ -170,8 +167,6 @@ def _derive(run: Path) -> Recording:
         ranks=ranks,
         processes=process_series(log.processes, start_ns, {one.pid: one.rank for one in ranks}),
         throttling=throttling(log.readings),
-        workers=int(options.get("workers", 1)),
-        bandwidth_bit_per_s=options.get("bandwidth_bit_per_s"),
         wrapping=wrapping_of(processes),
         touched=tuple(log.touched),
         routing=routing_of(trainer.fact("routers"), trainer.facts.get("routes", [])),
@@ -289,11 +284,9 @@ def _loading(trainer: Events, timed: Times) -> Loading | None:
     workers = fact.get("workers", 0)
     spent_ns = counts.workers_cpu_ns if workers else counts.inside_cpu_ns
     time = None if timed.step is None else timed.step.time
-    return Loading(
-        batch=fact.get("batch"),
-        dataset_samples=fact.get("dataset_samples"),
-        batches_per_epoch=fact.get("batches_per_epoch"),
-        workers=workers,
+    return noun(
+        Loading,
+        fact,
         # Without workers the loop does not wait for the samples, it makes them.
         wait_s=0.0 if time is None else time.wait_s,
         raw_wait_s=0.0 if time is None else time.raw_wait_s,
@@ -337,15 +330,7 @@ def _end_ns(log: ProfilerLog, processes: list[Events]) -> int:
 
 
 def _host(log: ProfilerLog, trainer: Events) -> Host:
-    described = dict(log.header["host"])
-    measured = described.pop("benchmark", None)
-    sheets = tuple(DeviceSheet.from_record(sheet) for sheet in described.pop("sheets", ()))
-    torch = trainer.fact("torch")
-    host = Host(
-        **{**described, "gpus": tuple(described.get("gpus", ()))},
-        benchmark=HostBenchmark(**measured) if measured else None,
-        sheets=sheets,
-    )
+    host, torch = noun(Host, log.header["host"]), trainer.fact("torch")
     return replace(
         host,
         torch_version=torch.get("version", host.torch_version),

@@ -1,7 +1,8 @@
-"""Resources that a recording's steps used, as rates at a fixed interval: models learn from these.
+"""Resources that a recording used: rates at a fixed interval, and the memory to rent for it.
 
 Readings are cumulative counters at uneven ticks. Here they become means over equal intervals, from
-the first step on: imports and the building of the model say nothing of the training.
+the first step on: imports and the building of the model say nothing of the training. Models learn
+from these rates.
 """
 
 from __future__ import annotations
@@ -137,3 +138,65 @@ def _at(seen: list[Reading], read: Callable[[Reading], float], t_s: float) -> fl
     before, after = seen[place - 1], seen[place]
     share = (t_s - before.t_s) / (after.t_s - before.t_s)
     return read(before) + share * (read(after) - read(before))
+
+
+GIB = 2**30
+
+# The peak of a minute is not the peak of a day: allocators fragment, the last batch of an epoch,
+# validation and checkpoints come later.
+MARGIN = 1.2
+# Memory is sold in these steps; above the last, in multiples of it. [GiB]
+_STEPS_GIB = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def advised_memory_bytes(peak_bytes: int) -> int:
+    """Return the memory to ask for: the peak with a margin, rounded up to what is sold.
+
+    Examples
+    --------
+    >>> advised_memory_bytes(800 * 2**20) == 2**30
+    True
+    """
+    if peak_bytes < 0:
+        raise ValueError(f"a peak of {peak_bytes} bytes is out of range")
+    wanted = peak_bytes * MARGIN / GIB
+    for step in _STEPS_GIB:
+        if wanted <= step:
+            return int(step * GIB)
+    last = _STEPS_GIB[-1]
+    return int(-(-wanted // last) * last) * GIB
+
+
+def peak_memory_bytes(readings: Sequence[Reading], largest_process_bytes: int = 0) -> int:
+    """Return the largest memory of all processes together, shared pages counted once.
+
+    Forked loader workers have their parent's pages in their own resident set too. Recordings of
+    earlier versions looked seldom for what is shared, and not in their first seconds: there the
+    resident memory counts by the share of it that was proportional when it was looked.
+
+    ``largest_process_bytes``: largest resident memory of any single process; proportional memory
+    is divided by strangers as well, hence the result is no less than this [bytes].
+    """
+    if readings and readings[0].pss_bytes is not None:
+        peak = max(reading.pss_bytes or 0 for reading in readings)
+    else:
+        peak = _peak_by_shares(readings)
+    return max(peak, largest_process_bytes)
+
+
+def _peak_by_shares(readings: Sequence[Reading]) -> int:
+    peak = 0.0
+    share = next((one for one in map(_proportional_share, readings) if one), 1.0)
+    before = None
+    for reading in readings:
+        if reading.pss_bytes != before:
+            before, share = reading.pss_bytes, _proportional_share(reading) or share
+        peak = max(peak, reading.rss_bytes * share)
+    return int(peak)
+
+
+def _proportional_share(reading: Reading) -> float:
+    """Return the proportional share of the resident memory; 0 where it is not known."""
+    if reading.pss_bytes is None or not reading.rss_bytes:
+        return 0.0
+    return min(1.0, reading.pss_bytes / reading.rss_bytes)

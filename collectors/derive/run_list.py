@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor.collectors import atomic
-from advisor.collectors.errors import printable, shown
-from advisor.collectors.format import PROFILER_FILE, parse, parse_json, profiler_lives
+from advisor.collectors.errors import printable, printable_json, shown
+from advisor.collectors.format import PROFILER_FILE, noun, parse, parse_json, profiler_lives
 from advisor.collectors.hooks import format as fmt
 
 if TYPE_CHECKING:
@@ -127,21 +127,10 @@ def _line_of(entry: Any, stamp: list[int]) -> RunLine | None:
     """Return a line of the index; None where it is not of this very file, or no line."""
     if not (isinstance(entry, dict) and stamp and entry.get("stamp") == stamp):
         return None
-    texts = [entry.get(name) for name in ("run", "status", "started_at")]
-    duration_s, step_s, command = (entry.get(name) for name in ("duration_s", "step_s", "command"))
-    if not (
-        all(isinstance(text, str) for text in texts)
-        and isinstance(duration_s, float)
-        and isinstance(step_s, float | None)
-        and isinstance(command, list)
-        and all(isinstance(word, str) for word in command)
-    ):
+    try:
+        return noun(RunLine, {**printable_json(entry), "command": entry.get("command")})
+    except TypeError:
         return None
-    run, status, started_at = (printable(str(text)) for text in texts)
-    return RunLine(
-        run=run, status=status, started_at=started_at, duration_s=duration_s, step_s=step_s,
-        command=tuple(command),
-    )  # fmt: skip
 
 
 def _read_index(path: Path) -> dict[str, Any]:

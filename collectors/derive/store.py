@@ -1,4 +1,10 @@
-"""The store of runs, and the only way from a folder to a ``Recording``."""
+"""The store of runs, and the only way from a folder to a ``Recording``.
+
+Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under
+the user's cache and are copied file by file when a recording has ended. Files of a run never
+change afterwards, except that ``recover`` may append to the profiler's. A run that could not be
+copied is marked, and goes along with the next one.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +38,6 @@ from advisor.collectors.hooks import format as fmt
 if TYPE_CHECKING:
     from advisor.collectors.format import Recording
 
-
-# A team's runs at any fsspec URL: recorded here, copied there, mirrored back when looked at.
-#
-# Recording needs a local folder (one ``write(2)`` a record); a URL's runs live in a mirror under
-# the user's cache and are copied file by file when a recording has ended. Files of a run never
-# change afterwards, except that ``recover`` may append to the profiler's. A run that could not be
-# copied is marked, and goes along with the next one.
 
 _UNSENT: Final = "unsent"
 

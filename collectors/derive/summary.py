@@ -9,7 +9,7 @@ from typing import Any
 
 from advisor.collectors.derive.causes import early_end
 from advisor.collectors.derive.certainty import shortfall_of
-from advisor.collectors.derive.deep_step import advised_memory_bytes
+from advisor.collectors.derive.resources import advised_memory_bytes
 from advisor.collectors.derive.work import length_hint
 from advisor.collectors.errors import bytes_text, counted, duration_text, number_text
 from advisor.collectors.format import (
@@ -156,7 +156,7 @@ def _rank_lines(seen: Recording) -> list[str]:
 
 def _model_line(deep: DeepStep) -> str:
     sides = (one for one in (deep.least_operators, deep.operators) if one)
-    texts = (number_text(sum(one.flop for one in side) / 1e9) for side in sides)
+    texts = (number_text(sum(side["flop"]) / 1e9) for side in sides)
     flop = " to ".join(dict.fromkeys(texts))
     return (
         f"model: {deep.parameters:,} parameters, {deep.precision} on {deep.device}, "
@@ -234,9 +234,8 @@ def summary_record(seen: Recording) -> dict[str, Any]:
     values["major_faults"] = None if last is None else last.major_faults
     deep = values.get("deep_step")
     if deep:
-        deep.pop("operators")
-        deep.pop("least_operators")
-        deep.pop("layers")
+        for table in ("operators", "least_operators", "layers"):
+            deep.pop(table)
     values["path"] = str(seen.path)
     missing = shortfall_of(seen)
     values["not_known"] = None if missing is None else {"what": missing[0], "hint": missing[1]}
@@ -246,28 +245,23 @@ def summary_record(seen: Recording) -> dict[str, Any]:
 
 def _rank_record(one: RankSeries) -> dict[str, Any]:
     """Return a rank in means; the steps themselves stay in the run."""
-    step_s, wait_s = one.step_s, one.wait_s
+    step_s, wait_s, sides = one.step_s, one.wait_s, ("sent", "received", "payload")
     return {
         "rank": one.rank,
         "pid": one.pid,
         "steps": len(step_s),
         "step_s": sum(step_s) / len(step_s) if step_s else None,
         "wait_s": sum(wait_s) / len(wait_s) if wait_s else None,
-        "sent_bytes_per_step": one.sent_bytes_per_step,
-        "received_bytes_per_step": one.received_bytes_per_step,
-        "payload_bytes_per_step": one.payload_bytes_per_step,
+        **{f"{of}_bytes_per_step": getattr(one, f"{of}_bytes_per_step") for of in sides},
     }
 
 
 def _process_record(one: ProcessSeries) -> dict[str, Any]:
     """Return a process as it was last seen, and its largest resident memory."""
+    counters = ("cpu_s", "minor_faults", "major_faults", "received_bytes", "sent_bytes")
     return {
         "pid": one.pid,
         "rank": one.rank,
         "peak_rss_bytes": max(one.rss_bytes),
-        "cpu_s": one.cpu_s[-1],
-        "minor_faults": one.minor_faults[-1],
-        "major_faults": one.major_faults[-1],
-        "received_bytes": one.received_bytes[-1],
-        "sent_bytes": one.sent_bytes[-1],
+        **{name: getattr(one, name)[-1] for name in counters},
     }

@@ -1,4 +1,15 @@
-"""The steps of the whole job: what the hooks found, made into one number with a source."""
+"""The steps of the whole job: what the hooks found, made into one number with a source.
+
+=========  ====================================================================================
+name       meaning
+=========  ====================================================================================
+fit        one training loop of a framework, told at its begin with the rounds it will make
+site       the line of the user's script that fits: a loop around it makes one fit a turn
+spread     |mean of the last fifth of the rounds seen / mean of all - 1|: how far the rounds to
+           come may be from those seen, as trees grow and searches reach larger models
+cores      busy cores between the first round and the last: CPU time over time not spent waiting
+=========  ====================================================================================
+"""
 
 from __future__ import annotations
 
@@ -9,19 +20,6 @@ from typing import Any, Final, Literal
 
 from advisor.collectors.format import Events, Reading, Recording, Rounds, StepTime, TotalWork
 from advisor.collectors.hooks import format as fmt
-
-# Training without torch's optimizers: what its rounds are, how many, and how alike they are.
-#
-# =========  ====================================================================================
-# name       meaning
-# =========  ====================================================================================
-# fit        one training loop of a framework, told at its begin with the rounds it will make
-# site       the line of the user's script that fits: a loop around it makes one fit a turn
-# spread     |mean of the last fifth of the rounds seen / mean of all - 1|: how far the rounds to
-#            come may be from those seen, as trees grow and searches reach larger models
-# cores      busy cores between the first round and the last: CPU time over time not spent waiting
-# =========  ====================================================================================
-
 
 _FIFTH = 5
 _BUSY_GPU = 0.02  # a desktop's drawing stays below
@@ -147,9 +145,6 @@ def _epochs(told: list[dict[str, Any]]) -> float | None:
     return float(sum(epochs)) if epochs and len(epochs) == len(told) else None
 
 
-# Passes over the training loader: batches in a step, steps in a pass.
-
-
 # A loader may run ahead of the steps by a few batches, and an epoch may end in a shorter step:
 # a ratio this near to an integer is that integer.
 _RUNS_AHEAD: Final = 0.15
@@ -188,9 +183,6 @@ def steps_per_epoch(events: Events) -> float | None:
         return float(per_epoch)
     batches = events.loader_fact().get("batches_per_epoch")
     return None if not batches else steps_in(batches, events)
-
-
-# The length of a job from the loops around a step, as the hooks saw them at several steps.
 
 
 # A loop of so many turns has a number where others write ``while True``: at a millisecond a step

@@ -248,13 +248,6 @@ class Events:
         return {}
 
 
-# The records of an event file, step records by the thousand.
-#
-# Hours of fast steps are some hundred thousand records. Where they stand one behind the other they
-# are found, checked and unpacked as columns, with no work in Python for each; what ``Events.take``
-# would have made of them one by one is what comes out (``tests/test_collectors_step_records.py``).
-
-
 _LEAST, _MOST = 16, 4096  # records to look for at once
 # What these say has nothing to do with ticks: they may be taken in before those that precede them.
 _BESIDE: Final = frozenset({fmt.LOADER, fmt.POOL, fmt.COMMUNICATION, fmt.PROCESS})
@@ -278,7 +271,13 @@ _IS_ALIGNED: Final = not any(at % w or fmt.STEP_PAYLOAD.size % w for _, at, w in
 
 
 def take_all(events: Events, data: bytes) -> None:
-    """Take in every whole record of an event file."""
+    """Take in every whole record of an event file, step records by the thousand.
+
+    Hours of fast steps are some hundred thousand records. Where they stand one behind the other
+    they are found, checked and unpacked as columns, with no work in Python for each; what
+    ``Events.take`` would have made of them one by one is what comes out
+    (``tests/test_collectors_step_records.py``).
+    """
     at, most = 0, _LEAST
     ticks: list[bytes] = []
     while True:

@@ -1,4 +1,4 @@
-"""Record files: appended to, and read when torn, damaged or still being written.
+"""Record files: appended to, read when torn or still being written, and whether they still are.
 
 The format is described in ``hooks.format``, which the recorded script carries too.
 """
@@ -16,8 +16,7 @@ from zlib import crc32
 
 from advisor.collectors.errors import printable_json
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.hooks.format import start_ticks
-from advisor.collectors.hooks.suspicion import may_hold_secrets
+from advisor.collectors.hooks.format import may_hold_secrets, start_ticks
 
 _SYNC = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
@@ -145,15 +144,9 @@ class Appender:
         os.close(self._fd)
 
 
-# The files that a run's folder holds, by name.
-
-
 PROFILER_FILE: Final = "profiler.bin"
 EVENT_FILES: Final = "ev-*.bin"  # one a hooked process
 NOTEBOOK_SCRIPT: Final = "notebook.py"  # a notebook's code, in runs of earlier versions
-
-
-# The mark that a run's profiler leaves, which tells whether it still lives.
 
 
 # A profiler on another machine cannot be looked up, but it writes every second.

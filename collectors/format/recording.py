@@ -6,27 +6,16 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final, Literal
 
-from advisor.collectors.format.event_facts import (
-    Ended,
-    GradientNorms,
-    Limits,
-    Rehearsed,
-    Routing,
-    Saves,
-    Told,
-)
+from advisor.collectors.format.facts import Ended, GradientNorms, Limits, Rehearsed, Routing, Saves
 from advisor.collectors.format.record_files import fields
+from advisor.collectors.format.why_cpu import Told
 from advisor.collectors.hooks import format as fmt
-
-# Series of a recording beside its readings: of each rank, of each process, of a quota.
-#
-# Nouns of ``recording``, apart for their number; all derived from the raw files.
-
 
 # What memory may grow by in a window that says something of ordinary running.
 _STEADY: Final = 1.05
@@ -112,7 +101,7 @@ class HostBenchmark:
     copy_bytes_per_s: float
     copy_one_core_bytes_per_s: float
     # interpreter-free integer work of one core while all are busy, in CoreMark-like iterations;
-    # see ``benchmark.integer_mix`` for how it was tied to CoreMark [1/s]
+    # see ``watch.benchmark`` for how it was tied to CoreMark [1/s]
     scalar_score: float
     disk_read_bytes_per_s: float | None
     measured_at: str
@@ -147,12 +136,6 @@ class DeviceSheet:
     torch_version: str = ""
     measured_at: str = ""
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> DeviceSheet:
-        """Make a sheet of its JSON form, with lists for tuples."""
-        lists = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
-        return cls(**{**record, **lists})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
@@ -182,7 +165,7 @@ class Reading:
 
     ``gpu_*`` is None where there is no GPU or NVML; received and sent are over its bus. Fractions
     are in [0, 1]. ``rss_bytes`` is the sum over the processes; ``pss_bytes`` counts what they
-    share once (see ``proportional``; None where an earlier version had not looked yet).
+    share once (see ``watch.sampler``; None where an earlier version had not looked yet).
     ``stolen_s`` is time that the hypervisor gave to others, over all processors; ``major_faults``
     page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
     they were read). ``run_delay_s`` is the waiting for a core of all processes,
@@ -235,48 +218,39 @@ class StepTime:
     contention_half_width_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCount:
-    """All calls of one operator with the same sizes in the deep step.
+# Rows of the hooks' tables as columns of one length, by name; empty where there are no rows.
+Columns = Mapping[str, tuple[Any, ...]]
 
-    ``bytes`` is operands read plus results written; ``fixed_bytes`` the part that belongs to
-    parameters, gradients and optimizer state. ``time_s`` is the host's, scaled to the corrected
-    step. ``phase`` is ``"forward"``, ``"backward"`` or ``"optimizer"``; ``shapes`` the tensor
-    operands' sizes, e.g. ``"128,32x64,64x128"``. Operators on integers count no flop and are filed
-    under ``"fp32"``. ``fused_by`` is the class of the module whose time steps these are and which
-    accelerators compute by few kernels a step, ``"GRU"``; empty of any other.
+
+def rows_of(columns: Columns, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of some columns.
+
+    >>> list(rows_of({"name": ("a", "b"), "count": (1, 2)}, "count"))
+    [(1,), (2,)]
     """
-
-    name: str
-    phase: Literal["forward", "backward", "optimizer"]
-    count: int
-    flop: float
-    bytes: float
-    fixed_bytes: float
-    dtype: str
-    time_s: float
-    shapes: str = ""
-    fused_by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCost:
-    """One leaf module in forward order, over the deep step's samples."""
-
-    name: str
-    kind: str
-    parameters: int
-    forward_s: float
-    backward_s: float
-    forward_flop: float
-    backward_flop: float
-    output_bytes: int
-    saved_bytes: int
+    return zip(*(columns[name] for name in names), strict=True) if columns else iter(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepStep:
-    """One real step traced inside the user's own loop."""
+    """One real step traced inside the user's own loop.
+
+    Attributes
+    ----------
+    operators : Columns
+        All calls of one operator with the same sizes: ``name``, ``phase`` (``"forward"``,
+        ``"backward"`` or ``"optimizer"``), ``count``, ``flop``, ``bytes`` (operands read plus
+        results written), ``fixed_bytes`` (the part that belongs to parameters, gradients and
+        optimizer state), ``dtype`` (operators on integers count no flop and are filed under
+        ``"fp32"``), ``shapes`` (the tensor operands' sizes, e.g. ``"128,32x64,64x128"``),
+        ``fused_by`` (the class of the module whose time steps these are and which accelerators
+        compute by few kernels a step, ``"GRU"``; empty of any other), and ``time_s``, the
+        host's, scaled to the corrected step.
+    layers : Columns
+        Leaf modules in forward order, over the step's samples: ``name``, ``kind``,
+        ``parameters``, ``forward_s``, ``backward_s``, ``forward_flop``, ``backward_flop``,
+        ``output_bytes``, ``saved_bytes``.
+    """
 
     samples: int  # samples that went through it (all micro-batches of the step)
     micro_batches: int  # passes over samples of their own in it (gradient accumulation)
@@ -289,14 +263,14 @@ class DeepStep:
     precision: str  # autocast or parameter type: ``"fp32"``, ``"bf16"``,
     device: str
     is_compiled: bool
-    operators: tuple[OperatorCount, ...]
-    layers: tuple[LayerCost, ...]
+    operators: Columns
+    layers: Columns
     flags: tuple[str, ...]
     gradient_bytes: int = 0
     # buffers of the modules that learn: data parallelism sends them to all ranks in every step
     buffer_bytes: int = 0
     # fixed bytes, bytes that grow with the micro-batch, and storages, at the moments of the step
-    # that are its peak for some batch; see ``deep_step.step_memory_bytes`` [bytes]
+    # that are its peak for some batch: the largest of fixed + growing x batch / traced [bytes]
     memory_frontier: tuple[tuple[int, int, int], ...] = ()
     # the same while optimizers update, where these are apart: of rehearsals
     update_frontier: tuple[tuple[int, int, int], ...] = ()
@@ -311,7 +285,7 @@ class DeepStep:
     update_s: float | None = None
     # of a rehearsed step in which sizes that the network decides are the least there can be;
     # ``operators`` are of the most. Empty where it decides none
-    least_operators: tuple[OperatorCount, ...] = ()
+    least_operators: Columns = field(default_factory=dict)
     # of a rehearsal's one rank. shards: what all ranks' optimizers update, over what this one's
     # do; ranks: those that divide the work of a sample, which is all of theirs here; elsewhere:
     # what other ranks compute that this one's step does not show, in words
@@ -324,10 +298,10 @@ class DeepStep:
 class Loading:
     """The training loader: what feeds the job."""
 
-    batch: int | None
-    dataset_samples: int | None
-    batches_per_epoch: int | None
-    workers: int  # loader processes; 0 loads inside the loop
+    batch: int | None = None
+    dataset_samples: int | None = None
+    batches_per_epoch: int | None = None
+    workers: int = 0  # loader processes; 0 loads inside the loop
     # wait_s, raw_wait_s: mean time per step that the loop spends in the loader, without neighbours
     # and by the clock; the first is part of the corrected step [s]
     wait_s: float
@@ -411,11 +385,11 @@ class Recording:
 
     run_id: str
     path: Path
-    command: tuple[str, ...]
-    status: RunStatus
-    stop_reason: str
-    exit_code: int | None
-    started_at: str
+    command: tuple[str, ...] = ()
+    status: RunStatus = "running"
+    stop_reason: str = ""
+    exit_code: int | None = None
+    started_at: str = ""
     duration_s: float
     host: Host
     readings: tuple[Reading, ...]
@@ -487,63 +461,40 @@ class Recording:
         """Rank -> time of each step blocked in communication [s]; see ``RankSeries``."""
         return {one.rank: one.wait_s for one in self.ranks}
 
-    @property
-    def rss_by_process(self) -> dict[int, tuple[tuple[float, int], ...]]:
-        """Process id -> (time since the start [s], resident bytes), once a second."""
-        found: dict[int, tuple[tuple[float, int], ...]] = {}
-        for one in self.processes:  # a pid that was used again has two series
-            its = tuple(zip(one.t_s, one.rss_bytes, strict=True))
-            found[one.pid] = (*found.get(one.pid, ()), *its)
-        return found
 
-
-# Payloads of the sampler (``watch.sampler`` packs them) as readings.
+# The fields of the sampler's payloads (``watch.sampler`` packs them): times in ns, and below 0
+# what nobody read.
+_READING: Final = (
+    "t_s", "processes", "cpu_s", "run_delay_s", "rss_bytes", "pss_bytes", "disk_read_bytes",
+    "disk_write_bytes", "network_received_bytes", "network_sent_bytes", "throttled_s",
+    "pressure_fraction", "stolen_s", "major_faults", "gpu_fraction", "gpu_memory_bytes",
+    "gpu_power_w", "gpu_clock_mhz", "gpu_received_bytes_per_s", "gpu_sent_bytes_per_s",
+    "minor_faults", "slowest_delay_s", "machine_cpu_s",
+)  # fmt: skip
+_TOUCHED: Final = (
+    "t_s", "window_s", "touched_bytes", "resident_bytes", "processes", "held_bytes",
+)  # fmt: skip
 
 
 def read_reading(payload: bytes, start_ns: int) -> Reading:
     """Return the reading in a payload, its time counted from ``start_ns``."""
-    (
-        t_ns, processes, cpu_ns, run_delay_ns, rss, pss, read, written, received, sent,
-        throttled_ns, pressure, stolen, faults, busy, gpu_bytes, power, clock, pcie_in,
-        pcie_out, minor_faults, slowest_ns, machine_cpu_ns,
-    ) = fields(fmt.READING_PAYLOAD, payload)  # fmt: skip
-    return Reading(
-        t_s=(t_ns - start_ns) / 1e9,
-        processes=processes,
-        cpu_s=cpu_ns / 1e9,
-        run_delay_s=run_delay_ns / 1e9,
-        rss_bytes=rss,
-        pss_bytes=None if pss < 0 else pss,
-        disk_read_bytes=read,
-        disk_write_bytes=written,
-        network_received_bytes=received,
-        network_sent_bytes=sent,
-        throttled_s=throttled_ns / 1e9,
-        pressure_fraction=None if pressure < 0 else pressure,
-        gpu_fraction=None if busy < 0 else busy,
-        gpu_memory_bytes=None if gpu_bytes < 0 else gpu_bytes,
-        gpu_power_w=None if power < 0 else power,
-        stolen_s=stolen / 1e9,
-        major_faults=faults,
-        minor_faults=minor_faults,
-        gpu_clock_mhz=None if clock < 0 else clock,
-        gpu_received_bytes_per_s=None if pcie_in < 0 else pcie_in,
-        gpu_sent_bytes_per_s=None if pcie_out < 0 else pcie_out,
-        slowest_delay_s=slowest_ns / 1e9,
-        machine_cpu_s=machine_cpu_ns / 1e9 or None,
-    )
+    values = dict(_unpacked(_READING, fmt.READING_PAYLOAD, payload, start_ns))
+    return Reading(**values | {"machine_cpu_s": values["machine_cpu_s"] or None})
 
 
 def read_touched(payload: bytes, start_ns: int) -> TouchedReading | None:
     """Return the window in a payload; None if it is too short to hold one."""
     if len(payload) < fmt.TOUCHED_PAYLOAD.size:
         return None
-    t_ns, window_ns, touched, resident, processes, held = fields(fmt.TOUCHED_PAYLOAD, payload)
-    return TouchedReading(
-        t_s=(t_ns - start_ns) / 1e9,
-        window_s=window_ns / 1e9,
-        touched_bytes=touched,
-        resident_bytes=resident,
-        processes=processes,
-        held_bytes=held,
-    )
+    return TouchedReading(**dict(_unpacked(_TOUCHED, fmt.TOUCHED_PAYLOAD, payload, start_ns)))
+
+
+def _unpacked(
+    names: Sequence[str], layout: Struct, payload: bytes, start_ns: int
+) -> Iterator[tuple[str, Any]]:
+    for name, value in zip(names, fields(layout, payload), strict=True):
+        if name.endswith("_s") and not name.endswith("_per_s"):
+            yield name, (value - start_ns * (name == "t_s")) / 1e9
+        else:
+            is_unread = value < 0 and name.startswith(("pss_", "pressure_", "gpu_"))
+            yield name, None if is_unread else value

@@ -9,8 +9,9 @@ import time
 
 from . import format as fmt
 from . import lineage
-from .format import Control
-from .optimizers import DeviceClock, UpdateTimer
+from .kept import OwnFile
+from .routing import RouterHooks
+from .step_clocks import DeviceClock, UpdateTimer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
     from .state import ProcessState
 
 
-# Limits on the use of the machine, as the script's own process sees them.
-
-
 # Variables that the frameworks' thread pools read when they start.
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, Any]:
-    """Return the limits in force."""
+    """Return the limits on the use of the machine, as the script's own process sees them."""
     try:
         affinity = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not on Linux
@@ -41,174 +39,6 @@ def facts(torch: Any, called: int | None, is_rank: bool = False) -> dict[str, An
         "environment": {name: int(value) for name, value in said.items() if value.isdigit()},
         "affinity": affinity,
     }
-
-
-# The experts that tokens are sent to, seen at the routers of a mixture of experts.
-#
-# A layer routes if one of its children is named after experts and holds several alike, and another
-# has a weight with a row for each of them: the router. How many experts a token uses stands in an
-# attribute of either (``top_k`` and its like). What the router returns are scores, of which the
-# largest are taken here too, or the chosen experts themselves.
-#
-# Now and then, the more seldom the longer the recording, one forward pass is kept: the first
-# tokens in their order, in every layer. In between a router's hook returns at once. Nothing is
-# drawn at random, no gradient is made, and nothing that the script computes is changed.
-
-
-_TOPS = ("top_k", "num_experts_per_tok", "num_experts_per_token", "topk", "moe_top_k", "k")
-_COUNTS = ("num_experts", "n_experts", "num_local_experts")
-_MOST_TOKENS = 512
-_MOST_NUMBERS = 16384  # in one pass, all layers together
-_LEAST_NS = 1_000_000_000
-_SHARE = 12  # of the time since the first pass, between two
-
-
-class RouterHooks:
-    """The routers of the trained model and the pass that is being kept."""
-
-    def __init__(self, state: ProcessState) -> None:
-        self.is_found = False
-        self._state = state
-        self._handles: list[Any] = []
-        self._names: list[str] = []
-        self._top = self._experts = 0
-        self._kept: dict[str, Any] = {}
-        self._is_wanted = self._is_training = False
-        self._first_ns = self._due_ns = self._step = 0
-
-    def find(self, roots: list[Any]) -> None:
-        """Look for routers in the models that a traced step went through, once."""
-        if self._handles:
-            return
-        found = [one for root in roots for one in routers_of(root)]
-        # Layers of one kind: a model whose layers route unlike each other is left alone.
-        if not found or len({(one["experts"], one["top"]) for one in found}) != 1:
-            return
-        self._experts, self._top = found[0]["experts"], found[0]["top"]
-        self._names = [one["name"] for one in found]
-        if len(set(self._names)) != len(found):
-            return
-        weights = {id(p): _size(p) for root in roots for p in root.parameters()}
-        held = {id(p): _size(p) for one in found for p in one["weights"]}
-        self._state.fact(
-            "routers",
-            layers=self._names,
-            experts=self._experts,
-            top=self._top,
-            expert_bytes=sum(held.values()) // (len(found) * self._experts),
-            dense_bytes=sum(size for key, size in weights.items() if key not in held),
-        )
-        for one in found:
-            self._handles.append(one["router"].register_forward_hook(self._hook(one["name"])))
-        self._first_ns = time.monotonic_ns()
-        self.is_found = True
-
-    def tick(self, now_ns: int) -> None:
-        """Record the pass that was kept, and ask for another when it is time."""
-        if self._is_wanted and len(self._kept) == len(self._names):
-            kept, self._kept, self._is_wanted = self._kept, {}, False
-            self._due_ns = now_ns + max(_LEAST_NS, (now_ns - self._first_ns) // _SHARE)
-            # ``tolist`` waits for the device, which is why it is not done inside the pass.
-            experts = [kept[name].flatten().tolist() for name in self._names]
-            if len({len(layer) for layer in experts}) == 1:
-                self._state.fact(
-                    "routes", step=self._step, training=self._is_training, experts=experts
-                )
-        elif not self._is_wanted and now_ns >= self._due_ns:
-            self._kept, self._is_wanted = {}, True
-
-    def remove(self) -> None:
-        """Take the hooks out."""
-        self.is_found = self._is_wanted = False
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def _hook(self, name: str) -> Any:
-        def routed(module: Any, args: Any, output: Any) -> None:
-            if self._is_wanted and name not in self._kept:
-                try:
-                    self._keep(name, module, output)
-                except Exception as error:
-                    self._is_wanted, self._due_ns = False, 1 << 62
-                    self._state.failed("routing", error)
-
-        return routed
-
-    def _keep(self, name: str, module: Any, output: Any) -> None:
-        # A pass begins with the first layer: what is asked for in the middle of one waits.
-        if self._state.deep is not None or (not self._kept and name != self._names[0]):
-            return
-        if not self._kept:
-            self._step = self._state.steps
-        import torch
-
-        with torch.no_grad():
-            chosen = _chosen(output, self._experts, self._top)
-            if chosen is None:
-                raise ValueError("a router returns neither scores nor experts")
-            most = min(_MOST_TOKENS, _MOST_NUMBERS // (len(self._names) * self._top))
-            self._kept[name] = chosen[: max(most, 1)].clone()
-        self._is_training = bool(module.training)
-
-
-def routers_of(root: Any) -> list[dict[str, Any]]:
-    """Return the routers in a model, in the order in which they are made."""
-    found = []
-    for name, module in root.named_modules():
-        children = dict(module.named_children())
-        for held_name, held in children.items():
-            if "expert" not in held_name.lower():
-                continue
-            experts = _experts_in(held)
-            for child_name, child in children.items():
-                weight = getattr(child, "weight", None)
-                rows = tuple(getattr(weight, "shape", ()))
-                if child is held or experts < 2 or len(rows) != 2 or rows[0] != experts:
-                    continue
-                top = _number(_TOPS, module, child, held)
-                if 1 <= top < experts:
-                    found.append({
-                        "name": (name + "." if name else "") + child_name, "router": child,
-                        "experts": experts, "top": top, "weights": list(held.parameters()),
-                    })  # fmt: skip
-    return found
-
-
-def _experts_in(held: Any) -> int:
-    children = list(held.children())
-    if len(children) > 1 and len({type(one) for one in children}) == 1:
-        return len(children)
-    leading = {int(p.shape[0]) for p in held.parameters(recurse=False) if p.dim() == 3}
-    if len(leading) == 1:  # all experts' matrices in one tensor
-        return leading.pop()
-    return _number(_COUNTS, held)
-
-
-def _number(names: tuple[str, ...], *modules: Any) -> int:
-    for module in modules:
-        for name in names:
-            value = getattr(module, name, None)
-            if isinstance(value, int) and not isinstance(value, bool):
-                return value
-    return 0
-
-
-def _chosen(output: Any, experts: int, top: int) -> Any:
-    """Return the experts of each token, best first; None if that cannot be told."""
-    parts = output if isinstance(output, (tuple, list)) else (output,)
-    tensors = [one for one in parts if hasattr(one, "dim") and one.dim() > 1]
-    for one in tensors:
-        if not one.is_floating_point() and one.shape[-1] == top:
-            return one.reshape(-1, top)
-    for one in tensors:
-        if one.is_floating_point() and one.shape[-1] == experts:
-            return one.detach().reshape(-1, experts).topk(top, dim=-1).indices
-    return None
-
-
-def _size(parameter: Any) -> int:
-    return int(parameter.numel() * parameter.element_size())
 
 
 # The steps after which a step is traced. The first two create optimizer state and compile; a
@@ -232,6 +62,38 @@ _LAST_PLANNED = 13
 _PERIOD_NS = 20_000_000
 _ORDERS_NS = 100_000_000
 _RANK_BACKWARD = fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
+
+
+class Control:
+    """The profiler's orders to this process: go on, stop, or let go.
+
+    Notes
+    -----
+    A profiler that was killed cannot ask for anything any more: when its heartbeat is older than
+    a minute the hooks let go, so that a long training run neither pays nor fills the disk. The
+    descriptor stays open over forks; it is only ever read at a position.
+    """
+
+    _DEAD_NS = 60_000_000_000
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, fmt.CONTROL_FILE)
+        self._file: OwnFile | None = None
+        self.action = 0
+        self.from_step = fmt.NEVER
+
+    def poll(self) -> None:
+        """Read what is wanted."""
+        try:
+            if self._file is None:
+                self._file = OwnFile(self._path)
+            payload = os.pread(self._file.number(), fmt.CONTROL_PAYLOAD.size, 0)
+            action, from_step, beat_ns = fmt.CONTROL_PAYLOAD.unpack(payload)
+        except Exception:  # gone or torn: nobody is asking
+            action, from_step, beat_ns = fmt.ACTION_DETACH, 1, time.monotonic_ns()
+        if time.monotonic_ns() - beat_ns > self._DEAD_NS:
+            action, from_step = fmt.ACTION_DETACH, 1
+        self.action, self.from_step = action, from_step or fmt.NEVER
 
 
 class Chores:
@@ -339,10 +201,10 @@ class Chores:
                 cuda=[torch.cuda.get_device_name(index) for index in range(devices)],
             )
         state.fact("optimizers", optimizers=state.optimizers.facts())
-        from .trace import source
+        from .trace import device_choice
 
         try:
-            state.fact("told", **source.facts(state.switches, sys._getframe()))
+            state.fact("told", **device_choice.facts(state.switches, sys._getframe()))
         except Exception as error:
             state.failed("told", error)
         state.fact("limits", **facts(torch, state.threads_called, state.is_rank))
@@ -353,11 +215,11 @@ class Chores:
             self._find_work(self._state.steps)
 
     def _find_work(self, step: int) -> None:
-        from .trace import source
+        from .trace import frames
 
         state = self._state
         try:
-            found = source.find(sys._getframe())
+            found = frames.find(sys._getframe())
         except Exception as error:
             state.failed("total work", error)
             return

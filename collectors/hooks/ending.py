@@ -166,7 +166,7 @@ def _host(error: BaseException, text: str) -> str:
 
 def _where(error: BaseException) -> str:
     """Return the last line of the script itself that the error went through."""
-    from .trace.source import is_library
+    from .trace.frames import is_library
 
     where, trace = "", error.__traceback__
     while trace is not None:

@@ -15,19 +15,9 @@ and fields only ever added at the end of a payload: a reader takes the fields it
 from __future__ import annotations
 
 import os
+import re
 import struct
-import sys
-import threading
-import time
 from zlib import crc32
-
-from .kept import OwnFile
-from .suspicion import may_hold_secrets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 SCHEMA_VERSION = 1
 MAGIC = b"\xadR"
@@ -100,6 +90,7 @@ FLAG_DEEP, FLAG_AFTER_DEEP, FLAG_BOUNDARY, FLAG_COMPLETES, FLAG_RENEWED = 1, 2, 
 CONTROL_FILE = "control"
 CONTROL_PAYLOAD = struct.Struct("<QQQ")
 ACTION_STOP, ACTION_DETACH = 1, 2
+NEVER = 2**63
 
 # Environment of a rank of ``profile --workers N``: how many there are, and the port at rank 0 on
 # which the hooks may bring them together.
@@ -130,53 +121,6 @@ def framed(kind: int, payload: bytes) -> bytes:
     return FRAME.pack(MAGIC, kind, len(payload), crc32(payload, kind)) + payload
 
 
-# The profiler's orders to this process: go on, stop, or let go.
-
-
-NEVER = 2**63
-
-
-class Control:
-    """The control file.
-
-    Notes
-    -----
-    A profiler that was killed cannot ask for anything any more: when its heartbeat is older than
-    a minute the hooks let go, so that a long training run neither pays nor fills the disk. The
-    descriptor stays open over forks; it is only ever read at a position.
-    """
-
-    _DEAD_NS = 60_000_000_000
-
-    def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, CONTROL_FILE)
-        self._file: OwnFile | None = None
-        self.action = 0
-        self.from_step = NEVER
-
-    def poll(self) -> None:
-        """Read what is wanted."""
-        try:
-            if self._file is None:
-                self._file = OwnFile(self._path)
-            payload = os.pread(self._file.number(), CONTROL_PAYLOAD.size, 0)
-            action, from_step, beat_ns = CONTROL_PAYLOAD.unpack(payload)
-        except Exception:  # gone or torn: nobody is asking
-            action, from_step, beat_ns = ACTION_DETACH, 1, time.monotonic_ns()
-        if time.monotonic_ns() - beat_ns > self._DEAD_NS:
-            action, from_step = ACTION_DETACH, 1
-        self.action, self.from_step = action, from_step or NEVER
-
-
-# The writer of one process's records: steps several at a time, never an exception.
-
-
-# Steps are kept back for so long, or so many of them, and written as one record (see ``session``).
-# A script that is killed loses those. Slower steps are written as they come.
-HOLD_NS = 20_000_000
-MOST_HELD = 64
-
-
 def start_ticks(pid: int) -> int:
     """Return when ``pid`` started, in clock ticks since boot: with the pid, its identity.
 
@@ -189,136 +133,14 @@ def start_ticks(pid: int) -> int:
         return 0
 
 
-class Writer:
-    """The event file of this process; opened on the first record, and anew after a fork.
+# What can be a secret at all has one of these in it.
+_SUSPICIOUS = re.compile(
+    r"pass|pwd|token|secret|key|cred|auth|cookie|otp|bearer|basic|sig|jwt|pat|session|@|://|"
+    r"A[KSIRG][IDOP]A|AIza|hf_|gh[pousr]_|sk-|xox|eyJ|glpat|pypi-|npm_|dop_|ya29|PRIVATE",
+    re.IGNORECASE,
+)
 
-    Notes
-    -----
-    Threads of the script may write at the same time; a signal's handler may interrupt a write of
-    its own thread's, hence a lock that its owner can take again. A child forked while another
-    thread wrote would find it taken for ever: it gets a new one.
 
-    A script that closes what it did not open closes this file too: it is opened again by its path,
-    and a fact says so. Where the path leads to it no more, what comes later is lost.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.lost = 0
-        self._file: OwnFile | None = None
-        self._has_told = False
-        self._at = 0
-        self._lock = threading.RLock()
-        self._held: list[tuple[int, ...]] = []
-        self._due_ns = 0
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        """Leave the file to the parent; this process begins its own with its first record."""
-        if self._file is not None:
-            self._file.close()
-        self._lock = threading.RLock()
-        self._file, self._at, self._has_told = None, 0, False
-        self._held = []
-
-    def hello(self) -> None:
-        """Begin the file now: its being there tells the profiler that the hooks are up."""
-        if self._file is None:
-            try:
-                self._open()
-            except OSError:
-                self.lost += 1
-
-    def write(self, kind: int, payload: bytes) -> None:
-        """Append one record; one that does not fit is lost, and the next takes its place."""
-        frame = framed(kind, payload)
-        with self._lock:
-            if self._held:
-                self.flush()
-            try:
-                file = self._file or self._open()
-                number = file.number(is_same=True)
-                if number >= 0 and os.pwrite(number, frame, self._at) == len(frame):
-                    self._at += len(frame)
-                else:
-                    self.lost += 1
-                if file.was_lost and not self._has_told:
-                    self._has_told = True
-                    self.fact("reopened")
-            except Exception:  # full, gone, or functions of ``os`` that the script replaced
-                self.lost += 1
-
-    def step(self, *values: int) -> None:
-        """Append a step: the values of a ``STEP`` record, the time first."""
-        self._held.append(values)
-        if values[0] >= self._due_ns or len(self._held) >= MOST_HELD:
-            self._due_ns = values[0] + HOLD_NS
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the steps that were kept back."""
-        with self._lock:
-            held = self._held[:]
-            del self._held[: len(held)]  # threads append to it meanwhile
-            payloads = []
-            for values in held:
-                try:
-                    payloads.append(STEP_PAYLOAD.pack(*values))
-                except struct.error:  # a count outgrew its field: 65 536 batches between two steps
-                    self.lost += 1
-            if len(payloads) == 1:
-                self.write(STEP, payloads[0])
-            elif payloads:
-                head = STEPS_HEAD.pack(STEP_PAYLOAD.size)
-                self.write(STEPS, head + b"".join(payloads))
-
-    def close(self) -> None:
-        """Write what was kept back, and close the file."""
-        with self._lock:
-            if self._held:
-                self.flush()
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-
-    def fact(self, name: str, **values: Any) -> None:
-        """Append a named JSON object."""
-        self.write_json(FACT, dict(values, fact=name, t_ns=time.monotonic_ns()))
-
-    def write_json(self, kind: int, value: dict[str, Any]) -> None:
-        """Append a JSON object."""
-        import json
-
-        try:
-            text = json.dumps(value, default=repr)
-            if may_hold_secrets(text):
-                from .redaction import redacted_json
-
-                text = json.dumps(redacted_json(json.loads(text)))
-            payload = text.encode()
-        except Exception:  # a key or a repr of the script's own making
-            self.lost += 1
-            return
-        self.write(kind, payload)
-
-    def _open(self) -> OwnFile:
-        pid = os.getpid()
-        ticks = start_ticks(pid)
-        # A script that is run again as a rehearsal has the process of its first attempt.
-        kind = REHEARSED if is_rehearsed() else ""
-        path = os.path.join(self.folder, "ev-%d-%d%s.bin" % (pid, ticks, kind))
-        self._file = file = OwnFile(path, os.O_RDWR | os.O_CREAT)
-        self._at = file.size()
-        if self._at == 0:
-            header = {
-                "schema_version": SCHEMA_VERSION,
-                "role": "script",
-                "pid": pid,
-                "parent_pid": os.getppid(),
-                "start_ticks": ticks,
-                "python": "%d.%d.%d" % sys.version_info[:3],
-                "t_ns": time.monotonic_ns(),
-            }
-            self.write_json(HEADER, header)
-        return file
+def may_hold_secrets(text: str) -> bool:
+    """Whether a text may have a secret in it."""
+    return _SUSPICIOUS.search(text) is not None

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 
-from .suspicion import may_hold_secrets
+from .format import may_hold_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,17 +17,14 @@ import time
 
 from . import format as fmt
 from .chores import Chores
-from .format import HOLD_NS, MOST_HELD
-from .ranks import GradientSampler
+from .gradient_norms import GradientSampler
 from .state import ProcessState
+from .writer import HOLD_NS, MOST_HELD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-
-# The parsed arguments that are about devices: ``--no-cuda``, ``--device cpu``.
 
 
 _WORDS = ("cuda", "gpu", "cpu", "accel", "device", "platform")

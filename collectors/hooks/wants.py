@@ -114,7 +114,7 @@ class Wants:
         return noting
 
     def _asking(self, original: Callable[..., Any], what: str) -> Callable[..., Any]:
-        from .trace.source import is_library
+        from .trace.frames import is_library
 
         @functools.wraps(original)
         def asking(*args: Any, **kwargs: Any) -> Any:

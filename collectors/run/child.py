@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format import noun
 from advisor.collectors.hooks import lineage
 from advisor.collectors.hooks.format import REHEARSAL, WRAP_VARIABLE
 from advisor.collectors.watch import INTERFACE, Nodes, can_make_nodes, cluster_of_namespaces
@@ -220,10 +221,6 @@ class RecordingPlan:
     # the notebook whose code is the command's second word, in a folder that goes at the end; or ""
     notebook: str = ""
 
-    def to_json(self) -> str:
-        """Return the plan as JSON."""
-        return json.dumps(asdict(self))
-
     def open_copy(self) -> int:
         """Return a descriptor, inherited by whoever is executed, that ``from_file`` reads.
 
@@ -238,7 +235,7 @@ class RecordingPlan:
             os.unlink(path)
             os.set_inheritable(fd, True)
         try:
-            rest = self.to_json().encode()
+            rest = json.dumps(asdict(self)).encode()
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.lseek(fd, 0, os.SEEK_SET)
@@ -251,14 +248,7 @@ class RecordingPlan:
     def from_file(cls, fd: int) -> RecordingPlan:
         """Return the plan that ``open_copy`` left, and close it: the command does not get it."""
         with open(fd, encoding="utf-8") as file:
-            return cls.from_json(file.read())
-
-    @classmethod
-    def from_json(cls, text: str) -> RecordingPlan:
-        """Return the plan that ``to_json`` wrote."""
-        values = json.loads(text)
-        values["command"] = tuple(values["command"])
-        return cls(**values)
+            return noun(cls, json.load(file))
 
 
 # Several ranks of one command on this machine: a small cluster that is recorded as one run.
@@ -267,9 +257,9 @@ class RecordingPlan:
 # a bandwidth they talk over loopback; with one each has a network namespace of its own, joined
 # by a bridge, and a link limited each way (``network``). Where there are enough cores each rank
 # is pinned to its share of them; where there are not, they contend, and their steps are
-# corrected for that (``ranks``).
+# corrected for that (``derive.ranks``).
 #
-# A script that opens no process group of its own is wrapped: see ``collectors.hooks.ranks``.
+# A script that opens no process group of its own is wrapped: see ``collectors.hooks.wrapping``.
 
 
 MOST_RANKS: Final = 64

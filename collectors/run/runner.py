@@ -223,7 +223,7 @@ def plan_recording(
     reader : {"proc", "psutil"}, optional
         How processes are read; by default through ``/proc`` where this is Linux.
     working_set : bool
-        Record how much memory is touched, too; see ``touched``.
+        Record how much memory is touched, too; see ``TouchedMemory``.
     rehearsal : dict, optional
         Whether a script that wants accelerators is rehearsed, and as what: see ``rehearsed``; by
         default it is, as one H100.

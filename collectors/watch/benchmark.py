@@ -22,7 +22,7 @@ from typing import Any, Final
 from advisor.collectors import atomic
 from advisor.collectors.atomic import cache_folder
 from advisor.collectors.errors import RecordingError, bytes_text
-from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
+from advisor.collectors.format import DeviceSheet, Host, HostBenchmark, noun
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import Groups, cpu_model, usable_cpus
 
@@ -422,7 +422,7 @@ def sheet_path() -> Path:
 def cached_sheets() -> tuple[DeviceSheet, ...]:
     """Return the remembered sheets; none where nothing was measured or it cannot be read."""
     try:
-        return tuple(DeviceSheet.from_record(one) for one in json.loads(sheet_path().read_text()))
+        return tuple(noun(DeviceSheet, one) for one in json.loads(sheet_path().read_text()))
     except (OSError, ValueError, TypeError):
         return ()
 
@@ -434,7 +434,7 @@ def measure_sheets() -> tuple[DeviceSheet, ...]:
     """
     try:
         printed = run_apart(print_devices, _SHEET_PATIENCE_S)
-        sheets = tuple(DeviceSheet.from_record(one) for one in printed)
+        sheets = tuple(noun(DeviceSheet, one) for one in printed)
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RecordingError(

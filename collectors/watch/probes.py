@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.collectors.hooks.state import ACKED_OFFSET, COUNTERS
+from advisor.collectors.hooks.communication import ACKED_OFFSET, COUNTERS
 from advisor.collectors.watch.host import KeptFile
 
 _CLOCK_SM = 1

@@ -1,7 +1,7 @@
 """One reading of everything that can be seen from outside, at whatever time it is asked for.
 
 What is cheap is read at every tick; what is dear has its own period: disk every second, network
-every other, pressure and stolen time every fifth, shared pages (``proportional``) as seldom as
+every other, pressure and stolen time every fifth, shared pages (``Proportional``) as seldom as
 their cost demands. The tree is walked only when somebody was born.
 """
 

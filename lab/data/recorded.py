@@ -30,12 +30,13 @@ from advisor.collectors import atomic
 from advisor.collectors.derive import read_recording
 from advisor.errors import ModelError
 from advisor.jobs import Job, job_from_spec, write_job
-from advisor.jobs.from_recording import call_s, job_from_recording
+from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.load import read_job
+from advisor.jobs.recorded_work import call_s
 from advisor.lab.data.steps import RECORDED
 from advisor.lab.frame import ROOT
 from advisor.machines import suite_device
-from advisor.planners.core import Device
+from advisor.planners.core import Device, select
 
 STEPS: Final = 4  # of a recording: one of them is traced
 JOBS: Final = "jobs"
@@ -164,8 +165,8 @@ def _loading(job: Job, image: int) -> Job:
 
 def _without_update(job: Job) -> Job:
     assert job.work is not None
-    kept = tuple(one for one in job.work.operators if one.phase != "optimizer")
-    return replace(job, work=replace(job.work, operators=kept))
+    made = job.work.operators
+    return replace(job, work=replace(job.work, operators=select(made, ~made.is_update)))
 
 
 @cache

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from advisor.collectors.derive import store
 from advisor.collectors.errors import RecordingError
-from advisor.jobs.from_recording import recorded_work
+from advisor.jobs.recorded_work import recorded_work
 from advisor.lab import frame
 from advisor.lab.experiments.zoo import Script, advisor, environment_of, scripts
 from advisor.planners.core.nouns import Work

@@ -4,7 +4,7 @@
 
 Models so small that their arithmetic takes no time make steps on the processor; processor time of
 a step over its operators that are more than views. With ``foreach`` the update runs over lists of
-tensors, as on accelerators; there a driver adds to it. ``advisor.jobs.from_recording``,
+tensors, as on accelerators; there a driver adds to it. ``advisor.jobs.recorded_work``,
 ``planners.step.ledger`` and ``advisor.advice.step`` take constants from here.
 """
 

@@ -32,7 +32,7 @@ from advisor import data as folders
 from advisor.collectors.format import Recording
 from advisor.collectors.run import profile, rehearsed
 from advisor.jobs import Job
-from advisor.jobs.from_recording import call_s
+from advisor.jobs.recorded_work import call_s
 from advisor.lab.data.recorded import TORCH, RecordedStep, image_sizes, record, recorded_steps
 from advisor.lab.experiments import zoo
 from advisor.lab.score.asked import step_on
@@ -120,7 +120,7 @@ def _row(seen: Recording) -> tuple[str, ...]:
     cpu_s = f"{seen.readings[-1].cpu_s:.1f}" if seen.readings else ""
     if deep is None or rehearsal is None:
         return f"no: {seen.stop_reason}", "", "", "", cpu_s
-    flop = sum(one.flop for one in deep.operators)
+    flop = sum(deep.operators["flop"])
     peak = (rehearsal.peak_bytes or 0) / 2**20
     return "yes", f"{deep.parameters:,}", f"{flop / 1e9:,.0f}", f"{peak:,.0f}", cpu_s
 

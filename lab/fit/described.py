@@ -33,6 +33,7 @@ from advisor.lab.fit.described_columns import (
 )
 from advisor.lab.fit.efficiencies import Fitted, StepModel
 from advisor.machines.devices import suite_device
+from advisor.planners.core import Operators, select
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
 from advisor.planners.step.calibrate import at_batch
@@ -341,12 +342,12 @@ def layer_steps(frame: pd.DataFrame) -> Iterator[MeasuredStep]:
         is_half = row["precision"] == "float16"
         precision: Precision = "fp16" if is_half else "fp32"
         model, micro = _layer(row, name), int(row["micro_batch"])
-        operators = tuple(
+        operators = Operators.of(
             block_operators(Tally(element=2 if is_half else 4, dtype=precision), model, micro)
         )
         seconds = float(row["forward_s"] + row["backward_s"])
         peak = peak_flop_per_s(device, runs_as(device, precision)) or 1.0
-        if not seconds > 0 or sum(o.flop for o in operators) / seconds > 2 * peak:
+        if not seconds > 0 or operators.flop.sum() / seconds > 2 * peak:
             shown = {str(k): v for k, v in row.items()}
             raise ModelError(
                 f"twice the device's peak or no time at all: {shown}", hint="are the units ms?"
@@ -445,7 +446,7 @@ def recorded_rows(data: Path) -> list[MeasuredStep]:
     for step in recorded_steps(data):
         assert step.job.work is not None
         work = at_batch(step.job.work, step.batch)
-        has_update = any(one.phase == "optimizer" for one in work.operators)
+        has_update = bool(work.operators.is_update.any())
         found.append(
             MeasuredStep(
                 seconds=step.seconds, operators=work.operators, work=work, device=step.device,
@@ -479,7 +480,7 @@ def neusight_rows(data: Path) -> Iterator[MeasuredStep]:
         )
         yield MeasuredStep(
             seconds=row["measured_s"],
-            operators=tuple(o for o in work.operators if o.phase != "optimizer"),
+            operators=select(work.operators, ~work.operators.is_update),
             work=work, has_update=False, device=device, is_half=False,
             model=row["model"], family="neusight", suite="neusight",
         )  # fmt: skip

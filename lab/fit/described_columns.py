@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from advisor.planners.core.nouns import Device, Operator, Work
+from advisor.planners.core import Device, Operators, Work, concatenate, select
 from advisor.planners.step.device import KINDS, PRODUCTS
 from advisor.planners.step.device_rates import generations_before_pascal, log_rates, vector_units
 
@@ -22,7 +22,7 @@ class MeasuredStep:
 
     seconds: float  # of the phases among ``operators`` [s]
     # what was timed: no optimizer where the suite leaves the update out
-    operators: tuple[Operator, ...]
+    operators: Operators
     work: Work  # the whole step, at the measured micro-batch, in the precision that was run
     device: Device
     is_half: bool
@@ -112,7 +112,7 @@ _OF_OPERATORS: Final = ("row", "flop", "bytes", "count", "kind", "phase", "is_ma
 def columns(rows: list[MeasuredStep]) -> DescribedRows:
     """Return the rows as columns; operators of equal sizes are taken together."""
     merged = [_merged(row.operators) for row in rows]
-    operators = [operator for one in merged for operator in one]
+    operators = concatenate(merged)
     devices = [row.device for row in rows]
     units = [vector_units(d) for d in devices]
     call_s = np.array([row.work.call_s or 0.0 for row in rows])
@@ -129,7 +129,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
     has_tf32 = np.array([bool(d.tf32_flop_per_s) for d in devices]) & ~is_half & (call_s > 0)
     matrix_peak = np.where(has_tf32, tf32, peak)
     row = np.repeat(np.arange(len(rows)), [len(one) for one in merged])
-    kind = np.array([KINDS.index(o.kind) for o in operators])
+    kind = np.array([KINDS.index(one) for one in operators.kind])
     is_product, is_convolution = (
         np.isin(kind, [KINDS.index(k) for k in kinds]) for kinds in (PRODUCTS, CONVOLUTIONS)
     )
@@ -141,11 +141,11 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         handed_bytes=np.where(
             call_s > 0, [w.work.input_bytes_per_sample * w.work.micro_batch for w in rows], 0.0
         ),
-        flop=np.array([o.flop for o in operators]),
-        bytes=np.array([o.bytes for o in operators]),
-        count=np.array([o.kernels for o in operators]),
+        flop=operators.flop,
+        bytes=operators.bytes,
+        count=operators.kernels,
         kind=kind,
-        phase=np.array([PHASES.index(o.phase) for o in operators]),
+        phase=np.array([PHASES.index(one) for one in operators.phase]),
         peak=peak,
         matrix_peak=matrix_peak,
         best=np.array([_best_share(d) for d in devices]) * matrix_peak,
@@ -173,17 +173,27 @@ def _best_share(device: Device) -> float:
     return (device.best_fp16_flop_per_s or np.inf) / half
 
 
-def _merged(operators: tuple[Operator, ...]) -> list[Operator]:
+def _merged(made: Operators) -> Operators:
     """Join operators that are calls of the same sizes: their maxima are the same."""
-    found: dict[tuple[object, ...], Operator] = {}
-    for one in operators:
-        key = (one.kind, one.phase, one.flop / one.count, one.bytes / one.count)
-        known = found.get(key)
-        found[key] = one if known is None else replace(
-            known, count=known.count + one.count, flop=known.flop + one.flop,
-            bytes=known.bytes + one.bytes, fixed_bytes=0.0, listed=known.kernels + one.kernels,
-        )  # fmt: skip
-    return list(found.values())
+    sizes = made.flop / made.count, made.bytes / made.count
+    numbers: dict[tuple[object, ...], int] = {}
+    number = [
+        numbers.setdefault(key, len(numbers))
+        for key in zip(made.kind, made.phase, *sizes, strict=True)
+    ]
+    flop, moved, count, kernels = (
+        np.bincount(number, column) for column in (made.flop, made.bytes, made.count, made.kernels)
+    )
+    first = select(made, np.unique(number, return_index=True)[1])
+    none = np.zeros(len(first))
+    return replace(
+        first,
+        flop=flop,
+        bytes=moved,
+        fixed_bytes=none,
+        count=count,
+        listed=np.minimum(kernels, count),
+    )
 
 
 def chip_of(name: str) -> str:

@@ -5,7 +5,7 @@ Of a pass that starts its calls in a while and computes in another, the longer o
 the device, and finds the call of the median host, a factor of each host, and one of each host's
 card in either precision. torchvision's files alone: each is a machine with many networks.
 
-``jobs.from_recording.call_s`` is this, rounded; how much hosts differ about it
+``jobs.recorded_work.call_s`` is this, rounded; how much hosts differ about it
 (``DeviceParameters.host_log_sd``) was set by hand after the fit.
 """
 
@@ -73,7 +73,7 @@ def _parts(step: MeasuredStep, parameters: DeviceParameters) -> tuple[float, ...
     at = [float(work.micro_batch)]
     found = step_time(work, [unmeasured(step.device)], at, parameters)
     calls = [
-        float(sum(o.kernels for o in work.operators if o.phase == phase))
+        float(work.operators.kernels[work.operators.phase == phase].sum())
         for phase in ("forward", "backward")
     ]
     backward = float(found.backward_s[0, 0])

@@ -91,7 +91,7 @@ class Known:
     """What is known without the hidden rows, and what had to be fitted again for it."""
 
     constants: Constants
-    call_s: float | None = None  # fitted again; None: as ``jobs.from_recording.call_s`` has it
+    call_s: float | None = None  # fitted again; None: as ``jobs.recorded_work.call_s`` has it
     changed: tuple[str, ...] = ()
 
 

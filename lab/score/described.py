@@ -587,7 +587,7 @@ def _anchored_columns(steps: list[MeasuredStep], anchors: list[MeasuredStep]) ->
 
 def _job(step: MeasuredStep) -> tuple[str, int, float]:
     """Return what tells a network, its images and its batch."""
-    return step.model, step.work.micro_batch, sum(o.flop for o in step.operators)
+    return step.model, step.work.micro_batch, float(step.operators.flop.sum())
 
 
 def _instance_answers(rows: Questions) -> Answers:

@@ -29,8 +29,8 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.collectors.hooks import boot
 from advisor.collectors.hooks import format as fmt
+from advisor.collectors.hooks import patches
 from advisor.collectors.hooks.session import Session
 from advisor.lab import frame
 
@@ -54,7 +54,7 @@ class Switch:
 
     def __init__(self) -> None:
         self._plain = [getattr(owner, name) for owner, name in _WRAPPED]
-        for name, patch in boot.of(_session()).items():
+        for name, patch in patches.of(_session()).items():
             if name in sys.modules:
                 patch(sys.modules[name])
         self._hooked = [getattr(owner, name) for owner, name in _WRAPPED]

@@ -61,6 +61,7 @@ from .nouns import Moment as Moment
 from .nouns import Node as Node
 from .nouns import Operator as Operator
 from .nouns import OperatorKind as OperatorKind
+from .nouns import Operators as Operators
 from .nouns import Phase as Phase
 from .nouns import Recompute as Recompute
 from .nouns import Schedule as Schedule

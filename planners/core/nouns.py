@@ -9,9 +9,15 @@ planners; the objects here are for what comes in and what is shown.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.planners.core.arrays import concatenate, select
 from advisor.planners.core.errors import check_counts, check_not_negative, check_positive, refused
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
@@ -33,6 +39,7 @@ __all__ = [
     "Node",
     "Operator",
     "OperatorKind",
+    "Operators",
     "Phase",
     "Precision",
     "Recompute",
@@ -77,6 +84,7 @@ OperatorKind = Literal[
     "normalisation", "elementwise", "reduction", "embedding", "copy", "optimizer", "other",
 ]  # fmt: skip
 Phase = Literal["forward", "backward", "optimizer"]
+_WORDS: Final = frozenset({"name", "kind", "phase", "dtype"})
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 # What a device sustains, as far as it is known.
@@ -89,7 +97,7 @@ _RATES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """All calls of one operator with the same sizes in one step."""
+    """All calls of one operator with the same sizes in one step: a row of ``Operators``."""
 
     name: str  # the framework's name, e.g. ``"aten::mm"``.
     kind: OperatorKind
@@ -104,22 +112,89 @@ class Operator:
     # calls on accelerators, where the framework runs it over lists of tensors; None: ``count``
     listed: float | None = None
 
-    @property
-    def kernels(self) -> float:
-        """Calls in the step on an accelerator."""
-        return self.count if self.listed is None else self.listed
 
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether an accelerator's library runs it, for all time steps of a recurrent layer."""
-        is_fused = self.listed is not None and self.phase != "optimizer"
-        return is_fused or self.kind == "recurrent"
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operators:
+    """The operators of a step, in columns of one length; one by one they are rows.
+
+    The fields are those of ``Operator``; ``listed`` is NaN for None.
+
+    Raises ValueError if sizes are impossible.
+    """
+
+    name: NDArray[Any]
+    kind: NDArray[Any]
+    phase: NDArray[Any]
+    count: NDArray[np.float64]
+    flop: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+    fixed_bytes: NDArray[np.float64]
+    dtype: NDArray[Any]
+    listed: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        if self.listed is not None and not 0 < self.listed <= self.count:
-            raise ValueError(f"impossible calls over lists in {self}")
-        if not (self.count > 0 and self.flop >= 0 and 0 <= self.fixed_bytes <= self.bytes):
-            raise ValueError(f"impossible sizes in {self}")
+        is_called = np.isnan(self.listed) | ((self.listed > 0) & (self.listed <= self.count))
+        is_sized = (self.count > 0) & (self.flop >= 0)
+        is_sized &= (self.fixed_bytes >= 0) & (self.fixed_bytes <= self.bytes)
+        for are_right, what in ((is_called, "calls over lists"), (is_sized, "sizes")):
+            if not are_right.all():
+                raise ValueError(f"impossible {what} in {self[int(are_right.argmin())]}")
+
+    @classmethod
+    def of(cls, rows: Iterable[Operator]) -> Operators:
+        """Return rows as columns."""
+        found = tuple(rows)
+        return cls.from_columns(
+            {column.name: [getattr(row, column.name) for row in found] for column in fields(cls)}
+        )
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Operators:
+        """Return columns of words, numbers and, in ``listed``, None."""
+        return cls(**{
+            name: np.array(values, object if name in _WORDS else float)
+            for name, values in columns.items()
+        })  # fmt: skip
+
+    def keeping(self, rows: NDArray[np.bool_], *others: Operator) -> Operators:
+        """Return the operators at some rows, and others behind them."""
+        return concatenate([select(self, rows), Operators.of(others)])
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def __getitem__(self, place: int) -> Operator:
+        return tuple(self)[place]
+
+    def __iter__(self) -> Iterator[Operator]:
+        columns = {column.name: getattr(self, column.name).tolist() for column in fields(self)}
+        for *others, listed in zip(*columns.values(), strict=True):
+            known = None if math.isnan(listed) else listed
+            yield Operator(**dict(zip(columns, (*others, known), strict=True)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Operators) and tuple(self) == tuple(other)
+
+    @property
+    def kernels(self) -> NDArray[np.float64]:
+        """Calls in the step on an accelerator."""
+        return np.where(np.isnan(self.listed), self.count, self.listed)
+
+    @property
+    def is_recurrent(self) -> NDArray[np.bool_]:
+        """Whether an accelerator's library runs it, for all time steps of a recurrent layer."""
+        is_fused = ~np.isnan(self.listed) & (self.phase != "optimizer")
+        return np.asarray(is_fused | (self.kind == "recurrent"), bool)
+
+    @property
+    def is_update(self) -> NDArray[np.bool_]:
+        """Whether it runs once a step, whatever the batch: the optimizer's."""
+        return np.asarray(self.phase == "optimizer", bool)
+
+    @property
+    def grown_bytes(self) -> NDArray[np.float64]:
+        """The part of ``bytes`` that grows with the batch [bytes]."""
+        return self.bytes - self.fixed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +236,7 @@ class Work:
     The operators describe one optimizer step over ``micro_batch`` samples without accumulation.
     """
 
-    operators: tuple[Operator, ...]
+    operators: Operators
     micro_batch: int  # samples that the operators processed
     parameters: int
     trainable_parameters: int
@@ -183,7 +258,7 @@ class Work:
     call_s: float | None = None
     # operators of the same step where sizes that the network decides are the least there can be,
     # as ``operators`` are of the most; empty where it decides none
-    least_operators: tuple[Operator, ...] = ()
+    least_operators: Operators = field(default_factory=lambda: Operators.of(()))
     # of a job whose allocator's blocks were replayed; None: as fitted. slack: what it takes of a
     # device over what comes and goes there; lost_bytes: beside that, whatever the batch [bytes]
     slack: float | None = None

@@ -133,15 +133,11 @@ def at_batch(work: Work, micro_batch: int) -> Work:
     scale = micro_batch / work.micro_batch
     if scale == 1:
         return work
-    operators = tuple(
-        one
-        if one.phase == "optimizer"
-        else replace(
-            one,
-            flop=scale * one.flop,
-            bytes=one.fixed_bytes + scale * (one.bytes - one.fixed_bytes),
-        )
-        for one in work.operators
+    made = work.operators
+    operators = replace(
+        made,
+        flop=np.where(made.is_update, made.flop, scale * made.flop),
+        bytes=np.where(made.is_update, made.bytes, made.fixed_bytes + scale * made.grown_bytes),
     )
     return replace(work, operators=operators, micro_batch=micro_batch)
 
@@ -159,15 +155,13 @@ def job_features(work: Work) -> Floats:
 def job_features_at(work: Work, micro_batches: Floats) -> Floats:
     """Return the same of the step over other micro-batches (``at_batch``), shape (n, 6)."""
     operators = work.operators
-    scale = np.array([o.phase != "optimizer" for o in operators], float)
-    grown = 1.0 + np.multiply.outer(micro_batches / work.micro_batch - 1.0, scale)
-    flop = grown * np.array([o.flop for o in operators])
-    fixed = np.array([o.fixed_bytes for o in operators])
-    moved = fixed + grown * (np.array([o.bytes for o in operators]) - fixed)
-    calls = max(sum(o.kernels for o in operators), 1.0)
+    grown = 1.0 + np.multiply.outer(micro_batches / work.micro_batch - 1.0, ~operators.is_update)
+    flop = grown * operators.flop
+    moved = operators.fixed_bytes + grown * operators.grown_bytes
+    calls = max(float(operators.kernels.sum()), 1.0)
 
     def share(of: Floats, kinds: Collection[str]) -> Floats:
-        is_one = np.array([o.kind in kinds for o in operators], float)
+        is_one = np.isin(operators.kind, list(kinds)).astype(float)
         return np.asarray(of @ is_one / np.maximum(of.sum(axis=1), 1.0))
 
     whole, traffic = (np.maximum(of.sum(axis=1), 1.0) for of in (flop, moved))

@@ -22,9 +22,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from advisor.planners.core import (
     DEFAULT_SETUP,
     Operator,
+    Operators,
     Phase,
     PlanningError,
     Precision,
@@ -32,11 +36,14 @@ from advisor.planners.core import (
     Transformer,
     Work,
     check_dimensions,
+    concatenate,
     head_width,
     key_value_width,
     model_matrices,
+    put,
     refused,
     scored_width,
+    select,
     transformer_parameters,
 )
 from advisor.planners.step.ledger import (
@@ -74,7 +81,7 @@ def transformer_work(
     --------
     >>> gpt2 = Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
     >>> work = transformer_work(gpt2, micro_batch=8)
-    >>> round(work.parameters / 1e6), round(sum(o.flop for o in work.operators) / 1e12, 1)
+    >>> round(work.parameters / 1e6), round(float(work.operators.flop.sum()) / 1e12, 1)
     (124, 6.6)
     """
     _check(model, micro_batch)
@@ -92,7 +99,7 @@ def transformer_work(
     parameters = setup.trainable_parameters(model)
     updated = update(parameters, setup, precision, tensors=_tensors(model, setup))
     return Work(
-        operators=(*operators, updated),
+        operators=Operators.of([*operators, updated]),
         micro_batch=micro_batch,
         parameters=transformer_parameters(model) + setup.adapter_parameters(model),
         trainable_parameters=parameters,
@@ -122,16 +129,13 @@ def in_precision(work: Work, precision: Precision, *, is_autocast: bool = True) 
     work = _without_casts(work)
     ratio = activation_bytes(precision) / activation_bytes(work.precision)
     stored = 2.0 ** ((precision == "fp64") - (work.precision == "fp64"))
-    operators = tuple(
-        operator
-        if (operator.phase == "optimizer" and stored == 1) or operator.dtype != work.precision
-        else replace(
-            operator,
-            bytes=stored * operator.fixed_bytes + ratio * (operator.bytes - operator.fixed_bytes),
-            fixed_bytes=stored * operator.fixed_bytes,
-            dtype=precision,
-        )
-        for operator in work.operators
+    made = work.operators
+    stays = (made.is_update & (stored == 1)) | (made.dtype != work.precision)
+    operators = replace(
+        made,
+        bytes=np.where(stays, made.bytes, stored * made.fixed_bytes + ratio * made.grown_bytes),
+        fixed_bytes=np.where(stays, made.fixed_bytes, stored * made.fixed_bytes),
+        dtype=np.where(stays, made.dtype, precision),
     )
     if is_autocast and ratio < 1:
         operators = _under_autocast(work, operators)
@@ -162,41 +166,41 @@ _CAST_TRAFFIC: Final = 0.75  # of a cast of what is written, in the operator's t
 _CAST_BYTES: Final = 6.0  # of a parameter: read in one width, written in the other
 
 
-def _under_autocast(work: Work, narrowed: tuple[Operator, ...]) -> tuple[Operator, ...]:
+def _under_autocast(work: Work, narrowed: Operators) -> Operators:
     """Return operators in 16 bits as autocast runs them; described models bring their own."""
-    recorded = [o for o in work.operators if o.name.startswith("aten::")]
-    if not recorded:
+    made = work.operators
+    recorded = _named(_RECORDED, made)
+    if not recorded.any():
         return narrowed
-    has_return = any(_BACK.match(o.name) for o in recorded)
-    found = []
-    for one, narrow in zip(work.operators, narrowed, strict=True):
-        if one.phase != "optimizer" and _KEPT.match(one.name):
-            found.append(_cast_around(one))
-        elif one.phase != "optimizer" and not has_return and _BETWEEN.match(one.name):
-            found.append(one)
-        else:
-            found.append(narrow)
-    weights = sum(
-        o.count
-        for o in recorded
-        if o.phase == "forward" and o.flop > 0 and o.kind in _WEIGHTED and o.fixed_bytes > 0
-    )
+    kept = ~made.is_update & _named(_KEPT, made)
+    found = put(narrowed, kept, _cast_around(select(made, kept)))
+    if not _named(_BACK, made).any():
+        between = ~made.is_update & ~kept & _named(_BETWEEN, made)
+        found = put(found, between, select(made, between))
+    weighted = recorded & (made.phase == "forward") & (made.flop > 0) & (made.fixed_bytes > 0)
+    weights = float(made.count[weighted & np.isin(made.kind, _WEIGHTED)].sum())
     if weights > 0:
-        found += [_weights_cast(phase, weights, work) for phase in ("forward", "backward")]
-    return tuple(found)
+        casts = Operators.of(_weights_cast(p, weights, work) for p in ("forward", "backward"))
+        found = concatenate([found, casts])
+    return found
 
 
+_RECORDED: Final = re.compile("aten::")
 _WEIGHTED: Final = ("matmul", "convolution", "winograd", "depthwise")
 
 
-def _cast_around(one: Operator) -> Operator:
-    grown = (1 + _CAST_TRAFFIC) * (one.bytes - one.fixed_bytes)
+def _named(pattern: re.Pattern[str], operators: Operators) -> NDArray[np.bool_]:
+    """Return which operators have a name that begins so."""
+    return np.array([pattern.match(name) is not None for name in operators.name], bool)
+
+
+def _cast_around(some: Operators) -> Operators:
     return replace(
-        one,
-        name=_CASTS + one.name,
-        count=2 * one.count,
-        listed=None if one.listed is None else 2 * one.listed,
-        bytes=one.fixed_bytes + grown,
+        some,
+        name=_CASTS + some.name,
+        count=2 * some.count,
+        listed=2 * some.listed,
+        bytes=some.fixed_bytes + (1 + _CAST_TRAFFIC) * some.grown_bytes,
     )
 
 
@@ -210,33 +214,24 @@ def _weights_cast(phase: Phase, weights: float, work: Work) -> Operator:
 
 def _without_casts(work: Work) -> Work:
     """Return a work without what ``_under_autocast`` did to it."""
-    if not any(o.name.startswith(_CASTS) for o in work.operators):
+    made = select(work.operators, work.operators.name != _CASTS + "weights")
+    cast = _named(re.compile(_CASTS), made)
+    if len(made) == len(work.operators) and not cast.any():
         return work
-    found = []
-    for one in work.operators:
-        if one.name == _CASTS + "weights":
-            continue
-        is_wide = one.dtype == "fp32" and one.phase != "optimizer"
-        is_wide = is_wide and _BETWEEN.match(one.name) is not None
-        if one.name.startswith(_CASTS):
-            is_wide = True
-            one = replace(
-                one,
-                name=one.name.removeprefix(_CASTS),
-                count=one.count / 2,
-                listed=None if one.listed is None else one.listed / 2,
-                bytes=one.fixed_bytes + (one.bytes - one.fixed_bytes) / (1 + _CAST_TRAFFIC),
-            )
-        if is_wide:
-            # in 32 bits all along: narrow as the others are, and wide again with them
-            ratio = activation_bytes(work.precision) / FP32_BYTES
-            one = replace(
-                one,
-                bytes=one.fixed_bytes + ratio * (one.bytes - one.fixed_bytes),
-                dtype=work.precision,
-            )
-        found.append(one)
-    return replace(work, operators=tuple(found))
+    wide = cast | ((made.dtype == "fp32") & ~made.is_update & _named(_BETWEEN, made))
+    some = select(made, cast)
+    made = put(made, cast, replace(
+        some,
+        name=np.array([name.removeprefix(_CASTS) for name in some.name], object),
+        count=some.count / 2,
+        listed=some.listed / 2,
+        bytes=some.fixed_bytes + some.grown_bytes / (1 + _CAST_TRAFFIC),
+    ))  # fmt: skip
+    # in 32 bits all along: narrow as the others are, and wide again with them
+    ratio, some = activation_bytes(work.precision) / FP32_BYTES, select(made, wide)
+    narrow = np.full(len(some), work.precision, object)
+    moved = some.fixed_bytes + ratio * some.grown_bytes
+    return replace(work, operators=put(made, wide, replace(some, bytes=moved, dtype=narrow)))
 
 
 def _tensors(model: Transformer, setup: TrainingSetup) -> float:

@@ -53,6 +53,7 @@ from advisor.planners.core import (
     PRECISION_BYTES,
     Device,
     OperatorKind,
+    Operators,
     PlanningError,
     Work,
     refused,
@@ -126,17 +127,16 @@ def step_time(
     """
     batches = np.atleast_1d(np.asarray(micro_batches, float))
     _check(work, batches)
-    table = _OperatorTable.of(work)
     scale = batches / work.micro_batch  # (n_batches,)
-    rates = _Rates.of(work, table, devices, parameters)
+    rates = _Rates.of(work, devices, parameters)
     phases = [
-        _phase(table, rates, phase, scale if phase != "optimizer" else np.ones(1))
+        _phase(work.operators, rates, phase, scale if phase != "optimizer" else np.ones(1))
         for phase in ("forward", "backward", "optimizer")
     ]
     forward, backward, optimizer = (parts for parts, _ in phases)
     compute, memory, launch = (f + b for f, b in zip(forward, backward, strict=True))
     on_hosts = phases[0][1] + phases[1][1] + phases[2][1]
-    log_sd, is_extrapolating = _uncertainty(work, table, devices, parameters)
+    log_sd, is_extrapolating = _uncertainty(work, devices, parameters)
     return StepColumns(
         micro_batch_s=compute + memory + launch,
         backward_s=np.sum(backward, axis=0),
@@ -153,44 +153,13 @@ def step_time(
 
 
 def _check(work: Work, batches: NDArray[np.float64]) -> None:
-    if not any(operator.phase == "forward" for operator in work.operators):
+    if "forward" not in work.operators.phase:
         raise PlanningError(
             "the job has no forward operators to estimate from",
             hint="profile it again, or describe the model (advisor.planners.step.describe)",
         )
     if batches.ndim != 1 or not np.all(batches > 0):
         raise refused(f"micro-batches must be positive, got {batches.tolist()}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OperatorTable:
-    """The operators as columns of shape (n_operators,)."""
-
-    phase: NDArray[np.str_]
-    kind: tuple[str, ...]
-    dtype: tuple[str, ...]
-    count: NDArray[np.float64]
-    kernels: NDArray[np.float64]
-    in_library: NDArray[np.bool_]  # started by a library: Python calls a recurrent layer once
-    flop: NDArray[np.float64]
-    fixed_bytes: NDArray[np.float64]
-    grown_bytes: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, work: Work) -> _OperatorTable:
-        operators = work.operators
-        fixed = np.array([o.fixed_bytes for o in operators], float)
-        return cls(
-            phase=np.array([o.phase for o in operators]),
-            kind=tuple(o.kind for o in operators),
-            dtype=tuple(_dtype(o.dtype, o.kind, work) for o in operators),
-            count=np.array([o.count for o in operators], float),
-            kernels=np.array([o.kernels for o in operators], float),
-            in_library=np.array([o.is_recurrent for o in operators], bool),
-            flop=np.array([o.flop for o in operators], float),
-            fixed_bytes=fixed,
-            grown_bytes=np.array([o.bytes for o in operators], float) - fixed,
-        )
 
 
 def _dtype(dtype: str, kind: str, work: Work) -> str:
@@ -226,16 +195,14 @@ class _Rates:
     split_s: float
 
     @classmethod
-    def of(
-        cls,
-        work: Work,
-        table: _OperatorTable,
-        devices: Sequence[Device],
-        parameters: DeviceParameters,
-    ) -> _Rates:
-        pairs = tuple(sorted(set(zip(table.kind, table.dtype, strict=True))))
+    def of(cls, work: Work, devices: Sequence[Device], parameters: DeviceParameters) -> _Rates:
+        asked = [
+            (kind, _dtype(dtype, kind, work))
+            for kind, dtype in zip(work.operators.kind, work.operators.dtype, strict=True)
+        ]
+        pairs = tuple(sorted(set(asked)))
         column = {pair: i for i, pair in enumerate(pairs)}
-        index = [column[pair] for pair in zip(table.kind, table.dtype, strict=True)]
+        index = [column[pair] for pair in asked]
         known = _Same(parameters)
         by_pair = np.array([_device_rates(d, pairs, work.is_compiled, known) for d in devices])
         by_pair = by_pair.reshape(len(devices), len(pairs), 2)
@@ -334,13 +301,13 @@ def widened_share(device: Device, kind: str, dtype: str, parameters: DeviceParam
 
 
 def _phase(
-    table: _OperatorTable, rates: _Rates, phase: str, scale: NDArray[np.float64]
+    table: Operators, rates: _Rates, phase: str, scale: NDArray[np.float64]
 ) -> tuple[_Parts, NDArray[np.float64]]:
     """Return compute, memory and launch seconds of a phase, and their sum on each host.
 
     The parts have shape (n_devices, n_batches), their sums one such array for each of ``_HOSTS``.
     """
-    rows = table.phase == phase
+    rows = np.asarray(table.phase == phase, bool)
     flop_s = table.flop[rows] / rates.compute[:, rows]  # at the recorded batch
     grown_s = table.grown_bytes[rows] / rates.memory[:, rows]
     fixed_s = table.fixed_bytes[rows] / rates.memory[:, rows]
@@ -356,7 +323,7 @@ def _phase(
         memory[:, j] = np.where(is_compute_bound, 0.0, t).sum(axis=1)
     calls = np.where(rates.is_cpu, table.count[rows].sum(), table.kernels[rows].sum())
     busy = compute + memory + meeting + (calls * rates.latency_s)[:, None]
-    dear = table.kernels[rows & ~table.in_library].sum() if phase == "forward" else 0.0
+    dear = table.kernels[rows & ~table.is_recurrent].sum() if phase == "forward" else 0.0
     of_python = dear / max(table.kernels[rows].sum(), 1e-30)
     starting = calls * rates.dispatch_s * (of_python + (1.0 - of_python) * rates.engine_share)
     hosts = np.exp(np.multiply.outer(_HOSTS, rates.host_log_sd))
@@ -385,7 +352,7 @@ def _over_hosts(totals: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArr
 
 
 def _idle_cores(
-    table: _OperatorTable, rows: NDArray[np.bool_], rates: _Rates, scale: float
+    table: Operators, rows: NDArray[np.bool_], rates: _Rates, scale: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return how many times slower a call is than at the rates of all cores, and if it is split.
 
@@ -403,12 +370,13 @@ def _idle_cores(
 
 
 def _uncertainty(
-    work: Work, table: _OperatorTable, devices: Sequence[Device], parameters: DeviceParameters
+    work: Work, devices: Sequence[Device], parameters: DeviceParameters
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    table = work.operators
     weight = table.flop / max(table.flop.sum(), 1.0) + table.grown_bytes / max(
         table.grown_bytes.sum(), 1.0
     )
-    unseen = np.array([kind not in parameters.fitted_kinds for kind in table.kind])
+    unseen = ~np.isin(table.kind, list(parameters.fitted_kinds))
     unseen_share = float(weight[unseen].sum() / max(weight.sum(), 1e-300))
     is_new = np.array([d.architecture not in parameters.fitted_architectures for d in devices])
     # Nor was anything of double precision fitted, but one share.
@@ -422,7 +390,7 @@ def _uncertainty(
         [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
     )
     # A rate of large products says nothing of how a new chip family convolves.
-    convolved = np.array([kind in _CONVOLUTIONS for kind in table.kind])
+    convolved = np.isin(table.kind, list(_CONVOLUTIONS))
     products = weight[convolved | np.isin(table.kind, list(PRODUCTS))].sum()
     unlike = np.where(is_new, weight[convolved].sum() / max(products, 1e-300), 0.0)
     variance = (

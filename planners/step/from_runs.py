@@ -36,6 +36,7 @@ from advisor.planners.core import (
     Device,
     Operator,
     OperatorKind,
+    Operators,
     Phase,
     PlanningError,
     Precision,
@@ -139,7 +140,7 @@ def _work(amounts: Floats, batch: int, precision: Precision) -> Work:
     ]  # fmt: skip
     update = _operator("optimizer", "optimizer", precision, 0.0, 0.0, fixed)
     return Work(
-        operators=(*operators, replace(update, fixed_bytes=fixed)),
+        operators=Operators.of([*operators, replace(update, fixed_bytes=fixed)]),
         micro_batch=batch,
         parameters=0,
         trainable_parameters=0,
@@ -155,12 +156,14 @@ def amounts_of(work: Work) -> tuple[float, float, float, float]:
 
     In [flop], [bytes], [1], [bytes].
     """
-    passes = [one for one in work.operators if one.phase != "optimizer"]
-    flop = sum(one.flop for one in passes) / work.micro_batch
-    moved = sum(one.bytes for one in passes) / work.micro_batch
-    calls = sum(one.count for one in passes if one.kind == "copy")
-    fixed = sum(one.fixed_bytes for one in work.operators if one.phase == "optimizer")
-    return flop, moved, calls, fixed
+    operators = work.operators
+    passes = ~operators.is_update
+    return (
+        float(operators.flop[passes].sum()) / work.micro_batch,
+        float(operators.bytes[passes].sum()) / work.micro_batch,
+        float(operators.count[passes & (operators.kind == "copy")].sum()),
+        float(operators.fixed_bytes[~passes].sum()),
+    )
 
 
 _KINDS: Final[tuple[OperatorKind, ...]] = ("matmul", "elementwise", "copy")
@@ -180,7 +183,7 @@ def _operator(
 
 def is_known_by_runs(work: Work) -> bool:
     """Whether the work is such a one: nothing is known of its parameters or memory."""
-    return all(one.name.startswith(_NAME) for one in work.operators)
+    return all(name.startswith(_NAME) for name in work.operators.name)
 
 
 # ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from advisor.planners.core import (
     Layer,
     Operator,
     OperatorKind,
+    Operators,
     Phase,
     Precision,
     TrainingSetup,
@@ -467,9 +468,8 @@ class Ledger:
         ]
         saved = sum(bytes_ for mark, bytes_ in self.kept if not 0 < mark <= frozen)
         return Work(
-            operators=(
-                *_merged(operators),
-                update(trained, setup, precision, tensors=self.tensors),
+            operators=Operators.of(
+                [*_merged(operators), update(trained, setup, precision, tensors=self.tensors)]
             ),
             micro_batch=self.batch,
             parameters=self.parameters + self.adapters,

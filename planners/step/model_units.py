@@ -38,6 +38,7 @@ from advisor.planners.core import (
     Layer,
     Operator,
     OperatorKind,
+    Operators,
     UnitTimes,
     Work,
 )
@@ -116,9 +117,9 @@ def work_units(work: Work) -> tuple[Unit, ...]:
     --------
     >>> names = ["embed", "blocks.0.norm", "blocks.0.fc", "blocks.1.norm", "blocks.1.fc", "head"]
     >>> layers = tuple(Layer(name=n, parameters=8) for n in names)
-    >>> work = Work(operators=(), micro_batch=1, parameters=48, trainable_parameters=48,
-    ...             parameter_bytes=192.0, optimizer_state_bytes=0.0, saved_bytes_per_sample=0.0,
-    ...             layers=layers)
+    >>> work = Work(operators=Operators.of(()), micro_batch=1, parameters=48,
+    ...             trainable_parameters=48, parameter_bytes=192.0, optimizer_state_bytes=0.0,
+    ...             saved_bytes_per_sample=0.0, layers=layers)
     >>> [u.name for u in work_units(work)]
     ['embed', 'blocks.0', 'blocks.1', 'head']
     """
@@ -211,9 +212,10 @@ def _equal_blocks(parts: tuple[Unit, ...]) -> list[Unit]:
 
 
 def _has_attention(work: Work) -> bool:
-    kinds = {o.kind for o in work.operators}
-    names = {o.name.split("::")[-1] for o in work.operators}
-    return "attention" in kinds or ("bmm" in names and any("softmax" in n for n in names))
+    names = {name.split("::")[-1] for name in work.operators.name}
+    return "attention" in work.operators.kind or (
+        "bmm" in names and any("softmax" in n for n in names)
+    )
 
 
 def _width(block: Unit) -> int | None:
@@ -401,7 +403,7 @@ def _rooflines(
         key = tuple((o.kind, o.phase, o.flop, o.bytes, o.fixed_bytes) for o in operators)
         if key not in timed:
             columns = step_time(
-                replace(work, operators=tuple(operators)), targets, batches, parameters
+                replace(work, operators=Operators.of(operators)), targets, batches, parameters
             )
             timed[key] = columns.micro_batch_s - columns.backward_s, columns.backward_s
         found.append(timed[key])

@@ -142,8 +142,9 @@ class StepFacts:
         )  # fmt: skip
 
     def _computed(self, work: Work) -> Iterator[Fact]:
-        flop = sum(operator.flop for operator in work.operators) / work.micro_batch
-        moved = sum(o.bytes for o in work.operators if o.phase != "optimizer") / work.micro_batch
+        operators = work.operators
+        flop = float(operators.flop.sum()) / work.micro_batch
+        moved = float(operators.bytes[~operators.is_update].sum()) / work.micro_batch
         is_described = self.job.measured is None and not self.job.is_rehearsed
         traced = "described" if is_described else "traced"
         yield Fact(
@@ -153,7 +154,7 @@ class StepFacts:
         )  # fmt: skip
         yield Fact(
             what="work of a sample", source="computed", value=f"{digits(flop / 1e9)} Gflop, "
-            f"{size_text(moved)} moved", note=f"{len(work.operators)} operators, {traced}",
+            f"{size_text(moved)} moved", note=f"{len(operators)} operators, {traced}",
         )  # fmt: skip
         if said := beside_words(self.columns, 0):
             way, *limits = said

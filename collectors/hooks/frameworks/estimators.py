@@ -45,13 +45,10 @@ def lightgbm_train(rounds: RoundCounter, module: Any) -> None:
         stops = of("early_stopping_round", None) or any(
             "early" in type(one).__name__.lower() for one in given.get("callbacks") or ()
         )
-        return {
-            "rounds": int(of("num_iterations", num_boost_round)),
-            "may_end_early": bool(stops),
-            "cores": _lightgbm_cores(of("num_threads", None)),
-            "samples": _rows_of_shape(getattr(train_set, "data", None)),
-            "device": str(of("device_type", "cpu")),
-        }
+        rows = _rows_of_shape(getattr(train_set, "data", None))
+        cores, device = _lightgbm_cores(of("num_threads", None)), str(of("device_type", "cpu"))
+        count = int(of("num_iterations", num_boost_round))
+        return _facts(count, cores, rows, may_end_early=bool(stops), device=device)
 
     _train_and_cv(rounds, module, "LightGBM", describe, folds=5)
 
@@ -87,13 +84,9 @@ def xgboost_train(rounds: RoundCounter, module: Any) -> None:
         )
         threads = options.get("nthread", options.get("n_jobs"))
         is_gpu = str(options.get("tree_method", "")).startswith("gpu")
-        return {
-            "rounds": int(num_boost_round),
-            "may_end_early": bool(stops),
-            "cores": cores_of(threads),
-            "samples": dtrain.num_row(),
-            "device": "cuda" if is_gpu else str(options.get("device") or "cpu"),
-        }
+        device = "cuda" if is_gpu else str(options.get("device") or "cpu")
+        count, cores, rows = int(num_boost_round), cores_of(threads), dtrain.num_row()
+        return _facts(count, cores, rows, may_end_early=bool(stops), device=device)
 
     _train_and_cv(rounds, module, "XGBoost", describe, folds=3)
 
@@ -181,13 +174,8 @@ def catboost(rounds: RoundCounter, module: Any) -> None:
 def _catboost_facts(train_pool: Any, test_pool: Any, params: dict[str, Any]) -> dict[str, Any]:
     has_test = test_pool is not None and bool(getattr(test_pool, "num_row", lambda: 1)())
     detects = any(params.get(name) for name in ("od_type", "od_pval", "od_wait"))
-    return {
-        "rounds": int(params.get("iterations") or 1000),
-        "may_end_early": bool(has_test and detects),
-        "cores": cores_of(params.get("thread_count")),
-        "samples": train_pool.num_row(),
-        "device": "cpu",
-    }
+    count, cores = int(params.get("iterations") or 1000), cores_of(params.get("thread_count"))
+    return _facts(count, cores, train_pool.num_row(), may_end_early=bool(has_test and detects))
 
 
 def base(rounds: RoundCounter, module: Any) -> None:
@@ -268,15 +256,12 @@ def forest(rounds: RoundCounter, module: Any) -> None:
 
 
 def _facts(
-    count: int | None, cores: int | None, samples: int | None, *, may_end_early: bool = False
-) -> dict[str, Any]:
-    return {
-        "rounds": count,
-        "may_end_early": may_end_early,
-        "cores": cores,
-        "samples": samples,
-        "device": "cpu",
-    }
+    count: int | None, cores: int | None, samples: int | None = None, *,
+    may_end_early: bool = False, device: str = "cpu",
+) -> dict[str, Any]:  # fmt: skip
+    """Return what is told of a loop: its rounds, None where nobody knows, and what they use."""
+    told = {"rounds": count, "may_end_early": may_end_early, "cores": cores, "device": device}
+    return told if samples is None else dict(told, samples=samples)
 
 
 def gradient_boosting(rounds: RoundCounter, module: Any) -> None:
@@ -398,12 +383,8 @@ def search(rounds: RoundCounter, module: Any) -> None:
         candidates = _candidates(module, self)
         folds = _folds(self.cv, self.estimator, X, y, given.get("groups"))
         fits = None if candidates is None or folds is None else candidates * folds
-        return {
-            "rounds": None if fits is None else fits + bool(self.refit),
-            "may_end_early": False,
-            "cores": _cores(self.n_jobs, self.estimator),
-            "device": "cpu",
-        }
+        count = None if fits is None else fits + bool(self.refit)
+        return _facts(count, _cores(self.n_jobs, self.estimator))
 
     owner = module.BaseSearchCV
     around(rounds, owner, "fit", _SEARCH, "fit", describe, lambda search: bool(search.refit))
@@ -458,12 +439,7 @@ def validation(rounds: RoundCounter, module: Any) -> None:
         folds = _folds(cv, estimator, X, y, groups)
         values = given.get("param_range")  # of ``validation_curve``: all in every fold
         points = 1 if values is None else len(values)
-        return {
-            "rounds": None if folds is None else folds * points,
-            "may_end_early": False,
-            "cores": _cores(n_jobs, estimator),
-            "device": "cpu",
-        }
+        return _facts(None if folds is None else folds * points, _cores(n_jobs, estimator))
 
     for name in ("cross_validate", "cross_val_predict", "validation_curve"):
         around(rounds, module, name, _SEARCH, "fit", describe)
@@ -472,4 +448,4 @@ def validation(rounds: RoundCounter, module: Any) -> None:
 
 
 def _unknown(estimator: Any, *_: Any, n_jobs: Any = None, **__: Any) -> dict[str, Any]:
-    return {"rounds": None, "may_end_early": False, "cores": _cores(n_jobs, estimator)}
+    return _facts(None, _cores(n_jobs, estimator))

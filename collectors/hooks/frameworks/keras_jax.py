@@ -17,7 +17,7 @@ import weakref
 
 from .. import format as fmt
 from ..optimizers import Optimizers
-from ..trace.source import _forget
+from ..trace.frames import _forget
 from .rounds import after, around, limited_threads, replace
 
 TYPE_CHECKING = False

@@ -101,12 +101,12 @@ class RoundCounter:
             return
         loop.is_told = True
         try:
-            from ..trace import source
+            from ..trace import frames
 
             frame = sys._getframe(1)
-            where = source.of_user(frame)
+            where = frames.of_user(frame)
             looks = self._looks[where] = self._looks.get(where, 0) + 1
-            loops = source.user_loops(frame) if looks <= _MOST_LOOKS else None
+            loops = frames.user_loops(frame) if looks <= _MOST_LOOKS else None
             self.session.fact(
                 "fit", number=loop.number, kind=loop.kind, unit=unit, where=where, loops=loops,
                 **describe(),
@@ -163,12 +163,12 @@ class RoundCounter:
         if self.is_idle or self._outermost is not None:
             return
         try:
-            from ..trace import source
+            from ..trace import frames
 
             frame = sys._getframe(1)
-            where = source.of_user(frame)
+            where = frames.of_user(frame)
             if where not in self._repeated:
-                self._repeated[where] = bool(source.user_loops(frame))
+                self._repeated[where] = bool(frames.user_loops(frame))
             if not self._repeated[where]:
                 return
         except Exception as error:

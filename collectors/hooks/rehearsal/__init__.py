@@ -16,7 +16,7 @@ module          what it does
 ``parameters``  modules whose parameters are fake, and how they move
 ``cuda``        ``torch.cuda`` as a machine with accelerators would answer
 ``kernels``     the choices that torch makes on CUDA: attention, recurrent layers, foreach
-``memory``      the device's memory over the step, by the rules of the caching allocator
+``allocator``   the segments that the device's caching allocator takes for what lives
 ``ranks``       process groups of many ranks in one process
 ``overlay``     nothing is overwritten, nothing leaves the machine
 ``stubs``       packages that need CUDA to be imported

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ClassVar
 
-    from .memory import Memory
+    from ..trace.live_memory import LiveMemory
 
 _current = [0]
 
 
-def pretend(device: dict[str, Any], count: int, memory: Memory) -> None:
+def pretend(device: dict[str, Any], count: int, memory: LiveMemory) -> None:
     """Have ``torch.cuda`` and ``torch.accelerator`` answer for ``count`` devices.
 
     ``device``: ``name``, ``memory_bytes`` and ``capability``, a pair.
@@ -191,7 +191,7 @@ def _described(device: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _used(memory: Memory, total: int) -> dict[str, Any]:
+def _used(memory: LiveMemory, total: int) -> dict[str, Any]:
     def statistics(*_: Any, **__: Any) -> Any:
         keys = {
             "allocated_bytes.all.current": memory.now,
@@ -239,7 +239,7 @@ def _random() -> dict[str, Any]:
     }
 
 
-def _streams(memory: Memory) -> dict[str, Any]:
+def _streams(memory: LiveMemory) -> dict[str, Any]:
     Stream.memory, Stream.made = memory, []
     default = Stream()
 
@@ -277,7 +277,7 @@ def _stand_in_for_c() -> None:
     package.Generator, package.Stream, package.Event = Generator, Stream, Event
 
 
-def _accelerator(count: int, memory: Memory, total: int) -> None:
+def _accelerator(count: int, memory: LiveMemory, total: int) -> None:
     module: Any = getattr(torch, "accelerator", None)
     if module is None:
         return

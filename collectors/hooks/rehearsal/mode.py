@@ -12,10 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..trace.live_memory import LiveMemory
 from ..trace.storages import key_of, tensors_in
 from ..trace.whole import local
 from . import unknown
-from .memory import Memory
 from .values import FEW, Notes, carry, guess_of, mapped, stand_in, taint, value_of
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, fakes: FakeTensorMode, memory: Memory, notes: Notes) -> None:
+    def __init__(self, fakes: FakeTensorMode, memory: LiveMemory, notes: Notes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.fakes = fakes
         self.memory = memory

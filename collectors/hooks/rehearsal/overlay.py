@@ -81,9 +81,6 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-# Overlays in a mount namespace of this process's own.
-
-
 def _cover_folders(run_folder: str) -> bool:
     """Cover the folders by overlays; False where the system does not let us."""
     if not sys.platform.startswith("linux"):
@@ -167,11 +164,11 @@ def _libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
-# Without namespaces: Python's own ways to files, redirected; all others refused.
-
-
 class Redirection:
-    """Paths that are written to, each with its copy in a scratch folder."""
+    """Paths that are written to, each with its copy in a scratch folder, without namespaces.
+
+    Python's own ways to files are redirected; all others are refused.
+    """
 
     def __init__(self, run_folder: str) -> None:
         self.scratch = tempfile.mkdtemp(prefix="advisor-rehearsal-")

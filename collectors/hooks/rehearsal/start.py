@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..trace.source import is_library
+from ..trace.frames import is_library
 from ..trace.whole import local
 
 TYPE_CHECKING = False
@@ -125,8 +125,9 @@ class Rehearsing:
         """Turn the rehearsal on: torch has just been imported."""
         import torch._subclasses.fake_tensor as fake_tensor
 
+        from ..trace.live_memory import LiveMemory
         from . import compiler, cuda, kernels, overlay, parameters, ranks, stubs, values
-        from .memory import Memory, followed_resize
+        from .allocator import followed_resize, rounded
         from .mode import Rehearsal
 
         compiler.defer()
@@ -138,7 +139,7 @@ class Rehearsing:
         notes = values.Notes()
         if not options.may_connect:
             overlay.stay_offline(notes.add)
-        self.mode = Rehearsal(fakes, Memory(), notes)
+        self.mode = Rehearsal(fakes, LiveMemory(rounded), notes)
         self.exchanged = ranks.Exchanged()
         self.mode.exchanged = self.exchanged
         ranks.set_place(options.ranks, options.rank, options.devices)
@@ -254,6 +255,8 @@ class Rehearsing:
         Where the network decided sizes in it, the next step is one with the least of them.
         """
         gradients = [p.grad for p in parameters if p.grad is not None]
+        from .allocator import reserved
+
         memory = self.mode.memory
         kinds = (
             ("parameters", parameters), ("optimizer state", states), ("gradients", gradients),
@@ -261,7 +264,7 @@ class Rehearsing:
         self._session.fact(
             "rehearsed_step",
             peak_bytes=memory.peak,
-            reserved_bytes=memory.reserved(int(self.options.device["memory_bytes"])),
+            reserved_bytes=reserved(memory, int(self.options.device["memory_bytes"])),
             held=memory.held_by((kind, [local(t) for t in tensors]) for kind, tensors in kinds),
             collectives=self.exchanged.facts(),
         )

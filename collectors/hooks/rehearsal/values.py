@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..trace.source import is_library, is_ours
+from ..trace.frames import is_library, is_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

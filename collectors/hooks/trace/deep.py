@@ -13,9 +13,11 @@ import time
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ranks import is_compiled
+from ..gradient_norms import is_compiled
 from . import operators
-from .storages import Modules, Storages, key_of, tensors_in
+from .live_memory import LookedAtMemory
+from .modules import Modules
+from .storages import key_of, tensors_in
 from .whole import WholeModel
 
 TYPE_CHECKING = False
@@ -38,7 +40,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __init__(
-        self, storages: Storages, modules: Modules, timer: Timer, rehearsal: Any = None
+        self, storages: LookedAtMemory, modules: Modules, timer: Timer, rehearsal: Any = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[operators.OperatorCall] = []
@@ -91,7 +93,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = {key for key, _ in call.reads}
             for tensor in tensors_in(result):
                 if key_of(tensor) not in known:
-                    self._storages.made(tensor, owner if node is None else -1)
+                    self._storages.add(tensor, owner if node is None else -1)
         self._storages.operator_ended()
 
 
@@ -134,7 +136,7 @@ class DeepTrace:
         self._loader = loaders.last
         self._samples = self._loader.samples if self._loader is not None else 0
         self._failed = failed
-        self._storages = Storages()
+        self._storages = LookedAtMemory()
         self._modules = Modules()
         self._backwards = 0
         self._has_evaluated = False  # the optimizer itself
@@ -264,9 +266,12 @@ class DeepTrace:
         """Return the moments that can be the step's peak; a rehearsal has followed every block."""
         mode = self._trace._rehearsal
         if mode is None or not mode.memory.is_followed or self._device != "cuda":
-            return {"memory_frontier": self._storages.frontier(fixed, model.parts)}
+            found, _ = self._storages.frontiers(fixed, model.parts)
+            return {"memory_frontier": found}
+        from ..rehearsal.allocator import losses
+
         found, update = mode.memory.frontiers(fixed, model.parts)
-        lost = mode.memory.losses(fixed)
+        lost = losses(mode.memory, fixed)
         return {"memory_frontier": found, "update_frontier": update, "lost": lost}
 
     def _model(self, parameters: list[Any]) -> WholeModel:
