@@ -255,12 +255,12 @@ def on_demand(
         job, columns, whole_run_s=expected.expected_s * (factor - 1.0), checkpoints_s=saves_s,
         interruptions_s=np.maximum(expected.expected_s - work_s - saves_s, 0.0),
     )  # fmt: skip
-    return replace(
-        _undisturbed(job, ledger, np.hypot(columns.log_sd, log_sd), coverage),
+    return _undisturbed(
+        job, ledger, np.hypot(columns.log_sd, log_sd), coverage,
         overhead_fraction=expected.overhead_fraction,
         checkpoint_interval_s=expected.checkpoint_interval_s,
         is_negligible=expected.is_negligible,
-    )
+    )  # fmt: skip
 
 
 def on_recorded_machine(job: Job, columns: TimeColumns, coverage: float) -> Completion:
@@ -271,12 +271,19 @@ def on_recorded_machine(job: Job, columns: TimeColumns, coverage: float) -> Comp
     its step is known, another run takes another time (``RUN_LOG_SD``).
     """
     log_sd = np.hypot(np.maximum(columns.log_sd, RUN_LOG_SD), job.paid_steps_log_sd)
-    return _undisturbed(job, TimeLedger.of(job, columns), log_sd, coverage)
+    none = np.zeros(len(columns.count))
+    return _undisturbed(
+        job, TimeLedger.of(job, columns), log_sd, coverage,
+        overhead_fraction=none, checkpoint_interval_s=none + np.inf, is_negligible=none == 0,
+    )  # fmt: skip
 
 
-def _undisturbed(job: Job, ledger: TimeLedger, log_sd: Floats, coverage: float) -> Completion:
-    """Return the completion of a ledger on machines that stay; ``log_sd``: of what runs on them.
+def _undisturbed(
+    job: Job, ledger: TimeLedger, log_sd: Floats, coverage: float, **saves: Any
+) -> Completion:
+    """Return the completion of a ledger on machines that stay.
 
+    ``log_sd``: of what runs on them; ``**saves``: the columns about checkpoints and failures.
     The errors of work and start-up are independent: on either side they add in quadrature.
     """
     reach = QUANTILES[coverage]
@@ -287,11 +294,9 @@ def _undisturbed(job: Job, ledger: TimeLedger, log_sd: Floats, coverage: float) 
     below = np.hypot(work_s * (1 - 1 / spread), start_s * (1 - 1 / start_spread))
     above = np.hypot(work_s * (spread - 1), start_s * (start_spread - 1))
     finish_h = np.stack([value - below, value, value + above], axis=1) / HOUR_S
-    none = np.zeros(value.shape)
     return Completion(
-        finish_h=finish_h, billed_h=finish_h, overhead_fraction=none,
-        checkpoint_interval_s=np.full(value.shape, np.inf), is_negligible=none == 0,
-        ledger=ledger, **steady_kind("on-demand", finish_h[:, 1]),
+        finish_h=finish_h, billed_h=finish_h, ledger=ledger,
+        **saves, **steady_kind("on-demand", finish_h[:, 1]),
     )  # fmt: skip
 
 

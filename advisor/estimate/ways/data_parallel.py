@@ -229,8 +229,7 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
     The device model is asked once for each distinct (device, micro-batch).
     """
     fleet, anchors, constants = case.fleet, case.anchors, case.constants
-    nothing: dict[str, Any] = {f.name: np.zeros(0) for f in fields(StepColumns)}
-    found = [StepColumns(**nothing | {"runs_as": ()})]
+    found: list[StepColumns] = []
     # Two grids, since accelerators see many more distinct micro-batches than CPUs do.
     is_cpu = np.array([d.kind == "cpu" for d in fleet.devices], dtype=bool)[device]
     order = np.argsort(~is_cpu, kind="stable")
@@ -254,7 +253,10 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
             is_extrapolating=columns.is_extrapolating[at_device],
             runs_as=(),
         ))  # fmt: skip
-    return select(concatenate(found), np.argsort(order))
+    if not found:
+        nothing: dict[str, Any] = {f.name: np.zeros(0) for f in fields(StepColumns)}
+        return StepColumns(**nothing | {"runs_as": ()})
+    return found[0] if len(found) == 1 else select(concatenate(found), np.argsort(order))
 
 
 def _scaled(
