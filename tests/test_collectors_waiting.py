@@ -13,8 +13,8 @@ import pytest
 from collecting import record
 
 from advisor.collectors.format.recording import Recording
-from advisor.collectors.hooks import loaders
 from advisor.collectors.hooks.loaders import Loaders
+from advisor.collectors.hooks.run_delay import of_process
 from advisor.collectors.hooks.writer import Writer
 
 US = 1000
@@ -107,12 +107,12 @@ def test_a_batch_that_takes_long_by_itself_has_not_waited(
 def test_another_process_says_what_each_kind_of_its_threads_waited() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        main, others = loaders.of_process(child.pid)
+        main, others = of_process(child.pid)
         assert main >= 0
         assert others == 0  # it has one thread
     finally:
         child.communicate(b"\n")
-    assert loaders.of_process(child.pid) == (0, 0)
+    assert of_process(child.pid) == (0, 0)
 
 
 BURN = "while True: pass"

@@ -182,7 +182,8 @@ def _merged(made: Operators) -> Operators:
         for key in zip(made.kind, made.phase, *sizes, strict=True)
     ]
     flop, moved, count, kernels = (
-        np.bincount(number, column) for column in (made.flop, made.bytes, made.count, made.kernels)
+        np.asarray(np.bincount(number, column), float)
+        for column in (made.flop, made.bytes, made.count, made.kernels)
     )
     first = select(made, np.unique(number, return_index=True)[1])
     none = np.zeros(len(first))
