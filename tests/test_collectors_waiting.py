@@ -13,6 +13,7 @@ import pytest
 from collecting import record
 
 from advisor.collectors.format.recording import Recording
+from advisor.collectors.hooks import loaders
 from advisor.collectors.hooks.loaders import Loaders
 from advisor.collectors.hooks.run_delay import of_process
 from advisor.collectors.hooks.writer import Writer
