@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,29 +206,28 @@ def test_a_board_of_two_dies_is_two_devices_to_a_script() -> None:
         assert getattr(board, name) == pytest.approx(getattr(one, name), rel=0.01)
 
 
-def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew() -> None:
     fitted = PARAMETERS.fitted_rates
-    anew = {
-        name: min(math.dist(log_rates(device), one) for one in fitted)
-        for name, device in SHEET.items()
-    }
-    looked: list[str] = []
-
-    def counted(device: Device) -> tuple[float, float, float]:
-        looked.append(device.name)
-        return log_rates(device)
-
-    monkeypatch.setattr(device_rates, "log_rates", counted)
-    for _ in range(2):  # the second time from what is remembered
-        assert {n: distance_from_fitted(d, fitted) for n, d in SHEET.items()} == anew
-    assert len(looked) == 2 * len(SHEET)  # once a question, not once a fitted device
-    # Other fitted devices give other distances: what is remembered is remembered for both.
-    assert distance_from_fitted(SHEET["T4"], fitted[:1]) == math.dist(
-        log_rates(SHEET["T4"]), fitted[0]
+    table = device_rates.Devices(SHEET.values())
+    anew = [min(math.dist(log_rates(device), one) for one in fitted) for device in table]
+    assert device_rates.distances_from_fitted(table, fitted) == pytest.approx(anew, rel=1e-12)
+    # Other fitted devices give other distances.
+    assert distance_from_fitted(SHEET["T4"], fitted[:1]) == pytest.approx(
+        math.dist(log_rates(SHEET["T4"]), fitted[0])
     )
     assert distance_from_fitted(SHEET["T4"], ()) == 0.0
+
+
+def test_rows_taken_from_a_table_are_timed_as_they_are_alone() -> None:
+    work = convolutional_work(parse_network("32:0:2x64,2x128:plain"), micro_batch=8)
+    table = device_rates.Devices(SHEET.values())
+    some = table.take(np.arange(len(table))[::-3]).take(np.array([5, 0, 2]))
+    assert [one.name for one in some] == [some[i].name for i in range(3)]
+    together = step_time(work, some, [4.0, 8.0], PARAMETERS)
+    for row, device in enumerate(some):
+        alone = step_time(work, [device], [4.0, 8.0], PARAMETERS)
+        assert together.micro_batch_s[row] == pytest.approx(alone.micro_batch_s[0], rel=1e-12)
+        assert together.log_sd[row] == pytest.approx(alone.log_sd[0], rel=1e-12)
 
 
 def test_a_card_of_unmeasured_rate_is_timed_by_its_operators_where_its_family_was_fitted() -> None:

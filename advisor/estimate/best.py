@@ -245,7 +245,7 @@ def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Float
     """
     if not device.size:
         return np.zeros(0), np.zeros(0)
-    targets = [case.fleet.devices[d] for d in device]
+    targets = case.fleet.devices.take(device)
     batches = np.array([b for b in _BATCHES if b <= case.job.global_batch])
     columns = step_time(case.work, targets, batches, case.constants.device)
     factor, _ = case.calibrated(device)

@@ -496,7 +496,7 @@ class Ranked:
             return ""
         machines = self.predictor.fleet_of(job)
         device = machines.device[columns.type_index]
-        memory = np.array([one.memory_bytes for one in machines.devices])[device]
+        memory = machines.devices.fact("memory_bytes")[device]
         is_common = columns.status == np.bincount(columns.status).argmax()
         is_able = is_common & (device >= 0) & (columns.workers <= job.global_batch)
         row = int(np.argmax(np.where(is_able, memory * columns.workers, -1.0)))
