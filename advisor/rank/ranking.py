@@ -189,11 +189,10 @@ def _changes(
         rank = picked(rows, None, request).get("best_value")
         return next((one for one in rows if one.rank == rank), None)
 
-    found = (
-        *mixed(request, rented, front, limited),
-        *changes(
-            job, request, predictor, rented, here, front, recording=recording, ask=best_value
-        ),
-        *relaxed(request, rented, front, ranked.rejected, limited),
-    )  # fmt: skip
-    return by_worth(found)
+    # First while the job's search is at hand: other jobs take its place.
+    several = mixed(request, rented, front, limited)
+    allowed = relaxed(request, rented, front, ranked.rejected, limited)
+    cured = changes(
+        job, request, predictor, rented, here, front, recording=recording, ask=best_value
+    )
+    return by_worth((*several, *cured, *allowed))
