@@ -228,7 +228,7 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         if runs == "fp64" and device.kind == "gpu" and one.kind != "matmul":
             rate = 0.8 * products if is_convolved else min(rate, products)
         memory = device.memory_bytes_per_s * share.memory
-        memory *= p.kepler_fraction ** (0 if is_cpu else generations_before_pascal(device))
+        memory *= p.kepler_fraction ** generations_before_pascal(Devices([device]))[0]
         if work.is_compiled and one.kind not in PRODUCTS:
             memory /= p.compiled_traffic_fraction
         moved = times * (one.bytes - one.fixed_bytes) + one.fixed_bytes

@@ -24,6 +24,7 @@ from advisor.estimate import (
     TimeColumns,
     commonly_run,
     direct_cost,
+    group_candidate,
     offer_of,
     refusal,
 )
@@ -233,9 +234,10 @@ class Listed:
     def _candidate(self, row: int, rank: int) -> Candidate:
         rows, request = self.rows, self.request
         if rows.is_mixed(np.array([row]))[0]:
-            mixed = rows.mixed_row(row).candidate(
-                self.job, self.predictor, self.offers, self.side, coverage=request.coverage,
-                rank=rank,
+            one = rows.mixed_row(row)
+            mixed = group_candidate(
+                self.job, self.predictor.catalogue, one.choice, one.columns, one.completion,
+                self.offers, self.side, parts=one.parts, coverage=request.coverage, rank=rank,
             )  # fmt: skip
             return self._with_person(mixed, row)
         found = self.predictor.candidate(

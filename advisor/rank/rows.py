@@ -14,19 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import Candidate
 from advisor.ask import Constraints
 from advisor.catalogue import OfferColumns
-from advisor.estimate import (
-    Choice,
-    Completion,
-    Predictor,
-    SideCosts,
-    TimeColumns,
-    group_candidate,
-    on_demand,
-    on_spot,
-)
+from advisor.estimate import Choice, Completion, SideCosts, TimeColumns, on_demand, on_spot
 from advisor.jobs import Job
 from advisor.quantities import REACH_90
 from advisor.rank.front import Front, pareto_front
@@ -54,16 +44,6 @@ class MixedRow:
     def machines(self) -> int:
         """How many machines there are, of all types."""
         return sum(count for _, count in self.parts)
-
-    def candidate(
-        self, job: Job, predictor: Predictor, offers: OfferColumns, side: SideCosts, *,
-        coverage: float, rank: int,
-    ) -> Candidate:  # fmt: skip
-        """Make the object that is shown."""
-        return group_candidate(
-            job, predictor.catalogue, self.choice, self.columns, self.completion, offers, side,
-            parts=self.parts, coverage=coverage, rank=rank,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -447,15 +447,9 @@ def _own(columns: TimeColumns) -> TimeColumns:
 
 
 def mixed_rows(
-    job: Job,
-    request: Constraints,
-    predictor: Predictor,
-    offers: OfferColumns,
-    side: SideCosts,
-    beaten_by: tuple[Floats, Floats],
-    *,
-    is_pruned: bool = True,
-) -> MixedSearch | None:
+    job: Job, request: Constraints, predictor: Predictor, offers: OfferColumns, side: SideCosts,
+    beaten_by: tuple[Floats, Floats], *, is_pruned: bool = True,
+) -> MixedSearch | None:  # fmt: skip
     """Evaluate the mixed clusters that could be on the front.
 
     ``side``: one row an offer; ``beaten_by``: time [h] and cost [USD] of the clusters of equal
@@ -485,33 +479,6 @@ def mixed_rows(
     return search
 
 
-@dataclass(slots=True)
-class _Groups:
-    """What ``plan`` answers for groups of machines, asked once whatever they cost."""
-
-    case: StepCase
-    predictor: Predictor
-    of_type: dict[int, ClusterGroup] = field(default_factory=dict)
-    known: dict[Machines, tuple[Choice | None, TimeColumns]] = field(default_factory=dict)
-
-    def ask(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
-        if machines not in self.known:
-            cluster = NamedCluster(groups=tuple(self._group(*one) for one in machines))
-            model = model_on(self.case, self.predictor.catalogue, cluster.groups)
-            batch = self.case.job.global_batch
-            choice = best_released(model, cluster, global_batch=batch)
-            self.known[machines] = choice, group_columns(choice, model.places)
-        return self.known[machines]
-
-    def _group(self, row: int, count: int) -> ClusterGroup:
-        if row not in self.of_type:
-            types = self.predictor.catalogue.types
-            name = f"{types.provider[row]}:{types.name[row]}"
-            found = self.predictor.catalogue.instance_type(name)
-            self.of_type[row] = group_of_type(found, 1, self.predictor.catalogue)
-        return replace(self.of_type[row], count=count)
-
-
 class MixedSearch(_Bounded):
     """Clusters of unlike machines: those kept so far, and the bounds of the others."""
 
@@ -520,19 +487,17 @@ class MixedSearch(_Bounded):
         clusters: MixedOffers, known: Front,
     ) -> None:  # fmt: skip
         self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
-        self.groups = _Groups(case, predictor)
+        self.catalogue = predictor.catalogue
+        self.answers: dict[Machines, tuple[Choice | None, TimeColumns]] = {}
+        self.of_type: dict[int, ClusterGroup] = {}
         self.types = offers.type_index[clusters.offers]
         self.is_spot = np.asarray(offers.pricing == "spot")[clusters.offers[:, 0]]
         self.kept: list[MixedRow] = []
         self.rejected: Counter[str] = Counter()
         self.considered, self.known = clusters.considered, known
-        before = np.where(
-            clusters.counts > 0,
-            (case.startup_s(np.arange(len(case.fleet.device)))
-             + case.data_in_s(np.arange(len(case.fleet.device))))[self.types],
-            0.0,
-        ).max(axis=1, initial=0.0)  # fmt: skip
-        self.before_s = before
+        before_s = case.startup_s(self.types.ravel()) + case.data_in_s(self.types.ravel())
+        before_s = np.where(clusters.counts > 0, before_s.reshape(self.types.shape), 0.0)
+        self.before_s = before_s.max(axis=1, initial=0.0)
         self.least_s = least_group_step_s(case, self.types, clusters.counts)
         self.is_refined, self.asked = False, 0
         self._bound()
@@ -594,8 +559,7 @@ class MixedSearch(_Bounded):
     def ask(self, rows: Integers) -> None:
         """Find what the job takes on some clusters; keep those that satisfy the constraints."""
         self.is_open[rows] = False
-        machines = [self._machines(row) for row in rows.tolist()]
-        asked = [self.groups.ask(one) for one in machines]
+        asked = [self._answer(self._machines(row)) for row in rows.tolist()]
         columns = concatenate([found for _, found in asked])
         completion = self._completion(rows, columns)
         time_h = completion.finish_h[:, 1]
@@ -610,11 +574,7 @@ class MixedSearch(_Bounded):
         )
         left = np.ones(rows.size, dtype=bool)
         for reason, holds in (
-            *(
-                (STATUSES[code], columns.status == code)
-                for code in np.unique(columns.status)
-                if code
-            ),
+            *((status, columns.status == code) for code, status in enumerate(STATUSES) if code),
             ("over_deadline", late > (request.deadline_h or np.inf)),
             ("over_budget", dear > (request.budget_usd or np.inf)),
         ):
@@ -634,6 +594,23 @@ class MixedSearch(_Bounded):
                 )
             )
         self.known.add(time_h[left], cost[left])
+
+    def _answer(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
+        """Return what ``plan`` answers for groups of machines, asked once whatever they cost."""
+        if machines not in self.answers:
+            cluster = NamedCluster(groups=tuple(self._group(*one) for one in machines))
+            model = model_on(self.case, self.catalogue, cluster.groups)
+            batch = self.case.job.global_batch
+            choice = best_released(model, cluster, global_batch=batch)
+            self.answers[machines] = choice, group_columns(choice, model.places)
+        return self.answers[machines]
+
+    def _group(self, row: int, count: int) -> ClusterGroup:
+        if row not in self.of_type:
+            types = self.catalogue.types
+            found = self.catalogue.instance_type(f"{types.provider[row]}:{types.name[row]}")
+            self.of_type[row] = group_of_type(found, 1, self.catalogue)
+        return replace(self.of_type[row], count=count)
 
     def _completion(self, rows: Integers, columns: TimeColumns) -> Completion:
         """Return completions on machines that stay, and of spot machines their replays."""

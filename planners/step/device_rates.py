@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from typing import Any, Final, SupportsIndex, overload
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,6 @@ class DeviceParameters:
     unfitted_device_log_sd: float
 
 
-LogRates = tuple[float, float, float]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 
@@ -103,12 +102,13 @@ class Devices(Sequence[Device]):
     the same thousands of processors in every step that it estimates.
     """
 
-    __slots__ = ("_kept", "_rows", "_table")
-
-    def __init__(self, devices: Iterable[Device] = ()) -> None:
+    def __init__(
+        self, devices: Iterable[Device], rows: NDArray[np.int64] | None = None,
+        kept: dict[tuple[object, ...], tuple[object, NDArray[Any]]] | None = None,
+    ) -> None:  # fmt: skip
         self._table = tuple(devices)
-        self._rows: NDArray[np.int64] | slice = slice(None)
-        self._kept: dict[tuple[object, ...], tuple[Callable[[Devices], Any], Any]] = {}
+        self._rows = np.arange(len(self._table)) if rows is None else rows
+        self._kept = {} if kept is None else kept
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> Devices:
@@ -117,35 +117,18 @@ class Devices(Sequence[Device]):
 
     def take(self, rows: NDArray[np.int64]) -> Devices:
         """Return some rows, which share what is known of the table."""
-        found = Devices()
-        found._table, found._kept = self._table, self._kept
-        found._rows = np.arange(len(self._table))[self._rows][rows]
-        return found
+        return Devices(self._table, self._rows[rows], self._kept)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[Device]:
         """Go through the devices."""
-        return iter(self._own)
+        return iter([self._table[row] for row in self._rows.tolist()])
 
-    @property
-    def _own(self) -> tuple[Device, ...]:
-        if isinstance(self._rows, slice):
-            return self._table
-        return tuple([self._table[row] for row in self._rows.tolist()])
-
-    def __len__(self) -> int:
-        return len(self._table) if isinstance(self._rows, slice) else len(self._rows)
-
-    @overload
-    def __getitem__(self, at: SupportsIndex) -> Device: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Devices: ...
-
-    def __getitem__(self, at: Any) -> Any:
-        """Return one device, or a table of several."""
-        if isinstance(at, slice):
-            return self.take(np.arange(len(self))[at])
-        return self._table[at if isinstance(self._rows, slice) else self._rows[at]]
+    def __getitem__(self, at: int) -> Device:  # type: ignore[override]
+        """Return one device."""
+        return self._table[self._rows[at]]
 
     def kept(
         self, key: tuple[object, ...], formula: Callable[[Devices], NDArray[Any]]
@@ -156,9 +139,7 @@ class Devices(Sequence[Device]):
         by their ``id``: the formula that is kept holds them.
         """
         if key not in self._kept:
-            whole = Devices(self._table)
-            whole._kept = self._kept
-            self._kept[key] = formula, formula(whole)
+            self._kept[key] = formula, formula(Devices(self._table, kept=self._kept))
         return self._kept[key][1][self._rows]
 
     def fact(self, name: str) -> Floats:
@@ -229,7 +210,15 @@ _UNKNOWN_SHARE: Final = 1 / 32  # of a GPU: most have some units for compatibili
 
 
 def double_shares(devices: Devices) -> Floats:
-    """Return the rates of products in double precision over those in single; 0: there is none."""
+    """Return the rates of products in double precision over those in single; 0: there is none.
+
+    Examples
+    --------
+    >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", architecture="Ampere", memory_bytes=24e9,
+    ...     memory_bytes_per_s=936e9, fp32_flop_per_s=35.6e12, tf32_flop_per_s=35.6e12)
+    >>> 1 / float(double_shares(Devices([rtx_3090]))[0])
+    64.0
+    """
     usual, of_computing = (
         devices.by_word(
             "architecture", {name: both[i] for name, both in _DOUBLE_SHARE.items()}, _UNKNOWN_SHARE
@@ -244,19 +233,6 @@ def double_shares(devices: Devices) -> Floats:
     on_gpu = np.where(is_for_computing, of_computing, usual)
     # A processor's vectors hold half as many numbers.
     return np.select([kind == "cpu", kind == "gpu"], [np.full(len(devices), 0.5), on_gpu], 0.0)
-
-
-def double_share(device: Device) -> float:
-    """Return the rate of products in double precision over that in single; 0 where there is none.
-
-    Examples
-    --------
-    >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", architecture="Ampere", memory_bytes=24e9,
-    ...     memory_bytes_per_s=936e9, fp32_flop_per_s=35.6e12, tf32_flop_per_s=35.6e12)
-    >>> 1 / double_share(rtx_3090)
-    64.0
-    """
-    return float(double_shares(_alone(device))[0])
 
 
 def all_run_as(devices: Devices, precision: str) -> NDArray[np.str_]:
@@ -367,14 +343,8 @@ def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParam
     return float(sustained(_alone(device), precision, parameters)[0])
 
 
-def log_rates(device: Device) -> LogRates:
-    """Return the logarithms of a device's vector peak, 16-bit peak and memory bandwidth."""
-    vector, half, memory = all_log_rates(_alone(device))[0].tolist()
-    return vector, half, memory
-
-
-def all_log_rates(devices: Devices) -> Floats:
-    """Return the same of every device, shape (n, 3)."""
+def log_rates(devices: Devices) -> Floats:
+    """Return the logarithms of vector peak, 16-bit peak and memory bandwidth, shape (n, 3)."""
     single, half = devices.fact("fp32_flop_per_s"), half_peaks(devices)
     half = np.where(np.isfinite(half), half, 0.0)
     vector = np.where(single > 0, single, np.where(half > 0, half, 1.0))
@@ -382,38 +352,30 @@ def all_log_rates(devices: Devices) -> Floats:
     return np.log(np.stack(rates, axis=1))
 
 
-def distances_from_fitted(devices: Devices, fitted: tuple[LogRates, ...]) -> Floats:
+def distances_from_fitted(
+    devices: Devices, fitted: tuple[tuple[float, float, float], ...]
+) -> Floats:
     """Return how far devices' rates lie from the nearest fitted one's, in logarithms."""
     if not fitted:
         return np.zeros(len(devices))
-    apart = all_log_rates(devices)[:, None, :] - np.array(fitted)
+    apart = log_rates(devices)[:, None, :] - np.array(fitted)
     return np.asarray(np.sqrt(np.square(apart).sum(axis=2)).min(axis=1))
-
-
-def distance_from_fitted(device: Device, fitted: tuple[LogRates, ...]) -> float:
-    """Return the same of one device."""
-    return float(distances_from_fitted(_alone(device), fitted)[0])
 
 
 def shares_of_rates(devices: Devices, parameters: DeviceParameters) -> Floats:
     """Return the share of its rates that a GPU older than Pascal reaches, 1 for all others."""
-    age = devices.by_word("architecture", _AGES, 0.0) * (devices.word("kind") == "gpu")
-    return np.asarray(parameters.kepler_fraction**age)
+    return np.asarray(parameters.kepler_fraction ** generations_before_pascal(devices))
 
 
-def share_of_rates(device: Device, parameters: DeviceParameters) -> float:
-    """Return the same of one device."""
-    return float(shares_of_rates(_alone(device), parameters)[0])
-
-
-def generations_before_pascal(device: Device) -> float:
-    """Return 1 for Kepler (and what is older), one half for Maxwell, 0 for all others.
+def generations_before_pascal(devices: Devices) -> Floats:
+    """Return 1 for Kepler GPUs (and what is older), one half for Maxwell, 0 for all others.
 
     Kepler's units need two independent instructions of a thread at a time, and its boards protect
     their memory within the bandwidth; Maxwell mended the first (NVIDIA, "Maxwell tuning guide",
     section 1.4). It is taken to lie midway, in logarithms: nothing of it was measured.
     """
-    return _AGES.get(device.architecture, 0.0)
+    age = devices.by_word("architecture", _AGES, 0.0)
+    return np.asarray(age * (devices.word("kind") == "gpu"))
 
 
 _AGES: Final[Mapping[str, float]] = {"Fermi": 1.0, "Kepler": 1.0, "Maxwell": 0.5}
