@@ -19,7 +19,7 @@ from advisor.estimate.knowledge.learned import Learned, candidate_runs
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.learned import Runs, features, registry
+from advisor.learned import RunColumns, features, registry
 from advisor.learned.quick import QuickModel
 from advisor.records.profiled import profile
 
@@ -28,7 +28,7 @@ MODELS = data.root("trained_models")
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 
 
-def asked_on(job: Job, physics: Predictor, name: str, count: int = 1) -> Runs:
+def asked_on(job: Job, physics: Predictor, name: str, count: int = 1) -> RunColumns:
     """The run that a model is asked about for a job on some of AWS's machines."""
     index = physics.catalogue.instance_type(name, provider="aws").index
     columns = physics.step_columns(job, np.array([index]), np.array([count]))
@@ -42,7 +42,7 @@ def features_used(model: str) -> set[str]:
     return {features.NAMES[i] for _, t in quick.trees for i in t.feature[t.left >= 0]}
 
 
-def told_by(runs: list[Runs]) -> set[str]:
+def told_by(runs: list[RunColumns]) -> set[str]:
     rows = features.as_asked(np.concatenate([one.features for one in runs]))
     return {features.NAMES[i] for i in np.flatnonzero(np.isfinite(rows).any(axis=0))}
 

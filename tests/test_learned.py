@@ -25,7 +25,7 @@ from advisor.estimate.knowledge.learned import Learned, candidate_runs
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.learned import Runs, features, registry
+from advisor.learned import RunColumns, features, registry
 from advisor.learned.quick import LEAST_ROWS, Hull, QuickModel
 from advisor.rank.ranking import recommend
 from advisor.records import RunRecord
@@ -401,7 +401,7 @@ class TestProfiled:
             )
             for row in rows
         ]  # fmt: skip
-        apart = Runs.of(records)
+        apart = RunColumns.of(records)
         np.testing.assert_allclose(asked.features, apart.features, rtol=1e-12)
         np.testing.assert_allclose(asked.physics_s, apart.physics_s, rtol=1e-12)
         assert asked.accelerator.tolist() == apart.accelerator.tolist()

@@ -289,7 +289,10 @@ class Anchors:
         rest, gpus = np.flatnonzero(~is_heard), np.flatnonzero(is_heard)
         if self.devices and rest.size:
             on = targets.take(rest)
-            factor[rest], left[rest] = self._by_kind(on, left[rest], constants)
+            factor[rest], left[rest] = calibrated_work(
+                self.predicted_s, self.measured_s, self.measured_log_sd, self.devices,
+                self.device_log_sd, on, left[rest], constants.calibration,
+            )  # fmt: skip
         if gpus.size:
             on = targets.take(gpus)
             found = self._by_process(on, left[gpus], constants, law)
@@ -319,21 +322,6 @@ class Anchors:
                 at = features(work, self.work.micro_batch, others.known)
                 found, left[row] = expected_error(at, seen, float(factor[row]) + apart)
                 factor[row] = found - apart
-
-    def _by_kind(
-        self, targets: Sequence[Device], log_sd: Floats, constants: Constants
-    ) -> tuple[Floats, Floats]:
-        """Return the same on other devices, by the steps measured and the kinds of devices."""
-        return calibrated_work(
-            self.predicted_s,
-            self.measured_s,
-            self.measured_log_sd,
-            self.devices,
-            self.device_log_sd,
-            targets,
-            log_sd,
-            constants.calibration,
-        )
 
     def _by_process(
         self, targets: Sequence[Device], log_sd: Floats, constants: Constants, law: Law

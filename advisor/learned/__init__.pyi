@@ -11,9 +11,8 @@ from .evaluation import metrics as metrics
 from .features import FEATURES as FEATURES
 from .features import NAMES as NAMES
 from .features import SEQUENCE_READINGS as SEQUENCE_READINGS
-from .features import Runs as Runs
+from .features import RunColumns as RunColumns
 from .features import as_asked as as_asked
-from .features import feature_table as feature_table
 from .features import is_watched as is_watched
 from .features import require_same as require_same
 from .intervals import calibrate as calibrate

@@ -43,14 +43,6 @@ UNKNOWN: Final = math.nan
 _BYTES_PER_PARAMETER: Final = 4.0  # gradients in single precision
 
 
-def analytic_time_s(record: RunRecord) -> float:
-    """Return the time that the anchor's run and physics give [s]; nan where it cannot be told.
-
-    A record whose maker already knew better says so in the fact ``analytic_time_s``.
-    """
-    return float(_as_columns([record])["analytic_time_s"][0])
-
-
 def compute_s(record: RunRecord) -> float:
     """Return the anchor's time over the speed and the workers of the configuration [s]."""
     if record.anchor is None:
@@ -70,13 +62,11 @@ def _work_ratio(record: RunRecord, anchor: AnchorRun) -> float:
     return flop / seen
 
 
-def communication_s(record: RunRecord) -> float:
-    """Return the time that gradients and buffers take through the slowest link [s]."""
-    return float(_communication_s(_as_columns([record]))[0])
+def communication_s(of: Mapping[str, Floats]) -> Floats:
+    """Return the time that gradients and buffers take through the slowest link [s].
 
-
-def _communication_s(of: Mapping[str, Floats]) -> Floats:
-    """Return the same of columns by name (``_as_columns``)."""
+    ``of``: columns by name, as ``as_columns`` returns them.
+    """
     nodes, size = of["instances"], of["gradient_bytes"]
     workers = np.where(of["workers"] > 0, of["workers"], nodes)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -356,7 +346,7 @@ def require_same(about: Mapping[str, Any], where: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class RunColumns:
     """What a model is asked about or learns from, one row a run; nan where unknown."""
 
     features: Floats  # (n, n_features); in the order of ``FEATURES``
@@ -372,28 +362,28 @@ class Runs:
         return len(self.features)
 
     @classmethod
-    def of(cls, records: Sequence[RunRecord]) -> Runs:
+    def of(cls, records: Sequence[RunRecord]) -> RunColumns:
         """Return runs of which each has a record."""
         first = [record.configuration[0].accelerator for record in records]
-        return cls._of(tuple(records), _as_columns(records), first)
+        return cls._of(tuple(records), as_columns(records), first)
 
     @classmethod
     def like(
         cls, record: RunRecord, accelerator: Sequence[str], columns: Mapping[str, Floats]
-    ) -> Runs:
+    ) -> RunColumns:
         """Return runs of one job, whose machines and layouts are columns in features' units.
 
         ``columns``: what stands in place of the record's own, by name.
         """
         count = len(accelerator)
-        own = {name: np.repeat(value, count) for name, value in _as_columns([record]).items()}
+        own = {name: np.repeat(value, count) for name, value in as_columns([record]).items()}
         return cls._of((record,), own | dict(columns), accelerator)
 
     @classmethod
     def _of(
         cls, records: tuple[RunRecord, ...], columns: Mapping[str, Floats],
         accelerator: Sequence[str],
-    ) -> Runs:  # fmt: skip
+    ) -> RunColumns:  # fmt: skip
         shared = _of_jobs(records)
         values = np.repeat(shared, len(accelerator), axis=0) if len(records) == 1 else shared
         for name, column in (columns | _derived(columns)).items():
@@ -412,11 +402,11 @@ class Runs:
             records=records,
         )
 
-    def take(self, rows: NDArray[Any]) -> Runs:
+    def take(self, rows: NDArray[Any]) -> RunColumns:
         """Return some of the runs, by place or by a mask."""
         places = np.arange(len(self))[rows].tolist()
         is_shared = len(self.records) == 1
-        return Runs(
+        return RunColumns(
             features=self.features[rows],
             physics_s=self.physics_s[rows],
             anchor_s=self.anchor_s[rows],
@@ -432,17 +422,6 @@ class Runs:
 
 
 _COLUMN: Final = {name: column for column, name in enumerate(NAMES)}
-
-
-def feature_table(records: Sequence[RunRecord]) -> Floats:
-    """Return the features of some runs.
-
-    Returns
-    -------
-    array of shape (n_records, n_features)
-        In the order of ``FEATURES``; nan where unknown.
-    """
-    return Runs.of(records).features
 
 
 def _of_jobs(records: Sequence[RunRecord]) -> Floats:
@@ -549,11 +528,11 @@ def _series_values(series: ResourceSeries) -> Iterator[tuple[str, float]]:
         yield f"{channel}_late_growth", growth / mean
 
 
-def _as_columns(records: Sequence[RunRecord]) -> dict[str, Floats]:
+def as_columns(records: Sequence[RunRecord]) -> dict[str, Floats]:
     """Return what is known of the runs' machines and layouts, and what physics makes of it."""
     rows = [_of_machines(record) for record in records]
     found = {name: np.array([row[name] for row in rows], float) for name in rows[0]}
-    sent_s = np.where(found["is_estimated"] > 0, 0.0, _communication_s(found))
+    sent_s = np.where(found["is_estimated"] > 0, 0.0, communication_s(found))
     return found | {"analytic_time_s": found["analytic_time_s"] + sent_s}
 
 
@@ -587,7 +566,7 @@ def _of_machines(record: RunRecord) -> dict[str, float | None]:
 
 def _derived(of: Mapping[str, Floats]) -> dict[str, Floats]:
     """Return the features that follow from the columns."""
-    analytic, traffic = of["analytic_time_s"], _communication_s(of)
+    analytic, traffic = of["analytic_time_s"], communication_s(of)
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.where(np.isnan(analytic), math.nan, traffic / of["steps"])
         return {

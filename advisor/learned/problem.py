@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError, UsageError
 from advisor.learned import features
-from advisor.learned.features import Runs
+from advisor.learned.features import RunColumns
 from advisor.planners.core import HOUR_S
 from advisor.records import RunRecord
 
@@ -50,7 +50,7 @@ class Question:
     channels: int = 0  # of the partial runs' course, behind the features in ``X``; 0 without
 
     @classmethod
-    def of(cls, runs: Runs, target: Target, channels: int) -> Question:
+    def of(cls, runs: RunColumns, target: Target, channels: int) -> Question:
         """Return some runs as a question; the offset is nan where they lack what it needs."""
         X = runs.features
         if target in ("over_analytic", "cost_over_anchor"):
@@ -139,7 +139,7 @@ def problem_of(
     if target not in TARGETS:
         raise UsageError(f"no target named {target!r}", hint=f"one of: {', '.join(TARGETS)}")
     labelled = [r for r in records if _is_labelled(r) and (target not in COSTS or r.cost_usd)]
-    known = Runs.of(labelled) if labelled else None
+    known = RunColumns.of(labelled) if labelled else None
     kept = np.zeros(0, bool) if known is None else ~np.isnan(_base(known, target))
     if known is None or not kept.any():
         raise ModelError(
@@ -169,7 +169,7 @@ def _is_labelled(record: RunRecord) -> bool:
     return record.status in ("ok", "censored") and record.time_s is not None and not is_spoilt
 
 
-def _base(runs: Runs, target: Target) -> Floats:
+def _base(runs: RunColumns, target: Target) -> Floats:
     """Return what the target is relative to [s or USD]: 1 where to nothing, nan if unknown."""
     if target in ("time", "cost"):
         return np.ones(len(runs))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.learned import features, registry
-from advisor.learned.features import SEQUENCE_CHANNELS, Runs
+from advisor.learned.features import SEQUENCE_CHANNELS, RunColumns
 from advisor.learned.problem import Problem, Question, Target
 from advisor.learned.quick import Hull, QuickModel
 from advisor.records import RunRecord, to_line
@@ -84,7 +84,7 @@ class TrainedModel:
             raise TypeError("a model that was read is saved already: copy its folder")
         registry.save(folder, self.estimator, features=self.about, metrics=self.metrics, card=card)
 
-    def predict(self, runs: Runs | Sequence[RunRecord], coverage: float = 0.9) -> Prediction:
+    def predict(self, runs: RunColumns | Sequence[RunRecord], coverage: float = 0.9) -> Prediction:
         """Predict runs; their labels are not looked at.
 
         Raises ModelError if a run lacks what the target is relative to (a partial run), or the
@@ -108,7 +108,7 @@ class TrainedModel:
             coverage=coverage,
         )
 
-    def explain(self, runs: Runs | Sequence[RunRecord]) -> dict[str, Floats]:
+    def explain(self, runs: RunColumns | Sequence[RunRecord]) -> dict[str, Floats]:
         """Return what each group of features does to each prediction.
 
         Returns
@@ -131,8 +131,8 @@ class TrainedModel:
             found[group] = full - np.log(asked._back(self.estimator, answer))
         return found
 
-    def _question(self, runs: Runs | Sequence[RunRecord]) -> Question:
-        runs = runs if isinstance(runs, Runs) else Runs.of(runs)
+    def _question(self, runs: RunColumns | Sequence[RunRecord]) -> Question:
+        runs = runs if isinstance(runs, RunColumns) else RunColumns.of(runs)
         asked = Question.of(runs, self.target, self.channels)
         lacking = np.flatnonzero(np.isnan(asked.offset))
         if lacking.size:

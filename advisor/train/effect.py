@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.errors import ModelError
 from advisor.estimate import OWN_RUNS, Learned
-from advisor.learned import Runs, Stack, evaluate, metrics
+from advisor.learned import RunColumns, Stack, evaluate, metrics
 
 if TYPE_CHECKING:
     from advisor.learned import Problem, RunRegressor, TrainedModel
@@ -134,7 +134,7 @@ def beside_shipped(
     if not rows.size or not (folder / "model.json").is_file():
         return []
     records = [asked.records[row] for row in rows]
-    runs = Runs.of(records)
+    runs = RunColumns.of(records)
     physics = runs.physics_s if fitted.name == OWN_RUNS else np.full(len(runs), np.nan)
     shipped = Learned.open(folder)
     old, new = physics.copy(), physics.copy()

@@ -32,9 +32,8 @@ from advisor.learned import (
     LEAST_ROWS,
     NAMES,
     Hull,
-    Runs,
+    RunColumns,
     as_asked,
-    feature_table,
     features_of,
     require_same,
 )
@@ -93,20 +92,23 @@ class Learned:
 
     def covers_accelerators_of(self, job: Job) -> bool:
         """Whether it may correct the job on accelerators: a user's own model may know some."""
-        runs: dict[str, int] = self.about["accelerators"]
-        return any(n and seen >= LEAST_ROWS for n, seen in runs.items()) and self.may_correct(job)
+        return any(self._accelerators) and self.may_correct(job)
 
     def may_correct(self, job: Job) -> bool:
         """Whether there is a machine on which it may correct the job."""
         known = None if job.actuals else profile(job)
         return known is not None and self._covers_job(known)
 
-    def covers(self, runs: Runs) -> NDArray[np.bool_]:
+    def covers(self, runs: RunColumns) -> NDArray[np.bool_]:
         """Return for each run whether it lies in what was seen, shape (n,)."""
-        seen: dict[str, int] = self.about["accelerators"]
-        known = [name for name, number in seen.items() if number >= LEAST_ROWS]
         is_outside = self.hull.is_outside(as_asked(runs.features))
-        return np.asarray(np.isin(runs.accelerator, known) & ~is_outside)
+        return np.asarray(np.isin(runs.accelerator, self._accelerators) & ~is_outside)
+
+    @property
+    def _accelerators(self) -> list[str]:
+        """Accelerators with runs enough, ``""`` for none."""
+        seen: dict[str, int] = self.about["accelerators"]
+        return [name for name, number in seen.items() if number >= LEAST_ROWS]
 
     def corrected(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> TimeColumns:
         """Return the columns with the steps of the candidates that are covered corrected."""
@@ -150,22 +152,12 @@ class Learned:
         return found
 
     def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
-        """Return the rows that may be covered: looks at the job once, then at three columns."""
-        none = np.zeros(0, dtype=np.int64)
+        """Return the rows that may be covered: looks at the job once, then at accelerators."""
         if not self.may_correct(job):
-            return none
-        types = catalogue.types
-        at = columns.type_index
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rows = np.full((len(at), len(NAMES)), math.nan)
-            for name, values in (
-                ("instances", np.log(columns.count)),
-                ("vcpus", np.log(np.asarray(types.vcpus, float)[at])),
-                ("accelerators", np.nan_to_num(types.accelerator_count)[at] * columns.count),
-            ):
-                rows[:, NAMES.index(name)] = values
+            return np.zeros(0, dtype=np.int64)
+        names = np.asarray(catalogue.types.accelerator)[columns.type_index]
         is_known = (columns.status == 0) & ~is_beside(columns)
-        return np.flatnonzero(is_known & ~self.hull.is_outside(rows))
+        return np.flatnonzero(is_known & np.isin(names, self._accelerators))
 
     def _covers_job(self, known: Profile) -> bool:
         """Whether what is the same on all candidates lies in what was seen on some machines."""
@@ -173,7 +165,7 @@ class Learned:
             known, Instances(provider="", instance_type="any"), record_id="any", workers=1,
             physics_s=known.anchor.time_s,
         )  # fmt: skip
-        row = as_asked(feature_table([bare]))
+        row = as_asked(RunColumns.of([bare]).features)
         shared = [i for i, f in enumerate(FEATURES)
                   if f.group not in ("job", "anchor", "series")]  # fmt: skip
         row[:, shared] = math.nan
@@ -187,7 +179,7 @@ class Learned:
 def candidate_runs(
     job: Job, catalogue: Catalogue, columns: TimeColumns, rows: Integers,
     price_usd_per_h: float = math.nan,
-) -> Runs:  # fmt: skip
+) -> RunColumns:  # fmt: skip
     """Return candidates as a model is asked about them: one record, and columns of machines.
 
     ``rows``: at least one; ``price_usd_per_h``: of one machine, unknown by default.
@@ -207,7 +199,7 @@ def candidate_runs(
     cards = np.maximum(np.ceil(np.nan_to_num(types.accelerator_count[at])), 1.0) * (names != "")
     network = types.network_bytes_per_s[at] * 8e-9
     network = np.where((count > 1) & (network > 0), network, math.nan)
-    return Runs.like(
+    return RunColumns.like(
         first,
         names.tolist(),
         {
@@ -257,7 +249,7 @@ def direct_cost(
 
 def asked_of_cost(
     catalogue: Catalogue, job: Job, columns: TimeColumns, price: float
-) -> tuple[Learned, Runs] | None:
+) -> tuple[Learned, RunColumns] | None:
     """Return the model of the cost and what it is asked; None where it does not cover that."""
     # Its runs know of no baseline, and of no price beyond one.
     is_bursting = catalogue.types.cpu_baseline[columns.type_index[0]] != 1.0
