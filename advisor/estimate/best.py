@@ -173,7 +173,7 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
     """Return a bound from below on the step of some rows, in whatever layout [s].
 
     Computing alone, at the best micro-batch, shared evenly and with nothing waited for. For
-    deciding which rows need a search (``rank.prune``).
+    deciding which rows need a search (``rank.search``).
 
     ``rows``: (n,); rows of ``columns`` that are ``improvable``.
     """

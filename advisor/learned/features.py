@@ -386,7 +386,7 @@ class RunColumns:
     ) -> RunColumns:  # fmt: skip
         shared = _of_jobs(records)
         values = np.repeat(shared, len(accelerator), axis=0) if len(records) == 1 else shared
-        for name, column in (columns | _derived(columns)).items():
+        for name, column in (*columns.items(), *_derived(columns).items()):
             if name in _COLUMN:
                 values[:, _COLUMN[name]] = column
         logs = values[:, _IS_LOG]

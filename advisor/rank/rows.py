@@ -80,7 +80,7 @@ class Rows:
 
     def is_mixed(self, rows: Integers) -> Booleans:
         """Say which rows are of several types."""
-        return self.offer[rows] == _NONE
+        return np.asarray(self.offer[rows] == _NONE)
 
     def mixed_row(self, row: int) -> MixedRow:
         """Return a cluster of several types."""
@@ -161,12 +161,10 @@ class Rows:
         return self._joined(added, completions=self.completions, mixed=tuple(found))
 
     def _joined(self, added: dict[str, Any], **others: Any) -> Rows:
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        joined = {
-            name: np.concatenate([own, np.asarray(added[name], own.dtype)])
-            for name, own in columns.items()
-        }
-        return Rows(**joined, **others)
+        for name in _COLUMNS:
+            own = getattr(self, name)
+            others[name] = np.concatenate([own, np.asarray(added[name], own.dtype)])
+        return Rows(**others)
 
 
 _COLUMNS: Final = (

@@ -505,7 +505,7 @@ class MixedSearch(_Bounded):
         enough = np.nan_to_num(clusters.of(offers.max_instances), nan=np.inf)
         self.close_where(
             ("does_not_fit_in_memory", ~np.isfinite(self.time_h)),
-            ("over_quota", (clusters.counts > enough).any(axis=1)),
+            ("over_quota", np.any(clusters.counts > enough, axis=1)),
             ("over_hourly", clusters.usd_per_h > request.most_usd_per_h),
             ("no_checkpoints", self.is_spot & (not request.saves_checkpoints)),
         )

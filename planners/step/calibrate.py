@@ -562,13 +562,17 @@ def correlations(
     names, families = table.word("name"), table.word("architecture")
     is_cpu = table.word("kind") == "cpu"
     found = np.empty((len(table), len(columns)))
+    values = [
+        1.0, parameters.cpu_to_cpu, parameters.cpu_to_accelerator, parameters.same_device,
+        parameters.same_architecture,
+    ]  # fmt: skip
     for column, one in enumerate(columns):
-        cases = (
-            (np.array([row is one for row in table], dtype=bool), 1.0),
-            (is_cpu & (one.kind == "cpu"), parameters.cpu_to_cpu),
-            (is_cpu | (one.kind == "cpu"), parameters.cpu_to_accelerator),
-            (names == one.name, parameters.same_device),
-            ((families == one.architecture) & (families != ""), parameters.same_architecture),
-        )
-        found[:, column] = np.select(*zip(*cases, strict=True), parameters.same_kind)
+        holds = [
+            np.array([row is one for row in table], dtype=bool),
+            is_cpu & (one.kind == "cpu"),
+            is_cpu | (one.kind == "cpu"),
+            names == one.name,
+            (families == one.architecture) & (families != ""),
+        ]
+        found[:, column] = np.select(holds, values, parameters.same_kind)
     return found

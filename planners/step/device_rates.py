@@ -128,7 +128,7 @@ class Devices(Sequence[Device]):
 
     def __getitem__(self, at: int) -> Device:  # type: ignore[override]
         """Return one device."""
-        return self._table[self._rows[at]]
+        return self._table[int(self._rows[at])]
 
     def kept(
         self, key: tuple[object, ...], formula: Callable[[Devices], NDArray[Any]]
@@ -349,7 +349,7 @@ def log_rates(devices: Devices) -> Floats:
     half = np.where(np.isfinite(half), half, 0.0)
     vector = np.where(single > 0, single, np.where(half > 0, half, 1.0))
     rates = [vector, np.where(half > 0, half, vector), devices.fact("memory_bytes_per_s")]
-    return np.log(np.stack(rates, axis=1))
+    return np.asarray(np.log(np.stack(rates, axis=1)))
 
 
 def distances_from_fitted(

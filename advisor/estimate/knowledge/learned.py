@@ -210,7 +210,7 @@ def candidate_runs(
             "memory_gib": types.memory_bytes[at] / GIB,
             "network_gbit_per_s": network,
             "slowest_gbit_per_s": network,
-            "price_usd_per_h": price_usd_per_h * count,
+            "price_usd_per_h": price_usd_per_h * count.astype(float),
             "workers": columns.dp[rows].astype(float),
             "threads": np.where(vcpus > 0, vcpus, 1.0),
             "analytic_time_s": physics_s,
