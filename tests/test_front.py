@@ -134,8 +134,8 @@ def test_a_rows_time_and_cost_are_kept_by_its_own_completion() -> None:
     np.testing.assert_allclose(rows.kept("finish_h", 0.9, 0.8), [4 / 2, 1, 2, 5 / 4])
     np.testing.assert_allclose(rows.kept("billed_h", 0.9, 0.8), [4, 2, 4, 2.5])
     assert rows.kept("finish_h", None, 0.8).tolist() == [1.0] * 4
-    assert [rows.completion_row(i) for i in range(4)] == [0, 1, 0, 1]
-    assert rows.completion_of(2) is rows.completions[1]
+    assert [rows.completion_of(i)[1] for i in range(4)] == [0, 1, 0, 1]
+    assert rows.completion_of(2)[0] is rows.completions[1]
 
 
 @pytest.mark.parametrize(

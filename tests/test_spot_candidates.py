@@ -13,7 +13,7 @@ from advisor.catalogue import parse_gpus
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.rank import listed, spot_ways
+from advisor.rank import spot_ways
 from advisor.rank.front import Front
 from advisor.rank.ranking import recommend
 
@@ -54,7 +54,7 @@ def test_both_ways_are_found_where_spot_comes_and_goes(answer: Recommendation) -
 def test_the_front_with_further_ways_leaves_nothing_of_the_front_without(
     job: Job, predictor: Predictor, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listed, "with_spot_ways", lambda *args: args[-1])
+    monkeypatch.setattr(spot_ways, "with_spot_ways", lambda *args: args[-1])
     without = recommend(job, REQUEST, predictor=predictor)
     assert len(without.front) < len(answer.front)
     for old in without.front:

@@ -394,26 +394,21 @@ class RunColumns:
             values[:, _IS_LOG] = np.where(logs > 0, np.log(logs), math.nan)
         analytic, anchor = columns["analytic_time_s"], columns["anchor_s"]
         return cls(
-            features=values,
-            physics_s=np.where(np.isnan(analytic), anchor, analytic),
-            anchor_s=anchor,
-            price_usd_per_h=columns["price_usd_per_h"],
-            accelerator=np.array(accelerator, dtype=np.str_),
-            records=records,
-        )
+            features=values, physics_s=np.where(np.isnan(analytic), anchor, analytic),
+            anchor_s=anchor, price_usd_per_h=columns["price_usd_per_h"],
+            accelerator=np.array(accelerator, dtype=np.str_), records=records,
+        )  # fmt: skip
 
     def take(self, rows: NDArray[Any]) -> RunColumns:
         """Return some of the runs, by place or by a mask."""
         places = np.arange(len(self))[rows].tolist()
         is_shared = len(self.records) == 1
         return RunColumns(
-            features=self.features[rows],
-            physics_s=self.physics_s[rows],
-            anchor_s=self.anchor_s[rows],
-            price_usd_per_h=self.price_usd_per_h[rows],
+            features=self.features[rows], physics_s=self.physics_s[rows],
+            anchor_s=self.anchor_s[rows], price_usd_per_h=self.price_usd_per_h[rows],
             accelerator=self.accelerator[rows],
             records=self.records if is_shared else tuple(self.records[i] for i in places),
-        )
+        )  # fmt: skip
 
     def course(self, channels: int) -> Floats:
         """Return the partial runs' series (``sequences``) of every row."""
@@ -427,14 +422,11 @@ _COLUMN: Final = {name: column for column, name in enumerate(NAMES)}
 def _of_jobs(records: Sequence[RunRecord]) -> Floats:
     """Return what jobs, their partial runs and the course of those say; runs share them."""
     values = np.full((len(records), len(FEATURES)), math.nan)
-    known: dict[tuple[int, int], Floats] = {}
+    distinct = {(id(one.job), id(one.anchor)): one for one in records}
+    known = {key: dict(_values(one)) for key, one in distinct.items()}
     for row, record in enumerate(records):
-        key = id(record.job), id(record.anchor)
-        if key not in known:
-            known[key] = np.full(len(FEATURES), math.nan)
-            for name, value in _values(record):
-                known[key][_COLUMN[name]] = value
-        values[row] = known[key]
+        for name, value in known[id(record.job), id(record.anchor)].items():
+            values[row, _COLUMN[name]] = value
     return values
 
 

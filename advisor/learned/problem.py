@@ -41,7 +41,7 @@ COSTS: Final = ("cost", "cost_over_anchor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ModelInputs:
     """What an estimator is asked about, as arrays, rows aligned."""
 
     target: Target
@@ -50,7 +50,7 @@ class Question:
     channels: int = 0  # of the partial runs' course, behind the features in ``X``; 0 without
 
     @classmethod
-    def of(cls, runs: RunColumns, target: Target, channels: int) -> Question:
+    def of(cls, runs: RunColumns, target: Target, channels: int) -> ModelInputs:
         """Return some runs as a question; the offset is nan where they lack what it needs."""
         X = runs.features
         if target in ("over_analytic", "cost_over_anchor"):
@@ -93,7 +93,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(Question):
+class Problem(ModelInputs):
     """Runs with a label as arrays: what an estimator is fitted on."""
 
     records: tuple[RunRecord, ...]  # the runs that have a label: ``ok`` and ``censored``
@@ -150,17 +150,13 @@ def problem_of(
     taken = 0
     if has_series:
         taken = features.channels_of(runs) if channels is None else channels
-    asked = Question.of(known.take(kept), target, taken)
+    asked = ModelInputs.of(known.take(kept), target, taken)
     return Problem(
-        target=target,
-        X=asked.X,
-        offset=asked.offset,
-        channels=taken,
-        records=runs,
+        target=target, X=asked.X, offset=asked.offset, channels=taken, records=runs,
         truth=np.array([r.cost_usd if target in COSTS else r.time_s for r in runs], float),
         groups=np.array([r.job.family for r in runs]),
         is_censored=np.array([r.status == "censored" for r in runs]),
-    )
+    )  # fmt: skip
 
 
 def _is_labelled(record: RunRecord) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError
 from advisor.learned import features, registry
 from advisor.learned.features import SEQUENCE_CHANNELS, RunColumns
-from advisor.learned.problem import Problem, Question, Target
+from advisor.learned.problem import ModelInputs, Problem, Target
 from advisor.learned.quick import Hull, QuickModel
 from advisor.records import RunRecord, to_line
 
@@ -90,7 +90,7 @@ class TrainedModel:
         Raises ModelError if a run lacks what the target is relative to (a partial run), or the
         answer is not a number: the weights were not made by training.
         """
-        asked = self._question(runs)
+        asked = self._inputs(runs)
         low, value, high = asked.predict_band(self.estimator, slice(None), coverage).T
         if not np.isfinite(value).all():
             raise ModelError(
@@ -117,7 +117,7 @@ class TrainedModel:
             Group -> change of ln(prediction) against the same run with the group's features at
             their medians in the training data.
         """
-        asked = self._question(runs)
+        asked = self._inputs(runs)
         medians = np.array([math.nan if v is None else v for v in self.about["medians"]])
         full = np.log(asked.predict(self.estimator, slice(None)))
         found: dict[str, Floats] = {}
@@ -131,9 +131,9 @@ class TrainedModel:
             found[group] = full - np.log(asked._back(self.estimator, answer))
         return found
 
-    def _question(self, runs: RunColumns | Sequence[RunRecord]) -> Question:
+    def _inputs(self, runs: RunColumns | Sequence[RunRecord]) -> ModelInputs:
         runs = runs if isinstance(runs, RunColumns) else RunColumns.of(runs)
-        asked = Question.of(runs, self.target, self.channels)
+        asked = ModelInputs.of(runs, self.target, self.channels)
         lacking = np.flatnonzero(np.isnan(asked.offset))
         if lacking.size:
             raise ModelError(

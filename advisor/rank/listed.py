@@ -21,7 +21,6 @@ from advisor.estimate import (
     CODE,
     STATUSES,
     Predictor,
-    TimeColumns,
     commonly_run,
     direct_cost,
     group_candidate,
@@ -35,7 +34,6 @@ from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_fro
 from advisor.rank.renting import WEIGHTS, Renting, asking_h
 from advisor.rank.rows import Rows, price_rows
 from advisor.rank.search import AskedRows, mixed_rows, promising_columns
-from advisor.rank.spot_ways import with_spot_ways
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -73,7 +71,7 @@ class Listed:
         self._add_mixed()
         rows = self.rows
         at_once = rented_at_once(predictor.catalogue.types, self.offers)
-        equal = np.flatnonzero(~rows.is_mixed(np.arange(rows.size)))
+        equal = slice(0, rows.size - len(rows.mixed))
         # Clusters of several types are asked for: nothing is waited for.
         self.request_h = np.zeros(rows.size)
         self.request_h[equal] = asking_h(request, at_once[rows.offer[equal]], rows.machines[equal])
@@ -83,7 +81,10 @@ class Listed:
         """Return the rows of equal machines, and those of them that keep the constraints."""
         job, request, offers, side = self.job, self.request, self.offers, self.side
         rows = price_rows(job, request, offers, side, asked.types, self.columns, len(asked.counts))
-        rows = with_spot_ways(job, request, self.predictor, offers, side, self.columns, rows)
+        if rows.is_spot.any():
+            from advisor.rank.spot_ways import with_spot_ways  # seldom asked
+
+            rows = with_spot_ways(job, request, self.predictor, offers, side, self.columns, rows)
         cost = rows.cost_usd * rows.kept("billed_h", request.confidence, request.coverage)
         deadline_h = request.deadline_h or np.inf
         left = np.ones(rows.size, dtype=bool)
@@ -240,11 +241,11 @@ class Listed:
                 self.offers, self.side, parts=one.parts, coverage=request.coverage, rank=rank,
             )  # fmt: skip
             return self._with_person(mixed, row)
+        completion, place = rows.completion_of(row)
         found = self.predictor.candidate(
-            self.job, self.columns, rows.completion_of(row), self.offers, self.side,
-            offer_row=int(rows.offer[row]), column=int(rows.column[row]),
-            completion_row=rows.completion_row(row), coverage=request.coverage, rank=rank,
-            steady=rows.completions[0],
+            self.job, self.columns, completion, self.offers, self.side,
+            offer_row=int(rows.offer[row]), column=int(rows.column[row]), completion_row=place,
+            coverage=request.coverage, rank=rank, steady=rows.completions[0],
         )  # fmt: skip
         found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
@@ -253,7 +254,7 @@ class Listed:
                 self.offers, int(rows.offer[row]), request.coverage,
             )  # fmt: skip
             found = replace(found, cost_direct_usd=cost)
-        is_planned = np.isfinite(rows.completion_of(row).late_fraction[rows.completion_row(row)])
+        is_planned = np.isfinite(completion.late_fraction[place])
         # What costs and lasts as much as a plan does not keep the deadline as surely.
         return found if is_planned else replace(found, alternatives=self._alternatives(row))
 
@@ -337,14 +338,22 @@ class Listed:
         self, front: tuple[Candidate, ...], nearest: tuple[Candidate, ...]
     ) -> tuple[str, ...]:
         """Return what has to be known of the list, the most general first."""
-        hidden = self.kept.size - len(front)
-        return (
-            *self.job.notes,
-            *script_notes(self.job, map(_placing, front or nearest)),
-            *stack_notes(commonly_run(self.job, self.request.space).work),
-            *_notes(hidden, self.columns, self.predictor),
-            *self._unpriced(),
-        )
+        on = [
+            (any(o.accelerators for o, _ in one.configuration.parts), one.layout.devices)
+            for one in front or nearest
+        ]
+        notes = [*self.job.notes, *script_notes(self.job, on)]
+        notes += stack_notes(commonly_run(self.job, self.request.space).work)
+        learned, is_learned = self.predictor.learned, self.columns.is_learned
+        if is_learned is not None and learned is not None:
+            covered = len(np.unique(self.columns.type_index[is_learned]))
+            notes.append(
+                f"the learned model covers {covered:,} instance types ({learned.folder}); the "
+                "others use the analytic estimate alone"
+            )
+        if hidden := self.kept.size - len(front):
+            notes.append(f"{hidden} more candidates on the front are not shown (raise --top)")
+        return (*notes, *self._unpriced())
 
     def _unpriced(self) -> tuple[str, ...]:
         """Say what the times and costs do not include, and how to add it, a sentence each."""
@@ -384,11 +393,6 @@ def _without_offer(
     return {"no_price": (admitted - priced) * counts, "not_offered": (priced - offered) * counts}
 
 
-def _placing(one: Candidate) -> tuple[bool, int]:
-    """Return whether a candidate has accelerators, and its devices."""
-    return any(offer.accelerators for offer, _ in one.configuration.parts), one.layout.devices
-
-
 def _placed(one: Candidate, request: Constraints, fastest: int, cheapest: int) -> Candidate:
     """Add what only the list knows: its place, and whether the interval crosses a constraint."""
     place = [name for name, rank in (("fastest", fastest), ("cheapest", cheapest))
@@ -406,16 +410,3 @@ def _placed(one: Candidate, request: Constraints, fastest: int, cheapest: int) -
             f"{percent_text(late)}"
         )
     return replace(one, reasons=(*reasons, *one.reasons, *risks), late_probability=late)
-
-
-def _notes(hidden: int, columns: TimeColumns, predictor: Predictor) -> tuple[str, ...]:
-    notes = []
-    if columns.is_learned is not None and predictor.learned is not None:
-        covered = len(np.unique(columns.type_index[columns.is_learned]))
-        notes.append(
-            f"the learned model covers {covered:,} instance types ({predictor.learned.folder}); "
-            "the others use the analytic estimate alone"
-        )
-    if hidden:
-        notes.append(f"{hidden} more candidates on the front are not shown (raise --top)")
-    return tuple(notes)

@@ -40,11 +40,6 @@ class MixedRow:
     columns: TimeColumns
     completion: Completion
 
-    @property
-    def machines(self) -> int:
-        """How many machines there are, of all types."""
-        return sum(count for _, count in self.parts)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -86,13 +81,9 @@ class Rows:
         """Return a cluster of several types."""
         return self.mixed[row - self.size]
 
-    def completion_of(self, row: int) -> Completion:
-        """Return the completions among which ``row`` has its own."""
-        return self.completions[int(self.completed_by[row])]
-
-    def completion_row(self, row: int) -> int:
-        """Return the place of ``row`` in ``completion_of(row)``."""
-        return int(self.completed_at[row])
+    def completion_of(self, row: int) -> tuple[Completion, int]:
+        """Return the completions among which ``row`` has its own, and its place there."""
+        return self.completions[int(self.completed_by[row])], int(self.completed_at[row])
 
     def usd_per_h(self, offers: OfferColumns) -> Floats:
         """Return the price of all machines of every row of equal ones [USD/h]."""
@@ -108,8 +99,6 @@ class Rows:
         Half a log-normal on each side of the expected value, as ``Estimate.above``; ``coverage``
         is that of the completions. 1 of what is as expected (None), and of several types.
         """
-        if confidence is None:
-            return np.ones(self.size)
         factors = [kept_factor(getattr(c, bounds), confidence, coverage) for c in self.completions]
         return self._of_completions(factors, 1.0)
 
@@ -118,7 +107,7 @@ class Rows:
         return self._of_completions([one.late_fraction for one in self.completions], np.nan)
 
     def _of_completions(self, values: Sequence[Floats], other: float) -> Floats:
-        begin = np.cumsum([0, *(len(one) for one in values)])[:-1]
+        begin = np.cumsum([0, *(len(one) for one in values)])
         found = np.concatenate(values)[begin[self.completed_by] + self.completed_at]
         return np.where(self.completed_by == _NONE, other, np.nan_to_num(found, nan=other))
 
@@ -155,7 +144,7 @@ class Rows:
             "cost_usd": [one.cost_usd for one in found],
             "log_sd": [one.columns.log_sd[0] for one in found],
             "is_extrapolating": [one.columns.is_extrapolating[0] for one in found],
-            "machines": [one.machines for one in found],
+            "machines": [sum(number for _, number in one.parts) for one in found],
             "kind": -1 - np.arange(len(found)),
         }
         return self._joined(added, completions=self.completions, mixed=tuple(found))
@@ -221,21 +210,12 @@ def price_rows(
             billed_h = side.charged_h(offer[replayed], spot.billed_h[:, 1])
             cost[replayed] = billed_h * price[replayed] + once[replayed]
     return Rows(
-        offer=offer,
-        column=column,
-        time_h=time_h,
-        cost_usd=cost,
-        log_sd=columns.log_sd[column],
-        kind=columns.type_index[column],
-        machines=columns.count[column],
-        is_extrapolating=columns.is_extrapolating[column],
-        is_spot=is_spot,
-        is_in_quota=is_in_quota,
-        is_hopeless=hopeless & np.isfinite(time_h),
-        completions=tuple(completions),
-        completed_by=completed_by,
-        completed_at=completed_at,
-    )
+        offer=offer, column=column, time_h=time_h, cost_usd=cost, log_sd=columns.log_sd[column],
+        kind=columns.type_index[column], machines=columns.count[column],
+        is_extrapolating=columns.is_extrapolating[column], is_spot=is_spot,
+        is_in_quota=is_in_quota, is_hopeless=hopeless & np.isfinite(time_h),
+        completions=tuple(completions), completed_by=completed_by, completed_at=completed_at,
+    )  # fmt: skip
 
 
 def _worth_replaying(

@@ -212,6 +212,7 @@ def promising_columns(
     kinds = asked.of_kinds(case.fleet) if is_by_kind else asked
     search = _EqualSearch(kinds, predictor, case)
     search.run()
+    search.look_at_nearest()
     search.keep()
     return kinds.of_types(search.columns, asked)
 
@@ -247,11 +248,11 @@ class _EqualSearch(_Bounded):
         if self.key not in case.seen:
             case.seen[self.key] = _Searched.first(asked, predictor, case)
         self.before: _Searched = case.seen[self.key]
-        self.columns = _own(self.before.columns)
+        columns = select(self.before.columns, np.arange(len(self.count)))  # its own: written to
+        self.columns, request = columns, asked.request
         self.is_open, self.time_h = self.before.is_open.copy(), self.before.time_h.copy()
         self.is_settled = ~self.is_open
         self.known = Front()
-        columns, request = self.columns, asked.request
         limits = (request.budget_usd, request.deadline_h, request.confidence)
         is_free = limits == (None, None, None) and np.isinf(request.most_usd_per_h)
         self.is_for_best_value = asked.for_best_value and is_free
@@ -271,10 +272,9 @@ class _EqualSearch(_Bounded):
 
     def keep(self) -> None:
         """Keep with the case what was found, for the same job under other limits."""
-        columns = _own(self.columns)
         is_open = self.before.is_open & ~self.is_settled
         unsearched = np.flatnonzero(is_open)
-        columns = put(columns, unsearched, select(self.before.columns, unsearched))
+        columns = put(self.columns, unsearched, select(self.before.columns, unsearched))
         self.case.seen[self.key] = _Searched(columns=columns, is_open=is_open, time_h=self.time_h)
 
     def _price(self, most_usd_per_h: float) -> None:
@@ -287,11 +287,6 @@ class _EqualSearch(_Bounded):
         self.price = np.minimum(*(price for price, _ in self.prices.values()))
         self.cost_usd = np.empty(len(self.count))
         self._bound_costs(np.arange(len(self.count)))
-
-    def run(self) -> None:
-        """Search rows; then what misses the constraints by least, where nothing keeps them."""
-        super().run()
-        self._look_at_nearest()
 
     def advance(self, rows: Integers) -> None:
         """Search a few rows: of the front, else of those that may still be picked."""
@@ -308,7 +303,7 @@ class _EqualSearch(_Bounded):
         else:
             self.close("over_quota" if np.isinf(self.most_usd_per_h) else "over_hourly", rows)
 
-    def _look_at_nearest(self) -> None:
+    def look_at_nearest(self) -> None:
         """Search what misses the constraints by least, where nothing known keeps them."""
         deadline_h = self.asked.request.deadline_h or np.inf
         budget_usd = self.asked.request.budget_usd or np.inf
@@ -438,12 +433,6 @@ class _EqualSearch(_Bounded):
         """Say why rows without an estimate have none."""
         is_known = (self.columns.status[rows] == 0) & np.isfinite(self.columns.step_s[rows])
         self.columns.status[rows[~is_known]] = CODE[reason]
-
-
-def _own(columns: TimeColumns) -> TimeColumns:
-    """Return a copy that may be written to."""
-    nothing = np.zeros(0, dtype=np.int64)
-    return put(columns, nothing, select(columns, nothing))
 
 
 def mixed_rows(

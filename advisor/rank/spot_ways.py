@@ -50,16 +50,15 @@ def with_spot_ways(
         return rows
     usable = np.flatnonzero(rows.is_in_quota & ~rows.is_hopeless)
     front = Front(rows.time_h[usable], rows.cost_usd[usable])
-    case = _Case(job, request, predictor, offers, side, columns, rows.offer, rows.column, spot)
+    known = job, request, predictor, offers, side, columns, rows.offer, rows.column
+    case = _Case(*known, spot)
     planned = _by_deadline(case, rows)
     # No way takes less time than the work, or less money than that on the type's best count.
     least_usd = case.least_machine_h() * case.price + case.once
     is_open = ~front.beats(case.least_h, least_usd)
     found = planned
     if is_open.any():
-        case = _Case(
-            job, request, predictor, offers, side, columns, rows.offer, rows.column, spot[is_open]
-        )
+        case = _Case(*known, spot[is_open])
         case.plain = _plain_spot(case, rows)
         found = [*_with_fallback(case, front), *_elastic(case, front), *planned]
     for completion, like, cost_usd in found:
@@ -192,7 +191,7 @@ def _cheapest_plan(case: _Case, places: Integers, bar: float, least_usd: Floats)
         billed_h = case.side.charged_h(case.offer[at], done.billed_h[:, 1])
         cost = billed_h * case.on_demand_price[at] + case.once[at]
         if cost[0] < bar:
-            bar, best = (float(cost[0]), [(done, case.row[at], cost)])
+            bar, best = float(cost[0]), [(done, case.row[at], cost)]
     return best
 
 

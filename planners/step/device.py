@@ -228,7 +228,14 @@ class _Rates:
         pairs = tuple(sorted(set(zip(table.kind, table.dtype, strict=True))))
         column = {pair: i for i, pair in enumerate(pairs)}
         index = [column[pair] for pair in zip(table.kind, table.dtype, strict=True)]
-        by_pair = np.stack([_pair_rates(devices, *p, work.is_compiled, parameters) for p in pairs])
+        by_pair = np.stack([
+            devices.kept(
+                ("rates", kind, dtype, work.is_compiled, id(parameters)),
+                partial(_class_rates, kind=kind, dtype=dtype, is_compiled=work.is_compiled,
+                        parameters=parameters),
+            ).T
+            for kind, dtype in pairs
+        ])  # fmt: skip
         launches = parameters.compiled_launch_fraction if work.is_compiled else 1.0
         is_cpu, call_s = devices.word("kind") == "cpu", devices.fact("call_s")
         # A recorded script's calls are started by a host whose speed nobody measured.
@@ -254,20 +261,10 @@ class _Rates:
         )
 
 
-def _pair_rates(
-    devices: Devices, kind: str, dtype: str, is_compiled: bool, parameters: DeviceParameters
-) -> Floats:
-    """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class, (2, n_devices)."""
-    key = ("rates", kind, dtype, is_compiled, id(parameters))
-    formula = partial(
-        _class_rates, kind=kind, dtype=dtype, is_compiled=is_compiled, parameters=parameters
-    )
-    return devices.kept(key, formula).T
-
-
 def _class_rates(
     devices: Devices, kind: str, dtype: str, is_compiled: bool, parameters: DeviceParameters
 ) -> Floats:
+    """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class, (n_devices, 2)."""
     runs, on_gpu = all_run_as(devices, dtype), devices.word("kind") == "gpu"
     products = all_sustained(devices, dtype, parameters)
     compute, memory = _efficiencies(devices, kind, parameters)
