@@ -126,6 +126,7 @@ lint: $(VENV)/.linting
 	$(RUN)/lint-imports
 	$(PYTHON) .ci/shapes.py
 	$(PYTHON) .ci/size.py $(if $(SINCE),--since $(SINCE))
+	$(RUN)/python .ci/ratchets.py $(if $(SINCE),--since $(SINCE))
 
 size:
 	$(PYTHON) .ci/size.py
@@ -224,7 +225,7 @@ models: $(VENV)/.installed
 ## test-all: every test, with ten times as many examples of every law: half an hour
 ## test-lowest: the tests of other people's libraries, on the lowest versions declared
 ## test-pythons: the same on every other Python that is here
-## lint: ruff, mypy, import contracts, repeated shapes, commits that only add
+## lint: ruff, mypy, import contracts, repeated shapes, commits that only add, what may not grow
 ## size: lines of Python by room
 ## quick, quick-without-torch: the quick part that test-lowest and test-pythons run
 ## docs: build the documentation into site/, without warnings

@@ -11,7 +11,7 @@ import pytest
 
 from advisor import data
 from advisor.errors import RunError
-from advisor.learned.features import analytic_time_s
+from advisor.learned.features import as_columns
 from advisor.records import RunRecord
 from advisor.records.collected import Row, nearest, pack, unpack
 from advisor.records.importers import minicloud
@@ -29,6 +29,10 @@ def rows() -> list[Row]:
 @pytest.fixture(scope="module")
 def records() -> list[RunRecord]:
     return minicloud.read_minicloud(SHIPPED)
+
+
+def analytic_time_s(record: RunRecord) -> float:
+    return float(as_columns([record])["analytic_time_s"][0])
 
 
 def threads(record: RunRecord) -> float:

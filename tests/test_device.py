@@ -18,10 +18,11 @@ from advisor.planners.step.calibrate import calibrated_work
 from advisor.planners.step.device import GRAIN, PRODUCTS, step_time
 from advisor.planners.step.device_rates import (
     DeviceParameters,
+    Devices,
     generations_before_pascal,
     measured_flop_per_s,
+    run_on_matrix_units,
     runs_as,
-    runs_on_matrix_units,
     sustained_flop_per_s,
     unmeasured,
     vector_units,
@@ -210,20 +211,24 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         runs = runs_as(device, asked)
         share = p.efficiencies[device.kind][one.kind]
         is_convolved = one.kind in ("convolution", "winograd")
-        if is_convolved and runs_on_matrix_units(device, runs):
+        if is_convolved and run_on_matrix_units(Devices([device]), np.array([runs]))[0]:
             share = p.efficiencies[device.kind].get(
                 "matrix_convolution", p.efficiencies[device.kind]["convolution"]
             )
         products = sustained_flop_per_s(device, runs, p)
         vector = device.fp32_flop_per_s or products / 16
         rate = share.compute * (products if one.kind in PRODUCTS else vector)
-        if asked in ("fp16", "bf16") and device.kind == "gpu" and vector_units(device) == "single":
+        if (
+            asked in ("fp16", "bf16")
+            and device.kind == "gpu"
+            and vector_units(Devices([device]))[0] == "single"
+        ):
             rate *= p.widened_fraction if one.kind in PRODUCTS else 1.0
             rate *= p.widened_depthwise_fraction if one.kind == "depthwise" else 1.0
         if runs == "fp64" and device.kind == "gpu" and one.kind != "matmul":
             rate = 0.8 * products if is_convolved else min(rate, products)
         memory = device.memory_bytes_per_s * share.memory
-        memory *= p.kepler_fraction ** (0 if is_cpu else generations_before_pascal(device))
+        memory *= p.kepler_fraction ** generations_before_pascal(Devices([device]))[0]
         if work.is_compiled and one.kind not in PRODUCTS:
             memory /= p.compiled_traffic_fraction
         moved = times * (one.bytes - one.fixed_bytes) + one.fixed_bytes
@@ -317,7 +322,7 @@ def test_a_board_runs_out_of_arithmetic_or_of_power(
     card = dataclasses.replace(
         unmeasured(sheet["L4"]), tdp_w=100.0, release_year=2023, best_fp16_flop_per_s=None
     )
-    assert vector_units(card) != "single"
+    assert vector_units(Devices([card]))[0] != "single"
     arithmetic = (card.fp16_flop_per_s or 0) * p.sustained_fraction["gpu"]["fp16"]
     power, n = 100 * p.tensor_flop_per_j, p.limit_sharpness
     expected = (arithmetic**-n + power**-n) ** (-1 / n)
@@ -328,7 +333,7 @@ def test_a_board_runs_out_of_arithmetic_or_of_power(
     assert sustained_flop_per_s(later, "fp16", p) == pytest.approx(twice)
     boundless = dataclasses.replace(card, tdp_w=None)
     assert sustained_flop_per_s(boundless, "fp16", p) == pytest.approx(arithmetic)
-    vector = (card.fp32_flop_per_s or 0) * p.vector_fraction[vector_units(card)]
+    vector = (card.fp32_flop_per_s or 0) * p.vector_fraction[vector_units(Devices([card]))[0]]
     by_vector = (vector**-n + (100 * p.vector_flop_per_j) ** -n) ** (-1 / n)
     assert sustained_flop_per_s(card, "fp32", p) == pytest.approx(by_vector)
     seen = dataclasses.replace(card, best_fp16_flop_per_s=arithmetic / 2)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +17,8 @@ from advisor.planners.step import device_rates
 from advisor.planners.step.describe import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import (
+    Devices,
     convolution_kind,
-    distance_from_fitted,
-    log_rates,
-    share_of_rates,
     sustained_flop_per_s,
     unmeasured,
 )
@@ -27,6 +26,15 @@ from advisor.planners.step.device_rates import (
 SHEET = devices.accelerator_devices()
 PARAMETERS = devices.device_parameters()
 sizes = st.integers(1, 6)
+
+
+def rates_of(device: Device) -> tuple[tuple[float, float, float]]:
+    vector, half, memory = device_rates.log_rates(Devices([device]))[0].tolist()
+    return ((vector, half, memory),)
+
+
+def distance(device: Device, fitted: tuple[tuple[float, float, float], ...]) -> float:
+    return float(device_rates.distances_from_fitted(Devices([device]), fitted)[0])
 
 
 def _unmeasured(name: str) -> Device:
@@ -145,7 +153,8 @@ def test_a_new_fast_chip_sustains_no_more_of_its_power_than_the_fitted_ones() ->
 
 def test_kepler_and_maxwell_reach_less_of_both_rates_in_order_of_age() -> None:
     kepler, maxwell, pascal = (
-        share_of_rates(SHEET[name], PARAMETERS) for name in ("K80", "M60", "P40")
+        device_rates.shares_of_rates(Devices([SHEET[name]]), PARAMETERS)[0]
+        for name in ("K80", "M60", "P40")
     )
     assert kepler == PARAMETERS.kepler_fraction
     assert kepler < maxwell < pascal == 1.0
@@ -163,17 +172,15 @@ def test_widths_grow_with_the_distance_from_the_devices_fitted() -> None:
             fp16_flop_per_s=(card.fp16_flop_per_s or 0) * factor,
             memory_bytes_per_s=card.memory_bytes_per_s * factor,
         )
-        parameters = replace(PARAMETERS, fitted_rates=(log_rates(card),))
+        parameters = replace(PARAMETERS, fitted_rates=rates_of(card))
         widths.append(float(step_time(work, [faster], [8.0], parameters).log_sd[0]))
-        assert distance_from_fitted(faster, parameters.fitted_rates) == pytest.approx(
+        assert distance(faster, parameters.fitted_rates) == pytest.approx(
             math.sqrt(3) * math.log(factor)
         )
     assert widths == sorted(set(widths))
     assert PARAMETERS.distance_log_sd > 0
-    assert distance_from_fitted(SHEET["B200-SXM-180GB"], PARAMETERS.fitted_rates) > 0.5
-    assert distance_from_fitted(SHEET["T4"], PARAMETERS.fitted_rates) == pytest.approx(
-        0.0, abs=1e-3
-    )
+    assert distance(SHEET["B200-SXM-180GB"], PARAMETERS.fitted_rates) > 0.5
+    assert distance(SHEET["T4"], PARAMETERS.fitted_rates) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_double_precision_has_an_answer_everywhere_and_is_nowhere_faster_than_single() -> None:
@@ -181,7 +188,7 @@ def test_double_precision_has_an_answer_everywhere_and_is_nowhere_faster_than_si
     for device in map(unmeasured, SHEET.values()):
         runs = device_rates.runs_as(device, "fp64")
         single = device_rates.runs_as(device, "fp32")
-        assert runs == ("fp64" if device_rates.double_share(device) else single)
+        assert runs == ("fp64" if device_rates.double_shares(Devices([device]))[0] else single)
         rates = [sustained_flop_per_s(device, one, PARAMETERS) for one in (runs, single)]
         assert rates[0] <= rates[1] * 1.01
 
@@ -205,29 +212,28 @@ def test_a_board_of_two_dies_is_two_devices_to_a_script() -> None:
         assert getattr(board, name) == pytest.approx(getattr(one, name), rel=0.01)
 
 
-def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_distance_of_every_device_is_that_to_each_fitted_one_taken_anew() -> None:
     fitted = PARAMETERS.fitted_rates
-    anew = {
-        name: min(math.dist(log_rates(device), one) for one in fitted)
-        for name, device in SHEET.items()
-    }
-    looked: list[str] = []
-
-    def counted(device: Device) -> tuple[float, float, float]:
-        looked.append(device.name)
-        return log_rates(device)
-
-    monkeypatch.setattr(device_rates, "log_rates", counted)
-    for _ in range(2):  # the second time from what is remembered
-        assert {n: distance_from_fitted(d, fitted) for n, d in SHEET.items()} == anew
-    assert len(looked) == 2 * len(SHEET)  # once a question, not once a fitted device
-    # Other fitted devices give other distances: what is remembered is remembered for both.
-    assert distance_from_fitted(SHEET["T4"], fitted[:1]) == math.dist(
-        log_rates(SHEET["T4"]), fitted[0]
+    table = Devices(SHEET.values())
+    anew = [min(math.dist(*rates_of(device), one) for one in fitted) for device in table]
+    assert device_rates.distances_from_fitted(table, fitted) == pytest.approx(anew, rel=1e-12)
+    # Other fitted devices give other distances.
+    assert distance(SHEET["T4"], fitted[:1]) == pytest.approx(
+        math.dist(*rates_of(SHEET["T4"]), fitted[0])
     )
-    assert distance_from_fitted(SHEET["T4"], ()) == 0.0
+    assert distance(SHEET["T4"], ()) == 0.0
+
+
+def test_rows_taken_from_a_table_are_timed_as_they_are_alone() -> None:
+    work = convolutional_work(parse_network("32:0:2x64,2x128:plain"), micro_batch=8)
+    table = Devices(SHEET.values())
+    some = table.take(np.arange(len(table))[::-3]).take(np.array([5, 0, 2]))
+    assert [one.name for one in some] == [some[i].name for i in range(3)]
+    together = step_time(work, some, [4.0, 8.0], PARAMETERS)
+    for row, device in enumerate(some):
+        alone = step_time(work, [device], [4.0, 8.0], PARAMETERS)
+        assert together.micro_batch_s[row] == pytest.approx(alone.micro_batch_s[0], rel=1e-12)
+        assert together.log_sd[row] == pytest.approx(alone.log_sd[0], rel=1e-12)
 
 
 def test_a_card_of_unmeasured_rate_is_timed_by_its_operators_where_its_family_was_fitted() -> None:

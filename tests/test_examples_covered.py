@@ -15,13 +15,12 @@ import pytest
 from advisor import data
 from advisor.collectors.derive.resources import Resources
 from advisor.collectors.derive.store import read_recording
-from advisor.estimate.knowledge.learned import Learned, candidate_records
+from advisor.estimate.knowledge.learned import Learned, candidate_runs
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.learned import features, registry
+from advisor.learned import RunColumns, features, registry
 from advisor.learned.quick import QuickModel
-from advisor.records import RunRecord
 from advisor.records.profiled import profile
 
 ROOT = Path(__file__).parents[1]
@@ -29,11 +28,11 @@ MODELS = data.root("trained_models")
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 
 
-def asked_on(job: Job, physics: Predictor, name: str, count: int = 1) -> RunRecord:
-    """The record that a model is asked about for a job on some of AWS's machines."""
+def asked_on(job: Job, physics: Predictor, name: str, count: int = 1) -> RunColumns:
+    """The run that a model is asked about for a job on some of AWS's machines."""
     index = physics.catalogue.instance_type(name, provider="aws").index
     columns = physics.step_columns(job, np.array([index]), np.array([count]))
-    return candidate_records(job, physics.catalogue, columns, np.array([0]))[0]
+    return candidate_runs(job, physics.catalogue, columns, np.array([0]))
 
 
 def features_used(model: str) -> set[str]:
@@ -43,8 +42,8 @@ def features_used(model: str) -> set[str]:
     return {features.NAMES[i] for _, t in quick.trees for i in t.feature[t.left >= 0]}
 
 
-def told_by(records: list[RunRecord]) -> set[str]:
-    rows = features.as_asked(features.feature_table(records))
+def told_by(runs: list[RunColumns]) -> set[str]:
+    rows = features.as_asked(np.concatenate([one.features for one in runs]))
     return {features.NAMES[i] for i in np.flatnonzero(np.isfinite(rows).any(axis=0))}
 
 
@@ -71,7 +70,7 @@ def test_a_real_recording_of_an_example_tells_what_is_learned_from_and_is_covere
     several = [asked_on(job, physics, "t3.medium", count) for count in (1, 3)]
     for model in ("runs", "runs_cost"):
         assert features_used(model) <= told_by(several)
-        assert Learned.open(MODELS / model).covers(several[:1]).all()
+        assert Learned.open(MODELS / model).covers(several[0]).all()
     known = profile(job)
     assert known is not None
     # Measured, not said: a step's processor time is near its time, and not the very same number.
@@ -95,11 +94,11 @@ def test_what_libraries_a_process_imports_does_not_decide_what_is_covered(
     learned = Learned.open(MODELS / "runs")
     for factor in (1.0, 2.0, 3.0):
         larger = replace(job, peak_rss_bytes=int(job.peak_rss_bytes * factor))
-        assert learned.covers([asked_on(larger, physics, "m5.large")]).all()
+        assert learned.covers(asked_on(larger, physics, "m5.large")).all()
     # The job itself is bound to what was seen.
     assert job.work is not None
     heavy = replace(job.work, saved_bytes_per_sample=job.work.saved_bytes_per_sample * 1000)
-    assert not learned.covers([asked_on(replace(job, work=heavy), physics, "m5.large")]).any()
+    assert not learned.covers(asked_on(replace(job, work=heavy), physics, "m5.large")).any()
 
 
 def test_one_thread_has_the_processor_time_that_was_measured_and_several_their_step() -> None:

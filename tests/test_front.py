@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.estimate import Completion
-from advisor.rank.front import Beliefs, apart, near_any
-from advisor.rank.ranking_rows import (
-    Further,
-    Rows,
-    _worth_replaying,
-    bar_of,
-    kept_factor,
-    pareto_front,
-    spread_out,
-)
+from advisor.rank.front import Front, apart, bar_of, near_any, pareto_front, spread_out
+from advisor.rank.rows import Rows, _worth_replaying, kept_factor
 
 POINTS = st.lists(
     st.tuples(st.sampled_from([1.0, 2.0, 3.0, 5.0, np.nan]), st.sampled_from([1.0, 2.0, 4.0])),
@@ -89,7 +81,14 @@ def test_the_bar_is_the_least_cost_of_what_is_no_slower(
     kept = [points[i] for i in pareto_front([p[0] for p in points], [p[1] for p in points])]
     time, cost = (np.array([p[k] for p in kept], float) for k in (0, 1))
     expected = [min((c for t, c in kept if t <= one), default=np.inf) for one in times]
-    assert bar_of(time, cost, np.array(times)).tolist() == expected
+    asked = np.array(times)
+    assert bar_of(time, cost, asked).tolist() == expected
+    # However it came about, a front beats what costs as much as its bar.
+    known = Front()
+    for point in points[::-1]:
+        known.add([point[0]], [point[1]])
+    assert known.beats(asked, np.array(expected)).all()
+    assert not known.beats(asked, 0.999 * np.array([min(e, 9.0) for e in expected])).any()
 
 
 def test_what_is_kept_surely_is_the_upper_bound_at_its_own_coverage() -> None:
@@ -124,19 +123,19 @@ def rows_of() -> Rows:
         is_spot=np.array([False, False, True, True]),
         is_in_quota=np.array([True, False, True, True]),
         is_hopeless=np.array([False, False, False, True]), completions=(steady, spot),
+        log_sd=np.zeros(4), kind=np.array([3, 4, 4, 3]), machines=np.array([1, 2, 2, 1]),
+        is_extrapolating=np.zeros(4, dtype=bool),
         completed_by=np.array([0, 0, 1, 1]), completed_at=np.array([0, 1, 0, 1]),
     )  # fmt: skip
 
 
 def test_a_rows_time_and_cost_are_kept_by_its_own_completion() -> None:
     rows = rows_of()
-    time, cost = rows.with_confidence(0.9, 0.8)
-    np.testing.assert_allclose(time, [2 * 4 / 2, 3 * 1, 5 * 2, 4 * 5 / 4])
-    np.testing.assert_allclose(cost, [10 * 4, 20 * 2, 30 * 4, 40 * 2.5])
-    assert rows.with_confidence(None, 0.8)[0] is rows.time_h
-    assert rows.steady is rows.completions[0]
-    assert [rows.completion_row(i) for i in range(4)] == [0, 1, 0, 1]
-    assert rows.completion_of(2) is rows.completions[1]
+    np.testing.assert_allclose(rows.kept("finish_h", 0.9, 0.8), [4 / 2, 1, 2, 5 / 4])
+    np.testing.assert_allclose(rows.kept("billed_h", 0.9, 0.8), [4, 2, 4, 2.5])
+    assert rows.kept("finish_h", None, 0.8).tolist() == [1.0] * 4
+    assert [rows.completion_of(i)[1] for i in range(4)] == [0, 1, 0, 1]
+    assert rows.completion_of(2)[0] is rows.completions[1]
 
 
 @pytest.mark.parametrize(
@@ -150,16 +149,14 @@ def test_what_is_planned_by_the_deadline_says_itself_how_often_it_is_late(
     """A plan that misses in 5 % of the cases keeps 0.9 and not 0.96, whatever its hours say."""
     rows = rows_of()
     assert rows.is_late(4.5, confidence, 0.8).tolist() == late
-    assert rows.is_planned(np.arange(4)).tolist() == [False, False, False, True]
-    assert rows.is_planned(np.array([3, 0])).tolist() == [True, False]
+    np.testing.assert_equal(rows.late_fraction(), [np.nan, np.nan, np.nan, 0.05])
 
 
 def test_further_ways_stand_behind_and_are_like_their_rows() -> None:
     rows = rows_of()
-    assert rows.with_completions([]) is rows
     way = completed([[1, 6, 7], [1, 8, 9]], [0.5, np.nan])
-    more = Further(completion=way, like=np.array([3, 1]), cost_usd=np.array([50.0, 60.0]))
-    both = rows.with_completions([more, more])
+    more = way, np.array([3, 1]), np.array([50.0, 60.0])
+    both = rows.with_way(*more).with_way(*more)
     assert both.completions == (*rows.completions, way, way)
     assert both.offer.tolist() == [7, 8, 7, 9, 9, 8, 9, 8]
     assert both.column.tolist() == [0, 1, 1, 0, 0, 1, 0, 1]
@@ -170,7 +167,8 @@ def test_further_ways_stand_behind_and_are_like_their_rows() -> None:
     assert both.is_spot.tolist()[4:] == [True, False] * 2
     assert both.is_in_quota.tolist()[4:] == [True, False] * 2
     assert not both.is_hopeless[4:].any()
-    assert both.is_planned(np.arange(4, 8)).tolist() == [True, False] * 2
+    assert both.kind.tolist()[4:] == [3, 4] * 2
+    np.testing.assert_equal(both.late_fraction()[4:], [0.5, np.nan] * 2)
 
 
 @given(st.lists(st.tuples(
@@ -200,15 +198,10 @@ def test_what_may_stand_beside_a_shown_row_is_near_it(
 ) -> None:
     shown = np.array(sorted(one for one in at if one < len(rows)), dtype=np.int64)
     time, cost = np.array(rows).T
-    nothing = np.zeros(len(rows))
-    beliefs = Beliefs(
-        time_h=time, cost_usd=cost, log_sd=nothing, kind=nothing.astype(int),
-        is_extrapolating=nothing > 0, machines=nothing.astype(int), request_h=nothing,
-    )  # fmt: skip
     every = np.arange(len(rows))
     most = 1.0 + max(apart(9.0, 0.0, False, gain) if gain else 0.0, gain)
     expected = [
         row for row in every.tolist()
         if any(time[row] <= most * time[i] and cost[row] <= most * cost[i] for i in shown.tolist())
     ]  # fmt: skip
-    assert near_any(beliefs, every, shown, gain).tolist() == expected
+    assert near_any(time, cost, every, shown, gain).tolist() == expected

@@ -33,8 +33,8 @@ from advisor.gate.decision import (
 from advisor.gate.said import from_script, joined
 from advisor.jobs.job import Job
 from advisor.machines.cluster import one_group
+from advisor.rank.listed import Listed
 from advisor.rank.ranking import recommend
-from advisor.rank.rows import Ranked, ranked_rows
 from advisor.simulate.own_cluster import on_own_devices
 
 RUN = CliRunner()
@@ -63,7 +63,7 @@ def test_the_verdict_is_that_of_the_ranking(
     verdicts = []
     for steps in (2_000.0, 40_000.0):
         job = make_job(total_steps=steps)
-        free, _, _ = ranked_rows(job, FEW, predictor, prunes=False)
+        free = Listed(job, FEW, predictor, prunes=False)
         time_h, cost = free.rows.time_h, free.rows.cost_usd
         for _ in range(3):
             limits = replace(
@@ -72,7 +72,7 @@ def test_the_verdict_is_that_of_the_ranking(
                 deadline_h=rng.choice([None, float(np.nanquantile(time_h, rng.random())) * 1.001]),
                 max_hourly_usd=rng.choice([None, 2.0]),
             )
-            ranked, _, _ = ranked_rows(job, limits, predictor, prunes=False)
+            ranked = Listed(job, limits, predictor, prunes=False)
             left = set(ranked.feasible.tolist())
             for row in rng.sample(range(len(time_h)), 4):
                 asked = machines_of(ranked, row, predictor)
@@ -85,7 +85,7 @@ def test_the_verdict_is_that_of_the_ranking(
     assert 3 < sum(verdicts) < len(verdicts) - 3  # both answers were tried
 
 
-def machines_of(ranked: Ranked, row: int, predictor: Predictor) -> AskedMachines:
+def machines_of(ranked: Listed, row: int, predictor: Predictor) -> AskedMachines:
     """Return the machines of one row of a ranking, in the row's own region."""
     offer, column = int(ranked.rows.offer[row]), int(ranked.rows.column[row])
     kind = predictor.catalogue.types.at(int(ranked.offers.type_index[offer]))

@@ -21,11 +21,11 @@ from advisor.collectors.derive.resources import Resources
 from advisor.collectors.derive.store import read_recording
 from advisor.errors import ModelError
 from advisor.estimate.estimate import estimate_on_type, moved_by
-from advisor.estimate.knowledge.learned import Learned, candidate_records
+from advisor.estimate.knowledge.learned import Learned, candidate_runs
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
-from advisor.learned import features, registry
+from advisor.learned import RunColumns, features, registry
 from advisor.learned.quick import LEAST_ROWS, Hull, QuickModel
 from advisor.rank.ranking import recommend
 from advisor.records import RunRecord
@@ -289,8 +289,8 @@ class TestShipped:
         predictor = Predictor(learned=None)
         index = predictor.catalogue.instance_type("t3.medium", provider="aws").index
         columns = predictor.step_columns(job, np.array([index]), np.array([count]))
-        asked = candidate_records(job, predictor.catalogue, columns, np.array([0]))
-        row: list[float] = features.as_asked(features.feature_table(asked))[0].tolist()
+        asked = candidate_runs(job, predictor.catalogue, columns, np.array([0]))
+        row: list[float] = features.as_asked(asked.features)[0].tolist()
         return row
 
     def test_the_cost_is_also_predicted_directly(self, example: Job) -> None:
@@ -381,18 +381,31 @@ class TestProfiled:
         assert flop[1] == pytest.approx(2 * flop[0])
         assert two.anchor.facts["step_time_s"] == 2 * float(one.anchor.facts["step_time_s"])
 
-    def test_candidates_are_records_with_the_estimate_as_physics(
+    def test_candidates_are_as_records_of_their_machines_with_the_estimate_as_physics(
         self, make_job: MakeJob, physics: Predictor
     ) -> None:
-        from advisor.learned.features import analytic_time_s
-
-        job = make_job()
-        row = physics.catalogue.instance_type("g5.xlarge")
-        columns = physics.step_columns(job, np.array([row.index]), np.array([2]))
-        asked = candidate_records(job, physics.catalogue, columns, np.array([0]))[0]
-        assert analytic_time_s(asked) == pytest.approx(columns.step_s[0] * job.total_steps)
-        assert asked.configuration[0].accelerator == "A10G"
-        assert asked.instances == 2
+        job, catalogue = make_job(), physics.catalogue
+        known = profile(job)
+        assert known is not None
+        names = ("g5.xlarge", "m5.large", "t3.medium", "p4d.24xlarge", "g5.xlarge")
+        kinds = np.array([catalogue.instance_type(name, provider="aws").index for name in names])
+        counts = np.array([2, 1, 4, 2, 1])
+        columns = physics.step_columns(job, kinds, counts)
+        rows = np.flatnonzero(columns.status == 0)
+        asked = candidate_runs(job, catalogue, columns, rows)
+        records = [
+            record(
+                known, machines_of(catalogue, int(kinds[row]), int(counts[row])),
+                record_id=str(row), workers=int(columns.dp[row]),
+                physics_s=float(columns.step_s[row]) * job.total_steps,
+            )
+            for row in rows
+        ]  # fmt: skip
+        apart = RunColumns.of(records)
+        np.testing.assert_allclose(asked.features, apart.features, rtol=1e-12)
+        np.testing.assert_allclose(asked.physics_s, apart.physics_s, rtol=1e-12)
+        assert asked.accelerator.tolist() == apart.accelerator.tolist()
+        assert {"A10G", ""} <= set(asked.accelerator.tolist())
 
 
 @given(st.integers(LEAST_ROWS, 40), st.integers(0, 5))

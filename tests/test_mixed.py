@@ -27,11 +27,11 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
+from advisor.rank.front import pareto_front
 from advisor.rank.given import PlanQuestion, plan
 from advisor.rank.group_offers import mixed_offers
-from advisor.rank.prune import mixed_rows
 from advisor.rank.ranking import recommend
-from advisor.rank.ranking_rows import pareto_front
+from advisor.rank.search import mixed_rows
 
 MakeJob = Callable[..., Job]
 RUN = CliRunner()
@@ -110,8 +110,8 @@ def front_of(job: Job, request: Constraints, *, is_pruned: bool) -> np.ndarray:
     costs = np.array([c.cost_usd.value for c in equal])
     found = mixed_rows(job, request, few(), offers, side, (times, costs), is_pruned=is_pruned)
     assert found is not None
-    times = np.concatenate([times, found.time_h])
-    costs = np.concatenate([costs, found.cost_usd])
+    times = np.concatenate([times, [one.time_h for one in found.kept]])
+    costs = np.concatenate([costs, [one.cost_usd for one in found.kept]])
     front = pareto_front(times, costs)
     return np.column_stack([times[front], costs[front]])
 

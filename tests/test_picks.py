@@ -27,10 +27,16 @@ from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.changes import changes, device_band, known_error, stored_errors, unmeasured_words
-from advisor.rank.front import LEAST_SPEED_UP, LONGEST_STAY_H, apart, distinct
+from advisor.rank.front import (
+    LEAST_SPEED_UP,
+    LONGEST_STAY_H,
+    TROUBLE_H,
+    apart,
+    distinct,
+    pareto_front,
+)
 from advisor.rank.front import picks as picks_of
 from advisor.rank.ranking import recommend
-from advisor.rank.ranking_rows import TROUBLE_H, pareto_front
 from advisor.rank.renting import USUALLY, WEIGHTS
 from advisor.words import claims_of, recommendation
 
@@ -378,9 +384,9 @@ def test_the_strongest_change_says_what_is_best_after_it(
     chosen = answer.front[answer.picks["best_value"] - 1]  # type: ignore[operator]
     asked: list[Job] = []
 
-    def ask(other: Job) -> Recommendation:
+    def ask(other: Job) -> Candidate:
         asked.append(other)
-        return replace(answer, picks={"best_value": 1 if chosen.rank > 1 else 2})
+        return answer.front[0 if chosen.rank > 1 else 1]
 
     strongest, *others = changes(job, Constraints(), predictor, chosen, None, ask=ask)
     assert len(asked) == 1
@@ -388,7 +394,7 @@ def test_the_strongest_change_says_what_is_best_after_it(
     assert strongest.pick is answer.front[0 if chosen.rank > 1 else 1]
     assert strongest.to_record()["pick"]["rank"] == strongest.pick.rank
     assert all(one.pick is None for one in others)
-    (same, *_) = changes(job, Constraints(), predictor, chosen, None, ask=lambda _: answer)
+    (same, *_) = changes(job, Constraints(), predictor, chosen, None, ask=lambda _: chosen)
     assert same.pick is None  # the same machines are still the best
 
 

@@ -21,7 +21,7 @@ from advisor.lab.score.runs import walked_ratio
 from advisor.learned import features
 from advisor.learned.choose import Regret, Runs, chosen_ratio, penalty_for, regret, scores
 from advisor.learned.evaluation import Contest, best_of, evaluate, metrics
-from advisor.learned.features import analytic_time_s, communication_s
+from advisor.learned.features import RunColumns, as_columns, communication_s
 from advisor.learned.intervals import left_out
 from advisor.learned.linear import Ridge
 from advisor.learned.problem import problem_of
@@ -102,6 +102,14 @@ def runs(families: int = 6, jobs: int = 4, seed: int = 0) -> list[RunRecord]:
     return made
 
 
+def analytic_time_s(run: RunRecord) -> float:
+    return float(as_columns([run])["analytic_time_s"][0])
+
+
+def sent_s(run: RunRecord) -> float:
+    return float(communication_s(as_columns([run]))[0])
+
+
 class TestAnalytic:
     """What physics alone says, in closed form."""
 
@@ -113,12 +121,12 @@ class TestAnalytic:
 
     def test_a_ring_sends_twice_the_gradients_less_one_share(self) -> None:
         two = record(cores=1.0, count=2, gbit=0.008)  # 1e6 bytes/s
-        assert communication_s(two) == pytest.approx(50 * 2 * (1 / 2) * 1.0)
+        assert sent_s(two) == pytest.approx(50 * 2 * (1 / 2) * 1.0)
         assert analytic_time_s(two) == pytest.approx(10.0 / 2 + 50.0)
 
     def test_a_server_carries_every_worker(self) -> None:
         three = record(cores=1.0, count=3, servers=1, gbit=0.008)
-        assert communication_s(three) == pytest.approx(50 * 2 * 1.0)
+        assert sent_s(three) == pytest.approx(50 * 2 * 1.0)
 
     def test_without_a_partial_run_physics_says_nothing(self) -> None:
         assert math.isnan(analytic_time_s(record(anchor=None)))
@@ -133,7 +141,7 @@ class TestFeatures:
         assert all(f.unit for f in features.FEATURES)
 
     def test_logs_are_taken_where_the_table_says(self) -> None:
-        row = dict(zip(features.NAMES, features.feature_table([record()])[0], strict=True))
+        row = dict(zip(features.NAMES, RunColumns.of([record()]).features[0], strict=True))
         assert row["batch"] == pytest.approx(math.log(8.0))
         assert row["busy_cores"] == pytest.approx(0.8)
         assert row["vcpus_over_anchor"] == pytest.approx(math.log(0.5))
@@ -148,7 +156,7 @@ class TestFeatures:
             series=(ResourceSeries(interval_s=1.0, channels=channels),),
         )
         run = record(anchor=anchor)
-        row = dict(zip(features.NAMES, features.feature_table([run])[0], strict=True))
+        row = dict(zip(features.NAMES, RunColumns.of([run]).features[0], strict=True))
         assert math.isnan(row["cpu_cores_late_growth"])
         assert np.isfinite(features.sequences([run])).all()
 

@@ -26,8 +26,8 @@ from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts import pipeline, unit_stages
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.step.describe import transformer_work
-from advisor.rank.prune import AskedRows, promising_columns
 from advisor.rank.ranking import recommend
+from advisor.rank.search import AskedRows, promising_columns
 
 MakeJob = Callable[..., Job]
 MODELS = {

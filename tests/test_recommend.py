@@ -197,7 +197,7 @@ def test_leaving_out_hopeless_spot_rows_changes_no_front(
     request = Constraints(providers=("aws",), pricings=("on-demand", "spot"), max_nodes=2, top=500)
     pruned = recommend(make_job(), request, predictor=predictor)
     monkeypatch.setattr(
-        "advisor.rank.ranking_rows._worth_replaying",
+        "advisor.rank.rows._worth_replaying",
         lambda time_h, cost, is_spot, column, bands: np.flatnonzero(is_spot & np.isfinite(time_h)),
     )
     whole = recommend(make_job(), request, predictor=predictor)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from advisor.catalogue import parse_gpus
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.rank import rows
+from advisor.rank import spot_ways
+from advisor.rank.front import Front
 from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
@@ -52,7 +54,7 @@ def test_both_ways_are_found_where_spot_comes_and_goes(answer: Recommendation) -
 def test_the_front_with_further_ways_leaves_nothing_of_the_front_without(
     job: Job, predictor: Predictor, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "with_spot_ways", lambda *args: args[-1])
+    monkeypatch.setattr(spot_ways, "with_spot_ways", lambda *args: args[-1])
     without = recommend(job, REQUEST, predictor=predictor)
     assert len(without.front) < len(answer.front)
     for old in without.front:
@@ -66,9 +68,11 @@ def test_the_front_with_further_ways_leaves_nothing_of_the_front_without(
 def test_replaying_only_what_may_pay_changes_no_front(
     job: Job, predictor: Predictor, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        rows._Front, "is_open", lambda _, time_h, __: np.isfinite(np.asarray(time_h))
-    )
+    class Nothing(Front):
+        def beats(self, time_h: Any, cost_usd: Any) -> Any:
+            return ~np.isfinite(np.asarray(time_h))
+
+    monkeypatch.setattr(spot_ways, "Front", Nothing)
     everything = recommend(job, REQUEST, predictor=predictor)
     assert everything.considered > answer.considered
     assert [replace(c, reasons=()) for c in everything.front] == [

@@ -173,7 +173,7 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
     """Return a bound from below on the step of some rows, in whatever layout [s].
 
     Computing alone, at the best micro-batch, shared evenly and with nothing waited for. For
-    deciding which rows need a search (``rank.prune``).
+    deciding which rows need a search (``rank.search``).
 
     ``rows``: (n,); rows of ``columns`` that are ``improvable``.
     """
@@ -245,7 +245,7 @@ def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Float
     """
     if not device.size:
         return np.zeros(0), np.zeros(0)
-    targets = [case.fleet.devices[d] for d in device]
+    targets = case.fleet.devices.take(device)
     batches = np.array([b for b in _BATCHES if b <= case.job.global_batch])
     columns = step_time(case.work, targets, batches, case.constants.device)
     factor, _ = case.calibrated(device)

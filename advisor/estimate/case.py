@@ -52,9 +52,11 @@ from advisor.planners.memory import MemoryParameters
 from advisor.planners.step import (
     CalibrationParameters,
     DeviceParameters,
+    Devices,
     ExpectedErrors,
     OtherJobs,
     ResidualParameters,
+    are_measured,
     at_batch,
     calibrated_work,
     conditioned,
@@ -65,10 +67,8 @@ from advisor.planners.step import (
     features,
     is_known_by_runs,
     least_growth,
-    measured_flop_per_s,
     own_hosts,
     relative_speed,
-    runs_as,
     shared_with,
     step_time,
     work_from_runs,
@@ -220,13 +220,17 @@ class Anchors:
         how far the operators' law is off, not the other.
         """
         factor, left = np.zeros(len(targets)), np.array(log_sd, dtype=float)
-        is_heard = np.array([d.kind == "gpu" for d in targets], bool) & (self.work is not None)
+        targets = Devices.of(targets)
+        is_heard = (targets.word("kind") == "gpu") & (self.work is not None)
         rest, gpus = np.flatnonzero(~is_heard), np.flatnonzero(is_heard)
         if self.devices and rest.size:
-            on = [targets[int(i)] for i in rest]
-            factor[rest], left[rest] = self._by_kind(on, left[rest], constants)
+            on = targets.take(rest)
+            factor[rest], left[rest] = calibrated_work(
+                self.predicted_s, self.measured_s, self.measured_log_sd, self.devices,
+                self.device_log_sd, on, left[rest], constants.calibration,
+            )  # fmt: skip
         if gpus.size:
-            on = [targets[int(i)] for i in gpus]
+            on = targets.take(gpus)
             found = self._by_process(on, left[gpus], constants, law)
             # The last bits depend on which other devices are asked about: one has one answer.
             factor[gpus], left[gpus] = (np.round(one, _DECIMALS) for one in found)
@@ -254,21 +258,6 @@ class Anchors:
                 at = features(work, self.work.micro_batch, others.known)
                 found, left[row] = expected_error(at, seen, float(factor[row]) + apart)
                 factor[row] = found - apart
-
-    def _by_kind(
-        self, targets: Sequence[Device], log_sd: Floats, constants: Constants
-    ) -> tuple[Floats, Floats]:
-        """Return the same on other devices, by the steps measured and the kinds of devices."""
-        return calibrated_work(
-            self.predicted_s,
-            self.measured_s,
-            self.measured_log_sd,
-            self.devices,
-            self.device_log_sd,
-            targets,
-            log_sd,
-            constants.calibration,
-        )
 
     def _by_process(
         self, targets: Sequence[Device], log_sd: Floats, constants: Constants, law: Law
@@ -335,7 +324,7 @@ def _widened(
 ) -> ExpectedErrors:  # fmt: skip
     """Return the process's errors, wider by what it has not seen: kinds, families, distances."""
     known = constants.device
-    is_guessed = [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
+    is_guessed = ~are_measured(Devices.of(devices), work.precision)
     within = known.log_sd**2 + np.where(is_guessed, known.unmeasured_rate_log_sd**2, 0.0)
     beyond = np.sqrt(np.maximum(np.square(log_sd) - within, 0.0))
     names = np.array([d.name for d in devices])

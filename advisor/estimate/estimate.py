@@ -78,7 +78,7 @@ def moved_by(
     if predictor.learned is not None:
         asked = asked_of_cost(predictor.catalogue, job, columns, price)
     if asked is not None:
-        told = asked[0].model.explain([asked[1]])
+        told = asked[0].model.explain(asked[1])
         found["cost"] = {name: float(np.exp(values[0])) for name, values in told.items()}
     return found
 

@@ -50,7 +50,7 @@ from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
 from advisor.machines import Fleet, catalogue_fleet, limited_fleet, slowed_by_baseline
 from advisor.planners.core import HOUR_S, Device, Work
 from advisor.planners.layouts import SearchSpace
-from advisor.planners.step import is_known_by_runs, step_time, steps_s, unmeasured
+from advisor.planners.step import Devices, is_known_by_runs, step_time, steps_s, unmeasured
 
 __all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
 
@@ -171,9 +171,9 @@ class Physics:
         machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
         if machines.is_recorded and anchors.host is not None:
             # The very device that the anchor is of: what was measured holds for it as it is.
-            machines = replace(machines, devices=(anchors.host,))
+            machines = replace(machines, devices=Devices((anchors.host,)))
         if is_known_by_runs(job.work):
-            machines = replace(machines, devices=tuple(map(unmeasured, machines.devices)))
+            machines = replace(machines, devices=Devices(map(unmeasured, machines.devices)))
         own = self.own_runs.layouts(job)
         constants = self.constants.with_spread(job.spread).with_slack(job.work.slack)
         if own is not None:

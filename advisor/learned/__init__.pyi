@@ -11,8 +11,8 @@ from .evaluation import metrics as metrics
 from .features import FEATURES as FEATURES
 from .features import NAMES as NAMES
 from .features import SEQUENCE_READINGS as SEQUENCE_READINGS
+from .features import RunColumns as RunColumns
 from .features import as_asked as as_asked
-from .features import feature_table as feature_table
 from .features import is_watched as is_watched
 from .features import require_same as require_same
 from .intervals import calibrate as calibrate
@@ -20,7 +20,6 @@ from .probing import SHARED as SHARED
 from .probing import worthwhile as worthwhile
 from .problem import Problem as Problem
 from .problem import Target as Target
-from .problem import physics_s as physics_s
 from .problem import problem_of as problem_of
 from .quick import LEAST_ROWS as LEAST_ROWS
 from .quick import Hull as Hull

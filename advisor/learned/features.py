@@ -43,19 +43,6 @@ UNKNOWN: Final = math.nan
 _BYTES_PER_PARAMETER: Final = 4.0  # gradients in single precision
 
 
-def analytic_time_s(record: RunRecord) -> float:
-    """Return the time that the anchor's run and physics give [s]; nan where it cannot be told.
-
-    A record whose maker already knew better says so in the fact ``analytic_time_s``.
-    """
-    known = record.facts.get("analytic_time_s")
-    if isinstance(known, float):
-        return known
-    if record.anchor is None:
-        return UNKNOWN
-    return compute_s(record) + communication_s(record)
-
-
 def compute_s(record: RunRecord) -> float:
     """Return the anchor's time over the speed and the workers of the configuration [s]."""
     if record.anchor is None:
@@ -75,24 +62,21 @@ def _work_ratio(record: RunRecord, anchor: AnchorRun) -> float:
     return flop / seen
 
 
-def communication_s(record: RunRecord) -> float:
-    """Return the time that gradients and buffers take through the slowest link [s]."""
-    rates = [m.network_gbit_per_s for m in record.configuration if m.network_gbit_per_s]
-    nodes, size = record.instances, _gradient_bytes(record)
-    if nodes < 2 or not rates or math.isnan(size):
-        return 0.0
-    servers = _layout(record, "servers", 0.0)
-    workers = _layout(record, "workers", float(nodes))
-    if servers:
-        traffic = workers * size / servers
-    else:  # a ring; before each forward pass rank 0 sends the buffers down a tree, as DDP does
+def communication_s(of: Mapping[str, Floats]) -> Floats:
+    """Return the time that gradients and buffers take through the slowest link [s].
+
+    ``of``: columns by name, as ``as_columns`` returns them.
+    """
+    nodes, size = of["instances"], of["gradient_bytes"]
+    workers = np.where(of["workers"] > 0, of["workers"], nodes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # A ring; before each forward pass rank 0 sends the buffers down a tree, as DDP does.
         traffic = 2.0 * (nodes - 1) / nodes * size
-        traffic += math.ceil(math.log2(nodes)) * _fact(record, "buffer_bytes", 0.0)
-    steps = 1.0
-    if record.time_kind == "job":
-        steps = _fact(record, "steps", math.nan) / workers
-    seconds = steps * traffic * 8.0 / (1e9 * min(rates))
-    return 0.0 if math.isnan(seconds) else seconds
+        traffic += np.ceil(np.log2(nodes)) * of["buffer_bytes"]
+        traffic = np.where(of["servers"] > 0, workers * size / of["servers"], traffic)
+        steps = np.where(of["is_job"] > 0, of["steps"] / workers, 1.0)
+        seconds = steps * traffic * 8.0 / (1e9 * of["slowest_gbit_per_s"])
+    return np.where((nodes >= 2) & ~np.isnan(seconds), seconds, 0.0)
 
 
 def _speed(machines: Instances, threads: float) -> float:
@@ -112,16 +96,9 @@ def _devices() -> dict[str, Device]:
     return accelerator_devices()
 
 
-def _gradient_bytes(record: RunRecord) -> float:
-    size = _fact(record, "parameter_bytes", math.nan)
-    return (
-        _fact(record, "parameters", math.nan) * _BYTES_PER_PARAMETER if math.isnan(size) else size
-    )
-
-
-def _fact(record: RunRecord, name: str, default: float) -> float:
-    value = record.job.facts.get(name)
-    return value if isinstance(value, float) else default
+def _gradient_bytes(facts: Mapping[str, Fact]) -> float:
+    size = _number(facts, "parameter_bytes")
+    return _number(facts, "parameters") * _BYTES_PER_PARAMETER if math.isnan(size) else size
 
 
 def _layout(record: RunRecord, name: str, default: float) -> float:
@@ -368,22 +345,88 @@ def require_same(about: Mapping[str, Any], where: str) -> None:
     )
 
 
-def feature_table(records: Sequence[RunRecord]) -> Floats:
-    """Return the features of some runs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunColumns:
+    """What a model is asked about or learns from, one row a run; nan where unknown."""
 
-    Returns
-    -------
-    array of shape (n_records, n_features)
-        In the order of ``FEATURES``; nan where unknown.
-    """
+    features: Floats  # (n, n_features); in the order of ``FEATURES``
+    # physics_s, anchor_s, price_usd_per_h: (n,); what a label is relative to
+    physics_s: Floats
+    anchor_s: Floats
+    price_usd_per_h: Floats
+    accelerator: NDArray[np.str_]  # (n,); of the first machines
+    records: tuple[RunRecord, ...]  # of every run, or one whose partial run all of them share
+
+    def __len__(self) -> int:
+        """Return how many runs there are."""
+        return len(self.features)
+
+    @classmethod
+    def of(cls, records: Sequence[RunRecord]) -> RunColumns:
+        """Return runs of which each has a record."""
+        first = [record.configuration[0].accelerator for record in records]
+        return cls._of(tuple(records), as_columns(records), first)
+
+    @classmethod
+    def like(
+        cls, record: RunRecord, accelerator: Sequence[str], columns: Mapping[str, Floats]
+    ) -> RunColumns:
+        """Return runs of one job, whose machines and layouts are columns in features' units.
+
+        ``columns``: what stands in place of the record's own, by name.
+        """
+        count = len(accelerator)
+        own = {name: np.repeat(value, count) for name, value in as_columns([record]).items()}
+        return cls._of((record,), own | dict(columns), accelerator)
+
+    @classmethod
+    def _of(
+        cls, records: tuple[RunRecord, ...], columns: Mapping[str, Floats],
+        accelerator: Sequence[str],
+    ) -> RunColumns:  # fmt: skip
+        shared = _of_jobs(records)
+        values = np.repeat(shared, len(accelerator), axis=0) if len(records) == 1 else shared
+        for name, column in (*columns.items(), *_derived(columns).items()):
+            if name in _COLUMN:
+                values[:, _COLUMN[name]] = column
+        logs = values[:, _IS_LOG]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values[:, _IS_LOG] = np.where(logs > 0, np.log(logs), math.nan)
+        analytic, anchor = columns["analytic_time_s"], columns["anchor_s"]
+        return cls(
+            features=values, physics_s=np.where(np.isnan(analytic), anchor, analytic),
+            anchor_s=anchor, price_usd_per_h=columns["price_usd_per_h"],
+            accelerator=np.array(accelerator, dtype=np.str_), records=records,
+        )  # fmt: skip
+
+    def take(self, rows: NDArray[Any]) -> RunColumns:
+        """Return some of the runs, by place or by a mask."""
+        places = np.arange(len(self))[rows].tolist()
+        is_shared = len(self.records) == 1
+        return RunColumns(
+            features=self.features[rows], physics_s=self.physics_s[rows],
+            anchor_s=self.anchor_s[rows], price_usd_per_h=self.price_usd_per_h[rows],
+            accelerator=self.accelerator[rows],
+            records=self.records if is_shared else tuple(self.records[i] for i in places),
+        )  # fmt: skip
+
+    def course(self, channels: int) -> Floats:
+        """Return the partial runs' series (``sequences``) of every row."""
+        found = sequences(self.records, channels)
+        return np.repeat(found, len(self), axis=0) if len(self.records) == 1 else found
+
+
+_COLUMN: Final = {name: column for column, name in enumerate(NAMES)}
+
+
+def _of_jobs(records: Sequence[RunRecord]) -> Floats:
+    """Return what jobs, their partial runs and the course of those say; runs share them."""
     values = np.full((len(records), len(FEATURES)), math.nan)
-    index = {name: column for column, name in enumerate(NAMES)}
+    distinct = {(id(one.job), id(one.anchor)): one for one in records}
+    known = {key: dict(_values(one)) for key, one in distinct.items()}
     for row, record in enumerate(records):
-        for name, value in _values(record):
-            values[row, index[name]] = value
-    logs = values[:, _IS_LOG]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values[:, _IS_LOG] = np.where(logs > 0, np.log(logs), math.nan)
+        for name, value in known[id(record.job), id(record.anchor)].items():
+            values[row, _COLUMN[name]] = value
     return values
 
 
@@ -426,8 +469,6 @@ def _values(record: RunRecord) -> Iterator[tuple[str, float]]:
     series = series_of(record)
     if series is not None:
         yield from _series_values(series)
-    yield from _configuration_values(record)
-    yield from _physics_values(record)
 
 
 def _job_values(facts: Mapping[str, Fact]) -> Iterator[tuple[str, float]]:
@@ -479,44 +520,56 @@ def _series_values(series: ResourceSeries) -> Iterator[tuple[str, float]]:
         yield f"{channel}_late_growth", growth / mean
 
 
-def _configuration_values(record: RunRecord) -> Iterator[tuple[str, float]]:
-    first = record.configuration[0]
-    yield "instances", float(record.instances)
-    yield "accelerators", float(sum(m.count * m.accelerators for m in record.configuration))
-    vcpus = [m.vcpus for m in record.configuration]
-    if first.vcpus is not None:
-        yield "vcpus", first.vcpus
-        if record.anchor is not None and record.anchor.machines.vcpus is not None:
-            yield "vcpus_over_anchor", first.vcpus / record.anchor.machines.vcpus
-    if all(v is not None for v in vcpus):
-        yield "total_vcpus", sum(m.count * (m.vcpus or 0.0) for m in record.configuration)
-    if first.memory_gib is not None:
-        yield "memory_gib", first.memory_gib
-    if first.network_gbit_per_s is not None:
-        yield "network_gbit_per_s", first.network_gbit_per_s
-    if record.price_usd_per_h is not None:
-        yield "price_usd_per_h", record.price_usd_per_h
-    for name in ("workers", "servers", "threads", "regions"):
-        value = record.layout.get(name)
-        if isinstance(value, float):
-            yield name, value
-    cores, threads = _number(first.facts, "cores"), _number(record.layout, "threads")
-    if threads > 0:
-        yield "cores_over_threads", cores / threads
+def as_columns(records: Sequence[RunRecord]) -> dict[str, Floats]:
+    """Return what is known of the runs' machines and layouts, and what physics makes of it."""
+    rows = [_of_machines(record) for record in records]
+    found = {name: np.array([row[name] for row in rows], float) for name in rows[0]}
+    sent_s = np.where(found["is_estimated"] > 0, 0.0, communication_s(found))
+    return found | {"analytic_time_s": found["analytic_time_s"] + sent_s}
 
 
-def _physics_values(record: RunRecord) -> Iterator[tuple[str, float]]:
-    analytic = analytic_time_s(record)
-    if math.isnan(analytic):
-        return
-    yield "analytic_time_s", analytic
-    if record.anchor is not None:
-        yield "analytic_over_anchor", analytic / record.anchor.time_s
-    traffic = communication_s(record)
-    yield "communication_fraction", traffic / analytic
-    steps = _number(record.job.facts, "steps")
-    if steps > 0:
-        yield "traffic_s_per_step", traffic / steps
+def _of_machines(record: RunRecord) -> dict[str, float | None]:
+    """Return the same of one run, by name."""
+    groups, anchor, facts = record.configuration, record.anchor, record.job.facts
+    known_s = record.facts.get("analytic_time_s")
+    vcpus = [m.vcpus for m in groups]
+    rates = [m.network_gbit_per_s for m in groups if m.network_gbit_per_s]
+    layout = {n: _number(record.layout, n) for n in ("workers", "servers", "threads", "regions")}
+    return layout | {
+        "instances": record.instances,
+        "accelerators": sum(m.count * m.accelerators for m in groups),
+        "vcpus": vcpus[0],
+        "total_vcpus": None if None in vcpus else sum(m.count * (m.vcpus or 0.0) for m in groups),
+        "memory_gib": groups[0].memory_gib,
+        "network_gbit_per_s": groups[0].network_gbit_per_s,
+        "slowest_gbit_per_s": min(rates, default=None),
+        "price_usd_per_h": record.price_usd_per_h,
+        "cores": _number(groups[0].facts, "cores"),
+        "anchor_s": None if anchor is None else anchor.time_s,
+        "anchor_vcpus": None if anchor is None else anchor.machines.vcpus,
+        "gradient_bytes": _gradient_bytes(facts),
+        "buffer_bytes": _number(facts, "buffer_bytes", 0.0),
+        "steps": _number(facts, "steps"),
+        "is_job": float(record.time_kind == "job"),
+        "analytic_time_s": known_s if isinstance(known_s, float) else compute_s(record),
+        "is_estimated": isinstance(known_s, float),
+    }
+
+
+def _derived(of: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the features that follow from the columns."""
+    analytic, traffic = of["analytic_time_s"], communication_s(of)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.where(np.isnan(analytic), math.nan, traffic / of["steps"])
+        return {
+            "vcpus_over_anchor": of["vcpus"] / of["anchor_vcpus"],
+            "cores_over_threads": np.where(
+                of["threads"] > 0, of["cores"] / of["threads"], math.nan
+            ),
+            "analytic_over_anchor": analytic / of["anchor_s"],
+            "communication_fraction": traffic / analytic,
+            "traffic_s_per_step": np.where(of["steps"] > 0, each, math.nan),
+        }
 
 
 def _number(facts: Mapping[str, Fact], name: str, default: float = math.nan) -> float:

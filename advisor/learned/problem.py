@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError, UsageError
 from advisor.learned import features
-from advisor.learned.features import analytic_time_s
+from advisor.learned.features import RunColumns
 from advisor.planners.core import HOUR_S
 from advisor.records import RunRecord
 
@@ -41,27 +41,27 @@ COSTS: Final = ("cost", "cost_over_anchor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Runs as arrays, rows aligned."""
+class ModelInputs:
+    """What an estimator is asked about, as arrays, rows aligned."""
 
-    records: tuple[RunRecord, ...]  # the runs that have a label: ``ok`` and ``censored``
     target: Target
     X: Floats  # (n, features)
-    truth: Floats  # (n,); times [s], or costs [USD] where they are the target
     offset: Floats  # (n,)
-    groups: NDArray[Any]  # (n,); families
-    is_censored: NDArray[np.bool_]  # (n,)
     channels: int = 0  # of the partial runs' course, behind the features in ``X``; 0 without
 
-    def fit(self, model: RunRegressor, rows: NDArray[np.intp] | slice) -> RunRegressor:
-        """Fit an estimator on some rows."""
-        return model.fit(
-            self.X[rows],
-            self._given(model)[rows],
-            groups=self.groups[rows],
-            offset=self.offset[rows],
-            is_censored=self.is_censored[rows],
-        )
+    @classmethod
+    def of(cls, runs: RunColumns, target: Target, channels: int) -> ModelInputs:
+        """Return some runs as a question; the offset is nan where they lack what it needs."""
+        X = runs.features
+        if target in ("over_analytic", "cost_over_anchor"):
+            X = features.as_asked(X)
+        elif target == "over_anchor":
+            X = features.without_length_and_price(X)
+        if channels:
+            X = np.hstack([X, runs.course(channels)])
+        with np.errstate(divide="ignore"):
+            offset = np.log(_base(runs, target))
+        return cls(target=target, X=X, offset=offset, channels=channels)
 
     def predict(self, model: RunRegressor | QuickModel, rows: NDArray[np.intp] | slice) -> Floats:
         """Return predictions in the unit of ``truth``, shape (rows,)."""
@@ -86,15 +86,35 @@ class Problem:
         """Truth in the estimator's unit: hours, as the thesis, or seconds."""
         return HOUR_S if self.target == "time" else 1.0
 
-    def _given(self, model: RunRegressor) -> Floats:
-        if self._is_direct or model._is_multiplicative:
-            return self.truth / self._unit
-        return np.log(self.truth)
-
     def _back(self, model: RunRegressor | QuickModel, answer: Floats) -> Floats:
         if self._is_direct or model._is_multiplicative:
             return np.maximum(answer * self._unit, np.finfo(float).tiny)
         return np.exp(answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(ModelInputs):
+    """Runs with a label as arrays: what an estimator is fitted on."""
+
+    records: tuple[RunRecord, ...]  # the runs that have a label: ``ok`` and ``censored``
+    truth: Floats  # (n,); times [s], or costs [USD] where they are the target
+    groups: NDArray[Any]  # (n,); families
+    is_censored: NDArray[np.bool_]  # (n,)
+
+    def fit(self, model: RunRegressor, rows: NDArray[np.intp] | slice) -> RunRegressor:
+        """Fit an estimator on some rows."""
+        return model.fit(
+            self.X[rows],
+            self._given(model)[rows],
+            groups=self.groups[rows],
+            offset=self.offset[rows],
+            is_censored=self.is_censored[rows],
+        )
+
+    def _given(self, model: RunRegressor) -> Floats:
+        if self._is_direct or model._is_multiplicative:
+            return self.truth / self._unit
+        return np.log(self.truth)
 
 
 def problem_of(
@@ -118,39 +138,25 @@ def problem_of(
     """
     if target not in TARGETS:
         raise UsageError(f"no target named {target!r}", hint=f"one of: {', '.join(TARGETS)}")
-    labelled = [r for r in records if _is_labelled(r)]
-    bases = [_base(r, target) for r in labelled]
-    kept = [
-        (record, base)
-        for record, base in zip(labelled, bases, strict=True)
-        if not math.isnan(base) and (target not in COSTS or record.cost_usd)
-    ]
-    if not kept:
+    labelled = [r for r in records if _is_labelled(r) and (target not in COSTS or r.cost_usd)]
+    known = RunColumns.of(labelled) if labelled else None
+    kept = np.zeros(0, bool) if known is None else ~np.isnan(_base(known, target))
+    if known is None or not kept.any():
         raise ModelError(
             f"none of {len(records)} runs has what the target {target!r} needs",
             hint="costs need cost_usd, over_anchor a partial run; see docs/records.md",
         )
-    runs = tuple(r for r, _ in kept)
-    X = features.feature_table(runs)
-    if target in ("over_analytic", "cost_over_anchor"):
-        X = features.as_asked(X)
-    elif target == "over_anchor":
-        X = features.without_length_and_price(X)
+    runs = tuple(r for r, is_kept in zip(labelled, kept, strict=True) if is_kept)
     taken = 0
     if has_series:
         taken = features.channels_of(runs) if channels is None else channels
-        X = np.hstack([X, features.sequences(runs, taken)])
-    truths = [r.cost_usd if target in COSTS else r.time_s for r in runs]
+    asked = ModelInputs.of(known.take(kept), target, taken)
     return Problem(
-        records=runs,
-        target=target,
-        X=X,
-        truth=np.array(truths, float),
-        offset=np.log([base for _, base in kept]),
+        target=target, X=asked.X, offset=asked.offset, channels=taken, records=runs,
+        truth=np.array([r.cost_usd if target in COSTS else r.time_s for r in runs], float),
         groups=np.array([r.job.family for r in runs]),
         is_censored=np.array([r.status == "censored" for r in runs]),
-        channels=taken,
-    )
+    )  # fmt: skip
 
 
 def _is_labelled(record: RunRecord) -> bool:
@@ -159,21 +165,14 @@ def _is_labelled(record: RunRecord) -> bool:
     return record.status in ("ok", "censored") and record.time_s is not None and not is_spoilt
 
 
-def _base(record: RunRecord, target: Target) -> float:
+def _base(runs: RunColumns, target: Target) -> Floats:
     """Return what the target is relative to [s or USD]: 1 where to nothing, nan if unknown."""
     if target in ("time", "cost"):
-        return 1.0
+        return np.ones(len(runs))
     if target == "over_analytic":
-        return physics_s(record)
-    anchor = math.nan if record.anchor is None else record.anchor.time_s
+        return runs.physics_s
     if target == "over_anchor":
-        return anchor
+        return runs.anchor_s
     # A cost all the same: what the anchor's time would have been billed there.
-    return anchor * (record.price_usd_per_h or math.nan) / HOUR_S
-
-
-def physics_s(record: RunRecord) -> float:
-    """Return what a run takes by physics [s], else as its partial run did; nan if unknown."""
-    analytic = analytic_time_s(record)
-    anchor = math.nan if record.anchor is None else record.anchor.time_s
-    return anchor if math.isnan(analytic) else analytic
+    price = np.where(runs.price_usd_per_h > 0, runs.price_usd_per_h, math.nan)
+    return np.asarray(runs.anchor_s * price / HOUR_S)

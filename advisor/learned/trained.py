@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from advisor.errors import ModelError
 from advisor.learned import features, registry
-from advisor.learned.features import SEQUENCE_CHANNELS
-from advisor.learned.problem import Problem, Target, problem_of
+from advisor.learned.features import SEQUENCE_CHANNELS, RunColumns
+from advisor.learned.problem import ModelInputs, Problem, Target
 from advisor.learned.quick import Hull, QuickModel
 from advisor.records import RunRecord, to_line
 
@@ -84,13 +84,13 @@ class TrainedModel:
             raise TypeError("a model that was read is saved already: copy its folder")
         registry.save(folder, self.estimator, features=self.about, metrics=self.metrics, card=card)
 
-    def predict(self, records: Sequence[RunRecord], coverage: float = 0.9) -> Prediction:
+    def predict(self, runs: RunColumns | Sequence[RunRecord], coverage: float = 0.9) -> Prediction:
         """Predict runs; their labels are not looked at.
 
         Raises ModelError if a run lacks what the target is relative to (a partial run), or the
         answer is not a number: the weights were not made by training.
         """
-        asked = self._problem(records)
+        asked = self._inputs(runs)
         low, value, high = asked.predict_band(self.estimator, slice(None), coverage).T
         if not np.isfinite(value).all():
             raise ModelError(
@@ -108,7 +108,7 @@ class TrainedModel:
             coverage=coverage,
         )
 
-    def explain(self, records: Sequence[RunRecord]) -> dict[str, Floats]:
+    def explain(self, runs: RunColumns | Sequence[RunRecord]) -> dict[str, Floats]:
         """Return what each group of features does to each prediction.
 
         Returns
@@ -117,7 +117,7 @@ class TrainedModel:
             Group -> change of ln(prediction) against the same run with the group's features at
             their medians in the training data.
         """
-        asked = self._problem(records)
+        asked = self._inputs(runs)
         medians = np.array([math.nan if v is None else v for v in self.about["medians"]])
         full = np.log(asked.predict(self.estimator, slice(None)))
         found: dict[str, Floats] = {}
@@ -131,26 +131,17 @@ class TrainedModel:
             found[group] = full - np.log(asked._back(self.estimator, answer))
         return found
 
-    def _problem(self, records: Sequence[RunRecord]) -> Problem:
-        asked = problem_of(
-            [_asked(r) for r in records], self.target,
-            has_series=self.channels > 0, channels=self.channels,
-        )  # fmt: skip
-        if len(asked.records) != len(records):
-            kept = {r.record_id for r in asked.records}
-            missing = next(r for r in records if r.record_id not in kept)
+    def _inputs(self, runs: RunColumns | Sequence[RunRecord]) -> ModelInputs:
+        runs = runs if isinstance(runs, RunColumns) else RunColumns.of(runs)
+        asked = ModelInputs.of(runs, self.target, self.channels)
+        lacking = np.flatnonzero(np.isnan(asked.offset))
+        if lacking.size:
             raise ModelError(
-                f"run {missing.record_id!r} has no partial run to start from",
+                f"run {runs.take(lacking[:1]).records[0].record_id!r} has no partial run to start "
+                "from",
                 hint="profile the job first",
             )
         return asked
-
-
-def _asked(record: RunRecord) -> RunRecord:
-    """Return the record with a stand-in label: what is asked has none yet."""
-    from dataclasses import replace
-
-    return replace(record, time_s=1.0, cost_usd=1e-9, status="ok")
 
 
 def describe_features(asked: Problem, *, hull: Hull) -> dict[str, Any]:

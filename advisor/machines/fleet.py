@@ -27,6 +27,7 @@ from advisor.machines.cluster import ClusterGroup, machines_filled
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.machines.pcie import link_between
 from advisor.planners.core import GIB, MIB, Device, Work
+from advisor.planners.step import Devices
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -44,7 +45,7 @@ LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15
 class Fleet:
     """Columns over the catalogue's types; ``device`` indexes ``devices``, -1 has no time model."""
 
-    devices: tuple[Device, ...]
+    devices: Devices
     # device, per_node: (n_types,); which device, and how many work in one machine
     device: Integers
     per_node: Integers
@@ -144,7 +145,7 @@ def catalogue_fleet(catalogue: Catalogue) -> Fleet:
     intra, intra_latency = _links(catalogue)
     network = assumed_networks(types, catalogue.accelerators)
     return Fleet(
-        devices=tuple(found),
+        devices=Devices(found),
         device=index,
         per_node=per_node,
         domain_machines=np.array(
@@ -236,7 +237,7 @@ def one_type(
     ``has_own_links``: the devices' links do not pass through the host.
     """
     return Fleet(
-        devices=(device,),
+        devices=Devices((device,)),
         device=np.zeros(1, dtype=np.int64),
         per_node=np.array([per_node]),
         domain_machines=np.array([domain_machines]),
@@ -334,7 +335,7 @@ def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
     threads, cores = job.compute_threads, job.limits.cores
     if threads is None:
         return fleet
-    limited = tuple(limited_processor(device, threads) for device in fleet.devices)
+    limited = Devices(limited_processor(device, threads) for device in fleet.devices)
     fleet = replace(fleet, devices=limited)
     if cores is None:
         return fleet

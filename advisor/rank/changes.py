@@ -16,14 +16,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.advice import Advice, Facts, facts_on
 from advisor.advice import cures_for as cures
-from advisor.answer import (
-    Candidate,
-    Estimate,
-    KnownError,
-    ProbeAdvice,
-    ProposedChange,
-    Recommendation,
-)
+from advisor.answer import Candidate, Estimate, KnownError, ProbeAdvice, ProposedChange
 from advisor.ask import Constraints
 from advisor.catalogue import Accelerator, Catalogue, OfferColumns
 from advisor.collectors import bounded
@@ -32,11 +25,12 @@ from advisor.estimate import Predictor, TimeColumns, offer_of
 from advisor.jobs import NO_LENGTH, Job
 from advisor.learned import worthwhile
 from advisor.machines import suite_device
-from advisor.rank.ranking_rows import Rows
+from advisor.rank.rows import Rows
 from advisor.words import card_name
 
-# The same question of another job.
-AskAgain = Callable[[Job], Recommendation]
+# The best value of another job, and what is listed first (0) or last (-1) under other limits.
+AskAgain = Callable[[Job], Candidate | None]
+Limited = Callable[..., Candidate | None]
 # Effects below this on time and cost are not worth a line.
 LEAST_EFFECT: Final = 0.05
 # What holds of the script as it is: the answer assumes that it is changed.
@@ -51,9 +45,8 @@ def changes(
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would make the chosen machines faster or cheaper, the largest gain first.
 
-    ``recording``: what was seen of the job: more cures can be shown to apply; ``ask``: the same
-    question of another job: the strongest change then says which machines are the best value after
-    it.
+    ``recording``: what was seen of the job: more cures can be shown to apply; ``ask``: the best
+    value of another job: the strongest change then says which machines that is after it.
     """
     if len(chosen.configuration.parts) != 1:
         return ()
@@ -67,8 +60,7 @@ def changes(
 
 def relaxed(
     request: Constraints, chosen: Candidate, front: Sequence[Candidate],
-    rejected: Mapping[str, int],
-    ask: Callable[[Constraints], Recommendation],
+    rejected: Mapping[str, int], ask: Limited,
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what twice the budget and twice the time would buy, where the limits bind.
 
@@ -77,31 +69,28 @@ def relaxed(
     found = []
     if request.budget_usd is not None and rejected.get("over_budget"):
         budget = 2.0 * request.budget_usd
-        more = ask(replace(request, budget_usd=budget)).front[:1]
-        if more and _gains(more[0].training_time_h, front[0].training_time_h):
-            found.append(_change("budget", f"--budget {budget:g}", more[0], chosen))
+        more = ask(0, budget_usd=budget)
+        if more and _gains(more.training_time_h, front[0].training_time_h):
+            found.append(_change("budget", f"--budget {budget:g}", more, chosen))
     if request.deadline_h is not None and rejected.get("over_deadline"):
         deadline = 2.0 * request.deadline_h
-        more = ask(replace(request, deadline_h=deadline)).front[-1:]
-        if more and _gains(more[0].cost_usd, front[-1].cost_usd):
-            found.append(_change("deadline", f"--deadline {deadline:g}h", more[0], chosen))
+        more = ask(-1, deadline_h=deadline)
+        if more and _gains(more.cost_usd, front[-1].cost_usd):
+            found.append(_change("deadline", f"--deadline {deadline:g}h", more, chosen))
     return tuple(found)
 
 
 def mixed(
-    request: Constraints, chosen: Candidate, front: Sequence[Candidate],
-    ask: Callable[[Constraints], Recommendation],
-) -> tuple[ProposedChange, ...]:  # fmt: skip
+    request: Constraints, chosen: Candidate, front: Sequence[Candidate], ask: Limited
+) -> tuple[ProposedChange, ...]:
     """Return what unlike machines together would take, where they were left out."""
     if request.mixed is not False:
         return ()
-    more = ask(replace(request, mixed=None)).front
-    if more and _gains(more[0].training_time_h, front[0].training_time_h):
-        best = more[0]
-    elif more and _gains(more[-1].cost_usd, front[-1].cost_usd):
-        best = more[-1]
-    else:
-        return ()
+    best = ask(0, mixed=None)
+    if best is None or not _gains(best.training_time_h, front[0].training_time_h):
+        best = ask(-1, mixed=None)
+        if best is None or not _gains(best.cost_usd, front[-1].cost_usd):
+            return ()
     return (_change("mixed", "unlike machines together (without --no-mixed)", best, chosen),)
 
 
@@ -145,9 +134,7 @@ def _repicked(
     job = next(one.job for one in found if one.name == change.name)
     if job is None or job is facts.job:
         return change
-    answer = ask(job)
-    rank = answer.picks.get("best_value")
-    pick = next((one for one in answer.front if one.rank == rank), None)
+    pick = ask(job)
     if pick is None or _machines(pick) == _machines(facts.now):
         return change
     return replace(change, pick=pick)

@@ -1,4 +1,4 @@
-"""Rows of a front that are worth a line, and the one to choose.
+"""The front of time and cost, its rows that are worth a line, and the one to choose.
 
 here         meaning, unit
 t_i, c_i     predicted time [h] and cost [USD] of row i; the time counts from ten minutes before
@@ -21,27 +21,26 @@ even then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.answer import Alternative, Candidate, Configuration, Estimate
+from advisor.answer import Candidate, Estimate
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns
-from advisor.estimate import Predictor, TimeColumns, offer_of
 from advisor.learned import SHARED
-from advisor.quantities import REACH_90
-from advisor.rank.prune import MixedRows
-from advisor.rank.ranking_rows import TROUBLE_H, Rows, spread_out
 from advisor.rank.renting import USUALLY, WEIGHTS, Renting
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 Pick = int | Literal["here"]
 
+# A person has to rent machines, bring the script there and fetch the results: nobody who has done
+# it takes less. [h]
+TROUBLE_H: Final = 10 / 60
+# Rows that are set against all others first, where there are many.
+_SAMPLE: Final = 1000
 _LARGEST_NOISE: Final = 0.25
 # With which probability the pick of a deadline keeps it, where nobody says.
 CONFIDENCE: Final = 0.9
@@ -52,6 +51,98 @@ _MOST_PATIENCE: Final = 100.0
 # Nobody starts a job here that takes longer than a month where anything else can be had, nor is
 # told that it is good value: a machine could be ordered and delivered meanwhile. [h]
 LONGEST_STAY_H: Final = 30 * 24.0
+
+
+def pareto_front(time: ArrayLike, cost: ArrayLike) -> NDArray[np.int64]:
+    """Return the rows that no other row beats in both time and cost, fastest first.
+
+    A row beats another if it is no worse in both and better in one; of equal rows the first
+    stays. Rows with nan are never on the front.
+
+    Returns
+    -------
+    integer array
+        Rows by rising time, and so by falling cost.
+
+    Examples
+    --------
+    >>> pareto_front([1.0, 2.0, 3.0, 3.0], [9.0, 5.0, 6.0, 4.0]).tolist()
+    [0, 1, 3]
+    """
+    t, c = np.asarray(time, float), np.asarray(cost, float)
+    rows = np.flatnonzero(np.isfinite(t) & np.isfinite(c))
+    if rows.size > 4 * _SAMPLE:  # a few rows beat most of the others, and sorting is what costs
+        few = rows[:: rows.size // _SAMPLE]
+        few = few[pareto_front(t[few], c[few])]
+        rows = rows[c[rows] <= bar_of(t[few], c[few], t[rows])]
+    order = rows[np.lexsort((rows, c[rows], t[rows]))]
+    if order.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    cheapest_before = np.concatenate(([np.inf], np.minimum.accumulate(c[order])[:-1]))
+    return np.asarray(order[c[order] < cheapest_before], dtype=np.int64)
+
+
+def bar_of(
+    front_time: NDArray[np.float64], front_cost: NDArray[np.float64], time: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the cost that each time has to stay below: the least of a front that is no slower.
+
+    ``front_time``, ``front_cost``: (k,); by rising time and falling cost.
+
+    Returns
+    -------
+    float array of shape (n,)
+        inf where the front has nothing as fast.
+    """
+    place = np.searchsorted(front_time, time, side="right")
+    return np.concatenate([[np.inf], front_cost])[place]
+
+
+class Front:
+    """What is known to be possible: times and costs that others have to beat [h], [USD]."""
+
+    def __init__(self, time_h: ArrayLike = (), cost_usd: ArrayLike = ()) -> None:
+        self.time_h, self.cost_usd = np.zeros(0), np.zeros(0)
+        self.add(time_h, cost_usd)
+
+    def beats(self, time_h: Floats, cost_usd: Floats) -> Booleans:
+        """Say which rows something known is as fast as and no dearer than, by their bounds."""
+        return np.asarray(cost_usd >= bar_of(self.time_h, self.cost_usd, time_h))
+
+    def add(self, time_h: ArrayLike, cost_usd: ArrayLike) -> None:
+        """Raise the bar."""
+        time_h = np.concatenate([self.time_h, np.asarray(time_h, float)])
+        cost_usd = np.concatenate([self.cost_usd, np.asarray(cost_usd, float)])
+        best = pareto_front(time_h, cost_usd)
+        self.time_h, self.cost_usd = time_h[best], cost_usd[best]
+
+
+def spread_out(
+    time: ArrayLike, cost: ArrayLike, size: int, *, first: Sequence[int] = ()
+) -> NDArray[np.int64]:
+    """Choose ``size`` rows that cover a front evenly, both ends among them.
+
+    The next row chosen is always the one farthest from all chosen so far, in logarithms, since a
+    user weighs factors ("twice as fast"), not differences.
+
+    ``time``, ``cost``: (n,); positive, in the order of the front; ``size``: at least 1; ``first``:
+    rows to choose before both ends; no more than ``size``.
+
+    Returns
+    -------
+    integer array
+        Rising rows.
+    """
+    points = np.column_stack([np.log(np.asarray(time, float)), np.log(np.asarray(cost, float))])
+    if len(points) <= size:
+        return np.arange(len(points))
+    chosen = list(dict.fromkeys((*first, 0, len(points) - 1)))[:size]
+    distance = np.min([np.linalg.norm(points - points[i], axis=1) for i in chosen], axis=0)
+    while len(chosen) < size:
+        farthest = int(np.argmax(distance))
+        chosen.append(farthest)
+        distance = np.minimum(distance, np.linalg.norm(points - points[farthest], axis=1))
+    return np.array(sorted(chosen))
 
 
 def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: float) -> Floats:
@@ -99,6 +190,19 @@ def distinct(
         if not ((t[at] <= most * t[row]) & (c[at] <= most * c[row])).any():
             kept.append(row)
     return np.array(sorted(kept), dtype=np.int64)
+
+
+def near_any(
+    time_h: Floats, cost_usd: Floats, rows: Integers, shown: Integers, gain: float
+) -> Integers:
+    """Return which of ``rows`` may stand in for one that is shown: all that ``apart`` admits."""
+    most = 1.0 + (max(gain, _LARGEST_NOISE) if gain > 0 else 0.0)
+    order = shown[np.argsort(time_h[shown], kind="stable")]
+    # The dearest that takes at least so long, by place in the order; none behind the slowest.
+    dearest = np.maximum.accumulate(cost_usd[order][::-1])[::-1]
+    place = np.searchsorted(most * time_h[order], time_h[rows])
+    bar = np.append(most * dearest, -np.inf)[place]
+    return rows[cost_usd[rows] <= bar]
 
 
 def picks(
@@ -180,181 +284,12 @@ def _late(one: Candidate, deadline_h: float) -> float:
     return one.training_time_h.above(deadline_h) if planned is None else planned
 
 
-# The rows of a front that are shown, and what could be rented in the place of each.
-
-
-_REGIONS: Final = 3
-_MACHINES: Final = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beliefs:
-    """What is believed of rows, those of mixed clusters behind those of equal machines."""
-
-    # time_h, cost_usd, log_sd: (n,); of the whole job; standard deviation of the error of
-    # ln(time). [h], [USD]
-    time_h: Floats
-    cost_usd: Floats
-    log_sd: Floats
-    kind: Integers  # (n,); the instance type; negative, and each its own, for mixed clusters
-    is_extrapolating: NDArray[np.bool_]  # (n,); outside what the models were fitted on
-    # machines, request_h: (n,); how many, and the wait for what a new account has to ask for [h]
-    machines: Integers
-    request_h: Floats
-
-    @cached_property
-    def worst(self) -> Floats:
-        """Factor by which rows are judged worse than expected, as ``picks`` judges them."""
-        factor = np.ones(self.log_sd.shape)
-        far = np.flatnonzero(self.is_extrapolating)
-        factor[far] = np.exp(REACH_90 * self.log_sd[far])
-        return factor
-
-    @classmethod
-    def of(
-        cls, rows: Rows, columns: TimeColumns, mixed: MixedRows | None, request_h: Floats
-    ) -> Beliefs:
-        """Return what is believed of the rows that were priced.
-
-        ``request_h``: (n,); of the rows of equal machines. Mixed ones are asked for: 0.
-        """
-        found = cls(
-            time_h=rows.time_h,
-            cost_usd=rows.cost_usd,
-            log_sd=columns.log_sd[rows.column],
-            kind=columns.type_index[rows.column],
-            is_extrapolating=columns.is_extrapolating[rows.column],
-            machines=columns.count[rows.column],
-            request_h=request_h,
-        )
-        if mixed is None:
-            return found
-        own_kinds = -1 - np.arange(len(mixed.rows))
-        return cls(
-            time_h=np.concatenate([found.time_h, mixed.time_h]),
-            cost_usd=np.concatenate([found.cost_usd, mixed.cost_usd]),
-            log_sd=np.concatenate([found.log_sd, *(one.columns.log_sd for one in mixed.rows)]),
-            kind=np.concatenate([found.kind, own_kinds]),
-            is_extrapolating=np.concatenate(
-                [found.is_extrapolating, *(one.columns.is_extrapolating for one in mixed.rows)]
-            ),
-            machines=np.concatenate([found.machines, [one.machines for one in mixed.rows]]),
-            request_h=np.concatenate([found.request_h, np.zeros(len(mixed.rows))]),
-        )
-
-    def best(self, names: Iterable[str], rows: Integers, renting: Renting) -> dict[str, int]:
-        """Return the row that each pick names among ``rows``, of which there is at least one."""
-        worst = self.worst[rows]
-        time_h, cost_usd = self.time_h[rows] * worst, self.cost_usd[rows] * worst
-        others = self.machines[rows], self.request_h[rows]
-        return {one: int(rows[renting.best(one, time_h, cost_usd, *others)]) for one in names}
-
-
-def worth_a_line(beliefs: Beliefs, front: Integers, gain: float) -> Integers:
-    """Return the rows of a front that differ by more than the model can be wrong about.
-
-    A gain of 0 keeps them all.
-    """
-    if gain <= 0 or front.size == 0:
-        return front
-    sd, kind = beliefs.log_sd[front], beliefs.kind[front]
-    least = apart(sd[:, None], sd[None, :], kind[:, None] == kind[None, :], gain)
-    time_h, cost = beliefs.time_h[front], beliefs.cost_usd[front]
-    return front[distinct(time_h, cost, least, beliefs.worst[front])]
-
-
-def shown_of(beliefs: Beliefs, rows: Integers, size: int, *, first: Integers) -> Integers:
-    """Return at most ``size`` rows of a list: those that picks name, then the others.
-
-    ``first``: what picks name among ``rows``, the most important first.
-    """
-    if rows.size == 0:
-        return rows
-    places = np.array([int(np.flatnonzero(rows == one)[0]) for one in first[:size]], np.int64)
-    time_h, cost = beliefs.time_h[rows], beliefs.cost_usd[rows]
-    return rows[spread_out(time_h, cost, size, first=places.tolist())]
-
-
-def near_any(beliefs: Beliefs, feasible: Integers, shown: Integers, gain: float) -> Integers:
-    """Return the rows that may be an alternative to one that is shown: all that ``apart`` admits.
-
-    ``gain``: as of ``alternatives``.
-    """
-    most = 1.0 + (max(gain, _LARGEST_NOISE) if gain > 0 else 0.0)
-    order = shown[np.argsort(beliefs.time_h[shown], kind="stable")]
-    # The dearest that takes at least so long, by place in the order; none behind the slowest.
-    dearest = np.maximum.accumulate(beliefs.cost_usd[order][::-1])[::-1]
-    place = np.searchsorted(most * beliefs.time_h[order], beliefs.time_h[feasible])
-    bar = np.append(most * dearest, -np.inf)[place]
-    return feasible[beliefs.cost_usd[feasible] <= bar]
-
-
-def alternatives(
-    beliefs: Beliefs, rows: Rows, columns: TimeColumns, feasible: Integers, row: int, gain: float,
-    predictor: Predictor, offers: OfferColumns,
-) -> tuple[Alternative, ...]:  # fmt: skip
-    """Return what could be rented in place of ``row``, the best product of time and cost first.
-
-    ``feasible``: rows that keep the constraints, those that are not ``near_any`` left out if one
-    likes; those of mixed clusters are passed over;
-    ``gain``: as of ``apart``; 0 admits only what is as good.
-    """
-    near = feasible[feasible < len(rows.offer)]
-    near = near[(near != row) & (rows.is_spot[near] == rows.is_spot[row])]
-    # More machines are more work, and what has to be asked for is not there.
-    near = near[beliefs.machines[near] <= beliefs.machines[row]]
-    near = near[beliefs.request_h[near] <= beliefs.request_h[row]]
-    most = np.ones(near.size)
-    if gain > 0:
-        is_same = beliefs.kind[near] == beliefs.kind[row]
-        most += apart(beliefs.log_sd[row], beliefs.log_sd[near], is_same, gain)
-    near = near[
-        (beliefs.time_h[near] <= most * beliefs.time_h[row])
-        & (beliefs.cost_usd[near] <= most * beliefs.cost_usd[row])
-    ]
-    near = near[np.argsort(beliefs.time_h[near] * beliefs.cost_usd[near], kind="stable")]
-    same = columns.type_index[rows.column[near]] == columns.type_index[rows.column[row]]
-    elsewhere = near[same & (rows.column[near] == rows.column[row])][:_REGIONS]
-    others = near[~same]
-    _, first = np.unique(columns.type_index[rows.column[others]], return_index=True)
-    others = others[np.sort(first)][:_MACHINES]
-    chosen = np.concatenate([elsewhere, others])
-    return tuple(_alternative(rows, columns, at, row, predictor, offers) for at in chosen.tolist())
-
-
-def _alternative(
-    rows: Rows, columns: TimeColumns, at: int, row: int, predictor: Predictor,
-    offers: OfferColumns,
-) -> Alternative:  # fmt: skip
-    offer = offer_of(predictor.catalogue, offers, int(rows.offer[at]))
-    own = offer_of(predictor.catalogue, offers, int(rows.offer[row]))
-    count, own_count = (int(columns.count[rows.column[i]]) for i in (at, row))
-    devices = offer.accelerator, offer.accelerators * count
-    is_same_device = offer.accelerator and devices == (
-        own.accelerator, own.accelerators * own_count,
-    )  # fmt: skip
-    kind: Literal["region", "provider", "machine"] = "machine"
-    if (offer.provider, offer.instance_type) == (own.provider, own.instance_type):
-        kind = "region"
-    elif is_same_device and offer.provider != own.provider:
-        kind = "provider"
-    return Alternative(
-        configuration=Configuration(parts=((offer, count),)),
-        kind=kind,
-        training_time_h=float(rows.time_h[at]),
-        cost_usd=float(rows.cost_usd[at]),
-    )
-
-
 def shared_reasons(front: tuple[Candidate, ...]) -> tuple[str, ...]:
     """Return what is said of every candidate, in the order of the first."""
     if len(front) < 2:
         return ()
     others = [set(one.reasons) for one in front[1:]]
     return tuple(said for said in front[0].reasons if all(said in one for one in others))
-
-
-# Whether a job keeps its deadline and its budget.
 
 
 def keeps(one: Candidate, request: Constraints) -> bool:

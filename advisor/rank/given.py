@@ -60,7 +60,7 @@ from advisor.planners.core import GIB, Layout, PlanningError, Work, select
 from advisor.planners.layouts import SearchSpace, node_counts
 from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
-from advisor.rank.ranking_rows import pareto_front
+from advisor.rank.front import pareto_front
 from advisor.words import input_words
 
 Beside = list[tuple[BesideWay, Choice]]

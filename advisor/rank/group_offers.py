@@ -9,7 +9,7 @@ all of them only those are evaluated that could be on the front; nothing that co
    one takes its place.
 2. Of the same machines in several places, all but the cheapest: they take equally long.
 3. Machines whose bounds from below, in time and cost, are beaten by what is known
-   (``rank.prune``).
+   (``rank.search``).
 
 | here       | meaning                                                                          |
 |------------|----------------------------------------------------------------------------------|

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,12 +18,11 @@ from advisor.jobs import Job
 from advisor.machines import whole_machines
 from advisor.rank.changes import by_worth, changes, known_error, mixed, relaxed, unmeasured_words
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
-from advisor.rank.ranking_rows import pareto_front
+from advisor.rank.listed import Listed
 from advisor.rank.renting import Renting
-from advisor.rank.rows import ranked_rows
 from advisor.words import claims_of
 
-__all__ = ["Request", "pareto_front", "recommend"]
+__all__ = ["Request", "recommend"]
 
 
 def recommend(
@@ -68,9 +66,7 @@ def recommend(
     """
     predictor = predictor or Predictor()
     request = in_whole_machines(request or Request(), predictor.catalogue)
-    ranked, rejected, considered = ranked_rows(
-        job, request, predictor, prunes=prunes, for_best_value=for_best_value
-    )
+    ranked = Listed(job, request, predictor, prunes=prunes, for_best_value=for_best_value)
     front, nearest = ranked.candidates(ranked.shown), ranked.candidates(ranked.nearest)
     if in_full:
         front, nearest = (
@@ -87,8 +83,8 @@ def recommend(
         job=job.facts(),
         catalogue=Prices.of((*front, *nearest), len(ranked.offers.type_index)),
         predictor=Named(name=predictor.name, version=predictor.version),
-        considered=considered,
-        rejected={reason: number for reason, number in rejected.items() if number},
+        considered=ranked.considered,
+        rejected={reason: number for reason, number in ranked.rejected.items() if number},
         front=front,
         nearest=nearest,
         here=here,
@@ -97,7 +93,7 @@ def recommend(
         unoffered={} if len(ranked.offers) else _unoffered(request, predictor),
         shared_reasons=shared_reasons(front),
         changes=(
-            _changes(job, request, predictor, rented, here, front, rejected, recording)
+            _changes(ranked, rented, here, front, recording)
             if with_changes and rented is not None
             else ()
         ),
@@ -173,22 +169,30 @@ def told(
 
 
 def _changes(
-    job: Job, request: Request, predictor: Predictor, rented: Candidate, here: Candidate | None,
-    front: tuple[Candidate, ...], rejected: Counter[str], recording: Recording | None,
+    ranked: Listed, rented: Candidate, here: Candidate | None, front: tuple[Candidate, ...],
+    recording: Recording | None,
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
-    """Return what would change the answer: the script, how it is paid, the limits that bind."""
+    """Return what would change the answer: the script, how it is paid, the limits that bind.
 
-    def limited(other: Request) -> Recommendation:
-        return recommend(job, other, predictor=predictor)
+    Each is the same search with another question; what is known of the job's layouts stays.
+    """
+    job, request, predictor = ranked.job, ranked.request, ranked.predictor
 
-    def changed(other: Job) -> Recommendation:
-        return recommend(other, request, predictor=predictor, for_best_value=True)
+    def limited(place: int, **others: Any) -> Candidate | None:
+        """Return the fastest (0) or the cheapest (-1) that is listed under other limits."""
+        found = Listed(job, replace(request, **others), predictor)
+        return found.candidates(found.shown[[place]])[0] if found.shown.size else None
 
-    found = (
-        *mixed(request, rented, front, limited),
-        *changes(
-            job, request, predictor, rented, here, front, recording=recording, ask=changed
-        ),
-        *relaxed(request, rented, front, rejected, limited),
-    )  # fmt: skip
-    return by_worth(found)
+    def best_value(other: Job) -> Candidate | None:
+        found = Listed(other, request, predictor, for_best_value=True)
+        rows = found.candidates(found.shown)
+        rank = picked(rows, None, request).get("best_value")
+        return next((one for one in rows if one.rank == rank), None)
+
+    # First while the job's search is at hand: other jobs take its place.
+    several = mixed(request, rented, front, limited)
+    allowed = relaxed(request, rented, front, ranked.rejected, limited)
+    cured = changes(
+        job, request, predictor, rented, here, front, recording=recording, ask=best_value
+    )
+    return by_worth((*several, *cured, *allowed))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.errors import ModelError
 from advisor.estimate import OWN_RUNS, Learned
-from advisor.learned import Stack, evaluate, metrics, physics_s
+from advisor.learned import RunColumns, Stack, evaluate, metrics
 
 if TYPE_CHECKING:
     from advisor.learned import Problem, RunRegressor, TrainedModel
@@ -134,14 +134,13 @@ def beside_shipped(
     if not rows.size or not (folder / "model.json").is_file():
         return []
     records = [asked.records[row] for row in rows]
-    is_time = fitted.name == OWN_RUNS
-    physics = np.array([physics_s(r) if is_time else np.nan for r in records])
+    runs = RunColumns.of(records)
+    physics = runs.physics_s if fitted.name == OWN_RUNS else np.full(len(runs), np.nan)
     shipped = Learned.open(folder)
     old, new = physics.copy(), physics.copy()
-    if (seen := shipped.covers(records)).any():
-        some = [record for record, is_seen in zip(records, seen, strict=True) if is_seen]
-        old[seen] = shipped.model.predict(some).value
-    covered = Learned(folder, dict(fitted.about)).covers(records)
+    if (seen := shipped.covers(runs)).any():
+        old[seen] = shipped.model.predict(runs.take(seen)).value
+    covered = Learned(folder, dict(fitted.about)).covers(runs)
     new[covered] = answers[rows][covered]
     logs = np.abs(np.log(np.stack([old, new]) / asked.truth[rows]))
     told = np.isfinite(logs).all(axis=0)

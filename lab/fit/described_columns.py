@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from advisor.planners.core import Device, Operators, Work, concatenate, select
 from advisor.planners.step.device import KINDS, PRODUCTS
-from advisor.planners.step.device_rates import generations_before_pascal, log_rates, vector_units
+from advisor.planners.step.device_rates import (
+    Devices,
+    generations_before_pascal,
+    log_rates,
+    vector_units,
+)
 
 # A measured step of a described job: what the suites of ``described_rows`` consist of.
 
@@ -114,7 +119,8 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
     merged = [_merged(row.operators) for row in rows]
     operators = concatenate(merged)
     devices = [row.device for row in rows]
-    units = [vector_units(d) for d in devices]
+    table = Devices(devices)
+    units = vector_units(table).tolist()
     call_s = np.array([row.work.call_s or 0.0 for row in rows])
     is_half = np.array([row.is_half for row in rows])
     is_tf32 = np.array(
@@ -153,8 +159,8 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         bandwidth=np.array([d.memory_bytes_per_s for d in devices]),
         tdp=np.array([d.tdp_w or np.inf for d in devices]),
         years=np.array([(d.release_year or 2023.0) - 2023.0 for d in devices]),
-        age=np.array([generations_before_pascal(d) for d in devices]),
-        log_rates=np.array([log_rates(d) for d in devices]),
+        age=generations_before_pascal(table),
+        log_rates=log_rates(table),
         vector_unit=np.array([UNITS.index(u) - 1 for u in units]),
         is_half=is_half,
         device=np.array([d.name for d in devices]),

@@ -78,7 +78,7 @@ def columns(
 
 def predicting(model: TrainedModel, some: list[RunRecord], count: int) -> Spent:
     """Return what ``count`` candidates take with intervals, features given."""
-    asked = model._problem(some)
+    asked = model._inputs(some)
     rows = np.resize(np.arange(len(some)), count)
     table, offset = asked.X[rows], asked.offset[rows]
 

@@ -33,7 +33,9 @@ from .device import PRODUCTS as PRODUCTS
 from .device import StepColumns as StepColumns
 from .device import step_time as step_time
 from .device_rates import DeviceParameters as DeviceParameters
+from .device_rates import Devices as Devices
 from .device_rates import Efficiency as Efficiency
+from .device_rates import are_measured as are_measured
 from .device_rates import convolution_kind as convolution_kind
 from .device_rates import fused_calls as fused_calls
 from .device_rates import is_of_wide_groups as is_of_wide_groups

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import Device, Work, select
-from advisor.planners.step.device_rates import measured_flop_per_s, peak_flop_per_s, runs_as
+from advisor.planners.step.device_rates import Devices, all_run_as, are_measured, peaks
 
 Floats = NDArray[np.float64]
 AMPLITUDES: Final = ("job", "far", "generation", "device", "noise")
@@ -187,13 +187,16 @@ def error_points(
 ) -> ErrorPoints:  # fmt: skip
     """Return the points of jobs on devices, one each; hosts where they are known."""
     found = {key: job_features(work) for key, work in {id(w): w for w in works}.items()}
-    runs = [runs_as(d, w.precision) for w, d in zip(works, devices, strict=True)]
-    labels = [_label(w.precision, r) for w, r in zip(works, runs, strict=True)]
+    table, asked = Devices.of(devices), np.array([work.precision for work in works], np.str_)
+    label, rates = np.empty(len(table), dtype="U16"), np.empty((len(table), 4))
+    for precision in np.unique(asked).tolist():
+        rows = np.flatnonzero(asked == precision)
+        label[rows], rates[rows] = _in_precision(table.take(rows), precision)
     return ErrorPoints(
-        device=np.array([d.name for d in devices], dtype=np.str_),
-        architecture=np.array([d.architecture for d in devices], dtype=np.str_),
-        precision=np.array(labels, dtype=np.str_),
-        rates=np.array([_rates(d, p) for d, p in zip(devices, runs, strict=True)]).reshape(-1, 4),
+        device=table.word("name"),
+        architecture=table.word("architecture"),
+        precision=label,
+        rates=rates,
         job=np.array([found[id(work)] for work in works]).reshape(-1, 6),
         host=np.array(hosts or [""] * len(works), dtype=np.str_),
         host_log_sd=np.array(host_log_sd or [0.0] * len(works), dtype=float),
@@ -201,20 +204,19 @@ def error_points(
     )
 
 
-def _label(asked: str, runs: str) -> str:
-    """Return how a precision is called in which a device runs what was asked for."""
-    is_widened = asked in _WIDTHS and runs == "fp32"
-    return "stored half" if is_widened else _WIDTHS.get(runs, runs)
-
-
-def _rates(device: Device, precision: str) -> tuple[float, float, float, float]:
-    peak = peak_flop_per_s(device, precision) or 1.0
-    return (
-        math.log(peak),
-        math.log(device.memory_bytes_per_s),
-        math.log(device.memory_bytes),
-        math.log(device.fp32_flop_per_s or peak),
-    )
+def _in_precision(devices: Devices, precision: str) -> tuple[NDArray[np.str_], Floats]:
+    """Return what devices run a precision as, by its width, and four rates' logarithms (n, 4)."""
+    runs = all_run_as(devices, precision)
+    label, peak = np.empty(len(devices), dtype="U16"), np.ones(len(devices))
+    for one in np.unique(runs).tolist():
+        there = runs == one
+        is_widened = precision in _WIDTHS and one == "fp32"
+        label[there] = "stored half" if is_widened else _WIDTHS.get(one, one)
+        peak[there] = peaks(devices, one)[there]
+    single = devices.fact("fp32_flop_per_s")
+    single = np.where(single > 0, single, peak)
+    memory = devices.fact("memory_bytes_per_s"), devices.fact("memory_bytes")
+    return label, np.log(np.stack([peak, *memory, single], axis=1))
 
 
 def shapes(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
@@ -361,8 +363,7 @@ def expected_errors(
         hosts = [OWN_HOST + d.name if h else "" for d, h in zip(devices, heard, strict=True)]
         log_sd = np.where(heard, host_log_sd, 0.0).tolist()
     at = error_points([work] * len(devices), devices, hosts, log_sd)
-    is_measured = [measured_flop_per_s(d, runs_as(d, work.precision)) is not None for d in devices]
-    return errors_at(at, np.array(is_measured, dtype=bool), parameters)
+    return errors_at(at, are_measured(Devices.of(devices), work.precision), parameters)
 
 
 def errors_at(
@@ -400,8 +401,8 @@ def least_growth(
     own = float(work.micro_batch)
     batches = np.unique(np.r_[_BATCHES[own > _BATCHES], own])
     at = error_points([work] * len(devices), devices)
-    is_measured = [measured_flop_per_s(d, runs_as(d, work.precision)) is not None for d in devices]
-    error = _means(at, job_features_at(work, batches), np.array(is_measured), parameters)
+    is_measured = are_measured(Devices.of(devices), work.precision)
+    error = _means(at, job_features_at(work, batches), is_measured, parameters)
     # The equation grows with the batch: only a batch with a larger error may take longer.
     larger = np.flatnonzero((error > error[:, -1:]).any(axis=0))
     if not larger.size:
@@ -551,18 +552,21 @@ def correlations(
     rows: Sequence[Device], columns: Sequence[Device], parameters: CalibrationParameters
 ) -> NDArray[np.float64]:
     """Return how a job's errors on some devices and on others are correlated, as a matrix."""
-    return np.array([[_correlation(a, b, parameters) for b in columns] for a in rows])
-
-
-def _correlation(a: Device, b: Device, parameters: CalibrationParameters) -> float:
-    if a is b:
-        return 1.0
-    if a.kind == "cpu" and b.kind == "cpu":
-        return parameters.cpu_to_cpu
-    if a.kind == "cpu" or b.kind == "cpu":
-        return parameters.cpu_to_accelerator
-    if a.name == b.name:
-        return parameters.same_device
-    if a.architecture and a.architecture == b.architecture:
-        return parameters.same_architecture
-    return parameters.same_kind
+    table = Devices.of(rows)
+    names, families = table.word("name"), table.word("architecture")
+    is_cpu = table.word("kind") == "cpu"
+    found = np.empty((len(table), len(columns)))
+    values = [
+        1.0, parameters.cpu_to_cpu, parameters.cpu_to_accelerator, parameters.same_device,
+        parameters.same_architecture,
+    ]  # fmt: skip
+    for column, one in enumerate(columns):
+        holds = [
+            np.array([row is one for row in table], dtype=bool),
+            is_cpu & (one.kind == "cpu"),
+            is_cpu | (one.kind == "cpu"),
+            names == one.name,
+            (families == one.architecture) & (families != ""),
+        ]
+        found[:, column] = np.select(holds, values, parameters.same_kind)
+    return found

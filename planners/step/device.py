@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from typing import Final, get_args
 
 import numpy as np
@@ -60,14 +60,17 @@ from advisor.planners.core import (
 )
 from advisor.planners.step.device_rates import (
     DeviceParameters,
-    distance_from_fitted,
-    measured_flop_per_s,
-    runs_as,
-    runs_on_matrix_units,
-    share_of_rates,
-    sustained_flop_per_s,
+    Devices,
+    all_run_as,
+    all_sustained,
+    are_measured,
+    distances_from_fitted,
+    run_on_matrix_units,
+    shares_of_rates,
     vector_units,
 )
+
+Floats = NDArray[np.float64]
 
 KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 # Products run in the precision that the job asks for; the other classes keep their tensors' type.
@@ -106,7 +109,6 @@ class StepColumns:
     host_log_sd: NDArray[np.float64]
     # (n_devices,); the chip family or the classes of operators were not among the measurements
     is_extrapolating: NDArray[np.bool_]
-    runs_as: tuple[str, ...]  # the precision of the large products on each device
 
 
 def step_time(
@@ -119,13 +121,8 @@ def step_time(
 
     Raises PlanningError if the work has no forward operators, a micro-batch is not positive, or a
     precision is unknown.
-
-    Notes
-    -----
-    Devices are looped over for their rates, operators and micro-batches nowhere: 100,000 estimates
-    take well under a second.
     """
-    batches = np.atleast_1d(np.asarray(micro_batches, float))
+    batches, devices = np.atleast_1d(np.asarray(micro_batches, float)), Devices.of(devices)
     _check(work, batches)
     scale = batches / work.micro_batch  # (n_batches,)
     rates = _Rates.of(work, devices, parameters)
@@ -148,7 +145,6 @@ def step_time(
         log_sd=log_sd,
         host_log_sd=_over_hosts(on_hosts)[1],
         is_extrapolating=is_extrapolating,
-        runs_as=tuple(runs_as(device, work.precision) for device in devices),
     )
 
 
@@ -195,7 +191,7 @@ class _Rates:
     split_s: float
 
     @classmethod
-    def of(cls, work: Work, devices: Sequence[Device], parameters: DeviceParameters) -> _Rates:
+    def of(cls, work: Work, devices: Devices, parameters: DeviceParameters) -> _Rates:
         asked = [
             (kind, _dtype(dtype, kind, work))
             for kind, dtype in zip(work.operators.kind, work.operators.dtype, strict=True)
@@ -203,87 +199,80 @@ class _Rates:
         pairs = tuple(sorted(set(asked)))
         column = {pair: i for i, pair in enumerate(pairs)}
         index = [column[pair] for pair in asked]
-        known = _Same(parameters)
-        by_pair = np.array([_device_rates(d, pairs, work.is_compiled, known) for d in devices])
-        by_pair = by_pair.reshape(len(devices), len(pairs), 2)
+        by_pair = np.stack([
+            devices.kept(
+                ("rates", kind, dtype, work.is_compiled, id(parameters)),
+                partial(_class_rates, kind=kind, dtype=dtype, is_compiled=work.is_compiled,
+                        parameters=parameters),
+            ).T
+            for kind, dtype in pairs
+        ])  # fmt: skip
         launches = parameters.compiled_launch_fraction if work.is_compiled else 1.0
-        is_unseen = np.array([_is_host_unseen(d, work) for d in devices], dtype=bool)
+        is_cpu, call_s = devices.word("kind") == "cpu", devices.fact("call_s")
+        # A recorded script's calls are started by a host whose speed nobody measured.
+        is_unseen = ~is_cpu & (call_s == 0) & (work.call_s is not None)
+        usual_s = devices.by_word("kind", parameters.dispatch_s, np.nan)
+        if work.call_s:
+            usual_s = np.where(is_cpu, usual_s, work.call_s)
+        handed_s = work.micro_batch * work.input_bytes_per_sample / parameters.handed_bytes_per_s
         return cls(
-            compute=by_pair[:, index, 0],
-            memory=by_pair[:, index, 1],
-            latency_s=np.array([parameters.latency_s[d.kind] for d in devices]) * launches,
-            dispatch_s=np.array(
-                [
-                    d.call_s or (d.kind != "cpu" and work.call_s) or parameters.dispatch_s[d.kind]
-                    for d in devices
-                ]
-            )
-            * launches,
+            compute=by_pair[index, 0].T,
+            memory=by_pair[index, 1].T,
+            latency_s=devices.by_word("kind", parameters.latency_s, np.nan) * launches,
+            dispatch_s=np.where(call_s > 0, call_s, usual_s) * launches,
             host_log_sd=np.where(is_unseen, parameters.host_log_sd, 0.0),
-            handed_s=np.where(
-                is_unseen,
-                work.micro_batch * work.input_bytes_per_sample / parameters.handed_bytes_per_s,
-                0.0,
-            ),
+            handed_s=np.where(is_unseen, handed_s, 0.0),
             handed_log_sd=np.where(is_unseen, parameters.handed_log_sd, 0.0),
             engine_share=np.where(is_unseen, parameters.engine_call_fraction, 1.0),
-            cores=np.array([d.cores or 1.0 if d.kind == "cpu" else 1.0 for d in devices], float),
-            is_cpu=np.array([d.kind == "cpu" for d in devices]),
+            cores=np.where(is_cpu, np.maximum(devices.fact("cores"), 1.0), 1.0),
+            is_cpu=is_cpu,
             unhidden=parameters.unhidden_fraction,
             split_gain=parameters.split_gain,
             split_s=parameters.split_s,
         )
 
 
-def _is_host_unseen(device: Device, work: Work) -> bool:
-    """Whether a recorded script's calls are started by a host whose speed nobody measured."""
-    return device.kind != "cpu" and device.call_s is None and work.call_s is not None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Same:
-    """Parameters as a key: they hold mappings, and a search asks with the same ones."""
-
-    parameters: DeviceParameters
-
-    def __hash__(self) -> int:
-        return id(self.parameters)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.parameters is self.parameters
-
-
-@lru_cache(maxsize=2**14)  # a search asks of the same devices in every step that it estimates
-def _device_rates(
-    device: Device, pairs: tuple[tuple[str, str], ...], is_compiled: bool, known: _Same
-) -> tuple[tuple[float, float], ...]:
-    """Return the rates of every class and precision on a device."""
-    return tuple(_pair_rates(device, *one, is_compiled, known.parameters) for one in pairs)
-
-
-def _pair_rates(
-    device: Device, kind: str, dtype: str, is_compiled: bool, parameters: DeviceParameters
-) -> tuple[float, float]:
-    """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class on a device."""
-    runs = runs_as(device, dtype)
-    by_kind = parameters.efficiencies[device.kind]
-    efficiency = by_kind[kind]
-    # Matrix units take a 3 x 3 convolution as a product; only vector units gain by Winograd's.
-    if kind in _CONVOLUTIONS and runs_on_matrix_units(device, runs):
-        efficiency = by_kind.get("matrix_convolution", by_kind["convolution"])
-    if kind in PRODUCTS:
-        rate = sustained_flop_per_s(device, runs, parameters)
-    else:  # Pointwise classes run on the vector units, whose rate is the fp32 peak.
-        rate = device.fp32_flop_per_s or sustained_flop_per_s(device, runs, parameters) / 16
-    rate *= widened_share(device, kind, dtype, parameters)
-    rate *= efficiency.compute
-    if runs == "fp64" and device.kind == "gpu" and kind not in _OTHER_PRODUCTS:
-        double = sustained_flop_per_s(device, runs, parameters)
-        rate = _DOUBLE_CONVOLUTION * double if kind in _CONVOLUTIONS else min(rate, double)
-    memory = device.memory_bytes_per_s * efficiency.memory * share_of_rates(device, parameters)
+def _class_rates(
+    devices: Devices, kind: str, dtype: str, is_compiled: bool, parameters: DeviceParameters
+) -> Floats:
+    """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class, (n_devices, 2)."""
+    runs, on_gpu = all_run_as(devices, dtype), devices.word("kind") == "gpu"
+    products = all_sustained(devices, dtype, parameters)
+    compute, memory = _efficiencies(devices, kind, parameters)
+    if kind in _CONVOLUTIONS:
+        # Matrix units take a 3 x 3 convolution as a product; only vector units gain by Winograd's.
+        on_matrix = _efficiencies(devices, "matrix_convolution", parameters)
+        is_matrix = run_on_matrix_units(devices, runs)
+        compute, memory = (
+            np.where(is_matrix, there, usual)
+            for there, usual in zip(on_matrix, (compute, memory), strict=True)
+        )
+    rate = products
+    if kind not in PRODUCTS:  # Pointwise classes run on the vector units: the fp32 peak.
+        single = devices.fact("fp32_flop_per_s")
+        rate = np.where(single > 0, single, products / 16)
+    rate = rate * _widened(devices, kind, dtype, parameters) * compute
+    if kind not in _OTHER_PRODUCTS:
+        is_double = (runs == "fp64") & on_gpu
+        double = np.minimum(rate, products)
+        if kind in _CONVOLUTIONS:
+            double = _DOUBLE_CONVOLUTION * products
+        rate = np.where(is_double, double, rate)
+    memory = devices.fact("memory_bytes_per_s") * memory * shares_of_rates(devices, parameters)
     if is_compiled and kind not in PRODUCTS:
-        memory /= parameters.compiled_traffic_fraction
-    return rate, memory
+        memory = memory / parameters.compiled_traffic_fraction
+    return np.stack([rate, memory], axis=1)
+
+
+def _efficiencies(
+    devices: Devices, kind: str, parameters: DeviceParameters
+) -> tuple[Floats, Floats]:
+    """Return r and w of a class on each kind of device."""
+    usual = "convolution" if kind == "matrix_convolution" else kind
+    found = {of: known.get(kind) or known[usual] for of, known in parameters.efficiencies.items()}
+    compute = {of: one.compute for of, one in found.items()}
+    memory = {of: one.memory for of, one in found.items()}
+    return devices.by_word("kind", compute, np.nan), devices.by_word("kind", memory, np.nan)
 
 
 # Of what products sustain in double precision: convolutions, which libraries filter minimally in
@@ -291,13 +280,13 @@ def _pair_rates(
 _DOUBLE_CONVOLUTION: Final = 0.8
 
 
-def widened_share(device: Device, kind: str, dtype: str, parameters: DeviceParameters) -> float:
+def _widened(devices: Devices, kind: str, dtype: str, parameters: DeviceParameters) -> Floats:
     """Return what a class reaches of its rate in 32 bits on tensors that are stored in 16."""
-    if dtype not in _STORED_HALF or device.kind != "gpu" or vector_units(device) != "single":
-        return 1.0
+    is_narrow = (devices.word("kind") == "gpu") & (vector_units(devices) == "single")
+    share = parameters.widened_fraction if kind in PRODUCTS else 1.0
     if kind == "depthwise":
-        return parameters.widened_depthwise_fraction
-    return parameters.widened_fraction if kind in PRODUCTS else 1.0
+        share = parameters.widened_depthwise_fraction
+    return np.where(is_narrow & (dtype in _STORED_HALF), share, 1.0)
 
 
 def _phase(
@@ -370,7 +359,7 @@ def _idle_cores(
 
 
 def _uncertainty(
-    work: Work, devices: Sequence[Device], parameters: DeviceParameters
+    work: Work, devices: Devices, parameters: DeviceParameters
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     table = work.operators
     weight = table.flop / max(table.flop.sum(), 1.0) + table.grown_bytes / max(
@@ -378,27 +367,34 @@ def _uncertainty(
     )
     unseen = ~np.isin(table.kind, list(parameters.fitted_kinds))
     unseen_share = float(weight[unseen].sum() / max(weight.sum(), 1e-300))
-    is_new = np.array([d.architecture not in parameters.fitted_architectures for d in devices])
-    # Nor was anything of double precision fitted, but one share.
-    is_unfitted = np.array(
-        [d.kind != "gpu" or runs_as(d, work.precision) == "fp64" for d in devices]
-    )
-    distance = np.array(
-        [distance_from_fitted(d, parameters.fitted_rates) * (d.kind == "gpu") for d in devices]
-    )
-    is_guessed = np.array(
-        [measured_flop_per_s(d, runs_as(d, work.precision)) is None for d in devices]
-    )
     # A rate of large products says nothing of how a new chip family convolves.
     convolved = np.isin(table.kind, list(_CONVOLUTIONS))
     products = weight[convolved | np.isin(table.kind, list(PRODUCTS))].sum()
-    unlike = np.where(is_new, weight[convolved].sum() / max(products, 1e-300), 0.0)
+    unlike = weight[convolved].sum() / max(products, 1e-300)
+    is_new, is_unfitted, distance, is_guessed = devices.kept(
+        ("unseen", work.precision, id(parameters)),
+        partial(_unseen, precision=work.precision, parameters=parameters),
+    ).T
     variance = (
         parameters.log_sd**2
-        + np.where(is_new, parameters.unseen_architecture_log_sd**2, 0.0)
-        + np.where(is_guessed, 1.0, unlike) * parameters.unmeasured_rate_log_sd**2
+        + is_new * parameters.unseen_architecture_log_sd**2
+        + np.maximum(is_guessed, is_new * unlike) * parameters.unmeasured_rate_log_sd**2
         + (parameters.distance_log_sd * distance) ** 2
-        + np.where(is_unfitted, parameters.unfitted_device_log_sd**2, 0.0)
+        + is_unfitted * parameters.unfitted_device_log_sd**2
         + unseen_share * parameters.unseen_kind_log_sd**2
     )
-    return np.sqrt(variance), is_new | (unseen_share > 0.5)
+    return np.sqrt(variance), (is_new > 0) | (unseen_share > 0.5)
+
+
+def _unseen(devices: Devices, precision: str, parameters: DeviceParameters) -> Floats:
+    """Return what of devices was not fitted: family, kind, distance of rates, measured rates."""
+    seen = dict.fromkeys(parameters.fitted_architectures, 0.0)
+    is_gpu = devices.word("kind") == "gpu"
+    # Nor was anything of double precision fitted, but one share.
+    is_unfitted = ~is_gpu | (all_run_as(devices, precision) == "fp64")
+    return np.stack([
+        devices.by_word("architecture", seen, 1.0),
+        is_unfitted,
+        distances_from_fitted(devices, parameters.fitted_rates) * is_gpu,
+        ~are_measured(devices, precision),
+    ], axis=1)  # fmt: skip

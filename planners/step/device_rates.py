@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from typing import Final
+from functools import cache, lru_cache, partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from advisor.planners.core import Device, OperatorKind, PlanningError, refused
 
@@ -88,7 +91,78 @@ class DeviceParameters:
     unfitted_device_log_sd: float
 
 
-LogRates = tuple[float, float, float]
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+
+
+class Devices(Sequence[Device]):
+    """A table of devices: facts as columns, shape (n,), 0 where a device lacks one.
+
+    What is worked out of a table's rows is kept for all that are taken from it: a search asks of
+    the same thousands of processors in every step that it estimates.
+    """
+
+    def __init__(
+        self, devices: Iterable[Device], rows: NDArray[np.int64] | None = None,
+        kept: dict[tuple[object, ...], tuple[object, NDArray[Any]]] | None = None,
+    ) -> None:  # fmt: skip
+        self._table = tuple(devices)
+        self._rows = np.arange(len(self._table)) if rows is None else rows
+        self._kept = {} if kept is None else kept
+
+    @classmethod
+    def of(cls, devices: Sequence[Device]) -> Devices:
+        """Return devices as a table."""
+        return devices if isinstance(devices, Devices) else cls(devices)
+
+    def take(self, rows: NDArray[np.int64]) -> Devices:
+        """Return some rows, which share what is known of the table."""
+        return Devices(self._table, self._rows[rows], self._kept)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Device]:
+        """Go through the devices."""
+        return iter([self._table[row] for row in self._rows.tolist()])
+
+    def __getitem__(self, at: int) -> Device:  # type: ignore[override]
+        """Return one device."""
+        return self._table[int(self._rows[at])]
+
+    def kept(
+        self, key: tuple[object, ...], formula: Callable[[Devices], NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Return what a formula says of these rows, asked once of the whole table.
+
+        ``key``: its name and what it depends on beside the devices; constants that hold mappings
+        by their ``id``: the formula that is kept holds them.
+        """
+        if key not in self._kept:
+            self._kept[key] = formula, formula(Devices(self._table, kept=self._kept))
+        return self._kept[key][1][self._rows]
+
+    def fact(self, name: str) -> Floats:
+        """Return a number of every device."""
+        return self.kept(
+            (name,), lambda whole: np.array([getattr(d, name) or 0.0 for d in whole._table], float)
+        )
+
+    def word(self, name: str) -> NDArray[np.str_]:
+        """Return a word of every device."""
+        return self.kept((name,), lambda whole: np.array([getattr(d, name) for d in whole._table]))
+
+    def by_word(self, name: str, values: Mapping[str, float], other: float) -> Floats:
+        """Return a number for every device by one of its words."""
+        words, place = np.unique(self.word(name), return_inverse=True)
+        return np.array([values.get(one, other) for one in words.tolist()], dtype=float)[place]
+
+
+@lru_cache(maxsize=4096)
+def _alone(device: Device) -> Devices:
+    """Return the table of one device."""
+    return Devices((device,))
+
 
 # What a precision runs as where the device lacks it, tried in this order; fp32 ends every chain.
 FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -106,17 +180,18 @@ FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
 _FP4_OVER_FP8: Final[Mapping[str, float]] = {"Blackwell": 2.0, "Blackwell Ultra": 3.0}
 
 
-def peak_flop_per_s(device: Device, precision: str) -> float | None:
-    """Return the dense datasheet peak, None where the device does not run the precision."""
+def peaks(devices: Devices, precision: str) -> Floats:
+    """Return the dense datasheet peaks, 0 where a device does not run the precision."""
     if precision == "fp64":
-        return (device.fp32_flop_per_s or 0.0) * double_share(device) or None
+        return devices.fact("fp32_flop_per_s") * double_shares(devices)
     if precision == "fp4":
-        gain = _FP4_OVER_FP8.get(device.architecture)
-        return device.fp8_flop_per_s * gain if gain and device.fp8_flop_per_s else None
-    peak: float | None = getattr(
-        device, f"{'fp8' if precision == 'int8' else precision}_flop_per_s"
-    )
-    return peak
+        return devices.fact("fp8_flop_per_s") * devices.by_word("architecture", _FP4_OVER_FP8, 0.0)
+    return devices.fact(f"{'fp8' if precision == 'int8' else precision}_flop_per_s")
+
+
+def peak_flop_per_s(device: Device, precision: str) -> float | None:
+    """Return the peak of one device, None where it does not run the precision."""
+    return float(peaks(_alone(device), precision)[0]) or None
 
 
 # Rate of products in double precision over that in single: results per clock of a multiprocessor
@@ -134,33 +209,56 @@ _FEW: Final = 0.1
 _UNKNOWN_SHARE: Final = 1 / 32  # of a GPU: most have some units for compatibility's sake
 
 
-def double_share(device: Device) -> float:
-    """Return the rate of products in double precision over that in single; 0 where there is none.
+def double_shares(devices: Devices) -> Floats:
+    """Return the rates of products in double precision over those in single; 0: there is none.
 
     Examples
     --------
     >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", architecture="Ampere", memory_bytes=24e9,
     ...     memory_bytes_per_s=936e9, fp32_flop_per_s=35.6e12, tf32_flop_per_s=35.6e12)
-    >>> 1 / double_share(rtx_3090)
+    >>> 1 / float(double_shares(Devices([rtx_3090]))[0])
     64.0
     """
-    if device.kind == "cpu":
-        return 0.5  # vectors of half as many numbers
-    if device.kind != "gpu":
-        return 0.0
-    usual, of_computing = _DOUBLE_SHARE.get(device.architecture, (_UNKNOWN_SHARE,) * 2)
-    fast_half = (device.fp16_flop_per_s or 0.0) > 1.5 * (device.fp32_flop_per_s or math.inf)
-    is_for_computing = (
-        fast_half if device.architecture == "Pascal" else vector_units(device) == "separate"
+    usual, of_computing = (
+        devices.by_word(
+            "architecture", {name: both[i] for name, both in _DOUBLE_SHARE.items()}, _UNKNOWN_SHARE
+        )
+        for i in (0, 1)
     )
-    return of_computing if is_for_computing else usual
+    single = devices.fact("fp32_flop_per_s")
+    fast_half = (single > 0) & (devices.fact("fp16_flop_per_s") > 1.5 * single)
+    is_pascal = devices.word("architecture") == "Pascal"
+    is_for_computing = np.where(is_pascal, fast_half, vector_units(devices) == "separate")
+    kind = devices.word("kind")
+    on_gpu = np.where(is_for_computing, of_computing, usual)
+    # A processor's vectors hold half as many numbers.
+    return np.select([kind == "cpu", kind == "gpu"], [np.full(len(devices), 0.5), on_gpu], 0.0)
+
+
+def all_run_as(devices: Devices, precision: str) -> NDArray[np.str_]:
+    """Return the precision that ``precision`` becomes on each device.
+
+    Raises PlanningError if the precision is unknown, or a device has no arithmetic for it at all.
+    """
+    if precision not in FALLBACKS:
+        raise refused(f"unknown precision {precision!r}", f"one of: {', '.join(FALLBACKS)}")
+    found = devices.kept(("runs as", precision), partial(_run_as, precision=precision))
+    if (found == "").any():
+        name = devices[int(np.argmax(found == ""))].name
+        raise PlanningError(
+            f"{name} has no arithmetic that {precision} could run as",
+            hint="leave the device out, or add its peaks to the device sheet",
+        )
+    return found
+
+
+def _run_as(devices: Devices, precision: str) -> NDArray[np.str_]:
+    chain = FALLBACKS[precision]
+    return np.select([peaks(devices, one) > 0 for one in chain], chain, "")
 
 
 def runs_as(device: Device, precision: str) -> str:
-    """Return the precision that ``precision`` becomes on the device.
-
-    Raises PlanningError if the precision is unknown, or the device has no arithmetic for it at
-    all.
+    """Return the same of one device.
 
     Examples
     --------
@@ -169,121 +267,158 @@ def runs_as(device: Device, precision: str) -> str:
     >>> runs_as(v100, "fp8"), runs_as(v100, "tf32")
     ('fp16', 'fp32')
     """
-    if precision not in FALLBACKS:
-        raise refused(f"unknown precision {precision!r}", f"one of: {', '.join(FALLBACKS)}")
-    for candidate in FALLBACKS[precision]:
-        if peak_flop_per_s(device, candidate):
-            return candidate
-    raise PlanningError(
-        f"{device.name} has no arithmetic that {precision} could run as",
-        hint="leave the device out, or add its peaks to the device sheet",
-    )
+    return str(all_run_as(_alone(device), precision)[0])
 
 
-def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParameters) -> float:
+def sustained(devices: Devices, precision: str, parameters: DeviceParameters) -> Floats:
     """Return what large products sustain: measured where known, else by arithmetic and power.
 
     A board runs out of power before it runs out of arithmetic (T4, L4, H100 NVL):
 
         R = ((e P)^-n + (kappa TDP)^-n)^(-1/n),   kappa = kappa_2023 2^((year - 2023) / doubling)
 
-    Raises ValueError if the device does not run the precision: ask ``runs_as`` first.
+    Of no meaning where a device does not run the precision: ask ``all_run_as`` first.
     """
-    peak = peak_flop_per_s(device, precision)
-    if not peak:
-        raise ValueError(f"{device.name} does not run {precision}")
-    measured = measured_flop_per_s(device, precision)
-    if measured is not None:
-        return measured
+    measured, peak = measured_rates(devices, precision), peaks(devices, precision)
     if precision == "fp64":
         # Few units that never run out of power; on others as much as single precision takes.
-        single = sustained_flop_per_s(device, "fp32", parameters) * double_share(device)
-        return single if double_share(device) > _FEW else peak * share_of_rates(device, parameters)
-    is_vector = precision == "fp32"
-    if device.kind == "gpu" and vector_units(device) == "single" and device.fp32_flop_per_s:
-        # Frameworks accumulate in fp32, which runs at the vector units' rate on such chips.
-        is_vector, peak = True, device.fp32_flop_per_s
+        share = double_shares(devices)
+        single = sustained(devices, "fp32", parameters) * share
+        found = np.where(share > _FEW, single, peak * shares_of_rates(devices, parameters))
+        return np.where(measured > 0, measured, found)
+    is_gpu, units = devices.word("kind") == "gpu", vector_units(devices)
+    # Frameworks accumulate in fp32, which runs at the vector units' rate on such chips.
+    single = devices.fact("fp32_flop_per_s")
+    is_narrow = is_gpu & (units == "single") & (single > 0)
+    is_vector, peak = is_narrow | (precision == "fp32"), np.where(is_narrow, single, peak)
     # Of fp4 products no measurement is among those fitted: they are taken to reach what fp8 does.
-    kind = "fp8" if precision == "fp4" else precision
-    arithmetic = peak * parameters.sustained_fraction[device.kind][kind]
-    if device.kind == "gpu" and is_vector:
-        arithmetic = peak * parameters.vector_fraction[vector_units(device)]
-    if not device.tdp_w or device.kind != "gpu":
-        return arithmetic * share_of_rates(device, parameters)
-    per_j = parameters.vector_flop_per_j if is_vector else parameters.tensor_flop_per_j
-    years = (device.release_year or 2023.0) - 2023.0
-    power = device.tdp_w * per_j * 2.0 ** (years / parameters.flop_per_j_doubling_years)
+    name = "fp8" if precision == "fp4" else precision
+    fractions = {kind: of.get(name, np.nan) for kind, of in parameters.sustained_fraction.items()}
+    fraction = devices.by_word("kind", fractions, np.nan)
+    of_units = [parameters.vector_fraction.get(one, np.nan) for one in _UNITS]
+    on_vector = np.select([units == one for one in _UNITS], of_units)
+    arithmetic = peak * np.where(is_gpu & is_vector, on_vector, fraction)
+    limit = _limited(devices, arithmetic, is_vector, peaks(devices, precision), parameters)
+    is_limited = is_gpu & (devices.fact("tdp_w") > 0)
+    found = np.where(is_limited, limit, arithmetic) * shares_of_rates(devices, parameters)
+    return np.where(measured > 0, measured, found)
+
+
+def _limited(
+    devices: Devices, arithmetic: Floats, is_vector: Booleans, peak: Floats,
+    parameters: DeviceParameters,
+) -> Floats:  # fmt: skip
+    """Return the smooth minimum of arithmetic and power."""
+    per_j = np.where(is_vector, parameters.vector_flop_per_j, parameters.tensor_flop_per_j)
+    years = np.where((year := devices.fact("release_year")) > 0, year, 2023.0) - 2023.0
+    power = devices.fact("tdp_w") * per_j * 2.0 ** (years / parameters.flop_per_j_doubling_years)
+    best = devices.fact("best_fp16_flop_per_s") * peak / half_peaks(devices)
+    is_best = (best > 0) & ~is_vector
+    arithmetic = np.where(is_best, np.minimum(arithmetic, best), arithmetic)
     n = parameters.limit_sharpness
-    best = device.best_fp16_flop_per_s
-    if best and not is_vector:
-        arithmetic = min(arithmetic, best * peak / _half_peak(device))
-    limit = (arithmetic**-n + power**-n) ** (-1.0 / n)
-    return float(limit * share_of_rates(device, parameters))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((arithmetic**-n + power**-n) ** (-1.0 / n))
 
 
-def log_rates(device: Device) -> LogRates:
-    """Return the logarithms of a device's vector peak, 16-bit peak and memory bandwidth."""
-    half = device.fp16_flop_per_s or device.bf16_flop_per_s
-    vector = device.fp32_flop_per_s or half or 1.0
-    return math.log(vector), math.log(half or vector), math.log(device.memory_bytes_per_s)
+def all_sustained(devices: Devices, dtype: str, parameters: DeviceParameters) -> Floats:
+    """Return what large products in ``dtype`` sustain, in the precision that it runs as."""
+    runs = all_run_as(devices, dtype)
+    found = np.empty(len(devices))
+    for one in np.unique(runs).tolist():
+        there = runs == one
+        found[there] = devices.kept(
+            ("sustained", one, id(parameters)),
+            partial(sustained, precision=one, parameters=parameters),
+        )[there]
+    return found
 
 
-def distance_from_fitted(device: Device, fitted: tuple[LogRates, ...]) -> float:
-    """Return how far a device's rates lie from the nearest fitted one's, in logarithms."""
-    return _distance(log_rates(device), fitted)
+def sustained_flop_per_s(device: Device, precision: str, parameters: DeviceParameters) -> float:
+    """Return the same of one device in a precision that it runs.
+
+    Raises ValueError if the device does not run the precision: ask ``runs_as`` first.
+    """
+    if not peak_flop_per_s(device, precision):
+        raise ValueError(f"{device.name} does not run {precision}")
+    return float(sustained(_alone(device), precision, parameters)[0])
 
 
-@lru_cache(maxsize=4096)  # a search asks of the same few dozen devices in every step it estimates
-def _distance(rates: LogRates, fitted: tuple[LogRates, ...]) -> float:
-    return min((math.dist(rates, one) for one in fitted), default=0.0)
+def log_rates(devices: Devices) -> Floats:
+    """Return the logarithms of vector peak, 16-bit peak and memory bandwidth, shape (n, 3)."""
+    single, half = devices.fact("fp32_flop_per_s"), half_peaks(devices)
+    half = np.where(np.isfinite(half), half, 0.0)
+    vector = np.where(single > 0, single, np.where(half > 0, half, 1.0))
+    rates = [vector, np.where(half > 0, half, vector), devices.fact("memory_bytes_per_s")]
+    return np.asarray(np.log(np.stack(rates, axis=1)))
 
 
-def share_of_rates(device: Device, parameters: DeviceParameters) -> float:
+def distances_from_fitted(
+    devices: Devices, fitted: tuple[tuple[float, float, float], ...]
+) -> Floats:
+    """Return how far devices' rates lie from the nearest fitted one's, in logarithms."""
+    if not fitted:
+        return np.zeros(len(devices))
+    apart = log_rates(devices)[:, None, :] - np.array(fitted)
+    return np.asarray(np.sqrt(np.square(apart).sum(axis=2)).min(axis=1))
+
+
+def shares_of_rates(devices: Devices, parameters: DeviceParameters) -> Floats:
     """Return the share of its rates that a GPU older than Pascal reaches, 1 for all others."""
-    age = generations_before_pascal(device) if device.kind == "gpu" else 0.0
-    return float(parameters.kepler_fraction**age)
+    return np.asarray(parameters.kepler_fraction ** generations_before_pascal(devices))
 
 
-def generations_before_pascal(device: Device) -> float:
-    """Return 1 for Kepler (and what is older), one half for Maxwell, 0 for all others.
+def generations_before_pascal(devices: Devices) -> Floats:
+    """Return 1 for Kepler GPUs (and what is older), one half for Maxwell, 0 for all others.
 
     Kepler's units need two independent instructions of a thread at a time, and its boards protect
     their memory within the bandwidth; Maxwell mended the first (NVIDIA, "Maxwell tuning guide",
     section 1.4). It is taken to lie midway, in logarithms: nothing of it was measured.
     """
-    return _AGES.get(device.architecture, 0.0)
+    age = devices.by_word("architecture", _AGES, 0.0)
+    return np.asarray(age * (devices.word("kind") == "gpu"))
 
 
 _AGES: Final[Mapping[str, float]] = {"Fermi": 1.0, "Kepler": 1.0, "Maxwell": 0.5}
 
 
-def runs_on_matrix_units(device: Device, precision: str) -> bool:
-    """Whether large products of a precision that the device has run on its matrix units."""
-    if device.kind == "gpu" and vector_units(device) == "single":
-        return False
-    return precision not in ("fp32", "fp64")
+def run_on_matrix_units(devices: Devices, precision: NDArray[np.str_]) -> Booleans:
+    """Whether large products of a precision that each device has run on its matrix units."""
+    is_narrow = (devices.word("kind") == "gpu") & (vector_units(devices) == "single")
+    return np.asarray(~is_narrow & (precision != "fp32") & (precision != "fp64"))
 
 
-def vector_units(device: Device) -> str:
-    """Return how a GPU's fp32 units are built, read off its peaks."""
-    if device.tf32_flop_per_s is None and (device.fp16_flop_per_s or 0.0) < 3 * (
-        device.fp32_flop_per_s or 1.0
-    ):
-        return "single"
-    if device.tf32_flop_per_s and device.tf32_flop_per_s < 3 * (device.fp32_flop_per_s or 1.0):
-        return "shared"
-    return "separate"
+_UNITS: Final = ("single", "shared", "separate")
+
+
+def vector_units(devices: Devices) -> NDArray[np.str_]:
+    """Return how GPUs' fp32 units are built, read off their peaks."""
+    single, half = devices.fact("fp32_flop_per_s"), devices.fact("fp16_flop_per_s")
+    tf32, most = devices.fact("tf32_flop_per_s"), 3 * np.where(single > 0, single, 1.0)
+    has_tf32 = tf32 > 0
+    return np.select([~has_tf32 & (half < most), has_tf32 & (tf32 < most)], _UNITS[:2], _UNITS[2])
+
+
+def measured_rates(devices: Devices, precision: str) -> Floats:
+    """Return the sheet's sustained rates in proportion of the peaks, 0 where not measured."""
+    if precision in ("fp32", "fp64"):
+        share = 1.0 if precision == "fp32" else double_shares(devices)
+        return np.asarray(devices.fact("sustained_fp32_flop_per_s") * share)
+    half = devices.fact("sustained_fp16_flop_per_s")
+    return np.asarray(half * peaks(devices, precision) / half_peaks(devices))
+
+
+def are_measured(devices: Devices, precision: str) -> Booleans:
+    """Whether the rate of products is measured in the precision that ``precision`` runs as."""
+    runs = all_run_as(devices, precision)
+    found = np.zeros(len(devices), dtype=bool)
+    for one in np.unique(runs).tolist():
+        found |= (runs == one) & (measured_rates(devices, one) > 0)
+    return found
 
 
 def measured_flop_per_s(device: Device, precision: str) -> float | None:
-    """Return the sheet's sustained rate in proportion of the peaks, None where not measured."""
-    peak = peak_flop_per_s(device, precision)
-    if precision in ("fp32", "fp64"):
-        share = 1.0 if precision == "fp32" else double_share(device)
-        return (device.sustained_fp32_flop_per_s or 0.0) * share or None
-    if device.sustained_fp16_flop_per_s and peak:
-        return device.sustained_fp16_flop_per_s * peak / _half_peak(device)
-    return None
+    """Return one device's measured rate, None where it was not measured."""
+    return float(measured_rates(_alone(device), precision)[0]) or None
 
 
 def unmeasured(device: Device) -> Device:
@@ -291,9 +426,10 @@ def unmeasured(device: Device) -> Device:
     return replace(device, sustained_fp32_flop_per_s=None, sustained_fp16_flop_per_s=None)
 
 
-def _half_peak(device: Device) -> float:
-    """Return the 16-bit peak, infinite where there is none. [flop/s]."""
-    return device.fp16_flop_per_s or device.bf16_flop_per_s or math.inf
+def half_peaks(devices: Devices) -> Floats:
+    """Return the 16-bit peaks, infinite where there is none. [flop/s]."""
+    half, brain = devices.fact("fp16_flop_per_s"), devices.fact("bf16_flop_per_s")
+    return np.select([half > 0, brain > 0], [half, brain], np.inf)
 
 
 # ------------------------------------------------------------------------------------------

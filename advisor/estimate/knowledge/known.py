@@ -51,6 +51,7 @@ from advisor.planners.layouts import layout_columns
 from advisor.planners.links import ScalingFit, straggling
 from advisor.planners.step import (
     DeviceParameters,
+    Devices,
     MeasuredRun,
     OtherJobs,
     is_known_by_runs,
@@ -266,7 +267,7 @@ def _alone(fleet: Fleet, row: int) -> Fleet:
     """Return machines of which only one type's device is known: nothing else is asked."""
     device = np.full_like(fleet.device, -1)
     device[row] = 0
-    return replace(fleet, devices=(fleet.devices[fleet.device[row]],), device=device)
+    return replace(fleet, devices=fleet.devices.take(fleet.device[[row]]), device=device)
 
 
 def _nearest(job: Job) -> tuple[Actual, ...]:
@@ -363,7 +364,7 @@ class OwnRuns:
             return self._physics.case(asked, fleet=there, believes=False)
         if self._bare is None or self._bare.job is not job:
             self._bare = self._physics.case(job, believes=False)
-        bare = replace(there, devices=tuple(map(unmeasured, there.devices)))
+        bare = replace(there, devices=Devices(map(unmeasured, there.devices)))
         return replace(self._bare, job=asked, fleet=bare, seen={})
 
     def others(self, job: Job, work: Work, known: tuple[MeasuredRun, ...]) -> OtherJobs | None:

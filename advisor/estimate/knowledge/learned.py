@@ -12,7 +12,6 @@ is anchored on them: a measured step says more than other people's runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,13 +32,14 @@ from advisor.learned import (
     LEAST_ROWS,
     NAMES,
     Hull,
+    RunColumns,
     as_asked,
-    feature_table,
     features_of,
     require_same,
 )
+from advisor.planners.core import GIB
 from advisor.quantities import REACH_90
-from advisor.records import Instances, Profile, RunRecord, machines_of, profile, record
+from advisor.records import Instances, Profile, machines_of, profile, record
 
 if TYPE_CHECKING:
     from advisor.learned import TrainedModel
@@ -92,34 +92,35 @@ class Learned:
 
     def covers_accelerators_of(self, job: Job) -> bool:
         """Whether it may correct the job on accelerators: a user's own model may know some."""
-        runs: dict[str, int] = self.about["accelerators"]
-        return any(n and seen >= LEAST_ROWS for n, seen in runs.items()) and self.may_correct(job)
+        return any(self._accelerators) and self.may_correct(job)
 
     def may_correct(self, job: Job) -> bool:
         """Whether there is a machine on which it may correct the job."""
         known = None if job.actuals else profile(job)
         return known is not None and self._covers_job(known)
 
-    def covers(self, records: Sequence[RunRecord]) -> NDArray[np.bool_]:
-        """Return for each record whether it lies in what was seen, shape (n,)."""
-        if not records:
-            return np.zeros(0, bool)
-        rows = as_asked(feature_table(records))
-        runs = self.about["accelerators"]
-        is_known = [runs.get(r.configuration[0].accelerator, 0) >= LEAST_ROWS for r in records]
-        return np.array(is_known) & ~self.hull.is_outside(rows)
+    def covers(self, runs: RunColumns) -> NDArray[np.bool_]:
+        """Return for each run whether it lies in what was seen, shape (n,)."""
+        is_outside = self.hull.is_outside(as_asked(runs.features))
+        return np.asarray(np.isin(runs.accelerator, self._accelerators) & ~is_outside)
+
+    @property
+    def _accelerators(self) -> list[str]:
+        """Accelerators with runs enough, ``""`` for none."""
+        seen: dict[str, int] = self.about["accelerators"]
+        return [name for name, number in seen.items() if number >= LEAST_ROWS]
 
     def corrected(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> TimeColumns:
         """Return the columns with the steps of the candidates that are covered corrected."""
         rows = self._promising(job, catalogue, columns)
         if rows.size == 0:
             return columns
-        asked = candidate_records(job, catalogue, columns, rows)
+        asked = candidate_runs(job, catalogue, columns, rows)
         inside = self.covers(asked)
         rows = rows[inside]
         if rows.size == 0:
             return columns
-        found = self.model.predict([r for r, i in zip(asked, inside, strict=True) if i], _COVERAGE)
+        found = self.model.predict(asked.take(inside), _COVERAGE)
         step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
         step_s[rows] = found.value / job.total_steps
         # The model's runs were all on one processor: how far another one is off comes on top.
@@ -140,31 +141,23 @@ class Learned:
         groups = dict.fromkeys(f"effect_{f.group}" for f in FEATURES)
         found = [dict.fromkeys(groups, math.nan) for _ in columns.count]
         rows = self._promising(job, catalogue, columns)
-        asked = candidate_records(job, catalogue, columns, rows) if rows.size else []
+        if not rows.size:
+            return found
+        asked = candidate_runs(job, catalogue, columns, rows)
         inside = self.covers(asked)
         if inside.any():
-            told = self.model.explain([r for r, i in zip(asked, inside, strict=True) if i])
+            told = self.model.explain(asked.take(inside))
             for place, row in enumerate(rows[inside].tolist()):
                 found[row] = {f"effect_{g}": float(np.exp(v[place])) for g, v in told.items()}
         return found
 
     def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
-        """Return the rows that may be covered: looks at the job once, then at three columns."""
-        none = np.zeros(0, dtype=np.int64)
+        """Return the rows that may be covered: looks at the job once, then at accelerators."""
         if not self.may_correct(job):
-            return none
-        types = catalogue.types
-        at = columns.type_index
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rows = np.full((len(at), len(NAMES)), math.nan)
-            for name, values in (
-                ("instances", np.log(columns.count)),
-                ("vcpus", np.log(np.asarray(types.vcpus, float)[at])),
-                ("accelerators", np.nan_to_num(types.accelerator_count)[at] * columns.count),
-            ):
-                rows[:, NAMES.index(name)] = values
+            return np.zeros(0, dtype=np.int64)
+        names = np.asarray(catalogue.types.accelerator)[columns.type_index]
         is_known = (columns.status == 0) & ~is_beside(columns)
-        return np.flatnonzero(is_known & ~self.hull.is_outside(rows))
+        return np.flatnonzero(is_known & np.isin(names, self._accelerators))
 
     def _covers_job(self, known: Profile) -> bool:
         """Whether what is the same on all candidates lies in what was seen on some machines."""
@@ -172,7 +165,7 @@ class Learned:
             known, Instances(provider="", instance_type="any"), record_id="any", workers=1,
             physics_s=known.anchor.time_s,
         )  # fmt: skip
-        row = as_asked(feature_table([bare]))
+        row = as_asked(RunColumns.of([bare]).features)
         shared = [i for i, f in enumerate(FEATURES)
                   if f.group not in ("job", "anchor", "series")]  # fmt: skip
         row[:, shared] = math.nan
@@ -183,26 +176,46 @@ class Learned:
         return bool((~is_beyond & self.hull.has_rows_of(kinds)).any())
 
 
-def candidate_records(
-    job: Job, catalogue: Catalogue, columns: TimeColumns, rows: Integers
-) -> list[RunRecord]:
-    """Return candidates as the records that a model is asked about.
+def candidate_runs(
+    job: Job, catalogue: Catalogue, columns: TimeColumns, rows: Integers,
+    price_usd_per_h: float = math.nan,
+) -> RunColumns:  # fmt: skip
+    """Return candidates as a model is asked about them: one record, and columns of machines.
+
+    ``rows``: at least one; ``price_usd_per_h``: of one machine, unknown by default.
 
     Raises ValueError if the job was not profiled on processors.
     """
     known = profile(job)
     if known is None:
         raise ValueError(f"job {job.name} was not profiled on processors")
-    return [
-        record(
-            known,
-            machines_of(catalogue, int(columns.type_index[row]), int(columns.count[row])),
-            record_id=str(row),
-            workers=int(columns.dp[row]),
-            physics_s=float(columns.step_s[row]) * job.total_steps,
-        )
-        for row in rows.tolist()
-    ]
+    types, at, count = catalogue.types, columns.type_index[rows], columns.count[rows]
+    physics_s = columns.step_s[rows] * job.total_steps
+    first = record(
+        known, machines_of(catalogue, int(at[0]), int(count[0])), record_id=str(rows[0]),
+        workers=int(columns.dp[rows[0]]), physics_s=float(physics_s[0]),
+    )  # fmt: skip
+    vcpus, names = np.asarray(types.vcpus, float)[at], np.asarray(types.accelerator)[at]
+    cards = np.maximum(np.ceil(np.nan_to_num(types.accelerator_count[at])), 1.0) * (names != "")
+    network = types.network_bytes_per_s[at] * 8e-9
+    network = np.where((count > 1) & (network > 0), network, math.nan)
+    return RunColumns.like(
+        first,
+        names.tolist(),
+        {
+            "instances": count.astype(float),
+            "accelerators": cards * count,
+            "vcpus": vcpus,
+            "total_vcpus": vcpus * count,
+            "memory_gib": types.memory_bytes[at] / GIB,
+            "network_gbit_per_s": network,
+            "slowest_gbit_per_s": network,
+            "price_usd_per_h": price_usd_per_h * count.astype(float),
+            "workers": columns.dp[rows].astype(float),
+            "threads": np.where(vcpus > 0, vcpus, 1.0),
+            "analytic_time_s": physics_s,
+        },
+    )
 
 
 # The cost of a job as it was learned from runs, with no time in between: the Nazari thesis's way.
@@ -227,7 +240,7 @@ def direct_cost(
     if asked is None:
         return None
     model, one = asked
-    found = model.model.predict([one], coverage)
+    found = model.model.predict(one, coverage)
     return Estimate(
         value=float(found.value[0]), low=float(found.low[0]), high=float(found.high[0]),
         coverage=coverage,
@@ -236,7 +249,7 @@ def direct_cost(
 
 def asked_of_cost(
     catalogue: Catalogue, job: Job, columns: TimeColumns, price: float
-) -> tuple[Learned, RunRecord] | None:
+) -> tuple[Learned, RunColumns] | None:
     """Return the model of the cost and what it is asked; None where it does not cover that."""
     # Its runs know of no baseline, and of no price beyond one.
     is_bursting = catalogue.types.cpu_baseline[columns.type_index[0]] != 1.0
@@ -245,7 +258,5 @@ def asked_of_cost(
     model = Learned.default(COST)
     if model is None:
         return None
-    (asked,) = candidate_records(job, catalogue, columns, np.array([0]))
-    (machines,) = asked.configuration
-    asked = replace(asked, configuration=(replace(machines, price_usd_per_h=price),))
-    return (model, asked) if model.covers([asked])[0] else None
+    asked = candidate_runs(job, catalogue, columns, np.array([0]), price)
+    return (model, asked) if model.covers(asked)[0] else None

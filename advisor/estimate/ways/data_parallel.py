@@ -64,7 +64,7 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
     job, work, fleet, constants = case.job, case.work, case.fleet, case.constants
     space = case.space
     local = -(-job.global_batch // dp)
-    memory = np.array([device.memory_bytes for device in fleet.devices])[fleet.device[type_index]]
+    memory = fleet.devices.fact("memory_bytes")[fleet.device[type_index]]
     is_cpu = ~fleet.is_accelerated[type_index]
     largest = np.zeros(len(dp), dtype=np.int64)
     stage = np.zeros(len(dp), dtype=np.int64)
@@ -231,14 +231,14 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
     fleet, anchors, constants = case.fleet, case.anchors, case.constants
     found: list[StepColumns] = []
     # Two grids, since accelerators see many more distinct micro-batches than CPUs do.
-    is_cpu = np.array([d.kind == "cpu" for d in fleet.devices], dtype=bool)[device]
+    is_cpu = fleet.devices.word("kind")[device] == "cpu"
     order = np.argsort(~is_cpu, kind="stable")
     for rows in np.split(order, [np.count_nonzero(is_cpu)]):
         if rows.size == 0:
             continue
         used, at_device = np.unique(device[rows], return_inverse=True)
         batches, at_batch = np.unique(fit.micro_batch[rows], return_inverse=True)
-        targets = [fleet.devices[i] for i in used]
+        targets = fleet.devices.take(used)
         columns: StepColumns = step_time(case.work, targets, batches, constants.device)
         factor, log_sd = case.calibrated(used)
         scale, cell = np.exp(factor)[at_device], (at_device, at_batch)

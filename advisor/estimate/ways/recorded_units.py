@@ -82,7 +82,7 @@ def least_pipelined_s(
 
 def _times(case: StepCase, used: Integers) -> tuple[Floats, Floats]:
     """Return launching and computing of a whole micro-batch by device and micro-batch [s]."""
-    targets = [case.fleet.devices[d] for d in used]
+    targets = case.fleet.devices.take(used)
     columns = step_time(case.work, targets, _MICRO_BATCHES, case.constants.device)
     factor, _ = case.calibrated(used)
     scale = np.exp(factor)[:, None]
@@ -181,8 +181,7 @@ def could_gain(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
         waits &= waiting_s > _WORTH_SEARCHING_S
     is_several = np.asarray(columns.layouts.dp) > 1
     waits &= (columns.status == 0) & is_several & is_accelerated & ~is_starved
-    memory = np.array([device.memory_bytes for device in fleet.devices])
-    holds = memory[fleet.device[at]] >= unit_model(case).least_bytes
+    holds = fleet.devices.fact("memory_bytes")[fleet.device[at]] >= unit_model(case).least_bytes
     holds &= host_fits(case.job, case.work, fleet, at)
     lacks_layout = [CODE["does_not_fit_in_memory"], CODE["excluded_by_layout"]]
     is_crowded = (columns.status == CODE["fewer_samples_than_workers"]) & holds & ~is_starved
