@@ -28,6 +28,7 @@ from advisor.estimate import (
     refusal,
 )
 from advisor.jobs import Job, script_notes, stack_notes
+from advisor.planners.core import select
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
@@ -250,7 +251,7 @@ class Listed:
         found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
             cost = direct_cost(
-                self.predictor.catalogue, self.job, self.columns.select(rows.column[[row]]),
+                self.predictor.catalogue, self.job, select(self.columns, rows.column[[row]]),
                 self.offers, int(rows.offer[row]), request.coverage,
             )  # fmt: skip
             found = replace(found, cost_direct_usd=cost)

@@ -579,7 +579,7 @@ class MixedSearch(_Bounded):
                     parts=self._parts(int(rows[at])),
                     choice=choice,
                     columns=found,
-                    completion=completion.taken(np.array([at])),
+                    completion=select(completion, np.array([at])),
                 )
             )
         self.known.add(time_h[left], cost[left])
@@ -612,7 +612,7 @@ class MixedSearch(_Bounded):
         bands = self.clusters.of(np.nan_to_num(self.offers.spot_interruption_band, nan=_UNKNOWN))
         worst = np.nanmax(bands[rows[spot]], axis=1)
         worst[worst == _UNKNOWN] = np.nan
-        return found.with_rows(spot, on_spot(job, columns, spot, worst, coverage))
+        return put(found, spot, on_spot(job, columns, spot, worst, coverage))
 
     def _parts(self, row: int) -> tuple[tuple[int, int], ...]:
         offers, counts = self.clusters.offers[row].tolist(), self.clusters.counts[row].tolist()

@@ -19,7 +19,7 @@ from advisor.catalogue import OfferColumns
 from advisor.estimate import Completion, Predictor, SideCosts, TimeColumns, hazards, restart_s
 from advisor.jobs import Job
 from advisor.planners import spot as planner_spot
-from advisor.planners.core import HOUR_S
+from advisor.planners.core import HOUR_S, select
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.rank.front import CONFIDENCE, Front
 from advisor.rank.rows import Rows
@@ -252,7 +252,7 @@ def _replayed(
         cost = billed_h * price[at] + case.once[at]
         kept = np.flatnonzero(case.pays(at, completion.finish_h[:, 1], cost))
         if kept.size:
-            done = completion.taken(kept)
+            done = select(completion, kept)
             found.append((done, case.row[at[kept]], cost[kept]))
             front.add(done.finish_h[:, 1], cost[kept])
     return found

@@ -251,11 +251,10 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
             log_sd=np.hypot(log_sd[at_device], host[cell]),
             host_log_sd=host[cell],
             is_extrapolating=columns.is_extrapolating[at_device],
-            runs_as=(),
         ))  # fmt: skip
     if not found:
-        nothing: dict[str, Any] = {f.name: np.zeros(0) for f in fields(StepColumns)}
-        return StepColumns(**nothing | {"runs_as": ()})
+        nothing = {f.name: np.zeros(0) for f in fields(StepColumns)}
+        return StepColumns(**nothing)  # type: ignore[arg-type]
     return found[0] if len(found) == 1 else select(concatenate(found), np.argsort(order))
 
 
