@@ -10,13 +10,13 @@ import yaml
 from exporting import ask, recording_of, row_on
 
 from advisor.ask import Constraints
+from advisor.catalogue import shipped
 from advisor.estimate.predictor import Predictor
 from advisor.export.pick import Rented, read_pick
 from advisor.export.targets import export_to
 from advisor.export.tools.dstack import BACKENDS
 from advisor.export.tools.sagemaker_types import TYPES
 from advisor.export.tools.skypilot import CLOUDS
-from advisor.export.tools.training_jobs import CARDS
 from advisor.jobs.job import Job
 from advisor.rank.ranking import recommend
 
@@ -128,7 +128,8 @@ def test_sagemakers_machines_are_botocores() -> None:
 
 def test_vertex_has_a_name_for_every_card(record: dict[str, Any]) -> None:
     rows, texts = [], []
-    for card, name in CARDS.items():
+    cards = {card: row.vertex_name for card, row in shipped().items() if row.vertex_name}
+    for card, name in cards.items():
         row = row_on(record, "gcp")
         row["front"][0]["configuration"][0]["accelerator"] = card
         rows.append(row)
@@ -136,7 +137,7 @@ def test_vertex_has_a_name_for_every_card(record: dict[str, Any]) -> None:
         assert name in texts[-1]
     read = ask("vertex", list(zip(texts, rows, strict=True)))
     names = [one["workerPoolSpecs"][0]["machineSpec"]["acceleratorType"] for one in read]
-    assert names == list(CARDS.values())
+    assert names == list(cards.values())
 
 
 def test_vertex_takes_the_specification(record: dict[str, Any]) -> None:

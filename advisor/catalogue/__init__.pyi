@@ -1,3 +1,6 @@
+from .accelerators import Accelerator as Accelerator
+from .accelerators import link_between as link_between
+from .accelerators import shipped as shipped
 from .accounts import REQUEST_H as REQUEST_H
 from .accounts import account_limits as account_limits
 from .accounts import rented_at_once as rented_at_once
@@ -16,7 +19,6 @@ from .containers import container_offers as container_offers
 from .network_peers import AssumedNetwork as AssumedNetwork
 from .network_peers import KnownNetworks as KnownNetworks
 from .network_peers import assumed_networks as assumed_networks
-from .offer_columns import Accelerator as Accelerator
 from .offer_columns import InstanceType as InstanceType
 from .offer_columns import OfferColumns as OfferColumns
 from .offer_columns import OtherPrice as OtherPrice
@@ -37,7 +39,6 @@ from .select import named as named
 from .select import parse_gpus as parse_gpus
 from .snapshot import named_folder as named_folder
 from .snapshot import roll_back as roll_back
-from .specifications import device_memory_bytes as device_memory_bytes
 from .upkeep.download import DownloadLimits as DownloadLimits
 from .upkeep.download import Progress as Progress
 from .upkeep.update import Options as Options

@@ -17,11 +17,11 @@ from advisor.catalogue import files, snapshot
 from advisor.catalogue import select as gpus
 from advisor.catalogue import select as selection
 from advisor.catalogue import snapshot as store
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
     PRICINGS,
-    Accelerator,
     Bools,
     Floats,
     InstanceType,
@@ -454,17 +454,14 @@ def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
     specification = asdict(shown)
     specification.pop("index")
     accelerator = catalogue.accelerators.get(shown.accelerator)
-    device: dict[str, Any] | None = None
-    if accelerator is not None:
-        device = asdict(accelerator) | {"is_checked": accelerator.is_checked}
     pair = (shown.provider, shown.name)
     measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]
     return {
         "schema_version": SCHEMA_VERSION,
         "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
         "specification": specification,
-        "accelerator": device,
-        "nominal_pcie_bytes_per_s": accelerator and accelerator.pcie_bytes_per_s,
+        "accelerator": accelerator and accelerator.to_record(),
+        "nominal_pcie_bytes_per_s": accelerator and accelerator.nominal_pcie_bytes_per_s,
         "measured_links": measured,
         "prices": _price_records(catalogue, shown.index),
     }

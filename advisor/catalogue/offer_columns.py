@@ -6,7 +6,6 @@ and rates are bytes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
@@ -113,65 +112,6 @@ class InstanceType:
     cpu_baseline_source: str
     local_ssd_bytes: float | None
     source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
-    """One accelerator as its maker describes it; peaks are dense, None where unknown."""
-
-    name: str
-    vendor: str
-    architecture: str
-    form: str
-    memory_gb: float  # as sold, e.g. 80 for an A100 80 GB.
-    # what one program can allocate (``advisor.catalogue.specifications``), no margin taken off
-    memory_bytes: float
-    memory_bytes_per_s: float | None
-    fp32_flop_per_s: float | None
-    tf32_flop_per_s: float | None
-    fp16_flop_per_s: float | None
-    bf16_flop_per_s: float | None
-    fp8_flop_per_s: float | None
-    int8_op_per_s: float | None
-    # sustained_bf16_flop_per_s, sustained_fp8_flop_per_s: best measured rate of large products
-    sustained_bf16_flop_per_s: float | None
-    sustained_fp8_flop_per_s: float | None
-    tdp_w: float | None
-    link: str  # name of the direct link to its neighbours, ``""`` where it has none
-    link_bytes_per_s: float | None  # nominal, one direction, all links of one device together
-    pcie_generation: float | None
-    compute_capability: float | None
-    # ``"yes"``, ``"legacy"``, ``"no"``, ``"neuron"`` or ``"xla"`` (needs that framework)
-    training_use: str
-    release_year: int | None
-    # source_1, source_2: where the numbers come from, and what they were checked against
-    source_1: str
-    source_2: str
-    # devices that its switches join across machines, e.g. 72 in an NVL72 rack; None where the link
-    # ends with the machine.
-    link_devices: int | None = None
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether a number was compared with a public source, or is from one itself.
-
-        Rows typed from memory that nobody compared are not; nor is "the maker's datasheet, not
-        looked up" a comparison.
-        """
-        looked_up = [part for part in self.source_2.split(" | ") if "not looked up" not in part]
-        return "from memory" not in self.source_1 or any(
-            part and not part.startswith("none found") for part in looked_up
-        )
-
-    @property
-    def pcie_bytes_per_s(self) -> float | None:
-        """Nominal rate of its 16 PCIe lanes, one direction: a ceiling, not a measurement.
-
-        8 GT/s a lane in generation 3 with 128b/130b coding, doubled by each generation.
-        """
-        if self.pcie_generation is None:
-            return None
-        return 16 * 8e9 / 8 * (128 / 130) * math.pow(2.0, self.pcie_generation - 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

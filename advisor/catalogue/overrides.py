@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import files
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of, sustained_network
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
     PRICINGS,
-    Accelerator,
     Bools,
     Ints,
     PriceColumns,

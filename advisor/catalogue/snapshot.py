@@ -23,16 +23,10 @@ import numpy as np
 
 from advisor import data
 from advisor.catalogue import files
-from advisor.catalogue.offer_columns import (
-    Accelerator,
-    Floats,
-    PriceColumns,
-    Provenance,
-    Texts,
-    TypeColumns,
-)
+from advisor.catalogue.accelerators import Accelerator, listed, other_names, read_accelerators
+from advisor.catalogue.offer_columns import Floats, PriceColumns, Provenance, Texts, TypeColumns
 from advisor.catalogue.overrides import bills
-from advisor.catalogue.specifications import build_types, read_accelerators, read_aliases
+from advisor.catalogue.specifications import build_types
 from advisor.catalogue.tables import Column, Values, parse_numbers, read, read_bytes, texts, unpack
 from advisor.collectors import atomic, bounded
 from advisor.collectors.atomic import config_folder
@@ -119,10 +113,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
             f"no catalogue at {folder}", hint="name a snapshot's folder, or leave it out"
         )
     folders = (folder, bundled)
-    accelerators = read_accelerators(
-        _with_unconfirmed(folders, files.ACCELERATORS_FILE, files.UNCONFIRMED_ACCELERATORS_FILE),
-        find(folders, files.SHARE_ALIKE_ACCELERATORS_FILE),
-    )
+    accelerators = listed(read_accelerators(folders))
     parts = part_names(folder)
     tables = [read(folder / f"types{part}.csv.gz", files.TYPES) for part in parts]
     types = build_types(
@@ -141,18 +132,8 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
         types=types,
         prices=prices,
         accelerators=accelerators,
-        aliases=read_aliases(
-            _with_unconfirmed(folders, files.ALIASES_FILE, files.UNCONFIRMED_ALIASES_FILE),
-            accelerators,
-        ),
+        aliases=other_names(accelerators.values()),
     )
-
-
-def _with_unconfirmed(folders: Sequence[Path], name: str, unconfirmed: str) -> list[Path]:
-    """Return a file, and beside it the one of unconfirmed licence where it was not deleted."""
-    path = find(folders, name) or folders[0] / name
-    beside = path.with_name(unconfirmed)
-    return [path, beside] if beside.is_file() else [path]
 
 
 def find(folders: Sequence[Path], name: str) -> Path | None:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
 
@@ -28,6 +28,8 @@ MAX_ROWS: Final = 2_000_000  # twenty times the bundled table
 _END_OF_ROW: Final = -1e300  # no column allows it
 
 Values = list[str] | Floats
+# How a cell is read: ``names`` are texts with semicolons between, a ``flag`` is "yes" or empty.
+Kind = Literal["number", "integer", "text", "names", "flag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +37,26 @@ class Column:
     """What a column of a table may hold."""
 
     name: str
-    is_number: bool = True
+    kind: Kind = "number"
     # low, high: bounds of a number, both allowed
     low: float = 0.0
     high: float = np.inf
     is_required: bool = False  # the column must exist and no cell may be empty
     is_optional: bool = False  # the whole column may be missing
     hint: str = ""  # what may stand in it, for whoever left it out
+    fact: str = ""  # what a record calls it; as the column where empty
+    unit: float = 1.0  # of a number, in the unit of the fact
+    means: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its cells are numbers."""
+        return self.kind in ("number", "integer")
 
 
-def text(
-    name: str, *, is_required: bool = False, is_optional: bool = False, hint: str = ""
-) -> Column:
+def text(name: str, means: str = "", **rules: Any) -> Column:
     """Declare a column of text."""
-    return Column(
-        name=name, is_number=False, is_required=is_required, is_optional=is_optional, hint=hint
-    )
+    return Column(name=name, kind="text", means=means, **rules)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -91,6 +97,32 @@ def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:
     Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
     return parse(unpack(read_bytes(path), path), columns, path.name)
+
+
+def read_facts(path: Path, columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Read a table as one mapping a row, by the names and in the units of the facts.
+
+    None is an unknown number, and what a missing column would say. Raises CatalogueError as
+    ``read``.
+    """
+    table = read(path, columns)
+    length = max(map(len, table.values()), default=0)
+    facts = {
+        column.fact or column.name: [
+            _fact(cell, column) for cell in table.get(column.name, [""] * length)
+        ]
+        for column in columns
+    }
+    return [dict(zip(facts, row, strict=True)) for row in zip(*facts.values(), strict=True)]
+
+
+def _fact(cell: Any, column: Column) -> Any:
+    if column.is_number:
+        value = known(float(cell), column.unit) if cell != "" else None
+        return int(value) if value is not None and column.kind == "integer" else value
+    if column.kind == "names":
+        return tuple(name.strip() for name in cell.split(";") if name.strip())
+    return cell == "yes" if column.kind == "flag" else cell
 
 
 def parse(content: str, columns: Sequence[Column], name: str) -> dict[str, Values]:

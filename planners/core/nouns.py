@@ -81,8 +81,8 @@ Schedule = Literal["gpipe", "1f1b", "interleaved"]
 # What a device sustains, as far as it is known.
 _RATES: Final = (
     "memory_bytes_per_s", "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s",
-    "fp16_flop_per_s", "fp8_flop_per_s", "sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s",
-    "best_fp16_flop_per_s",
+    "fp16_flop_per_s", "fp8_flop_per_s", "fp4_flop_per_s", "sustained_fp32_flop_per_s",
+    "sustained_fp16_flop_per_s", "best_fp16_flop_per_s",
 )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ class Device:
 
     Attributes
     ----------
-    fp32_flop_per_s, ..., fp8_flop_per_s : float or None
+    fp32_flop_per_s, ..., fp4_flop_per_s : float or None
         Dense peaks of the datasheet.
     """
 
@@ -238,6 +238,9 @@ class Device:
     bf16_flop_per_s: float | None = None
     fp16_flop_per_s: float | None = None
     fp8_flop_per_s: float | None = None
+    fp4_flop_per_s: float | None = None
+    # rate of products in double precision over that in single; None: as cards of its kind
+    fp64_share: float | None = None
     # sustained_fp32_flop_per_s, sustained_fp16_flop_per_s: measured rates; fp16 stands for bf16
     # too
     sustained_fp32_flop_per_s: float | None = None

@@ -101,35 +101,18 @@ FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
     "int8": ("fp8", "bf16", "fp16", "fp32"),
     "fp4": ("fp4", "fp8", "bf16", "fp16", "fp32"),
 }
-# Dense fp4 over fp8 (NVIDIA, "Blackwell architecture" and "Blackwell Ultra" datasheets: 10 and 15
-# of 5 Pflop/s).
-_FP4_OVER_FP8: Final[Mapping[str, float]] = {"Blackwell": 2.0, "Blackwell Ultra": 3.0}
 
 
 def peak_flop_per_s(device: Device, precision: str) -> float | None:
     """Return the dense datasheet peak, None where the device does not run the precision."""
     if precision == "fp64":
         return (device.fp32_flop_per_s or 0.0) * double_share(device) or None
-    if precision == "fp4":
-        gain = _FP4_OVER_FP8.get(device.architecture)
-        return device.fp8_flop_per_s * gain if gain and device.fp8_flop_per_s else None
     peak: float | None = getattr(
         device, f"{'fp8' if precision == 'int8' else precision}_flop_per_s"
     )
     return peak
 
 
-# Rate of products in double precision over that in single: results per clock of a multiprocessor
-# (NVIDIA, "CUDA C++ Programming Guide", arithmetic throughput), those of matrix units where they
-# take it (A100, H100); AMD's datasheets. Second: chips made for computing, of families that have
-# both.
-_DOUBLE_SHARE: Final[Mapping[str, tuple[float, float]]] = {
-    "Kepler": (1 / 3, 1 / 3), "Maxwell": (1 / 32, 1 / 32), "Pascal": (1 / 32, 1 / 2),
-    "Volta": (1 / 2, 1 / 2), "Turing": (1 / 32, 1 / 32), "Ampere": (1 / 64, 1.0),
-    "Ada": (1 / 64, 1 / 64), "Hopper": (1.0, 1.0), "Blackwell": (1 / 64, 1 / 2),
-    "Blackwell Ultra": (1 / 64, 1 / 64), "CDNA": (1 / 2, 1 / 2), "CDNA2": (1.0, 1.0),
-    "CDNA3": (1 / 2, 1 / 2), "CDNA4": (1 / 2, 1 / 2),
-}  # fmt: skip
 _FEW: Final = 0.1
 _UNKNOWN_SHARE: Final = 1 / 32  # of a GPU: most have some units for compatibility's sake
 
@@ -139,21 +122,16 @@ def double_share(device: Device) -> float:
 
     Examples
     --------
-    >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", architecture="Ampere", memory_bytes=24e9,
+    >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", memory_bytes=24e9, fp64_share=1 / 64,
     ...     memory_bytes_per_s=936e9, fp32_flop_per_s=35.6e12, tf32_flop_per_s=35.6e12)
     >>> 1 / double_share(rtx_3090)
     64.0
     """
+    if device.fp64_share is not None:
+        return device.fp64_share
     if device.kind == "cpu":
         return 0.5  # vectors of half as many numbers
-    if device.kind != "gpu":
-        return 0.0
-    usual, of_computing = _DOUBLE_SHARE.get(device.architecture, (_UNKNOWN_SHARE,) * 2)
-    fast_half = (device.fp16_flop_per_s or 0.0) > 1.5 * (device.fp32_flop_per_s or math.inf)
-    is_for_computing = (
-        fast_half if device.architecture == "Pascal" else vector_units(device) == "separate"
-    )
-    return of_computing if is_for_computing else usual
+    return _UNKNOWN_SHARE if device.kind == "gpu" else 0.0
 
 
 def runs_as(device: Device, precision: str) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final, Literal
 
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.files import MAX_PRICE_USD_PER_H
-from advisor.catalogue.offer_columns import Accelerator
 from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
 from advisor.errors import AdvisorError
 from advisor.quantities import percent_text
